@@ -20,12 +20,15 @@ import (
 // lockOf returns the text of a lock of n images, with the length of real names.
 func lockOf(t *testing.T, n int) []byte {
 	t.Helper()
-	l := manifest.Lock{Metadata: manifest.Metadata{Name: "big", Version: "1.0.0"}, Manifest: digest.FromString("x").String()}
+	l := manifest.Lock{Metadata: manifest.Metadata{Name: "big", Version: "1.0.0"},
+		Manifest: digest.FromString("x").String()}
 	for i := range n {
 		name := fmt.Sprintf("registry.example.com/team/product/component-%06d", i)
 		l.Items = append(l.Items, manifest.Pin{
-			Kind: manifest.ItemImage, Ref: name + ":v1.30.2-rev.4", Name: name, Version: "v1.30.2-rev.4", Digest: digest.FromString(name), Size: 4711,
-			MediaType: "application/vnd.oci.image.index.v1+json", Platforms: []string{"linux/amd64", "linux/arm64"}, Verified: manifest.VerifiedUpstream,
+			Kind: manifest.ItemImage, Ref: name + ":v1.30.2-rev.4", Name: name, Version: "v1.30.2-rev.4",
+			Digest: digest.FromString(name), Size: 4711,
+			MediaType: "application/vnd.oci.image.index.v1+json", Platforms: []string{"linux/amd64", "linux/arm64"},
+			Verified: manifest.VerifiedUpstream,
 		})
 	}
 	data, err := l.Marshal()
@@ -47,7 +50,8 @@ func TestLockAbove4MiB(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "manifest.yaml")
 	for name, text := range map[string][]byte{
-		file:                   []byte("apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: big, version: 1.0.0}\nplatforms: [linux/amd64]\nfiles: [{name: a, url: \"https://a.example/a\"}]\n"),
+		file: []byte(
+			"apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: big, version: 1.0.0}\nplatforms: [linux/amd64]\nfiles: [{name: a, url: \"https://a.example/a\"}]\n"),
 		builder.LockFile(file): data,
 	} {
 		if err := os.WriteFile(name, text, 0o600); err != nil {
@@ -104,8 +108,10 @@ func TestLockTooLarge(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a lock of 70 MB is written")
 	}
-	l := manifest.Lock{Metadata: manifest.Metadata{Name: "big", Version: "1.0.0"}, Manifest: digest.FromString("x").String()}
-	pin := manifest.Pin{Kind: manifest.ItemFile, Ref: "https://a.example/" + strings.Repeat("b", 9_000), Name: "b", Digest: digest.FromString("x"), Verified: manifest.VerifiedUpstream}
+	l := manifest.Lock{Metadata: manifest.Metadata{Name: "big", Version: "1.0.0"},
+		Manifest: digest.FromString("x").String()}
+	pin := manifest.Pin{Kind: manifest.ItemFile, Ref: "https://a.example/" + strings.Repeat("b", 9_000), Name: "b",
+		Digest: digest.FromString("x"), Verified: manifest.VerifiedUpstream}
 	for range 8_000 {
 		l.Items = append(l.Items, pin)
 	}

@@ -1,8 +1,8 @@
-// Package builder makes bundles on the connected side. Load reads a manifest with everything it names. The Project then builds the
-// bundle (Build), makes a lock (Resolve) or lists the images (Images).
+// Package builder makes bundles on the connected side. Load reads a manifest with everything it names. The Project
+// then builds the bundle (Build), makes a lock (Resolve) or lists the images (Images).
 //
-// Charts and YAML come from strangers, so a child process searches them for images: this program, started with sandbox.Command. Main
-// of a program that uses this package therefore begins like this:
+// Charts and YAML come from strangers, so a child process searches them for images: this program, started with
+// sandbox.Command. Main of a program that uses this package therefore begins like this:
 //
 //	if len(os.Args) > 1 && os.Args[1] == sandbox.Command {
 //		if err := build.Tasks().Run(os.Stdin, os.Stdout); err != nil {
@@ -46,10 +46,11 @@ type Result struct {
 
 // Build downloads everything that the manifest names and writes the bundle to o.Output or o.Stream.
 //
-// It uses the lock beside the manifest if that fits, and otherwise resolves tags and versions anew. Free space is checked before
-// anything large is downloaded. Damaged copies in the cache are downloaded again. One item that cannot be downloaded does not keep
-// the others from the cache; the error is a *fetch.Errors with all that failed. After an error there is no new bundle, and an
-// interrupted build continues where it was, except with o.NoCache. The same lock and level give the same bytes.
+// It uses the lock beside the manifest if that fits, and otherwise resolves tags and versions anew. Free space is
+// checked before anything large is downloaded. Damaged copies in the cache are downloaded again. One item that cannot
+// be downloaded does not keep the others from the cache; the error is a *fetch.Errors with all that failed. After an
+// error there is no new bundle, and an interrupted build continues where it was, except with o.NoCache. The same lock
+// and level give the same bytes.
 func (p *Project) Build(ctx context.Context, o Options) (r Result, err error) {
 	b := &builder{session: newSession(p, o), started: time.Now()}
 	if err := b.open(); err != nil {
@@ -59,8 +60,9 @@ func (p *Project) Build(ctx context.Context, o Options) (r Result, err error) {
 	return r, errors.Join(err, b.close())
 }
 
-// Resolve makes a lock of the manifest and of the images found in its charts and YAML. It does not write the lock to a file. If the
-// lock beside the manifest does not fit any more, its pins of unchanged items stay, except with o.Update.
+// Resolve makes a lock of the manifest and of the images found in its charts and YAML. It does not write the lock to
+// a file. If the lock beside the manifest does not fit any more, its pins of unchanged items stay, except with
+// o.Update.
 func (p *Project) Resolve(ctx context.Context, o Options) (l *manifest.Lock, err error) {
 	s := newSession(p, o)
 	if err := s.open(); err != nil {
@@ -215,9 +217,10 @@ func (b *builder) settle(ctx context.Context) error {
 	return nil
 }
 
-// assemble writes the bundle while the contents that the cache lacks are downloaded. The phase fetching ends with the last
-// download, except without a cache.
-func (b *builder) assemble(ctx context.Context, job *fetch.Job, index bundle.Index, fetching *phase) (bundle.Summary, error) {
+// assemble writes the bundle while the contents that the cache lacks are downloaded. The phase fetching ends with the
+// last download, except without a cache.
+func (b *builder) assemble(ctx context.Context, job *fetch.Job, index bundle.Index,
+	fetching *phase) (bundle.Summary, error) {
 	if b.NoCache {
 		return b.assembleUncached(ctx, job, index)
 	}
@@ -261,9 +264,11 @@ func (b *builder) assemble(ctx context.Context, job *fetch.Job, index bundle.Ind
 
 // writeArriving writes the bundle of the cache's blobs and of those that arrive in it.
 func (b *builder) writeArriving(
-	ctx context.Context, later []ocispec.Descriptor, arrivals *fetch.Arrivals, index bundle.Index, progress func(done, total int64),
+	ctx context.Context, later []ocispec.Descriptor, arrivals *fetch.Arrivals, index bundle.Index,
+	progress func(done, total int64),
 ) (bundle.Summary, error) {
-	src, err := bundle.NewIncoming(b.cache, bundle.IncomingOptions{Blobs: later, Fetch: arrivals.Wait, Jobs: 1, Window: math.MaxInt64})
+	src, err := bundle.NewIncoming(b.cache, bundle.IncomingOptions{Blobs: later, Fetch: arrivals.Wait, Jobs: 1,
+		Window: math.MaxInt64})
 	if err != nil {
 		return bundle.Summary{}, err
 	}
@@ -271,7 +276,8 @@ func (b *builder) writeArriving(
 }
 
 // write writes the bundle to the output.
-func (b *builder) write(ctx context.Context, src bundle.Source, x bundle.Index, o bundle.WriteOptions) (bundle.Summary, error) {
+func (b *builder) write(ctx context.Context, src bundle.Source, x bundle.Index,
+	o bundle.WriteOptions) (bundle.Summary, error) {
 	o.Recipients, b.written = agefile.Remember(b.Recipients)
 	if b.Stream != nil {
 		return b.stream(ctx, src, x, o)
@@ -280,9 +286,10 @@ func (b *builder) write(ctx context.Context, src bundle.Source, x bundle.Index, 
 	return bundle.Create(ctx, b.Output, src, x, o)
 }
 
-// stream writes the bundle to the stream. Written bytes cannot be taken back, so a damaged copy in the cache is dropped, for the
-// next run to fetch, and is an error.
-func (b *builder) stream(ctx context.Context, src bundle.Source, x bundle.Index, o bundle.WriteOptions) (bundle.Summary, error) {
+// stream writes the bundle to the stream. Written bytes cannot be taken back, so a damaged copy in the cache is
+// dropped, for the next run to fetch, and is an error.
+func (b *builder) stream(ctx context.Context, src bundle.Source, x bundle.Index,
+	o bundle.WriteOptions) (bundle.Summary, error) {
 	sum, err := bundle.Write(ctx, b.Stream, src, x, o)
 	damaged := cache.EntryErrors(err)
 	if len(damaged) == 0 {
@@ -338,8 +345,8 @@ func (b *builder) resolve(ctx context.Context) (l *manifest.Lock, err error) {
 	return l, err
 }
 
-// fetch downloads everything that the bundle's index needs and returns the index. Items that fail do not keep the others from
-// being fetched into the cache; the error has all of them.
+// fetch downloads everything that the bundle's index needs and returns the index. Items that fail do not keep the
+// others from being fetched into the cache; the error has all of them.
 func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, error) {
 	items, err := job.Head(ctx)
 	err = b.failures.set(err)
@@ -349,7 +356,8 @@ func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, erro
 	if err := cmp.Or(err, b.failures.err()); err != nil {
 		return bundle.Index{}, err
 	}
-	x := bundle.Index{Name: b.Manifest.Metadata.Name, Version: b.Manifest.Metadata.Version, Platforms: b.Manifest.Platforms}
+	x := bundle.Index{Name: b.Manifest.Metadata.Name, Version: b.Manifest.Metadata.Version,
+		Platforms: b.Manifest.Platforms}
 	for _, it := range items {
 		x.Items = append(x.Items, bundle.Item(it))
 	}
@@ -361,7 +369,8 @@ func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, erro
 	if err != nil {
 		return x, err
 	}
-	for _, d := range slices.Concat(extras, []bundle.Document{{Kind: bundle.KindLock, Ref: bundle.DocumentLock, Data: data}}) {
+	for _, d := range slices.Concat(extras, []bundle.Document{{Kind: bundle.KindLock, Ref: bundle.DocumentLock,
+		Data: data}}) {
 		if err := b.include(ctx, &x, d); err != nil {
 			return x, err
 		}

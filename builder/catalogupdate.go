@@ -30,10 +30,11 @@ type CatalogUpdate struct {
 const updateHeader = `# Written by kkbundle catalog update, which writes it anew. Name it in the cluster file: catalog: [FILE]. Keep it in version control.
 `
 
-// UpdateCatalog asks upstream for the newest patch release of each version in the program's catalog and in own, a file of an
-// earlier update; nil for none. components selects some; none selects all. Rows whose upstream fails have the error, and so
-// has the result.
-func UpdateCatalog(ctx context.Context, own *manifest.Catalog, components []string, o fetch.Options) (*CatalogUpdate, error) {
+// UpdateCatalog asks upstream for the newest patch release of each version in the program's catalog and in own, a
+// file of an earlier update; nil for none. components selects some; none selects all. Rows whose upstream fails have
+// the error, and so has the result.
+func UpdateCatalog(ctx context.Context, own *manifest.Catalog, components []string,
+	o fetch.Options) (*CatalogUpdate, error) {
 	var others []*manifest.Catalog
 	if own != nil {
 		others = append(others, own)
@@ -64,7 +65,8 @@ func UpdateCatalog(ctx context.Context, own *manifest.Catalog, components []stri
 			u.Rows[i].Newer, newer = newer[0], newer[1:]
 		}
 		if r := u.Rows[i]; r.Patch != "" && r.Err == nil {
-			u.Changes = append(u.Changes, catalog.Change{Component: r.Component, Since: r.Since, From: r.Version, To: r.Patch})
+			u.Changes = append(u.Changes, catalog.Change{Component: r.Component, Since: r.Since, From: r.Version,
+				To: r.Patch})
 		}
 	}
 	u.Catalog = catalog.Apply(k, own, u.Changes)
@@ -83,10 +85,12 @@ func selected(watches []catalog.Watch, components []string) ([]catalog.Watch, er
 	names = slices.Compact(names)
 	for _, c := range components {
 		if !slices.Contains(names, c) {
-			return nil, &InputError{fmt.Errorf("--component %s: the catalog has no versions of it; known: %s", c, strings.Join(names, ", "))}
+			return nil, &InputError{fmt.Errorf("--component %s: the catalog has no versions of it; known: %s", c,
+				strings.Join(names, ", "))}
 		}
 	}
-	return slices.DeleteFunc(watches, func(w catalog.Watch) bool { return !slices.Contains(components, w.Component) }), nil
+	return slices.DeleteFunc(watches, func(w catalog.Watch) bool { return !slices.Contains(components, w.Component) }),
+		nil
 }
 
 // Marshal returns the file of the update, and checks that it can be read again.
@@ -99,14 +103,16 @@ func (u *CatalogUpdate) Marshal() ([]byte, error) {
 	return data, err
 }
 
-// ReadUpdate reads the file of an earlier update. A file of another origin is an error: an update would lose its comments.
+// ReadUpdate reads the file of an earlier update. A file of another origin is an error: an update would lose its
+// comments.
 func ReadUpdate(file string) (*manifest.Catalog, error) {
 	data, err := ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
 	if !strings.HasPrefix(string(data), updateHeader) {
-		return nil, &InputError{errors.New(file + ": not written by kkbundle catalog update; name another file with -o")}
+		return nil, &InputError{errors.New(file +
+			": not written by kkbundle catalog update; name another file with -o")}
 	}
 	return manifest.ParseCatalog(file, data)
 }

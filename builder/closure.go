@@ -31,7 +31,8 @@ func (e *ClosureError) Error() string {
 	if len(e.missing) == 1 {
 		return e.where + ": " + e.missing[0]
 	}
-	return fmt.Sprintf("%s: %d needed items are missing:\n  %s", e.where, len(e.missing), strings.Join(e.missing, "\n  "))
+	return fmt.Sprintf("%s: %d needed items are missing:\n  %s", e.where, len(e.missing),
+		strings.Join(e.missing, "\n  "))
 }
 
 // Hint returns the remedy.
@@ -62,8 +63,8 @@ func missing(where, hint string, errs ...error) error {
 	return &out
 }
 
-// wants returns the needs of the manifest's clusters, of its packages among the items in there, and of the places where f found
-// images.
+// wants returns the needs of the manifest's clusters, of its packages among the items in there, and of the places
+// where f found images.
 func (p *Project) wants(f *finder, there []closure.Item) ([]closure.Need, error) {
 	needs := closure.OfSets(p.Manifest, there)
 	for i, c := range p.clusters {
@@ -96,7 +97,8 @@ func clusterNeeds(c *manifest.Cluster, b *manifest.Bundle, below string) ([]clos
 	return append(needs, more...), errors.Join(err, bad)
 }
 
-// checkLock checks that everything needed is pinned, before anything large is fetched. f is nil if the lock existed already.
+// checkLock checks that everything needed is pinned, before anything large is fetched. f is nil if the lock existed
+// already.
 func (p *Project) checkLock(l *manifest.Lock, f *finder) error {
 	there := closure.Pinned(l)
 	for _, d := range p.extras {
@@ -110,8 +112,8 @@ func (p *Project) checkLock(l *manifest.Lock, f *finder) error {
 	return missing(p.File, hintManifest, err)
 }
 
-// closure proves that the items have everything needed, and returns the proof for the bundle. Charts and YAML are searched even
-// with a lock, which another version of kkbundle may have made.
+// closure proves that the items have everything needed, and returns the proof for the bundle. Charts and YAML are
+// searched even with a lock, which another version of kkbundle may have made.
 func (b *builder) closure(ctx context.Context, x bundle.Index) (bundle.Document, error) {
 	if b.finder == nil || !b.finder.done {
 		charts, err := b.lockedCharts(ctx, x.Items)
@@ -153,7 +155,8 @@ func (b *builder) lockedCharts(ctx context.Context, items []bundle.Item) ([]fetc
 	var list []fetch.Chart
 	for _, c := range b.Manifest.Charts {
 		pin, ok := b.chartPin(c)
-		i := slices.IndexFunc(items, func(it bundle.Item) bool { return it.Kind == bundle.KindChart && it.Ref == pin.Ref })
+		i := slices.IndexFunc(items,
+			func(it bundle.Item) bool { return it.Kind == bundle.KindChart && it.Ref == pin.Ref })
 		if !ok || i < 0 {
 			return nil, fmt.Errorf("the lock has no chart %s", cmp.Or(c.Name, c.Path, c.URL))
 		}
@@ -218,8 +221,8 @@ func (b *builder) checkWritten(ctx context.Context) error {
 	return err
 }
 
-// CheckClosure compares a bundle with the proof that it carries, and with the needs of its clusters in this version of kkbundle. It
-// returns the number of needed items. The error is a *ClosureError if something is missing.
+// CheckClosure compares a bundle with the proof that it carries, and with the needs of its clusters in this version
+// of kkbundle. It returns the number of needed items. The error is a *ClosureError if something is missing.
 func CheckClosure(ctx context.Context, name string, c *bundle.Catalog) (needed int, err error) {
 	record, err := ReadClosure(ctx, c)
 	if err != nil {
@@ -289,7 +292,8 @@ func bundleNeeds(ctx context.Context, c *bundle.Catalog) ([]closure.Need, error)
 // ReadClosure reads the proof that a bundle carries.
 func ReadClosure(ctx context.Context, c *bundle.Catalog) (closure.Record, error) {
 	if _, ok := c.Find(bundle.KindClosure, bundle.DocumentClosure, ""); !ok {
-		return closure.Record{}, errors.New("the bundle carries no closure: it was copied from other bundles, or built by an older kkbundle")
+		return closure.Record{},
+			errors.New("the bundle carries no closure: it was copied from other bundles, or built by an older kkbundle")
 	}
 	data, err := c.Document(ctx, bundle.KindClosure, bundle.DocumentClosure)
 	if err != nil {

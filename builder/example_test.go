@@ -12,7 +12,8 @@ import (
 	"github.com/kkbundle/kkbundle/charts/sandbox"
 )
 
-// TestMain makes the test binary a sandbox process if it is started as one, as main of every program that builds has to.
+// TestMain makes the test binary a sandbox process if it is started as one, as main of every program that builds has
+// to.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == sandbox.Command {
 		if err := builder.Tasks().Run(os.Stdin, os.Stdout); err != nil {

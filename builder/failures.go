@@ -10,8 +10,8 @@ import (
 	"github.com/kkbundle/kkbundle/fetch"
 )
 
-// failures collects the items of a build that failed at one step, while the others go on: whatever can be brought is there
-// when the reason has been mended.
+// failures collects the items of a build that failed at one step, while the others go on: whatever can be brought is
+// there when the reason has been mended.
 type failures struct {
 	list  []*fetch.ItemError
 	items int // of how many

@@ -7,7 +7,8 @@ import (
 	"github.com/kkbundle/kkbundle/fetch"
 )
 
-// TestAnnounce names the first items that cannot be fetched, and counts the others: a registry that is down has all of them.
+// TestAnnounce names the first items that cannot be fetched, and counts the others: a registry that is down has all
+// of them.
 func TestAnnounce(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]string{

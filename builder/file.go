@@ -20,8 +20,8 @@ func (e *InputError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *InputError) Unwrap() error { return e.Err }
 
-// ReadFile reads a file that a user wrote: a regular file of at most bundle.MaxDocument bytes. The error is an *InputError that
-// names the file.
+// ReadFile reads a file that a user wrote: a regular file of at most bundle.MaxDocument bytes. The error is an
+// *InputError that names the file.
 func ReadFile(path string) ([]byte, error) { return readFile(path, bundle.MaxDocument) }
 
 // ReadLock reads a lock file, or a file that may be one, like ReadFile, with the limit of locks.

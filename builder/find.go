@@ -21,7 +21,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// A FindError lists the charts and files that could not be searched for images, and images in files that are no references.
+// A FindError lists the charts and files that could not be searched for images, and images in files that are no
+// references.
 type FindError struct{ problems []string }
 
 // Error has a line for each of them.
@@ -42,7 +43,8 @@ type UndecidedError struct{ Texts []string }
 
 // Error has a line for each text.
 func (e *UndecidedError) Error() string {
-	return fmt.Sprintf("%s may be an image or stand for one:\n  %s", plain.Count(len(e.Texts), "text"), strings.Join(e.Texts, "\n  "))
+	return fmt.Sprintf("%s may be an image or stand for one:\n  %s", plain.Count(len(e.Texts), "text"),
+		strings.Join(e.Texts, "\n  "))
 }
 
 // Hint returns the ways to decide them.
@@ -203,7 +205,8 @@ func (f *finder) found() []fetch.Found {
 
 // undecided returns the doubts that no reference settles and excludeImages does not name.
 func (f *finder) undecided(refs []string) []discover.Doubt {
-	return slices.DeleteFunc(discover.Undecided(f.seen.Doubts, refs), func(d discover.Doubt) bool { return f.Manifest.ExcludesImage(d.Text) })
+	return slices.DeleteFunc(discover.Undecided(f.seen.Doubts, refs),
+		func(d discover.Doubt) bool { return f.Manifest.ExcludesImage(d.Text) })
 }
 
 // judge reports undecided texts, as an error with Options.Strict.
@@ -224,7 +227,8 @@ func (s *session) judge(undecided []string) error {
 	return nil
 }
 
-// find searches every chart and file, several at a time. Findings are kept if some fail; the error names all that failed.
+// find searches every chart and file, several at a time. Findings are kept if some fail; the error names all that
+// failed.
 func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 	f.seen, f.done = findings{}, false // of an attempt that met a damaged blob
 	jobs, err := f.plan(list)
@@ -257,7 +261,8 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 		return err
 	}
 	if len(missing) > 0 {
-		f.note("charts are rendered without %s, which this system does not offer; limits of time and memory hold", strings.Join(missing, ", "))
+		f.note("charts are rendered without %s, which this system does not offer; limits of time and memory hold",
+			strings.Join(missing, ", "))
 	}
 	f.take(discover.Merge(results...))
 	problems = append(problems, f.invalid()...)
@@ -275,7 +280,8 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 func (f *finder) invalid() (problems []string) {
 	for _, d := range f.seen.Doubts {
 		if d.Invalid() && d.Source == "" && !f.Manifest.ExcludesImage(d.Text) {
-			problems = append(problems, fmt.Sprintf("%s: %s: correct it, or name it under excludeImages", d.Place, d.Problem()))
+			problems = append(problems, fmt.Sprintf("%s: %s: correct it, or name it under excludeImages", d.Place,
+				d.Problem()))
 		}
 	}
 	return problems
@@ -316,10 +322,12 @@ func (f *finder) plan(list []fetch.Chart) ([]findJob, error) {
 			problems = append(problems, bad...)
 			o := charts.RenderOptions{
 				Release: use.Release, Namespace: use.Namespace, Values: use.Set,
-				KubeVersion: cmp.Or(use.Version, version), APIVersions: f.Manifest.Kubernetes.APIVersions, MaxOutput: charts.MaxRendered,
+				KubeVersion: cmp.Or(use.Version, version), APIVersions: f.Manifest.Kubernetes.APIVersions,
+				MaxOutput: charts.MaxRendered,
 			}
 			source := fmt.Sprintf("chart %s %s", c.Pin.Name, c.Pin.Version)
-			jobs = append(jobs, findJob{archive: c.Archive, request: findRequest{Source: source, Chart: &chartRequest{Options: o, Values: values}}})
+			jobs = append(jobs, findJob{archive: c.Archive, request: findRequest{Source: source,
+				Chart: &chartRequest{Options: o, Values: values}}})
 		}
 	}
 	more, bad := f.yamlJobs()
@@ -333,8 +341,8 @@ func (f *finder) plan(list []fetch.Chart) ([]findJob, error) {
 	return jobs, nil
 }
 
-// usesOf returns how a chart is installed: by the clusters, and with the values that the manifest names. Without either, it is
-// rendered once with its own values.
+// usesOf returns how a chart is installed: by the clusters, and with the values that the manifest names. Without
+// either, it is rendered once with its own values.
 func (f *finder) usesOf(c fetch.Chart) []manifest.ChartUse {
 	var uses []manifest.ChartUse
 	for _, use := range f.Manifest.Uses {
@@ -343,7 +351,8 @@ func (f *finder) usesOf(c fetch.Chart) []manifest.ChartUse {
 		}
 	}
 	if len(uses) == 0 || len(c.Chart.Values) > 0 {
-		uses = append(uses, manifest.ChartUse{Chart: c.Pin.Name, Release: c.Pin.Name, Namespace: "default", Values: c.Chart.Values})
+		uses = append(uses, manifest.ChartUse{Chart: c.Pin.Name, Release: c.Pin.Name, Namespace: "default",
+			Values: c.Chart.Values})
 	}
 	return uses
 }

@@ -17,8 +17,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// genuineCharts are charts of upstream as published, by name and version, and their places in Go's module cache. Calico's
-// repository is no module: its charts are taken from the directory that KKBUNDLE_CHARTS names, as NAME-VERSION.
+// genuineCharts are charts of upstream as published, by name and version, and their places in Go's module cache.
+// Calico's repository is no module: its charts are taken from the directory that KKBUNDLE_CHARTS names, as
+// NAME-VERSION.
 const genuineCharts = "KKBUNDLE_CHARTS"
 
 // genuineChart returns the directory of a chart of upstream. A test without it is skipped.
@@ -49,11 +50,13 @@ type network struct {
 	want, own []string
 }
 
-// images returns the images that a build finds for a cluster: those of the catalog, and those found in the charts. kinds are
-// the custom resources in the charts, and defined the kinds that definitions in the charts have.
+// images returns the images that a build finds for a cluster: those of the catalog, and those found in the charts.
+// kinds are the custom resources in the charts, and defined the kinds that definitions in the charts have.
 func (n network) images(t *testing.T) (found, kinds, defined []string) {
 	t.Helper()
-	c, err := manifest.ParseCluster("cluster.yaml", []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: "+n.kubernetes+"}\ncni: {type: "+n.kind+", version: "+n.version+"}\n"))
+	c, err := manifest.ParseCluster("cluster.yaml",
+		[]byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: "+n.kubernetes+
+			"}\ncni: {type: "+n.kind+", version: "+n.version+"}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +81,8 @@ func (n network) images(t *testing.T) (found, kinds, defined []string) {
 		if err := chart.Archive(&archive); err != nil {
 			t.Fatal(err)
 		}
-		o := charts.RenderOptions{Release: use.Release, Namespace: use.Namespace, Values: use.Set, KubeVersion: n.kubernetes, MaxOutput: charts.MaxRendered}
+		o := charts.RenderOptions{Release: use.Release, Namespace: use.Namespace, Values: use.Set,
+			KubeVersion: n.kubernetes, MaxOutput: charts.MaxRendered}
 		answer := findRequest{Source: "chart " + use.Chart, Chart: &chartRequest{Options: o}}.answer(archive.Bytes())
 		for _, problem := range answer.Problems {
 			t.Errorf("%s: %s", use.Chart, problem)
@@ -104,7 +108,8 @@ func (n network) images(t *testing.T) (found, kinds, defined []string) {
 	return slices.Compact(found), kinds, defined
 }
 
-// definitionsIn returns the kinds of an operator's resources in rendered YAML, and the kinds that definitions in it have.
+// definitionsIn returns the kinds of an operator's resources in rendered YAML, and the kinds that definitions in it
+// have.
 func definitionsIn(t *testing.T, texts []string) (kinds, defined []string) {
 	t.Helper()
 	for doc := range strings.SplitSeq("\n"+strings.Join(texts, "\n---\n"), "\n---") {
@@ -153,13 +158,19 @@ func (n network) check(t *testing.T) {
 func TestNetworksOfUpstream(t *testing.T) {
 	t.Parallel()
 	for _, n := range []network{
-		{kind: "calico", version: "v3.31.4", kubernetes: "v1.34.3", want: []string{"quay.io/tigera/operator:v1.40.7"}, own: []string{"quay.io/calico/node:v3.31.4", "quay.io/calico/typha:v3.31.4"}},
+		{kind: "calico", version: "v3.31.4", kubernetes: "v1.34.3", want: []string{"quay.io/tigera/operator:v1.40.7"},
+			own: []string{"quay.io/calico/node:v3.31.4", "quay.io/calico/typha:v3.31.4"}},
 		{kind: "calico", version: "v3.31.7", kubernetes: "v1.35.4", own: []string{"quay.io/calico/apiserver:v3.31.7"}},
-		{kind: "calico", version: "v3.32.1", kubernetes: "v1.35.4", want: []string{"quay.io/tigera/operator:v1.42.3"}, own: []string{"quay.io/calico/cni:v3.32.1"}},
-		{kind: "calico", version: "v3.33.0", kubernetes: "v1.36.1", own: []string{"quay.io/calico/calico:v3.33.0", "quay.io/calico/node:v3.33.0"}},
-		{kind: "cilium", version: "v1.19.6", kubernetes: "v1.34.3", own: []string{"quay.io/cilium/cilium:v1.19.6", "quay.io/cilium/operator-generic:v1.19.6"}},
-		{kind: "cilium", version: "v1.20.2", kubernetes: "v1.36.1", own: []string{"quay.io/cilium/cilium:v1.20.2", "quay.io/cilium/hubble-relay:v1.20.2"}},
-		{kind: "flannel", version: "v0.28.4", kubernetes: "v1.34.3", own: []string{"ghcr.io/flannel-io/flannel:v0.28.4", "ghcr.io/flannel-io/flannel-cni-plugin:v1.9.1-flannel1"}},
+		{kind: "calico", version: "v3.32.1", kubernetes: "v1.35.4", want: []string{"quay.io/tigera/operator:v1.42.3"},
+			own: []string{"quay.io/calico/cni:v3.32.1"}},
+		{kind: "calico", version: "v3.33.0", kubernetes: "v1.36.1", own: []string{"quay.io/calico/calico:v3.33.0",
+			"quay.io/calico/node:v3.33.0"}},
+		{kind: "cilium", version: "v1.19.6", kubernetes: "v1.34.3", own: []string{"quay.io/cilium/cilium:v1.19.6",
+			"quay.io/cilium/operator-generic:v1.19.6"}},
+		{kind: "cilium", version: "v1.20.2", kubernetes: "v1.36.1", own: []string{"quay.io/cilium/cilium:v1.20.2",
+			"quay.io/cilium/hubble-relay:v1.20.2"}},
+		{kind: "flannel", version: "v0.28.4", kubernetes: "v1.34.3", own: []string{"ghcr.io/flannel-io/flannel:v0.28.4",
+			"ghcr.io/flannel-io/flannel-cni-plugin:v1.9.1-flannel1"}},
 	} {
 		t.Run(n.kind+"-"+n.version, func(t *testing.T) {
 			t.Parallel()
@@ -188,8 +199,8 @@ func standIn(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// TestNetworksOfStandIns has charts of releases that no table lists, where upstream's could not be obtained. They are stand-ins: the
-// parts of upstream's charts that name images, and one resource and its definition.
+// TestNetworksOfStandIns has charts of releases that no table lists, where upstream's could not be obtained. They are
+// stand-ins: the parts of upstream's charts that name images, and one resource and its definition.
 func TestNetworksOfStandIns(t *testing.T) {
 	t.Parallel()
 	all := map[string]map[string]string{
@@ -214,8 +225,11 @@ func TestNetworksOfStandIns(t *testing.T) {
 		return standIn(t, all[name])
 	}
 	for _, n := range []network{
-		{kind: "calico", version: "v3.32.77", kubernetes: "v1.35.4", charts: charts, want: []string{"quay.io/tigera/operator:v1.42.99"}, own: []string{"quay.io/calico/node:v3.32.77"}},
-		{kind: "cilium", version: "v1.20.77", kubernetes: "v1.35.4", charts: charts, want: []string{"quay.io/cilium/cilium-envoy:v9", "quay.io/cilium/hubble-ui:v8"}, own: []string{"quay.io/cilium/hubble-relay:v1.20.77"}},
+		{kind: "calico", version: "v3.32.77", kubernetes: "v1.35.4", charts: charts,
+			want: []string{"quay.io/tigera/operator:v1.42.99"}, own: []string{"quay.io/calico/node:v3.32.77"}},
+		{kind: "cilium", version: "v1.20.77", kubernetes: "v1.35.4", charts: charts,
+			want: []string{"quay.io/cilium/cilium-envoy:v9", "quay.io/cilium/hubble-ui:v8"},
+			own:  []string{"quay.io/cilium/hubble-relay:v1.20.77"}},
 	} {
 		t.Run(n.kind, func(t *testing.T) {
 			t.Parallel()

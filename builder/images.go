@@ -46,8 +46,8 @@ type UndecidedText struct {
 	discover.Place
 }
 
-// Images lists the images of the manifest and the reasons for each. It downloads charts and no images. If some charts or files
-// could not be searched, it returns the other images and a *FindError.
+// Images lists the images of the manifest and the reasons for each. It downloads charts and no images. If some charts
+// or files could not be searched, it returns the other images and a *FindError.
 func (p *Project) Images(ctx context.Context, o Options) (r Images, err error) {
 	s := newSession(p, o)
 	if err := s.open(); err != nil {
@@ -70,8 +70,8 @@ func (p *Project) Images(ctx context.Context, o Options) (r Images, err error) {
 	return r, err
 }
 
-// images joins the images found with the listed ones. It returns results together with the error of the places that could not be
-// searched.
+// images joins the images found with the listed ones. It returns results together with the error of the places that
+// could not be searched.
 func (f *finder) images(ctx context.Context) (Images, error) {
 	list, err := f.charts(ctx)
 	if ctx.Err() != nil {
@@ -130,8 +130,8 @@ func (f *finder) listed() (map[string][]Wanter, error) {
 	return wanted, nil
 }
 
-// addWanters adds the images that a cluster needs, with the hosts, and those of the releases that an upgrade passes through. Clusters
-// with the same need share a line.
+// addWanters adds the images that a cluster needs, with the hosts, and those of the releases that an upgrade passes
+// through. Clusters with the same need share a line.
 func addWanters(wanted map[string][]Wanter, c *manifest.Cluster) error {
 	demands := plan.Needed(c)
 	steps, err := catalog.Steps(c, demands)
@@ -149,7 +149,8 @@ func addWanters(wanted map[string][]Wanter, c *manifest.Cluster) error {
 			}
 			for _, ref := range refs {
 				w := Wanter{By: "cluster", Component: d.Name, Roles: d.Roles}
-				if !slices.ContainsFunc(wanted[ref], func(o Wanter) bool { return o.Component == d.Name && slices.Equal(o.Roles, d.Roles) }) {
+				if !slices.ContainsFunc(wanted[ref],
+					func(o Wanter) bool { return o.Component == d.Name && slices.Equal(o.Roles, d.Roles) }) {
 					wanted[ref] = append(wanted[ref], w)
 				}
 			}

@@ -34,8 +34,8 @@ func (p *Project) beside(name string) string {
 	return filepath.Join(p.dir, filepath.FromSlash(name))
 }
 
-// matches expands the patterns under manifests into files and kustomize directories, sorted. It leaves out kkbundle's own
-// files. The error joins every problem.
+// matches expands the patterns under manifests into files and kustomize directories, sorted. It leaves out kkbundle's
+// own files. The error joins every problem.
 func (p *Project) matches() (files, dirs []string, err error) {
 	if len(p.Manifest.Manifests) == 0 {
 		return nil, nil, nil
@@ -97,7 +97,8 @@ func isKustomization(root *os.Root, name string) (bool, error) {
 	return true, err
 }
 
-// ownFile reports whether a file is the manifest, its lock, or one of its cluster files or, once these were read, catalogs.
+// ownFile reports whether a file is the manifest, its lock, or one of its cluster files or, once these were read,
+// catalogs.
 func (p *Project) ownFile(name string) bool {
 	own := []string{filepath.Base(p.File), filepath.Base(LockFile(p.File))}
 	for _, file := range p.Manifest.ClusterFiles() {
@@ -124,7 +125,8 @@ func (f *finder) yamlJobs() (jobs []findJob, problems []string) {
 			continue
 		}
 		if total += len(data); total > charts.MaxRendered {
-			return nil, append(problems, fmt.Sprintf("%s: manifests: the files have more than %s", f.File, plain.Size(charts.MaxRendered)))
+			return nil, append(problems, fmt.Sprintf("%s: manifests: the files have more than %s", f.File,
+				plain.Size(charts.MaxRendered)))
 		}
 		request.YAML = append(request.YAML, charts.ValuesFile{Name: name, Data: data})
 		f.seen.inputs = append(f.seen.inputs, inputOf(name, data))
@@ -224,15 +226,16 @@ func (p *Project) catalogInput() (in manifest.Input, ok bool) {
 
 func isCatalog(in manifest.Input) bool { return in.Path == bundle.DocumentCatalog }
 
-// otherCatalog reports whether a lock was made with another catalog than that of this build. Its items agree all the same:
-// a lock covers everything that the clusters need.
+// otherCatalog reports whether a lock was made with another catalog than that of this build. Its items agree all the
+// same: a lock covers everything that the clusters need.
 func (p *Project) otherCatalog(l *manifest.Lock) bool {
 	now, ok := p.catalogInput()
 	i := slices.IndexFunc(l.Inputs, isCatalog)
 	return ok && i >= 0 && l.Inputs[i].Digest != now.Digest
 }
 
-// documents returns the documents of the bundle besides the lock: the files that install reads, and the YAML under manifests.
+// documents returns the documents of the bundle besides the lock: the files that install reads, and the YAML under
+// manifests.
 func (p *Project) documents(l *manifest.Lock) ([]bundle.Document, error) {
 	list := slices.Clone(p.extras)
 	for _, in := range l.Inputs {
@@ -257,7 +260,8 @@ func (p *Project) documents(l *manifest.Lock) ([]bundle.Document, error) {
 	return list, nil
 }
 
-// isValues reports whether an input is a local chart, a values file or YAML of a cluster file, and not YAML under manifests.
+// isValues reports whether an input is a local chart, a values file or YAML of a cluster file, and not YAML under
+// manifests.
 func (p *Project) isValues(name string) bool {
 	for _, c := range p.Manifest.Charts {
 		if c.Path == name || slices.Contains(c.Values, name) {
@@ -267,11 +271,12 @@ func (p *Project) isValues(name string) bool {
 	if slices.Contains(p.applied, name) {
 		return true // carried with the cluster file
 	}
-	return slices.ContainsFunc(p.Manifest.Uses, func(use manifest.ChartUse) bool { return slices.Contains(use.Values, name) })
+	return slices.ContainsFunc(p.Manifest.Uses,
+		func(use manifest.ChartUse) bool { return slices.Contains(use.Values, name) })
 }
 
-// CheckFiles checks that the files exist that a manifest names. The error joins document.Problems, with the place of each name, and an
-// *InputError for each missing cluster file, as of Load.
+// CheckFiles checks that the files exist that a manifest names. The error joins document.Problems, with the place of
+// each name, and an *InputError for each missing cluster file, as of Load.
 func CheckFiles(file string, b *manifest.Bundle) error {
 	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file)}
 	var problems document.Problems
@@ -344,7 +349,8 @@ func (p *Project) clusterFile(name string) ([]byte, error) {
 	return data, nil
 }
 
-// IdleCharts returns the names of charts that the manifest lists and neither deploy nor a cluster installs. Without a cluster there is none.
+// IdleCharts returns the names of charts that the manifest lists and neither deploy nor a cluster installs. Without a
+// cluster there is none.
 func (p *Project) IdleCharts() []string {
 	if len(p.clusters) == 0 {
 		return nil
@@ -352,7 +358,8 @@ func (p *Project) IdleCharts() []string {
 	var idle []string
 	for _, c := range p.charts {
 		name := p.chartName(c)
-		if name != "" && !slices.ContainsFunc(p.Manifest.Uses, func(use manifest.ChartUse) bool { return use.Chart == name }) {
+		if name != "" && !slices.ContainsFunc(p.Manifest.Uses,
+			func(use manifest.ChartUse) bool { return use.Chart == name }) {
 			idle = append(idle, name)
 		}
 	}

@@ -9,7 +9,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// TestCheckFilesOfAManifestWithACluster checks the files of a manifest, YAML among them, before its cluster files are read.
+// TestCheckFilesOfAManifestWithACluster checks the files of a manifest, YAML among them, before its cluster files are
+// read.
 func TestCheckFilesOfAManifestWithACluster(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{

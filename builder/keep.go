@@ -15,9 +15,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Keeper returns a function that reports whether the lock files or bundles use a blob. An unreadable file is an error: its
-// blobs would be removed. open opens a bundle.
-func Keeper(ctx context.Context, dir cache.Dir, files []string, open func(path string) (*bundle.Reader, error)) (func(digest.Digest) bool, error) {
+// Keeper returns a function that reports whether the lock files or bundles use a blob. An unreadable file is an
+// error: its blobs would be removed. open opens a bundle.
+func Keeper(ctx context.Context, dir cache.Dir, files []string,
+	open func(path string) (*bundle.Reader, error)) (func(digest.Digest) bool, error) {
 	kept := map[digest.Digest]bool{}
 	var roots []digest.Digest
 	var errs []error
@@ -57,7 +58,8 @@ func Keeper(ctx context.Context, dir cache.Dir, files []string, open func(path s
 	return func(d digest.Digest) bool { return kept[d] || used[d] }, err
 }
 
-// hasBundleMagic reports whether a file begins with a zstd frame, as bundles do, or as an age file, as encrypted bundles do.
+// hasBundleMagic reports whether a file begins with a zstd frame, as bundles do, or as an age file, as encrypted
+// bundles do.
 func hasBundleMagic(file string) (bool, error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -23,8 +23,9 @@ import (
 	"github.com/kkbundle/kkbundle/proof/closure"
 )
 
-// The images of a release are those that its kubeadm lists (`kubeadm config images list`), and not those of a table: patch releases
-// change them. The program is verified like every other file of the bundle. It runs as a sandbox.Program.
+// The images of a release are those that its kubeadm lists (`kubeadm config images list`), and not those of a table:
+// patch releases change them. The program is verified like every other file of the bundle. It runs as a
+// sandbox.Program.
 
 const (
 	kubeadmLimit  = 30 * time.Second // it takes less than a second
@@ -53,7 +54,8 @@ func (s *session) defaults(ctx context.Context, k kubeadmProgram) (manifest.Kube
 		at := strings.LastIndexByte(ref, ':')
 		tags[ref[strings.LastIndexByte(ref, '/')+1:at]] = ref[at+1:]
 	}
-	images := manifest.KubeadmImages{Etcd: tags["etcd"], CoreDNS: tags["coredns"], Pause: tags["pause"], Program: k.pin.Digest}
+	images := manifest.KubeadmImages{Etcd: tags["etcd"], CoreDNS: tags["coredns"], Pause: tags["pause"],
+		Program: k.pin.Digest}
 	for _, name := range manifest.KubeadmComponents() {
 		if images.Tag(name) == "" {
 			return images, fmt.Errorf("it lists no image of %s, but %s", name, strings.Join(refs, ", "))
@@ -80,7 +82,8 @@ func (s *session) listImages(ctx context.Context, of digest.Digest, config []byt
 	defer func() { err = errors.Join(err, blob.Close()) }()
 	const file = "config.yaml"
 	answer, err := sandbox.Program{
-		Name: "kubeadm", Content: blob, Files: map[string][]byte{file: config}, Args: []string{"config", "images", "list", "--config=" + file},
+		Name: "kubeadm", Content: blob, Files: map[string][]byte{file: config},
+		Args:  []string{"config", "images", "list", "--config=" + file},
 		Limit: kubeadmLimit, Output: kubeadmOutput,
 	}.Run(ctx)
 	failed, ran := errors.AsType[*sandbox.FailedError](err)
@@ -147,8 +150,8 @@ func (p *Project) releases() ([]*manifest.Cluster, error) {
 	return list, nil
 }
 
-// learn asks the kubeadm of each of these releases for its images. It reports whether they differ from those of the project, which then is
-// another.
+// learn asks the kubeadm of each of these releases for its images. It reports whether they differ from those of the
+// project, which then is another.
 func (s *session) learn(ctx context.Context, l *manifest.Lock, clusters []*manifest.Cluster) (differs bool, err error) {
 	listed := maps.Clone(s.kubeadm)
 	if listed == nil {
@@ -189,8 +192,8 @@ func (s *session) learn(ctx context.Context, l *manifest.Lock, clusters []*manif
 	return true, err
 }
 
-// unasked reports a kubeadm that listed no images. It is an error for a release that the catalog does not know itself, unless the
-// user accepts its assumptions.
+// unasked reports a kubeadm that listed no images. It is an error for a release that the catalog does not know
+// itself, unless the user accepts its assumptions.
 func (s *session) unasked(c *manifest.Cluster, reason error) error {
 	exact, err := catalog.IsExact(c)
 	if err != nil {
@@ -198,14 +201,16 @@ func (s *session) unasked(c *manifest.Cluster, reason error) error {
 	}
 	version := c.Kubernetes.Version
 	if !exact && !s.assume && !s.kubeadm[version].Assumed {
-		return &InputError{fmt.Errorf("kubernetes.version: kubeadm %s cannot be asked for its images: %w; the catalog does not know this release: build on Linux, choose a release that it knows, or pass --assume to take the images of the newest one that it knows", version, reason)}
+		return &InputError{fmt.Errorf(
+			"kubernetes.version: kubeadm %s cannot be asked for its images: %w; the catalog does not know this release: build on Linux, choose a release that it knows, or pass --assume to take the images of the newest one that it knows", version, reason)}
 	}
 	s.note("kubeadm %s could not be asked for its images (%v); they are taken from the catalog", version, reason)
 	return nil
 }
 
 // defaultsOf returns the tags of one release.
-func (s *session) defaultsOf(ctx context.Context, c *manifest.Cluster, l *manifest.Lock) (manifest.KubeadmImages, error) {
+func (s *session) defaultsOf(ctx context.Context, c *manifest.Cluster,
+	l *manifest.Lock) (manifest.KubeadmImages, error) {
 	k, err := s.programFor(ctx, c, l)
 	if err != nil {
 		return manifest.KubeadmImages{}, err
@@ -213,8 +218,8 @@ func (s *session) defaultsOf(ctx context.Context, c *manifest.Cluster, l *manife
 	return s.defaults(ctx, k)
 }
 
-// programFor brings the kubeadm of a cluster for this machine into the cache: the lock's, or else upstream's, because images do not
-// depend on the architecture of the program that lists them.
+// programFor brings the kubeadm of a cluster for this machine into the cache: the lock's, or else upstream's, because
+// images do not depend on the architecture of the program that lists them.
 func (s *session) programFor(ctx context.Context, c *manifest.Cluster, l *manifest.Lock) (kubeadmProgram, error) {
 	k := kubeadmProgram{cluster: c}
 	if runtime.GOOS != "linux" {
@@ -230,7 +235,8 @@ func (s *session) programFor(ctx context.Context, c *manifest.Cluster, l *manife
 		if ref == "" {
 			return k, fmt.Errorf("upstream does not publish it for %s", platform)
 		}
-		alone, err := fetch.Resolve(ctx, &manifest.Bundle{Metadata: s.Manifest.Metadata, Platforms: o.Platforms, Files: s.programFiles(c, platform)}, o)
+		alone, err := fetch.Resolve(ctx, &manifest.Bundle{Metadata: s.Manifest.Metadata, Platforms: o.Platforms,
+			Files: s.programFiles(c, platform)}, o)
 		if err != nil {
 			return k, err
 		}
@@ -257,7 +263,8 @@ func (s *session) programFiles(c *manifest.Cluster, platform string) []manifest.
 }
 
 // lockedProgram returns the reference of kubeadm for a platform, "" if there is none, and its pin in a lock.
-func (s *session) lockedProgram(c *manifest.Cluster, l *manifest.Lock, platform string) (ref string, pin manifest.Pin, found bool) {
+func (s *session) lockedProgram(c *manifest.Cluster, l *manifest.Lock,
+	platform string) (ref string, pin manifest.Pin, found bool) {
 	ref, err := catalog.Ref(c, kubeadmNeed(), platform)
 	if err != nil {
 		return "", pin, false
@@ -273,8 +280,9 @@ func (s *session) lockedProgram(c *manifest.Cluster, l *manifest.Lock, platform 
 
 func kubeadmNeed() manifest.Need { return manifest.Need{Kind: manifest.ItemFile, Name: "kubeadm"} }
 
-// programNeeds returns the images that the bundle's own kubeadm lists for its clusters. It is empty for a bundle without a kubeadm
-// for this machine: the lock of such a bundle has the images that the kubeadm of the same release listed.
+// programNeeds returns the images that the bundle's own kubeadm lists for its clusters. It is empty for a bundle
+// without a kubeadm for this machine: the lock of such a bundle has the images that the kubeadm of the same release
+// listed.
 func (b *builder) programNeeds(ctx context.Context) ([]closure.Need, error) {
 	clusters, err := b.releases()
 	if err != nil || runtime.GOOS != "linux" {
@@ -296,22 +304,26 @@ func (b *builder) programNeeds(ctx context.Context) ([]closure.Need, error) {
 		}
 		if err != nil {
 			if _, plain := b.defaults(ctx, k); plain == nil {
-				return nil, &InputError{fmt.Errorf("kubeadm %s refuses the cluster's configuration: %w; correct kubernetes.kubeadm in the cluster file", c.Kubernetes.Version, err)}
+				return nil, &InputError{fmt.Errorf(
+					"kubeadm %s refuses the cluster's configuration: %w; correct kubernetes.kubeadm in the cluster file", c.Kubernetes.Version, err)}
 			}
 			if err := b.unasked(c, err); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		by := closure.User{Program: "kubeadm " + c.Kubernetes.Version, Roles: []manifest.Role{manifest.RoleControlPlane}}
+		by := closure.User{Program: "kubeadm " + c.Kubernetes.Version,
+			Roles: []manifest.Role{manifest.RoleControlPlane}}
 		for _, ref := range refs {
-			needs = append(needs, closure.Need{Kind: manifest.ItemImage, Ref: ref, Platforms: b.Manifest.Platforms, By: by})
+			needs = append(needs, closure.Need{Kind: manifest.ItemImage, Ref: ref, Platforms: b.Manifest.Platforms,
+				By: by})
 		}
 	}
 	return needs, nil
 }
 
-// LockedKubeadm returns a catalog of the images that the lock of a bundle has for kubeadm. It is empty if the bundle has no lock.
+// LockedKubeadm returns a catalog of the images that the lock of a bundle has for kubeadm. It is empty if the bundle
+// has no lock.
 func LockedKubeadm(ctx context.Context, c *bundle.Catalog) (*manifest.Catalog, error) {
 	if _, ok := c.Find(bundle.KindLock, bundle.DocumentLock, ""); !ok {
 		return &manifest.Catalog{}, nil // bundles of other tools have none
@@ -342,8 +354,8 @@ func (p *Project) listed() map[string]manifest.KubeadmImages {
 	return own
 }
 
-// learnUnknown asks for the images of releases that neither the catalog nor the lock knows itself. A list of images goes without an
-// answer, with a note.
+// learnUnknown asks for the images of releases that neither the catalog nor the lock knows itself. A list of images
+// goes without an answer, with a note.
 func (s *session) learnUnknown(ctx context.Context) error {
 	clusters, err := s.releases()
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/kkbundle/kkbundle/proof/closure"
 )
 
-// labKubeadms returns the kubeadm programs that the lab has built, by version; one of them in a short run. Without one the test is
-// skipped.
+// labKubeadms returns the kubeadm programs that the lab has built, by version; one of them in a short run. Without
+// one the test is skipped.
 func labKubeadms(t *testing.T) map[string]string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
@@ -83,15 +83,16 @@ func askable(t *testing.T, path string) (*session, digest.Digest) {
 
 func clusterOf(t *testing.T, text string) *manifest.Cluster {
 	t.Helper()
-	c, err := manifest.ParseCluster("cluster.yaml", []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: site}\n"+text))
+	c, err := manifest.ParseCluster("cluster.yaml",
+		[]byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: site}\n"+text))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c.WithDefaults()
 }
 
-// TestRealKubeadmsListTheirImages: genuine programs run behind the barriers, and the catalog's tables say the same of releases that it
-// knows.
+// TestRealKubeadmsListTheirImages: genuine programs run behind the barriers, and the catalog's tables say the same of
+// releases that it knows.
 func TestRealKubeadmsListTheirImages(t *testing.T) {
 	t.Parallel()
 	for version, path := range labKubeadms(t) {
@@ -115,8 +116,10 @@ func TestRealKubeadmsListTheirImages(t *testing.T) {
 		c.Components = map[string]manifest.Component{"coredns": {Version: "v1.99.0"}, "etcd": {Version: "3.6.99-0"}}
 		refs, err := s.configured(t.Context(), k)
 		want := []string{
-			"registry.k8s.io/kube-apiserver:" + version, "registry.k8s.io/kube-controller-manager:" + version, "registry.k8s.io/kube-scheduler:" + version,
-			"registry.k8s.io/kube-proxy:" + version, "registry.k8s.io/coredns/coredns:v1.99.0", "registry.k8s.io/pause:" + got.Pause, "registry.k8s.io/etcd:3.6.99-0",
+			"registry.k8s.io/kube-apiserver:" + version, "registry.k8s.io/kube-controller-manager:" + version,
+			"registry.k8s.io/kube-scheduler:" + version,
+			"registry.k8s.io/kube-proxy:" + version, "registry.k8s.io/coredns/coredns:v1.99.0",
+			"registry.k8s.io/pause:" + got.Pause, "registry.k8s.io/etcd:3.6.99-0",
 		}
 		if diff := cmp.Diff(want, refs); err != nil || diff != "" {
 			t.Errorf("%s: %v\n%s", version, err, diff)
@@ -132,17 +135,20 @@ func TestRealKubeadmsListTheirImages(t *testing.T) {
 	}
 }
 
-// TestNoKubeadm: bytes that are no program, and programs that answer something else, are an error, and nothing is left behind.
+// TestNoKubeadm: bytes that are no program, and programs that answer something else, are an error, and nothing is
+// left behind.
 func TestNoKubeadm(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	for name, text := range map[string]string{"bytes": "not a program", "script": "#!/bin/sh\necho registry.k8s.io/etcd:1\n", "empty": ""} {
+	for name, text := range map[string]string{"bytes": "not a program",
+		"script": "#!/bin/sh\necho registry.k8s.io/etcd:1\n", "empty": ""} {
 		path := filepath.Join(t.TempDir(), "kubeadm")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		s, d := askable(t, path)
-		got, err := s.defaults(context.Background(), kubeadmProgram{clusterOf(t, "kubernetes: {version: v1.34.3}\n"), manifest.Pin{Digest: d}})
+		got, err := s.defaults(context.Background(), kubeadmProgram{clusterOf(t, "kubernetes: {version: v1.34.3}\n"),
+			manifest.Pin{Digest: d}})
 		if err == nil {
 			t.Errorf("%s: %+v", name, got)
 		}
@@ -171,7 +177,8 @@ func projectOf(t *testing.T, version string, load func(string) (*Project, error)
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"manifest.yaml": "apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: site, version: 1.0.0}\nplatforms: [linux/" + runtime.GOARCH + "]\ncluster: cluster.yaml\n",
-		"cluster.yaml":  "apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: site}\nkubernetes: {version: " + version + "}\n",
+		"cluster.yaml": "apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: site}\nkubernetes: {version: " +
+			version + "}\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -195,16 +202,19 @@ func builderOf(t *testing.T, p *Project, program string) *builder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pin := manifest.Pin{Kind: manifest.ItemFile, Ref: ref, Name: "kubeadm", Version: c.Kubernetes.Version, Platform: platform, Digest: d, Size: size, Verified: manifest.VerifiedUpstream}
-	return &builder{session: s, lock: &manifest.Lock{Metadata: p.Manifest.Metadata, Manifest: d.String(), Items: []manifest.Pin{pin}}}
+	pin := manifest.Pin{Kind: manifest.ItemFile, Ref: ref, Name: "kubeadm", Version: c.Kubernetes.Version,
+		Platform: platform, Digest: d, Size: size, Verified: manifest.VerifiedUpstream}
+	return &builder{session: s, lock: &manifest.Lock{Metadata: p.Manifest.Metadata, Manifest: d.String(),
+		Items: []manifest.Pin{pin}}}
 }
 
 func hasImage(p *Project, name string) bool {
 	return slices.ContainsFunc(p.Manifest.Images, func(i manifest.Image) bool { return i.Name == name })
 }
 
-// TestImagesAreKubeadms: the images of a release that the catalog does not know are those that its kubeadm lists, in the manifest, in
-// the lock, and in the proof of completeness. TestRealKubeadmsListTheirImages has what genuine programs list.
+// TestImagesAreKubeadms: the images of a release that the catalog does not know are those that its kubeadm lists, in
+// the manifest, in the lock, and in the proof of completeness. TestRealKubeadmsListTheirImages has what genuine
+// programs list.
 func TestImagesAreKubeadms(t *testing.T) {
 	const version = "v1.36.99"
 	p, err := projectOf(t, version, Load)
@@ -218,13 +228,15 @@ func TestImagesAreKubeadms(t *testing.T) {
 	if differs, err := b.learn(t.Context(), b.lock, b.clusters); err != nil || !differs {
 		t.Fatalf("learnt %v, %v", differs, err)
 	}
-	for name, there := range map[string]bool{"etcd:3.7.0-0": true, "etcd:3.6.8-0": false, "coredns/coredns:v1.14.6": true, "pause:3.10.2": true} {
+	for name, there := range map[string]bool{"etcd:3.7.0-0": true, "etcd:3.6.8-0": false,
+		"coredns/coredns:v1.14.6": true, "pause:3.10.2": true} {
 		if hasImage(b.Project, "registry.k8s.io/"+name) != there {
 			t.Errorf("image %s: %v", name, !there)
 		}
 	}
 	b.lock.Kubeadm = b.listed()
-	want := manifest.KubeadmImages{Etcd: "3.7.0-0", CoreDNS: "v1.14.6", Pause: "3.10.2", Program: b.lock.Items[0].Digest}
+	want := manifest.KubeadmImages{Etcd: "3.7.0-0", CoreDNS: "v1.14.6", Pause: "3.10.2",
+		Program: b.lock.Items[0].Digest}
 	if got := b.lock.Kubeadm[version]; got != want {
 		t.Errorf("locked %+v", got)
 	}
@@ -246,7 +258,8 @@ func TestImagesAreKubeadms(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = closure.Check(needs, nil)
-	if err == nil || !strings.Contains(err.Error(), "image registry.k8s.io/etcd:3.7.0-0 is missing: kubeadm "+version+" on kube_control_plane needs it") {
+	if err == nil || !strings.Contains(err.Error(), "image registry.k8s.io/etcd:3.7.0-0 is missing: kubeadm "+version+
+		" on kube_control_plane needs it") {
 		t.Errorf("the proof without images: %v", err)
 	}
 }
@@ -254,7 +267,10 @@ func TestImagesAreKubeadms(t *testing.T) {
 // TestUnknownMinor: a minor release that the catalog does not know needs --assume, which the lock keeps.
 func TestUnknownMinor(t *testing.T) {
 	const version = "v1.99.1"
-	if _, err := projectOf(t, version, Load); err == nil || !strings.Contains(err.Error(), "kubernetes.version: this kkbundle knows no release as new as Kubernetes v1.99.1") || !strings.Contains(err.Error(), "--assume") {
+	if _, err := projectOf(t, version, Load); err == nil ||
+		!strings.Contains(err.Error(),
+			"kubernetes.version: this kkbundle knows no release as new as Kubernetes v1.99.1") ||
+		!strings.Contains(err.Error(), "--assume") {
 		t.Errorf("not refused: %v", err)
 	}
 	p, err := projectOf(t, version, LoadAssuming)
@@ -281,7 +297,8 @@ func TestUnknownMinor(t *testing.T) {
 	}
 }
 
-// TestUnaskedKubeadm: a kubeadm that lists nothing is an error for a release that the catalog does not know, and a note for others.
+// TestUnaskedKubeadm: a kubeadm that lists nothing is an error for a release that the catalog does not know, and a
+// note for others.
 func TestUnaskedKubeadm(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeadm")
 	if err := os.WriteFile(path, []byte("not a program"), 0o600); err != nil {
@@ -313,7 +330,8 @@ func TestUnaskedKubeadm(t *testing.T) {
 func TestImagesIn(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
-		"nothing": " \n", "too many": strings.Repeat("registry.k8s.io/etcd:1\n", kubeadmImages+1), "too long": strings.Repeat("a", kubeadmOutput+1), "no image": "registry.k8s.io/etcd:1\nerror:!\n",
+		"nothing": " \n", "too many": strings.Repeat("registry.k8s.io/etcd:1\n", kubeadmImages+1),
+		"too long": strings.Repeat("a", kubeadmOutput+1), "no image": "registry.k8s.io/etcd:1\nerror:!\n",
 	} {
 		if refs, err := imagesIn([]byte(text)); err == nil {
 			t.Errorf("%s: %q", name, refs)

@@ -17,8 +17,8 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
-// streamWindow is the number of bytes that downloads may be ahead of the writer without a cache: enough to keep a fast network busy,
-// and little beside any bundle.
+// streamWindow is the number of bytes that downloads may be ahead of the writer without a cache: enough to keep a
+// fast network busy, and little beside any bundle.
 const streamWindow = 256 << 20
 
 // A NoCacheError is the error of a build without a cache: the next build downloads everything again.
@@ -108,7 +108,8 @@ func (b *builder) blobSizes(job *fetch.Job) iter.Seq[int64] {
 	}
 }
 
-// announce reports the size of the downloads. It is an error if a disk is too small, or if no bundle can hold the blobs.
+// announce reports the size of the downloads. It is an error if a disk is too small, or if no bundle can hold the
+// blobs.
 func (b *builder) announce(job *fetch.Job) error {
 	if err := bundle.CheckDirectory(b.blobSizes(job)); err != nil {
 		return &InputError{err}
@@ -118,7 +119,8 @@ func (b *builder) announce(job *fetch.Job) error {
 		return err
 	}
 	e := job.Estimate()
-	text := fmt.Sprintf("%s: %s to download, %s cached", plain.Count(len(b.lock.Items), "item"), plain.Size(e.Download), plain.Size(e.Cached))
+	text := fmt.Sprintf("%s: %s to download, %s cached", plain.Count(len(b.lock.Items), "item"), plain.Size(e.Download),
+		plain.Size(e.Cached))
 	if e.Resumed > 0 {
 		text += fmt.Sprintf(", %s begun before", plain.Size(e.Resumed))
 	}

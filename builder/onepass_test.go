@@ -20,7 +20,8 @@ import (
 	"github.com/kkbundle/kkbundle/builder"
 )
 
-// twoFiles is a manifest with two files of 1 MiB, numbered in the order of the bundle. serve is called before a file is sent.
+// twoFiles is a manifest with two files of 1 MiB, numbered in the order of the bundle. serve is called before a file
+// is sent.
 type twoFiles struct {
 	dir, cache, output string
 	server             *httptest.Server
@@ -30,7 +31,8 @@ type twoFiles struct {
 func newTwoFiles(t *testing.T, serve func(s *twoFiles, i int, r *http.Request)) *twoFiles {
 	t.Helper()
 	dir := t.TempDir()
-	s := &twoFiles{dir: dir, cache: filepath.Join(dir, "cache"), output: filepath.Join(dir, "out.kkb"), contents: [][]byte{noise(1), noise(2)}}
+	s := &twoFiles{dir: dir, cache: filepath.Join(dir, "cache"), output: filepath.Join(dir, "out.kkb"),
+		contents: [][]byte{noise(1), noise(2)}}
 	slices.SortFunc(s.contents, func(a, b []byte) int {
 		return strings.Compare(digest.FromBytes(a).String(), digest.FromBytes(b).String())
 	})
@@ -54,7 +56,8 @@ func (s *twoFiles) build(t *testing.T, n int) []byte {
 	text := "apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: site, version: 1.0.0}\nplatforms: [linux/amd64]\n"
 	text += fmt.Sprintf("sources: [{host: %q, plainHTTP: true}]\nfiles:\n", strings.TrimPrefix(s.server.URL, "http://"))
 	for i, data := range s.contents[:n] {
-		text += fmt.Sprintf("  - {name: f%d, url: \"%s/%d\", sha256: %s}\n", i, s.server.URL, i, digest.FromBytes(data).Encoded())
+		text += fmt.Sprintf("  - {name: f%d, url: \"%s/%d\", sha256: %s}\n", i, s.server.URL, i,
+			digest.FromBytes(data).Encoded())
 	}
 	file := filepath.Join(s.dir, "manifest.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -79,7 +82,8 @@ func (s *twoFiles) build(t *testing.T, n int) []byte {
 
 // grows waits until the unfinished bundle has at least so many bytes.
 func (s *twoFiles) grows(r *http.Request, size int64) bool {
-	for end := time.Now().Add(time.Minute); time.Now().Before(end) && r.Context().Err() == nil; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end) &&
+		r.Context().Err() == nil; time.Sleep(5 * time.Millisecond) {
 		found, err := filepath.Glob(filepath.Join(s.dir, "."+filepath.Base(s.output)+".*"))
 		if err != nil {
 			return false
@@ -93,8 +97,8 @@ func (s *twoFiles) grows(r *http.Request, size int64) bool {
 	return false
 }
 
-// TestBuildWritesWhileContentsArrive has a server that sends the bundle's last file only once the file before it is in the
-// unfinished bundle. The bundle has the bytes of one written from the cache.
+// TestBuildWritesWhileContentsArrive has a server that sends the bundle's last file only once the file before it is
+// in the unfinished bundle. The bundle has the bytes of one written from the cache.
 func TestBuildWritesWhileContentsArrive(t *testing.T) {
 	t.Parallel()
 	s := newTwoFiles(t, func(s *twoFiles, i int, r *http.Request) {
@@ -108,8 +112,9 @@ func TestBuildWritesWhileContentsArrive(t *testing.T) {
 	}
 }
 
-// TestBuildStopsDownloadsWhenWritingFails damages the cache's copy of the first file. The download of the second ends when the
-// writer meets the damage, and starts over with that of the first. The writer may meet it first: then there is another try.
+// TestBuildStopsDownloadsWhenWritingFails damages the cache's copy of the first file. The download of the second ends
+// when the writer meets the damage, and starts over with that of the first. The writer may meet it first: then there
+// is another try.
 func TestBuildStopsDownloadsWhenWritingFails(t *testing.T) {
 	t.Parallel()
 	for range 300 {
@@ -120,7 +125,8 @@ func TestBuildStopsDownloadsWhenWritingFails(t *testing.T) {
 	t.Error("in 300 builds, the damage was always met before the download began")
 }
 
-// stopsDownload builds with a damaged cache, and reports whether the second file was asked for before the damage was met.
+// stopsDownload builds with a damaged cache, and reports whether the second file was asked for before the damage was
+// met.
 func stopsDownload(t *testing.T) bool {
 	t.Helper()
 	var requests [2]atomic.Int32

@@ -46,13 +46,14 @@ type Project struct {
 
 // loading has the inputs of a project that are not in its files.
 type loading struct {
-	// kubeadm has the images that kubeadm listed, by release, and the releases that were assumed. It is nil if there are none.
+	// kubeadm has the images that kubeadm listed, by release, and the releases that were assumed. It is nil if there
+	// are none.
 	kubeadm map[string]manifest.KubeadmImages
 	assume  bool // releases of minor releases that the catalog does not know
 }
 
-// Load reads a manifest and everything it names. Problems of these files are document.Problems or an *InputError. Images that kubeadm
-// listed for the lock beside the manifest are taken from there.
+// Load reads a manifest and everything it names. Problems of these files are document.Problems or an *InputError.
+// Images that kubeadm listed for the lock beside the manifest are taken from there.
 func Load(file string) (*Project, error) { return load(file, loading{kubeadm: lockedKubeadm(file)}) }
 
 // LoadAssuming is Load that accepts minor releases of Kubernetes that the catalog does not know. The lock records them.
@@ -92,7 +93,9 @@ func load(file string, how loading) (*Project, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file), hosts: fetch.NewHosts(), own: b.Images, charts: b.Charts, loading: how, extras: []bundle.Document{{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest, Data: data}}}
+	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file), hosts: fetch.NewHosts(), own: b.Images,
+		charts: b.Charts, loading: how,
+		extras: []bundle.Document{{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest, Data: data}}}
 	if err := discover.CheckRules(b.ImageRules); err != nil {
 		return nil, &InputError{fmt.Errorf("%s: %w", file, err)}
 	}
@@ -124,8 +127,8 @@ func load(file string, how loading) (*Project, error) {
 	return p, p.sameDocuments()
 }
 
-// addPackages adds the operating system packages that the tasks of the clusters need, to the entries of the manifest that ask for
-// them. Without a cluster, resolving reports the missing names.
+// addPackages adds the operating system packages that the tasks of the clusters need, to the entries of the manifest
+// that ask for them. Without a cluster, resolving reports the missing names.
 func (p *Project) addPackages() error {
 	if len(p.clusters) == 0 {
 		return nil
@@ -152,8 +155,8 @@ func carriedAs(b *manifest.Bundle, name string) (as, below string) {
 	return as, path.Dir(as)
 }
 
-// addCluster adds the needs of a cluster file and the files that install will read: the cluster file as document as, and the files
-// that it names below a directory.
+// addCluster adds the needs of a cluster file and the files that install will read: the cluster file as document as,
+// and the files that it names below a directory.
 func (p *Project) addCluster(name, as, below string) error {
 	file := filepath.Join(p.dir, name)
 	data, err := p.clusterFile(name)
@@ -165,7 +168,8 @@ func (p *Project) addCluster(name, as, below string) error {
 		return err
 	}
 	p.Notes = append(p.Notes, notes...)
-	p.Notes = append(p.Notes, c.MachineFields("names a file or a variable of the machine that installs, which a bundle must not: install will need this file with -c")...)
+	p.Notes = append(p.Notes,
+		c.MachineFields("names a file or a variable of the machine that installs, which a bundle must not: install will need this file with -c")...)
 	if c.IsForeign() {
 		if data, err = yaml.Marshal(c); err != nil { // without secrets: it goes into the bundle
 			return err
@@ -199,12 +203,13 @@ func (p *Project) addCluster(name, as, below string) error {
 	if err := p.useCharts(c, path.Dir(filepath.ToSlash(name))); err != nil {
 		return &InputError{fmt.Errorf("%s: %w", file, err)}
 	}
-	p.extras, p.below = append(p.extras, bundle.Document{Kind: bundle.KindManifest, Ref: as, Data: data}), append(p.below, below)
+	p.extras, p.below = append(p.extras, bundle.Document{Kind: bundle.KindManifest, Ref: as, Data: data}),
+		append(p.below, below)
 	return p.carry(file, below, c.CarriedFiles())
 }
 
-// CheckVersions returns the catalog's items for a cluster with defaults that was read from this file. The error is an *InputError if
-// the catalog does not know a version, or if versions are incompatible.
+// CheckVersions returns the catalog's items for a cluster with defaults that was read from this file. The error is an
+// *InputError if the catalog does not know a version, or if versions are incompatible.
 func CheckVersions(file string, c *manifest.Cluster, o catalog.Options) (catalog.Additions, error) {
 	more, err := catalog.Resolve(c, plan.Needed(c), o)
 	if err == nil {
@@ -231,7 +236,8 @@ func (p *Project) sameDocuments() error {
 		case i < 0:
 			once = append(once, d)
 		case !bytes.Equal(once[i].Data, d.Data):
-			return &InputError{fmt.Errorf("%s: two different files would be %s in the bundle: rename one of them", p.File, d.Ref)}
+			return &InputError{fmt.Errorf("%s: two different files would be %s in the bundle: rename one of them",
+				p.File, d.Ref)}
 		}
 	}
 	p.extras = once
@@ -251,7 +257,8 @@ func CarriedCatalog(ctx context.Context, c *bundle.Catalog) (*manifest.Catalog, 
 }
 
 // ReadCatalogs reads the catalogs that a cluster file in directory dir names.
-func ReadCatalogs(c *manifest.Cluster, read func(path string) ([]byte, error), dir string) ([]*manifest.Catalog, error) {
+func ReadCatalogs(c *manifest.Cluster, read func(path string) ([]byte, error),
+	dir string) ([]*manifest.Catalog, error) {
 	var list []*manifest.Catalog
 	var errs []error
 	for _, name := range c.Catalog {
@@ -356,8 +363,8 @@ func lockQuestion(path string, data []byte) (*Question, error) {
 	return q, nil
 }
 
-// BundleQuestion returns the pins of a bundle's lock, or of its index without a lock, and the sources of its manifest. Sources that
-// name files of this machine are refused.
+// BundleQuestion returns the pins of a bundle's lock, or of its index without a lock, and the sources of its
+// manifest. Sources that name files of this machine are refused.
 func BundleQuestion(ctx context.Context, r *bundle.Reader) (*Question, error) {
 	q := &Question{}
 	if _, ok := r.Find(bundle.KindManifest, bundle.DocumentManifest, ""); ok {
@@ -369,7 +376,8 @@ func BundleQuestion(ctx context.Context, r *bundle.Reader) (*Question, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := b.MachineSources("names a file of this machine, which counts only in a file of yours: name the manifest, or the lock beside it, instead of the bundle").Err(); err != nil {
+		if err := b.MachineSources(
+			"names a file of this machine, which counts only in a file of yours: name the manifest, or the lock beside it, instead of the bundle").Err(); err != nil {
 			return nil, err
 		}
 		q.Sources = b.Sources
@@ -387,7 +395,8 @@ func BundleQuestion(ctx context.Context, r *bundle.Reader) (*Question, error) {
 		return q, nil
 	}
 	for _, it := range r.Index().Items {
-		pin := manifest.Pin{Kind: it.Kind, Ref: it.Ref, Name: it.Name, Version: it.Version, Platform: bundle.PlatformString(it.Descriptor.Platform)}
+		pin := manifest.Pin{Kind: it.Kind, Ref: it.Ref, Name: it.Name, Version: it.Version,
+			Platform: bundle.PlatformString(it.Descriptor.Platform)}
 		switch it.Kind {
 		case bundle.KindImage:
 			pin.Digest, pin.Platform = it.Descriptor.Digest, ""
@@ -417,7 +426,8 @@ func unlocked(b *manifest.Bundle) ([]manifest.Pin, error) {
 	}
 	for _, c := range b.Charts {
 		ref := manifest.ChartRef(c, c.Name, c.Version)
-		pins = append(pins, manifest.Pin{Kind: manifest.ItemChart, Ref: ref, Name: cmp.Or(c.Name, ref), Version: c.Version})
+		pins = append(pins, manifest.Pin{Kind: manifest.ItemChart, Ref: ref, Name: cmp.Or(c.Name, ref),
+			Version: c.Version})
 	}
 	for _, f := range b.Files {
 		for _, p := range f.PlatformsIn(b.Platforms) {

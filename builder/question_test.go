@@ -10,7 +10,8 @@ import (
 	"github.com/kkbundle/kkbundle/builder"
 )
 
-// TestQuestionOfHostileFile gives a file of equal keys: the YAML decoder into Go values reports each pair of them, 8 million here.
+// TestQuestionOfHostileFile gives a file of equal keys: the YAML decoder into Go values reports each pair of them, 8
+// million here.
 func TestQuestionOfHostileFile(t *testing.T) { //nolint:paralleltest // measures the memory of the process
 	file := filepath.Join(t.TempDir(), "x.yaml")
 	if err := os.WriteFile(file, []byte(strings.Repeat("a: 1\n", 4000)), 0o600); err != nil {

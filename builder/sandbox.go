@@ -24,8 +24,8 @@ const finderTask = "find-images"
 
 const maxProblem = 300 // bytes that are kept of each end of a message
 
-// Tasks returns the work that a build gives to sandbox processes. Main of a program that uses this package gives it to them: see the
-// documentation of the package.
+// Tasks returns the work that a build gives to sandbox processes. Main of a program that uses this package gives it
+// to them: see the documentation of the package.
 func Tasks() sandbox.Tasks { return sandbox.Tasks{finderTask: findTask} }
 
 // findTask is the finder's work.
@@ -88,7 +88,8 @@ func (f *finder) ask(ctx context.Context, job findJob) (a findAnswer, missing []
 	failed, child := errors.AsType[*sandbox.FailedError](err)
 	switch {
 	case errors.Is(err, sandbox.ErrTime):
-		return a, nil, job.problem("rendering took longer than %s: a template loops, or --render-timeout has to be longer", f.RenderTimeout)
+		return a, nil, job.problem(
+			"rendering took longer than %s: a template loops, or --render-timeout has to be longer", f.RenderTimeout)
 	case child:
 		return a, nil, job.problem("%v", failed)
 	case err != nil:
@@ -204,7 +205,8 @@ func (a *findAnswer) rendered(f *discover.Finder, r findRequest, rendering *char
 		a.Doubts = append(a.Doubts, discover.NoUpgrade(failed, r.Source))
 	}
 	a.Problems = append(a.Problems, install.Problems...)
-	a.Result = discover.Merge(a.Result, discover.Either(a.Result, install.Result, "only on install", upgrade.Result, "only on upgrade"))
+	a.Result = discover.Merge(a.Result, discover.Either(a.Result, install.Result, "only on install", upgrade.Result,
+		"only on upgrade"))
 }
 
 func (a *findAnswer) kustomize(f *discover.Finder, r findRequest) {

@@ -25,9 +25,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// Kubernetes' programs do not start with arguments and feature gates that their release does not have. On a host, that ends an installation
-// halfway. So the bundle's own programs are asked: each runs with the settings of the cluster file, and ends before it does anything.
-// Their help would not do: it lists no gates that are generally available, and no deprecated flags, and the programs take both.
+// Kubernetes' programs do not start with arguments and feature gates that their release does not have. On a host,
+// that ends an installation halfway. So the bundle's own programs are asked: each runs with the settings of the
+// cluster file, and ends before it does anything. Their help would not do: it lists no gates that are generally
+// available, and no deprecated flags, and the programs take both.
 
 // programTime is longer than a program takes to read its arguments, on a busy machine.
 const programTime = 30 * time.Second
@@ -71,10 +72,12 @@ func (b *builder) checkSettings(ctx context.Context) error {
 				return errors.Join(err, context.Cause(ctx))
 			}
 			if err != nil {
-				b.note("%s %s could not be asked whether it takes the cluster's settings (%v)", program, c.Kubernetes.Version, err)
+				b.note("%s %s could not be asked whether it takes the cluster's settings (%v)", program,
+					c.Kubernetes.Version, err)
 			}
 			for _, r := range refused {
-				errs = append(errs, &InputError{c.Problem(r.path, fmt.Sprintf("%s %s does not start with %s: %s", program, c.Kubernetes.Version, r.argument, r.reason))})
+				errs = append(errs, &InputError{c.Problem(r.path, fmt.Sprintf("%s %s does not start with %s: %s",
+					program, c.Kubernetes.Version, r.argument, r.reason))})
 			}
 		}
 	}
@@ -88,7 +91,8 @@ type refusal struct {
 }
 
 // refused returns the settings that a program of a release refuses.
-func (b *builder) refused(ctx context.Context, c *manifest.Cluster, program string, settings []setting) ([]refusal, error) {
+func (b *builder) refused(ctx context.Context, c *manifest.Cluster, program string,
+	settings []setting) ([]refusal, error) {
 	var args []string
 	for _, s := range settings {
 		args = append(args, s.argument)
@@ -115,7 +119,8 @@ func (b *builder) refused(ctx context.Context, c *manifest.Cluster, program stri
 }
 
 // complains runs a program with arguments, and returns its reason for not starting with them, "" if it takes them.
-func (b *builder) complains(ctx context.Context, c *manifest.Cluster, program string, args []string) (reason string, err error) {
+func (b *builder) complains(ctx context.Context, c *manifest.Cluster, program string,
+	args []string) (reason string, err error) {
 	content, err := b.openProgram(ctx, c, program)
 	if err != nil {
 		return "", err
@@ -144,10 +149,12 @@ func (b *builder) complains(ctx context.Context, c *manifest.Cluster, program st
 
 // complaint matches what the flag libraries of Kubernetes' programs say of an argument.
 func complaint() *regexp.Regexp {
-	return regexp.MustCompile(`(?:unknown flag|unrecognized feature gate): [\w.-]+|cannot set feature gate [^"\n]+|invalid argument [^\n]+|feature gate [^"\n]+ is locked[^"\n]*`)
+	return regexp.MustCompile(
+		`(?:unknown flag|unrecognized feature gate): [\w.-]+|cannot set feature gate [^"\n]+|invalid argument [^\n]+|feature gate [^"\n]+ is locked[^"\n]*`)
 }
 
-// openProgram opens a program of a release for this machine, out of the cache: kubelet is a file, the others are in their images.
+// openProgram opens a program of a release for this machine, out of the cache: kubelet is a file, the others are in
+// their images.
 func (b *builder) openProgram(ctx context.Context, c *manifest.Cluster, program string) (io.ReadCloser, error) {
 	platform := "linux/" + runtime.GOARCH
 	kind := manifest.ItemImage

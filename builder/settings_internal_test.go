@@ -53,7 +53,8 @@ func layer(t *testing.T, name string, content []byte) []byte {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	w := tar.NewWriter(z)
-	if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content)), Typeflag: tar.TypeReg}); err != nil {
+	if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content)),
+		Typeflag: tar.TypeReg}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.Write(content); err != nil {
@@ -84,14 +85,16 @@ func programs(t *testing.T) string {
 	return dir
 }
 
-// TestProgramsAreAskedForSettings: the kubelet and the control plane's programs of the bundle refuse settings that their release does not
-// have, before a host is touched; each is named with its place. Missing programs are a note, not an error.
+// TestProgramsAreAskedForSettings: the kubelet and the control plane's programs of the bundle refuse settings that
+// their release does not have, before a host is touched; each is named with its place. Missing programs are a note,
+// not an error.
 func TestProgramsAreAskedForSettings(t *testing.T) {
 	dir := programs(t)
 	const version = "v1.36.3"
 	platform := "linux/" + runtime.GOARCH
 	var notes []string
-	s := newSession(&Project{Manifest: &manifest.Bundle{}}, Options{Events: func(e Event) { notes = append(notes, e.Text) }})
+	s := newSession(&Project{Manifest: &manifest.Bundle{}},
+		Options{Events: func(e Event) { notes = append(notes, e.Text) }})
 	cache, err := cache.Open(t.TempDir(), bundle.LevelFast)
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +111,8 @@ func TestProgramsAreAskedForSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.lock.Items = append(b.lock.Items, manifest.Pin{Kind: manifest.ItemFile, Ref: ref, Platform: platform, Digest: keep(t, s, file).Digest})
+	b.lock.Items = append(b.lock.Items, manifest.Pin{Kind: manifest.ItemFile, Ref: ref, Platform: platform,
+		Digest: keep(t, s, file).Digest})
 	for _, name := range []string{"kube-apiserver", "kube-scheduler"} {
 		if file, err = os.ReadFile(filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)

@@ -33,8 +33,8 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// BenchmarkVerify reports, beside the time, the processor time: that of BenchmarkVerifyFloor is what decoding and hashing
-// alone cost.
+// BenchmarkVerify reports, beside the time, the processor time: that of BenchmarkVerifyFloor is what decoding and
+// hashing alone cost.
 func BenchmarkVerify(b *testing.B) {
 	r := benchBuilder(b).Bundle().Reader
 	b.SetBytes(2 * benchSize)
@@ -47,7 +47,8 @@ func BenchmarkVerify(b *testing.B) {
 	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
 }
 
-// BenchmarkVerifyFloor decodes every frame and hashes every content, out of memory, in one goroutine, and checks nothing.
+// BenchmarkVerifyFloor decodes every frame and hashes every content, out of memory, in one goroutine, and checks
+// nothing.
 func BenchmarkVerifyFloor(b *testing.B) {
 	data, err := os.ReadFile(benchBuilder(b).Bundle().Path)
 	if err != nil {
@@ -103,7 +104,8 @@ func BenchmarkBlob(b *testing.B) {
 func BenchmarkOpen(b *testing.B) {
 	x := bundletest.NewBuilder(b)
 	for i := range 667 {
-		x.File(fmt.Sprintf("https://files.example/release/v1/linux/amd64/file-%d", i), fmt.Sprint("file-", i), nil, fmt.Appendf(nil, "%0300d", i))
+		x.File(fmt.Sprintf("https://files.example/release/v1/linux/amd64/file-%d", i), fmt.Sprint("file-", i), nil,
+			fmt.Appendf(nil, "%0300d", i))
 		x.Bytes(fmt.Appendf(nil, "%d", i))
 	}
 	path := filepath.Join(b.TempDir(), "x.kkb")
@@ -125,7 +127,8 @@ func BenchmarkOpen(b *testing.B) {
 	}
 }
 
-// BenchmarkCombine is a copy of a whole bundle, every digest checked, beside BenchmarkCopyFile, a plain copy of the file.
+// BenchmarkCombine is a copy of a whole bundle, every digest checked, beside BenchmarkCopyFile, a plain copy of the
+// file.
 func BenchmarkCombine(b *testing.B) {
 	x := benchBuilder(b).Bundle()
 	path := filepath.Join(b.TempDir(), "copy.kkb")

@@ -60,7 +60,8 @@ func (r *Reader) stream(ctx context.Context, b format.Blob, offset int64, whole 
 		if whole && at >= b.Size {
 			whole = false
 			if got := format.Sum(hash.Sum(nil)); got != b.Sum {
-				return nil, &DamageError{Blob: b.Sum.Digest(), Offset: r.frames[b.Frame].Off, Part: r.partAt(r.frames[b.Frame].Off), Reason: "content has digest " + string(got.Digest())}
+				return nil, &DamageError{Blob: b.Sum.Digest(), Offset: r.frames[b.Frame].Off,
+					Part: r.partAt(r.frames[b.Frame].Off), Reason: "content has digest " + string(got.Digest())}
 			}
 		}
 		return piece, nil
@@ -94,9 +95,9 @@ func (r *Reader) piece(b format.Blob, at int64, raw, out *[]byte) ([]byte, error
 	return content[skip:end], nil
 }
 
-// content reads and decodes one frame, and returns all f.Size bytes of its content, or nil and an error. raw and out are scratch memory,
-// which grows as needed. The content lies in out's memory, but *out is not the content: a stored frame of a local file is read in
-// place, behind the room for its header.
+// content reads and decodes one frame, and returns all f.Size bytes of its content, or nil and an error. raw and out
+// are scratch memory, which grows as needed. The content lies in out's memory, but *out is not the content: a stored
+// frame of a local file is read in place, behind the room for its header.
 func (r *Reader) content(f format.FrameInfo, raw, out *[]byte) ([]byte, error) {
 	if n := int(f.Size); r.atHand && int64(f.Len) == format.StoredLen(int64(n)) {
 		if cap(*out) < FrameBuffer(n) {

@@ -13,9 +13,9 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
-// TestBytes holds the bytes of a bundle of each level. They depend on the content and on the encoder in its name, and on
-// nothing else: no release of Go, no processor (the same with -tags noasm). Where the compression library changes them,
-// zstdVersion in package format changes with it, and these digests.
+// TestBytes holds the bytes of a bundle of each level. They depend on the content and on the encoder in its name, and
+// on nothing else: no release of Go, no processor (the same with -tags noasm). Where the compression library changes
+// them, zstdVersion in package format changes with it, and these digests.
 func TestBytes(t *testing.T) {
 	t.Parallel()
 	random := make([]byte, 5<<20)

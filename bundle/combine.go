@@ -62,7 +62,8 @@ func Combine(scratch *cache.Cache, from ...From) (*Combined, error) {
 		}
 	}
 	enc.FrameSize, enc.ID = from[0].dir.FrameSize, joinIDs(ids)
-	return &Combined{from: from, scratch: scratch, enc: enc, checks: newChecks(level.Jobs()), glue: make(map[glueKey][]byte)}, nil
+	return &Combined{from: from, scratch: scratch, enc: enc, checks: newChecks(level.Jobs()),
+		glue: make(map[glueKey][]byte)}, nil
 }
 
 // joinIDs joins the names of all encoders that made frames, including this program's own.
@@ -161,7 +162,8 @@ func (c *Combined) small(source int, b format.Blob) ([]byte, error) {
 	}
 	data := content[b.At:][:b.Size:b.Size]
 	if got := format.Sum(sha256.Sum256(data)); got != b.Sum {
-		return nil, &DamageError{Blob: b.Sum.Digest(), Offset: f.frames[b.Frame].Off, Reason: "content has digest " + string(got.Digest())}
+		return nil, &DamageError{Blob: b.Sum.Digest(), Offset: f.frames[b.Frame].Off, Reason: "content has digest " +
+			string(got.Digest())}
 	}
 	return data, nil
 }

@@ -73,7 +73,8 @@ func reopen(t *testing.T, src bundle.Source, x bundle.Index) *bundle.Reader {
 	return r
 }
 
-// A copy of everything has the same bytes, and so has a copy of that, and one of the bundle taken from itself and a part.
+// A copy of everything has the same bytes, and so has a copy of that, and one of the bundle taken from itself and a
+// part.
 func TestCombineWhole(t *testing.T) {
 	t.Parallel()
 	b := copied(t)
@@ -82,9 +83,11 @@ func TestCombineWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	part := reopen(t, combine(t, nil, b.Reader), bundle.Index{Name: "part", Items: b.Reader.Index().Items[2:]})
-	for name, readers := range map[string][]*bundle.Reader{"one": {b.Reader}, "two": {b.Reader, part}, "part first": {part, b.Reader}} {
+	for name, readers := range map[string][]*bundle.Reader{"one": {b.Reader}, "two": {b.Reader, part},
+		"part first": {part, b.Reader}} {
 		var got bytes.Buffer
-		if _, err := bundle.Write(t.Context(), &got, combine(t, nil, readers...), b.Reader.Index(), bundle.WriteOptions{}); err != nil {
+		if _, err := bundle.Write(t.Context(), &got, combine(t, nil, readers...), b.Reader.Index(),
+			bundle.WriteOptions{}); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if !bytes.Equal(got.Bytes(), want) {
@@ -121,7 +124,8 @@ func TestCombinePart(t *testing.T) {
 	if err := os.WriteFile(path, copied.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), "python3", "../testdata/reader/kkb.py", "verify", path).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "python3", "../testdata/reader/kkb.py", "verify",
+		path).CombinedOutput(); err != nil {
 		t.Errorf("kkb.py: %v\n%s", err, out)
 	}
 }
@@ -136,8 +140,10 @@ func TestCombineFrameSizes(t *testing.T) {
 	other := best.Bundle()
 	scratch := openLevel(t, small.Reader.Level())
 	c := combine(t, scratch, small.Reader, other.Reader)
-	x := bundle.Index{Name: "both", Items: append(append([]bundle.Item{}, small.Reader.Index().Items...), other.Reader.Index().Items...)}
-	if _, err := bundle.Write(t.Context(), io.Discard, combine(t, nil, small.Reader, other.Reader), x, bundle.WriteOptions{}); err == nil {
+	x := bundle.Index{Name: "both", Items: append(append([]bundle.Item{}, small.Reader.Index().Items...),
+		other.Reader.Index().Items...)}
+	if _, err := bundle.Write(t.Context(), io.Discard, combine(t, nil, small.Reader, other.Reader), x,
+		bundle.WriteOptions{}); err == nil {
 		t.Error("written without compressing again")
 	}
 	n, err := c.Recompress(t.Context(), x.Items, nil)
@@ -158,7 +164,8 @@ func TestCombineEncoders(t *testing.T) {
 	builder.Cache = openLevel(t, bundle.LevelBetter)
 	builder.File("local/better", "better", nil, bundletest.Text(9, 5<<20))
 	better := builder.Bundle()
-	x := bundle.Index{Name: "both", Items: append(append([]bundle.Item{}, fast.Reader.Index().Items...), better.Reader.Index().Items...)}
+	x := bundle.Index{Name: "both", Items: append(append([]bundle.Item{}, fast.Reader.Index().Items...),
+		better.Reader.Index().Items...)}
 	r := reopen(t, combine(t, nil, fast.Reader, better.Reader), x)
 	for _, id := range []string{fast.Reader.Encoder(), better.Reader.Encoder()} {
 		if !strings.Contains(r.Encoder(), id) {
@@ -235,10 +242,12 @@ func attested(t testing.TB) v1.ImageIndex {
 			t.Fatal(err)
 		}
 		idx = mutate.AppendManifests(idx,
-			mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}}},
+			mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux",
+				Architecture: arch}}},
 			mutate.IndexAddendum{Add: bundletest.RandomImage(t, int64(200+i), 1, 500), Descriptor: v1.Descriptor{
-				Platform:    &v1.Platform{OS: "unknown", Architecture: "unknown"},
-				Annotations: map[string]string{"vnd.docker.reference.type": "attestation-manifest", "vnd.docker.reference.digest": d.String()},
+				Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"},
+				Annotations: map[string]string{"vnd.docker.reference.type": "attestation-manifest",
+					"vnd.docker.reference.digest": d.String()},
 			}})
 	}
 	return idx
@@ -275,7 +284,8 @@ func TestNarrow(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, it := range got.Index().Items {
-		if it.Ref == bundletest.MultiRef && (len(it.Absent) != 2 || strings.Join(contents[i].Platforms, " ") != "linux/arm64") {
+		if it.Ref == bundletest.MultiRef && (len(it.Absent) != 2 ||
+			strings.Join(contents[i].Platforms, " ") != "linux/arm64") {
 			t.Errorf("%v has %v without %v", it, contents[i].Platforms, it.Absent)
 		}
 	}
@@ -295,7 +305,8 @@ func TestReferrers(t *testing.T) {
 		config.MediaType = bundle.MediaTypeEmpty
 		layer := b.Bytes([]byte(text))
 		layer.MediaType = "text/plain"
-		d := b.JSON(ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Config: config, Layers: []ocispec.Descriptor{layer}, Subject: subject})
+		d := b.JSON(ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Config: config,
+			Layers: []ocispec.Descriptor{layer}, Subject: subject})
 		d.MediaType = ocispec.MediaTypeImageManifest
 		b.Item(bundle.Item{Kind: bundle.KindReferrer, Ref: ref, Descriptor: d})
 		return d

@@ -105,7 +105,8 @@ func (c *blobCheck) frame(s *slot, info format.FrameInfo, previous <-chan struct
 		return
 	}
 	if got := format.Sum(c.hash.Sum(nil)); got != c.blob.Sum {
-		c.checks.fail(c.blame(&DamageError{Offset: c.frames[c.blob.Frame].Off, Reason: "content has digest " + string(got.Digest())}))
+		c.checks.fail(c.blame(&DamageError{Offset: c.frames[c.blob.Frame].Off, Reason: "content has digest " +
+			string(got.Digest())}))
 	}
 }
 

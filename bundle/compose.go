@@ -16,9 +16,10 @@ type Spool interface {
 	io.Closer
 }
 
-// Compose opens the bundle of x that Write would write, without writing it. The frames of large blobs stay in src, in other
-// bundles or in a cache, and are read there: src must stay open and unchanged. Everything else goes to spool: small blobs,
-// index.json, the directory. Content is checked where it is read, as in any bundle. Close of the Reader closes spool.
+// Compose opens the bundle of x that Write would write, without writing it. The frames of large blobs stay in src, in
+// other bundles or in a cache, and are read there: src must stay open and unchanged. Everything else goes to spool:
+// small blobs, index.json, the directory. Content is checked where it is read, as in any bundle. Close of the Reader
+// closes spool.
 func Compose(ctx context.Context, src Source, x Index, spool Spool) (*Reader, error) {
 	p, err := newPlan(ctx, src, x)
 	if err != nil {

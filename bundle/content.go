@@ -32,7 +32,8 @@ func (c *Catalog) ContentOf(ctx context.Context, it Item) (ocispec.Descriptor, e
 	}
 	layers := m.Layers
 	if it.Kind == KindChart { // a chart may have its provenance beside the archive
-		layers = slices.DeleteFunc(slices.Clone(layers), func(d ocispec.Descriptor) bool { return d.MediaType != MediaTypeChartContent })
+		layers = slices.DeleteFunc(slices.Clone(layers),
+			func(d ocispec.Descriptor) bool { return d.MediaType != MediaTypeChartContent })
 	}
 	if len(layers) != 1 {
 		return fail(fmt.Errorf("the artifact has %d layers with content instead of one", len(layers)))
@@ -43,7 +44,8 @@ func (c *Catalog) ContentOf(ctx context.Context, it Item) (ocispec.Descriptor, e
 		return fail(err)
 	}
 	if size, ok, err := c.blobs.lookup(ctx, s); err != nil || !ok || size != layer.Size {
-		return fail(&DamageError{Blob: layer.Digest, Offset: -1, Reason: "the content is missing, or its size differs from the manifest", Err: err})
+		return fail(&DamageError{Blob: layer.Digest, Offset: -1,
+			Reason: "the content is missing, or its size differs from the manifest", Err: err})
 	}
 	if mode, ok := m.Annotations[AnnotationMode]; ok && layer.Annotations[AnnotationMode] == "" {
 		layer.Annotations = maps.Clone(layer.Annotations)

@@ -8,9 +8,9 @@ import (
 	"github.com/kkbundle/kkbundle/internal/capped"
 )
 
-// A Descent bounds a walk over the indexes below a root. A hostile index can name the same child many times, so that the
-// number of paths grows exponentially with the nesting; a Descent enters each document once. It also refuses indexes that
-// are nested too deep, and too many references. The zero value is ready.
+// A Descent bounds a walk over the indexes below a root. A hostile index can name the same child many times, so that
+// the number of paths grows exponentially with the nesting; a Descent enters each document once. It also refuses
+// indexes that are nested too deep, and too many references. The zero value is ready.
 type Descent struct {
 	entered    map[digest.Digest]bool
 	references int
@@ -39,8 +39,8 @@ func (d *Descent) Count(references int) error {
 	return nil
 }
 
-// DecodeManifest decodes an index, a manifest or an image's configuration. It refuses documents that would take far more
-// memory than their text.
+// DecodeManifest decodes an index, a manifest or an image's configuration. It refuses documents that would take far
+// more memory than their text.
 func DecodeManifest(data []byte, into any) error {
 	return capped.JSON(data, maxValues, into)
 }

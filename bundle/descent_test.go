@@ -49,7 +49,8 @@ func TestNestedIndexes(t *testing.T) {
 	}
 	for name, walk := range map[string]func(ctx context.Context) error{
 		"ForPlatform": func(ctx context.Context) error {
-			if _, err := b.Reader.ForPlatform(ctx, it, amd64); err == nil || !strings.Contains(err.Error(), "several platforms") {
+			if _, err := b.Reader.ForPlatform(ctx, it, amd64); err == nil ||
+				!strings.Contains(err.Error(), "several platforms") {
 				return fmt.Errorf("a platform that is not there: %w", err)
 			}
 			_, err := b.Reader.ForPlatform(ctx, it, func(p string) bool { return p == "linux/s390x" })
@@ -111,7 +112,8 @@ func TestDescent(t *testing.T) {
 func TestManifestOfManyValues(t *testing.T) {
 	t.Parallel()
 	var x ocispec.Index
-	if err := bundle.DecodeManifest([]byte(`{"manifests":[`+strings.Repeat("{},", 1<<19)+`{}]}`), &x); err == nil || !strings.Contains(err.Error(), "values") {
+	if err := bundle.DecodeManifest([]byte(`{"manifests":[`+strings.Repeat("{},", 1<<19)+`{}]}`), &x); err == nil ||
+		!strings.Contains(err.Error(), "values") {
 		t.Errorf("%d manifests, %v", len(x.Manifests), err)
 	}
 }

@@ -62,10 +62,10 @@
 //	329     8      "0000000" and a zero byte
 //	337     8      "0000000" and a zero byte
 //
-// A content of 2^33 bytes or more does not fit 11 octal digits. Its header is three blocks: such a block with the name
-// blobs/sha256/PaxHeaders.0/HEX, mode "0000000", "x" at 156, zero bytes at 329 to 344, and the length of the record that
-// follows as its size; a block with the record, "N size=SIZE" and a newline, N being the length of the whole record in
-// decimal, and zero bytes; and then a block as above, with the size field 00000000000.
+// A content of 2^33 bytes or more does not fit 11 octal digits. Its header is three blocks: such a block with the
+// name blobs/sha256/PaxHeaders.0/HEX, mode "0000000", "x" at 156, zero bytes at 329 to 344, and the length of the
+// record that follows as its size; a block with the record, "N size=SIZE" and a newline, N being the length of the
+// whole record in decimal, and zero bytes; and then a block as above, with the size field 00000000000.
 //
 // # Frames
 //
@@ -188,14 +188,14 @@
 //
 // # Parts
 //
-// A bundle can be cut into parts, NAME.kkb.001, NAME.kkb.002 and so on, at most 999, three digits each: the same bytes, cut
-// anywhere. None is empty. Beside them lies NAME.kkb.parts.json, canonical JSON of this form:
+// A bundle can be cut into parts, NAME.kkb.001, NAME.kkb.002 and so on, at most 999, three digits each: the same
+// bytes, cut anywhere. None is empty. Beside them lies NAME.kkb.parts.json, canonical JSON of this form:
 //
 //	{"version":1,"size":SIZE,"parts":[{"size":SIZE,"sha256":"HEX"},…]}
 //
-// size is that of the bundle and the sum of the others; parts has every part once, by number; HEX is the sha256 of the part's
-// bytes in lower-case hexadecimal digits. It has at most 262144 bytes. A writer writes it after everything else: where it is, all
-// parts were whole. By hand:
+// size is that of the bundle and the sum of the others; parts has every part once, by number; HEX is the sha256 of
+// the part's bytes in lower-case hexadecimal digits. It has at most 262144 bytes. A writer writes it after everything
+// else: where it is, all parts were whole. By hand:
 //
 //	cat NAME.kkb.[0-9]* | zstd -dc | tar -x -C DIR
 //
@@ -207,13 +207,14 @@
 //
 // # Encryption
 //
-// A bundle can be the content of an age file (age-encryption.org/v1, binary), NAME.kkb.age. Everything above is about the
-// content, and so are identity and signatures; a signature beside it is NAME.kkb.sigstore.json. A bundle is never encrypted in
-// another way. The recipients are of any kind that age defines. A reader tells an age file by its first line, which no bundle
-// begins with, and decrypts the chunks that it needs: 64 KiB of content each, authenticated one by one. The header has at
-// most 2 MiB and 1024 stanzas; a writer uses at most 256 recipients. The last chunk is decrypted first, so that a file
-// that was cut is refused before anything else is read. An encrypted bundle in parts is the age file, cut as above:
-// NAME.kkb.age.001, and the sizes and sha256 of NAME.kkb.age.parts.json are those of the encrypted bytes. By hand:
+// A bundle can be the content of an age file (age-encryption.org/v1, binary), NAME.kkb.age. Everything above is about
+// the content, and so are identity and signatures; a signature beside it is NAME.kkb.sigstore.json. A bundle is never
+// encrypted in another way. The recipients are of any kind that age defines. A reader tells an age file by its first
+// line, which no bundle begins with, and decrypts the chunks that it needs: 64 KiB of content each, authenticated one
+// by one. The header has at most 2 MiB and 1024 stanzas; a writer uses at most 256 recipients. The last chunk is
+// decrypted first, so that a file that was cut is refused before anything else is read. An encrypted bundle in parts
+// is the age file, cut as above: NAME.kkb.age.001, and the sizes and sha256 of NAME.kkb.age.parts.json are those of
+// the encrypted bytes. By hand:
 //
 //	cat NAME.kkb.age.[0-9]* | age -d -i KEY | zstd -dc | tar -x -C DIR
 //

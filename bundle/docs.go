@@ -32,7 +32,8 @@ type want struct {
 
 func newDocuments(items []Item) (*documents, error) {
 	d := &documents{
-		items: items, held: make(map[format.Sum][]byte), waiting: make(map[format.Sum][]want), asked: make(map[want]bool), plain: make(map[format.Sum]int64),
+		items: items, held: make(map[format.Sum][]byte), waiting: make(map[format.Sum][]want),
+		asked: make(map[want]bool), plain: make(map[format.Sum]int64),
 	}
 	for i, it := range items {
 		absent, err := absentSet(it)
@@ -44,7 +45,8 @@ func newDocuments(items []Item) (*documents, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := d.need(i, child{sum: root, size: it.Descriptor.Size, class: classOf(it.Descriptor.MediaType)}); err != nil {
+		if err := d.need(i, child{sum: root, size: it.Descriptor.Size,
+			class: classOf(it.Descriptor.MediaType)}); err != nil {
 			return nil, err
 		}
 	}

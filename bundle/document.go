@@ -20,8 +20,8 @@ const (
 	DocumentLock     = "manifest.lock.yaml"
 	DocumentClosure  = "closure.json"
 	DocumentSBOM     = "sbom.cdx.json"
-	// DocumentCatalog is the catalog of the program that built the bundle. Catalogs that a cluster file names have their own
-	// paths and count beside it.
+	// DocumentCatalog is the catalog of the program that built the bundle. Catalogs that a cluster file names have
+	// their own paths and count beside it.
 	DocumentCatalog = "kkbundle-catalog.yaml"
 )
 

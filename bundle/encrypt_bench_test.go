@@ -25,7 +25,8 @@ func BenchmarkCreate(b *testing.B) {
 			path := filepath.Join(b.TempDir(), "x.kkb")
 			before := cpuTime(b)
 			for b.Loop() {
-				if _, err := bundle.Create(b.Context(), path, x.Cache, x.Index, bundle.WriteOptions{Recipients: recipients}); err != nil {
+				if _, err := bundle.Create(b.Context(), path, x.Cache, x.Index,
+					bundle.WriteOptions{Recipients: recipients}); err != nil {
 					b.Fatal(err)
 				}
 			}

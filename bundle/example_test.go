@@ -26,7 +26,8 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer cache.Close()
-	item, err := bundle.Document{Kind: bundle.KindManifest, Ref: "notes.txt", Data: []byte("Ring the bell.\n")}.Put(ctx, cache)
+	item, err := bundle.Document{Kind: bundle.KindManifest, Ref: "notes.txt", Data: []byte("Ring the bell.\n")}.Put(ctx,
+		cache)
 	if err != nil {
 		log.Fatal(err)
 	}

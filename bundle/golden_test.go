@@ -19,8 +19,10 @@ var update = flag.Bool("update", false, "write testdata/bundles anew; only for a
 func golden(t *testing.T) *bundletest.Builder {
 	b := bundletest.NewBuilder(t)
 	b.Image(bundletest.ImageRef, bundletest.RandomImage(t, 1, 2, 3000))
-	b.ImageIndex(bundletest.MultiRef, bundletest.MultiImage(t, 2), func(d v1.Descriptor) bool { return d.Platform.Architecture == "amd64" })
-	b.File(bundletest.FileRef, "it", &ocispec.Platform{OS: "linux", Architecture: "amd64"}, []byte(bundletest.FileContent))
+	b.ImageIndex(bundletest.MultiRef, bundletest.MultiImage(t, 2),
+		func(d v1.Descriptor) bool { return d.Platform.Architecture == "amd64" })
+	b.File(bundletest.FileRef, "it", &ocispec.Platform{OS: "linux", Architecture: "amd64"},
+		[]byte(bundletest.FileContent))
 	b.File("https://files.example/text", "text", nil, bytes.Repeat([]byte("the same line again\n"), 5000))
 	b.File("https://files.example/random", "random", nil, bundletest.Random(3, 66_000))
 	b.File("local/empty", "empty", nil, nil)
@@ -28,7 +30,8 @@ func golden(t *testing.T) *bundletest.Builder {
 	return b
 }
 
-// TestGolden reads the first version's bundle, which every later kkbundle must read. TestBytes holds the bytes of today's.
+// TestGolden reads the first version's bundle, which every later kkbundle must read. TestBytes holds the bytes of
+// today's.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join("..", "testdata", "bundles", "v1.kkb")

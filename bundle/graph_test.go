@@ -80,13 +80,14 @@ func largeGraph(t testing.TB, images, layers int) (*memorySource, Index) {
 			t.Fatal(err)
 		}
 		ref := fmt.Sprintf("registry.example/team/image-%d:1", i)
-		x.Items = append(x.Items, Item{Kind: KindImage, Ref: ref, Name: ref, Descriptor: m.add(t, data, ocispec.MediaTypeImageManifest)})
+		x.Items = append(x.Items, Item{Kind: KindImage, Ref: ref, Name: ref,
+			Descriptor: m.add(t, data, ocispec.MediaTypeImageManifest)})
 	}
 	return m, x
 }
 
-// A watched source, which is the writer as well, looks now and then at how much memory is in use. Garbage does not count: how
-// much there is of it says when the collector ran.
+// A watched source, which is the writer as well, looks now and then at how much memory is in use. Garbage does not
+// count: how much there is of it says when the collector ran.
 type watched struct {
 	*memorySource
 	calls, looks atomic.Int64
@@ -134,7 +135,8 @@ func TestLargeGraph(t *testing.T) {
 		t.Errorf("%d blobs, want %d", sum.Blobs, len(src.blobs))
 	}
 	grown := w.most - before
-	t.Logf("%d blobs, %d MiB more were in use, %d looks after %d calls", sum.Blobs, grown>>20, w.looks.Load(), w.calls.Load())
+	t.Logf("%d blobs, %d MiB more were in use, %d looks after %d calls", sum.Blobs, grown>>20, w.looks.Load(),
+		w.calls.Load())
 	if w.looks.Load() < 5 || grown > 50<<20 {
 		t.Errorf("%d MiB more were in use", grown>>20)
 	}

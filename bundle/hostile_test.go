@@ -40,7 +40,8 @@ func putFile(t testing.TB, c *cache.Cache, name string, content []byte) Item {
 	t.Helper()
 	config, layer := put(t, c, []byte("{}")), put(t, c, content)
 	config.MediaType, layer.MediaType = MediaTypeEmpty, MediaTypeFileContent
-	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: ArtifactTypeFile, Config: config, Layers: []ocispec.Descriptor{layer}}
+	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: ArtifactTypeFile, Config: config,
+		Layers: []ocispec.Descriptor{layer}}
 	m.SchemaVersion = 2
 	data, err := json.Marshal(m)
 	if err != nil {
@@ -78,14 +79,16 @@ func openBytes(data []byte) (*Reader, error) {
 func check(ctx context.Context, data []byte) error {
 	file := checkFile(ctx, data)
 	_, pipe := VerifyStream(ctx, bytes.NewReader(data), VerifyOptions{Jobs: 1})
-	known := errors.Is(pipe, ErrDamaged) || errors.Is(pipe, ErrUnsupported) // a pipe may meet damage before what it is too old for
+	// a pipe may meet damage before what it is too old for
+	known := errors.Is(pipe, ErrDamaged) || errors.Is(pipe, ErrUnsupported)
 	if (file == nil) != (pipe == nil) || pipe != nil && !known {
 		return fmt.Errorf("a file and a pipe differ: %v; %v", file, pipe) //nolint:errorlint // matches neither
 	}
 	return file
 }
 
-// checkFile verifies as from a local file, whose stored frames are read in place, and as from one that is not, which must agree.
+// checkFile verifies as from a local file, whose stored frames are read in place, and as from one that is not, which
+// must agree.
 func checkFile(ctx context.Context, data []byte) error {
 	r, err := openBytes(data)
 	if err != nil {
@@ -124,7 +127,8 @@ func assembleWith(appendFrame func(dst, content []byte) []byte, frames [][]byte)
 	var b, entries []byte
 	for _, content := range frames {
 		f := appendFrame(nil, content)
-		entries = format.AppendEntry(entries, format.FrameInfo{Len: uint32(len(f)), Size: uint32(len(content)), Checksum: binary.LittleEndian.Uint32(f[len(f)-4:])})
+		entries = format.AppendEntry(entries, format.FrameInfo{Len: uint32(len(f)), Size: uint32(len(content)),
+			Checksum: binary.LittleEndian.Uint32(f[len(f)-4:])})
 		b = append(b, f...)
 	}
 	return format.AppendSeekTable(b, entries)
@@ -211,7 +215,8 @@ func TestForged(t *testing.T) {
 		}, " instead of "},
 		{"a frame more", func(f [][]byte) [][]byte { return append(f[:6:6], f[6], make([]byte, 512)) }, ""},
 		{"the directory lacks a blob", editDirectory(dir, func(d *format.Directory) { d.Blobs = d.Blobs[1:] }), ""},
-		{"the directory has a blob twice", editDirectory(dir, func(d *format.Directory) { d.Blobs = append(d.Blobs, d.Blobs[0]) }), "sorted"},
+		{"the directory has a blob twice", editDirectory(dir,
+			func(d *format.Directory) { d.Blobs = append(d.Blobs, d.Blobs[0]) }), "sorted"},
 		{"the directory has another blob", editDirectory(dir, func(d *format.Directory) {
 			b := d.Blobs[len(d.Blobs)-1]
 			b.Sum[0] = 0xff
@@ -225,8 +230,13 @@ func TestForged(t *testing.T) {
 		{"a place outside", editDirectory(dir, func(d *format.Directory) { d.Blobs[0].Frame = 99 }), ""},
 		{"an absurd size", editDirectory(dir, func(d *format.Directory) { d.Blobs[0].Size = format.MaxSize }), ""},
 		{"frame size 0", editDirectory(dir, func(d *format.Directory) { d.FrameSize = 0 }), "frame size 0"},
-		{"another frame size", editDirectory(dir, func(d *format.Directory) { d.FrameSize = format.MinFrameSize * 3 }), ""},
-		{"white space", func(f [][]byte) [][]byte { f[dir] = bytes.Replace(f[dir], []byte(":1,"), []byte(": 1,"), 1); return f }, "not canonical"},
+		{"another frame size", editDirectory(dir, func(d *format.Directory) { d.FrameSize = format.MinFrameSize * 3 }),
+			""},
+		{"white space", func(f [][]byte) [][]byte {
+			f[dir] = bytes.Replace(f[dir], []byte(":1,"), []byte(": 1,"),
+				1)
+			return f
+		}, "not canonical"},
 		{"index with white space", func(f [][]byte) [][]byte { f[1] = append(f[1], '\n'); return f }, ""},
 		{"index names another blob", func(f [][]byte) [][]byte {
 			i := bytes.Index(f[1], []byte(`"sha256:`)) + 20
@@ -333,7 +343,8 @@ func TestWalkEnds(t *testing.T) {
 	index := func(children ...byte) []byte {
 		var m []string
 		for _, c := range children {
-			m = append(m, fmt.Sprintf(`{"mediaType":%q,"digest":%q,"size":%%d}`, ocispec.MediaTypeImageIndex, format.Sum{c}.Digest()))
+			m = append(m, fmt.Sprintf(`{"mediaType":%q,"digest":%q,"size":%%d}`, ocispec.MediaTypeImageIndex,
+				format.Sum{c}.Digest()))
 		}
 		// Every document has the same length, so that sizes can be right in a loop.
 		doc := fmt.Sprintf(`{"manifests":[%s]}`, strings.Join(m, ","))
@@ -348,11 +359,16 @@ func TestWalkEnds(t *testing.T) {
 		want string
 	}{
 		"self reference": {fakeSource{format.Sum{0}: index(0, 0, 0)}, ""},
-		"loop":           {fakeSource{format.Sum{0}: index(1, 2), format.Sum{1}: index(2, 0), format.Sum{2}: index(0, 1)}, ""},
-		"too deep":       {chain, "more than 8 deep"},
+		"loop": {fakeSource{format.Sum{0}: index(1, 2), format.Sum{1}: index(2, 0),
+			format.Sum{2}: index(0, 1)}, ""},
+		"too deep": {chain, "more than 8 deep"},
 	} {
 		var got error
-		w := &walk{src: tt.src, report: func(_ format.Sum, _ Item, err error) error { got = errors.Join(got, err); return nil }}
+		w := &walk{src: tt.src, report: func(_ format.Sum, _ Item,
+			err error) error {
+			got = errors.Join(got, err)
+			return nil
+		}}
 		d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex, Digest: format.Sum{0}.Digest(), Size: 4000}
 		if err := w.run(t.Context(), []Item{{Kind: KindImage, Ref: "a", Descriptor: d}}); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -385,9 +401,10 @@ func TestStrangers(t *testing.T) {
 		blobs []format.Blob
 		want  string
 	}{
-		"stranger": {append(blobs[:len(blobs):len(blobs)], format.Blob{Sum: s, Size: stranger.Size}), "nothing in the bundle refers to it"},
-		"order":    {[]format.Blob{blobs[1], blobs[0], blobs[2]}, "the order of the blobs deviates"},
-		"missing":  {blobs[:2], "is missing"},
+		"stranger": {append(blobs[:len(blobs):len(blobs)], format.Blob{Sum: s, Size: stranger.Size}),
+			"nothing in the bundle refers to it"},
+		"order":   {[]format.Blob{blobs[1], blobs[0], blobs[2]}, "the order of the blobs deviates"},
+		"missing": {blobs[:2], "is missing"},
 	} {
 		err := check(t.Context(), writeOrder(t, c, p, tt.blobs))
 		if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), tt.want) {
@@ -399,7 +416,8 @@ func TestStrangers(t *testing.T) {
 // writeOrder writes a well-formed bundle of any blobs in any order.
 func writeOrder(t *testing.T, c *cache.Cache, p *plan, blobs []format.Blob) []byte {
 	t.Helper()
-	forged := &plan{index: p.index, layout: format.Layout{FrameSize: p.layout.FrameSize, IndexSize: p.layout.IndexSize, Blobs: blobs}}
+	forged := &plan{index: p.index, layout: format.Layout{FrameSize: p.layout.FrameSize, IndexSize: p.layout.IndexSize,
+		Blobs: blobs}}
 	forged.layout.Put()
 	if err := forged.addDirectory(c.Encoding()); err != nil {
 		t.Fatal(err)
@@ -415,7 +433,8 @@ func writeOrder(t *testing.T, c *cache.Cache, p *plan, blobs []format.Blob) []by
 func TestCombineForged(t *testing.T) {
 	t.Parallel()
 	data := tiny(t)
-	for name, change := range map[string][2]string{"small": {"hello\n", "jello\n"}, "large": {"0123456789abcdef", "0123456789abcdeF"}} {
+	for name, change := range map[string][2]string{"small": {"hello\n", "jello\n"},
+		"large": {"0123456789abcdef", "0123456789abcdeF"}} {
 		frames := contents(t, data)
 		for i, f := range frames {
 			frames[i] = bytes.Replace(f, []byte(change[0]), []byte(change[1]), 1)

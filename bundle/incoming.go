@@ -19,10 +19,11 @@ import (
 // IncomingOptions configure the blobs that arrive while a bundle is written, and how far they may be ahead of the
 // writer.
 type IncomingOptions struct {
-	// Blobs are the blobs to come, with their sizes, and the media types of those that may be compressed layers. Manifests
-	// must be in the cache already.
+	// Blobs are the blobs to come, with their sizes, and the media types of those that may be compressed layers.
+	// Manifests must be in the cache already.
 	Blobs []ocispec.Descriptor
-	// Fetch brings one blob into the cache, or waits for it. It is called concurrently, in about the order of the bundle.
+	// Fetch brings one blob into the cache, or waits for it. It is called concurrently, in about the order of the
+	// bundle.
 	Fetch func(context.Context, digest.Digest) error
 	// Jobs is the number of concurrent fetches.
 	Jobs int
@@ -54,10 +55,11 @@ type coming struct {
 // maxAhead is how many blobs may wait for the writer, per concurrent fetch.
 const maxAhead = 4
 
-// NewIncoming returns a Source of the blobs in the cache and of those to come. They stay, unless the cache is scratch space:
-// then each leaves it once the bundle has it.
+// NewIncoming returns a Source of the blobs in the cache and of those to come. They stay, unless the cache is scratch
+// space: then each leaves it once the bundle has it.
 func NewIncoming(c *cache.Cache, o IncomingOptions) (*Incoming, error) {
-	st := &Incoming{Cache: c, o: o, coming: make(map[format.Sum]*coming, len(o.Blobs)), written: make(map[format.Sum]int64)}
+	st := &Incoming{Cache: c, o: o, coming: make(map[format.Sum]*coming, len(o.Blobs)),
+		written: make(map[format.Sum]int64)}
 	for _, b := range o.Blobs {
 		d, err := format.ParseDigest(b.Digest)
 		if err != nil {

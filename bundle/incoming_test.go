@@ -35,7 +35,8 @@ type arriving struct {
 func newArriving(t *testing.T) *arriving {
 	t.Helper()
 	var contents [][]byte
-	for i, n := range []int{0, 1, 100, 64 << 10, 64<<10 + 1, 3 * frameSize, frameSize, 70_000, 71_000, 90_000, 2 * frameSize, 5, 6, 7, 8, 9} {
+	for i, n := range []int{0, 1, 100, 64 << 10, 64<<10 + 1, 3 * frameSize, frameSize, 70_000, 71_000, 90_000,
+		2 * frameSize, 5, 6, 7, 8, 9} {
 		contents = append(contents, bundletest.Random(int64(i), n))
 	}
 	return arrivingOf(t, contents)
@@ -96,7 +97,8 @@ func (s *arriving) write(t *testing.T, w io.Writer, o bundle.IncomingOptions) er
 
 const frameSize = 4 << 20
 
-// TestIncoming wants the bytes of a cached build, each blob fetched once, and never more ahead of the writer than allowed.
+// TestIncoming wants the bytes of a cached build, each blob fetched once, and never more ahead of the writer than
+// allowed.
 func TestIncoming(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -109,22 +111,23 @@ func TestIncoming(t *testing.T) {
 			var mu sync.Mutex
 			fetched := map[digest.Digest]int{}
 			var out bytes.Buffer
-			err := s.write(t, &out, bundle.IncomingOptions{Jobs: tt.jobs, Window: tt.window, Fetch: func(ctx context.Context, d digest.Digest) error {
-				mu.Lock()
-				fetched[d]++
-				ahead := int64(len(s.content[d]))
-				most := max(tt.window, ahead)
-				for other := range fetched {
-					if _, ok, err := s.scratch.Stat(ctx, other); ok && err == nil && other != d {
-						ahead += int64(len(s.content[other]))
+			err := s.write(t, &out, bundle.IncomingOptions{Jobs: tt.jobs, Window: tt.window,
+				Fetch: func(ctx context.Context, d digest.Digest) error {
+					mu.Lock()
+					fetched[d]++
+					ahead := int64(len(s.content[d]))
+					most := max(tt.window, ahead)
+					for other := range fetched {
+						if _, ok, err := s.scratch.Stat(ctx, other); ok && err == nil && other != d {
+							ahead += int64(len(s.content[other]))
+						}
 					}
-				}
-				mu.Unlock()
-				if ahead > most+frameSize/1024 {
-					t.Errorf("%d bytes are ahead of the writer, want at most %d", ahead, most)
-				}
-				return bundletest.Put(ctx, s.scratch.Cache, s.content[d])
-			}})
+					mu.Unlock()
+					if ahead > most+frameSize/1024 {
+						t.Errorf("%d bytes are ahead of the writer, want at most %d", ahead, most)
+					}
+					return bundletest.Put(ctx, s.scratch.Cache, s.content[d])
+				}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -150,26 +153,27 @@ func TestIncomingFails(t *testing.T) {
 	broken := errors.New("no such blob")
 	var mu sync.Mutex
 	n, running := 0, 0
-	err := s.write(t, io.Discard, bundle.IncomingOptions{Jobs: 4, Window: 1 << 40, Fetch: func(ctx context.Context, d digest.Digest) error {
-		mu.Lock()
-		n++
-		running++
-		number := n
-		mu.Unlock()
-		defer func() {
+	err := s.write(t, io.Discard, bundle.IncomingOptions{Jobs: 4, Window: 1 << 40,
+		Fetch: func(ctx context.Context, d digest.Digest) error {
 			mu.Lock()
-			defer mu.Unlock()
-			running--
-		}()
-		if number == 4 {
-			return broken
-		}
-		if number < 4 {
-			<-ctx.Done() // the writer waits for these
-			return ctx.Err()
-		}
-		return bundletest.Put(ctx, s.scratch.Cache, s.content[d])
-	}})
+			n++
+			running++
+			number := n
+			mu.Unlock()
+			defer func() {
+				mu.Lock()
+				defer mu.Unlock()
+				running--
+			}()
+			if number == 4 {
+				return broken
+			}
+			if number < 4 {
+				<-ctx.Done() // the writer waits for these
+				return ctx.Err()
+			}
+			return bundletest.Put(ctx, s.scratch.Cache, s.content[d])
+		}})
 	if !errors.Is(err, broken) {
 		t.Errorf("got %v, want %v", err, broken)
 	}
@@ -180,7 +184,8 @@ func TestIncomingFails(t *testing.T) {
 	}
 }
 
-// TestIncomingWrongSize has a manifest with a wrong size of its blob, which arrives with the right digest. No bundle is made of it.
+// TestIncomingWrongSize has a manifest with a wrong size of its blob, which arrives with the right digest. No bundle
+// is made of it.
 func TestIncomingWrongSize(t *testing.T) {
 	t.Parallel()
 	s := arrivingOf(t, [][]byte{bundletest.Random(1, 2*frameSize)})
@@ -189,7 +194,8 @@ func TestIncomingWrongSize(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m = bytes.Replace(m, fmt.Appendf(nil, `"size":%d`, s.later[0].Size), fmt.Appendf(nil, `"size":%d`, s.later[0].Size+1), 1)
+	m = bytes.Replace(m, fmt.Appendf(nil, `"size":%d`, s.later[0].Size),
+		fmt.Appendf(nil, `"size":%d`, s.later[0].Size+1), 1)
 	if err := bundletest.Put(t.Context(), s.scratch.Cache, m); err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +210,8 @@ func TestIncomingWrongSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "out.kkb")
-	if _, err := bundle.Create(t.Context(), path, src, s.index, bundle.WriteOptions{}); err == nil || !strings.Contains(err.Error(), want) {
+	if _, err := bundle.Create(t.Context(), path, src, s.index, bundle.WriteOptions{}); err == nil ||
+		!strings.Contains(err.Error(), want) {
 		t.Errorf("to its place: got %v, want %s", err, want)
 	}
 	if err := s.write(t, io.Discard, o); err == nil || !strings.Contains(err.Error(), want) {

@@ -38,7 +38,8 @@ const (
 	AnnotationReferrers = "io.kkbundle.referrers" // item: "unknown" if the lookup of referrers was incomplete
 	AnnotationSignedBy  = "io.kkbundle.signed-by" // item: fingerprint of the public key that build verified it with
 	AnnotationPackage   = "io.kkbundle.package"   // item: names of an OS package, its own first, with commas
-	AnnotationVerified  = "io.kkbundle.verified"  // item: the source of its digest, as in the lock; "unsigned" without one
+	// item: the source of its digest, as in the lock; "unsigned" without one
+	AnnotationVerified  = "io.kkbundle.verified"
 	AnnotationPlatforms = "io.kkbundle.platforms" // index.json: the bundle's platforms, sorted, with commas
 	AnnotationFrom      = "io.kkbundle.from"      // index.json: identities of the source bundles, sorted, with commas
 	AnnotationMode      = "io.kkbundle.mode"      // layer of a file: its permission bits in octal
@@ -108,7 +109,8 @@ func PlatformString(p *ocispec.Platform) string {
 var kindGrammar = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
 // refNameGrammar is the grammar of org.opencontainers.image.ref.name in the image specification's annotations.md.
-var refNameGrammar = regexp.MustCompile(`^[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*(?:/[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*)*$`)
+var refNameGrammar = regexp.MustCompile(
+	`^[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*(?:/[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*)*$`)
 
 // Marshal returns the canonical JSON of x. The same content always gives the same bytes, whatever the order of Items,
 // Platforms and Absent. The error lists every problem of every item.
@@ -152,7 +154,8 @@ func (x Index) annotations() (map[string]string, error) {
 		top[k] = v
 	}
 	platforms := slices.Compact(slices.Sorted(slices.Values(x.Platforms)))
-	for k, v := range map[string]string{annotationTitle: x.Name, annotationVersion: x.Version, AnnotationPlatforms: strings.Join(platforms, ",")} {
+	for k, v := range map[string]string{annotationTitle: x.Name, annotationVersion: x.Version,
+		AnnotationPlatforms: strings.Join(platforms, ",")} {
 		if v != "" {
 			top[k] = v
 		}
@@ -220,7 +223,8 @@ func checkItem(it Item) error {
 	}
 	if p := d.Platform; p != nil {
 		texts := append([]string{p.Architecture, p.OS, p.OSVersion, p.Variant}, p.OSFeatures...)
-		if p.Architecture == "" || p.OS == "" || slices.ContainsFunc(texts, func(t string) bool { return format.CheckText(t) != nil }) {
+		if p.Architecture == "" || p.OS == "" ||
+			slices.ContainsFunc(texts, func(t string) bool { return format.CheckText(t) != nil }) {
 			return errors.New("incomplete platform")
 		}
 	}

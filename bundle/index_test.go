@@ -35,7 +35,8 @@ func testIndex() Index {
 	odd.Descriptor.Annotations = map[string]string{"x.y": `va"lue\`, "a": ""}
 	odd.Descriptor.ArtifactType = ArtifactTypeFile
 	return Index{
-		Name: "site", Version: "1.4.0", Platforms: []string{"linux/amd64", "linux/arm64"}, Annotations: map[string]string{"policy": "strict"},
+		Name: "site", Version: "1.4.0", Platforms: []string{"linux/amd64", "linux/arm64"},
+		Annotations: map[string]string{"policy": "strict"},
 		Items: []Item{
 			odd, windows, sparse,
 			testItem(KindFile, "local/tool", "linux/amd64"), testItem(KindFile, "local/tool", "linux/arm64/v8"),
@@ -77,7 +78,8 @@ func TestIndexRoundTrip(t *testing.T) {
 	}
 	wantNames := map[string]string{
 		`local/a "quoted" \ name é <&>`: "", "local/tool": "", "local/demo:0.1.0": "local/demo:0.1.0",
-		"mcr.example/windows:1": "mcr.example/windows:1", "docker.io/library/nginx:1.29": "docker.io/library/nginx:1.29",
+		"mcr.example/windows:1":        "mcr.example/windows:1",
+		"docker.io/library/nginx:1.29": "docker.io/library/nginx:1.29",
 	}
 	if d := cmp.Diff(wantNames, names); d != "" {
 		t.Errorf("names (-want +got):\n%s", d)
@@ -98,13 +100,16 @@ func TestIndexEmpty(t *testing.T) {
 func TestIndexMarshalRefuses(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(x *Index){
-		"kind":            func(x *Index) { x.Items[0].Kind = "Image" },
-		"reference":       func(x *Index) { x.Items[0].Ref = "" },
-		"control":         func(x *Index) { x.Items[0].Name = "a\x1b[31m" },
-		"line separator":  func(x *Index) { x.Items[0].Name = "a\u2028" },
-		"UTF-8":           func(x *Index) { x.Items[0].Ref = "a\xff" },
-		"sha512":          func(x *Index) { x.Items[0].Descriptor.Digest = digest.SHA512.FromString("a") },
-		"upper case":      func(x *Index) { x.Items[0].Descriptor.Digest = digest.Digest("sha256:" + strings.Repeat("A", 64)) },
+		"kind":           func(x *Index) { x.Items[0].Kind = "Image" },
+		"reference":      func(x *Index) { x.Items[0].Ref = "" },
+		"control":        func(x *Index) { x.Items[0].Name = "a\x1b[31m" },
+		"line separator": func(x *Index) { x.Items[0].Name = "a\u2028" },
+		"UTF-8":          func(x *Index) { x.Items[0].Ref = "a\xff" },
+		"sha512":         func(x *Index) { x.Items[0].Descriptor.Digest = digest.SHA512.FromString("a") },
+		"upper case": func(x *Index) {
+			x.Items[0].Descriptor.Digest = digest.Digest("sha256:" +
+				strings.Repeat("A", 64))
+		},
 		"size":            func(x *Index) { x.Items[0].Descriptor.Size = -1 },
 		"media type":      func(x *Index) { x.Items[0].Descriptor.MediaType = "" },
 		"urls":            func(x *Index) { x.Items[0].Descriptor.URLs = []string{"https://a"} },

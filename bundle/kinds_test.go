@@ -24,7 +24,8 @@ func TestNoKindOfManifestHidesAMissingBlob(t *testing.T) {
 	}
 	image := func(mediaType string) func(b *bundletest.Builder) ocispec.Descriptor {
 		return func(b *bundletest.Builder) ocispec.Descriptor {
-			d := b.JSON(map[string]any{"schemaVersion": 2, "mediaType": mediaType, "config": config(b), "layers": []any{gone}})
+			d := b.JSON(map[string]any{"schemaVersion": 2, "mediaType": mediaType, "config": config(b),
+				"layers": []any{gone}})
 			d.MediaType = mediaType
 			return d
 		}
@@ -40,7 +41,8 @@ func TestNoKindOfManifestHidesAMissingBlob(t *testing.T) {
 	}
 	schema1 := func(mediaType string) func(b *bundletest.Builder) ocispec.Descriptor {
 		return func(b *bundletest.Builder) ocispec.Descriptor {
-			d := b.JSON(map[string]any{"schemaVersion": 1, "name": "a/b", "tag": "1", "fsLayers": []any{map[string]any{"blobSum": gone.Digest}}})
+			d := b.JSON(map[string]any{"schemaVersion": 1, "name": "a/b", "tag": "1",
+				"fsLayers": []any{map[string]any{"blobSum": gone.Digest}}})
 			d.MediaType = mediaType
 			return d
 		}
@@ -66,7 +68,8 @@ func TestNoKindOfManifestHidesAMissingBlob(t *testing.T) {
 			if below {
 				child := d
 				child.Platform = &ocispec.Platform{OS: "linux", Architecture: "amd64"}
-				d = b.JSON(ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{child}})
+				d = b.JSON(ocispec.Index{MediaType: ocispec.MediaTypeImageIndex,
+					Manifests: []ocispec.Descriptor{child}})
 				d.MediaType = ocispec.MediaTypeImageIndex
 			}
 			b.Item(bundle.Item{Kind: bundle.KindImage, Ref: "a.example/b:1", Name: "b", Descriptor: d})
@@ -80,7 +83,8 @@ func TestNoKindOfManifestHidesAMissingBlob(t *testing.T) {
 				_, err = r.Verify(t.Context(), bundle.VerifyOptions{})
 				_ = r.Close()
 				t.Errorf("%s, below an index %v: written; verify says %v", name, below, err)
-			} else if !strings.Contains(err.Error(), gone.Digest.String()) && !strings.Contains(err.Error(), "withdrawn") {
+			} else if !strings.Contains(err.Error(), gone.Digest.String()) &&
+				!strings.Contains(err.Error(), "withdrawn") {
 				t.Errorf("%s, below an index %v: %v", name, below, err)
 			}
 		}

@@ -207,7 +207,8 @@ func (r *Reader) Needs(ctx context.Context, items []Item, visit func(item Item, 
 	return w.run(ctx, items)
 }
 
-// Needed returns digest and size of every blob that the items need, in the order of bundles. A missing blob is an error.
+// Needed returns digest and size of every blob that the items need, in the order of bundles. A missing blob is an
+// error.
 func (r *Reader) Needed(ctx context.Context, items []Item) ([]ocispec.Descriptor, error) {
 	w := &walk{src: r, report: func(_ format.Sum, _ Item, err error) error { return err }}
 	if err := w.run(ctx, items); err != nil {

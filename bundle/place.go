@@ -14,25 +14,27 @@ import (
 	"github.com/kkbundle/kkbundle/internal/disk"
 )
 
-// Places guess where in a bundle's file the frames of a coming blob will lie, before everything in front of it has come.
-// Without a cache they are written there as they arrive, and only there. A guess assumes that compressed layers do not compress
-// further, so no blob ever lies behind its guessed place, but one may lie before it: then the bundle's writer, which
-// goes from the start of the file to its end, copies its frames down.
+// Places guess where in a bundle's file the frames of a coming blob will lie, before everything in front of it has
+// come. Without a cache they are written there as they arrive, and only there. A guess assumes that compressed layers
+// do not compress further, so no blob ever lies behind its guessed place, but one may lie before it: then the
+// bundle's writer, which goes from the start of the file to its end, copies its frames down.
 type places struct {
 	plan *plan
 	src  *Incoming
-	// read returns a small blob, and length the length of another's frames, that are there. Neither takes them from the writer.
+	// read returns a small blob, and length the length of another's frames, that are there. Neither takes them from
+	// the writer.
 	read   func(format.Sum) ([]byte, error)
 	length func(format.Sum) (int64, bool)
 
 	file *steadyFile
 
-	mu      sync.Mutex
-	next    func() (format.Segment, bool)
-	stop    func()
-	last    format.Segment // of starts
-	starts  []start        // from the segment that the writer is at to the last one whose start can be guessed
-	held    int            // no place is given before the writer has passed this frame: of the last blob that lies behind its place; or -1
+	mu     sync.Mutex
+	next   func() (format.Segment, bool)
+	stop   func()
+	last   format.Segment // of starts
+	starts []start        // from the segment that the writer is at to the last one whose start can be guessed
+	// no place is given before the writer has passed this frame: of the last blob that lies behind its place; or -1
+	held    int
 	arrived map[format.Sum]*placedFrames
 	glue    []byte
 	frame   []byte

@@ -20,13 +20,15 @@ func TestPlaceFull(t *testing.T) {
 	defer full.Close()
 	p := &place{of: &places{file: &steadyFile{File: full}}, blob: &format.Blob{}, room: 100}
 	err = p.Write([]byte("frame"), 0)
-	if !errors.Is(err, syscall.ENOSPC) || !strings.HasPrefix(err.Error(), "the disk of the bundle in /dev is full: make room there, or choose another disk with -o, and run again") {
+	if !errors.Is(err, syscall.ENOSPC) ||
+		!strings.HasPrefix(err.Error(),
+			"the disk of the bundle in /dev is full: make room there, or choose another disk with -o, and run again") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestOnlyCompressedLayersHaveAGuessedLength: a layer that is to come and already compressed will be stored, so the place behind it is
-// known. Another one may shrink, so it is waited for.
+// TestOnlyCompressedLayersHaveAGuessedLength: a layer that is to come and already compressed will be stored, so the
+// place behind it is known. Another one may shrink, so it is waited for.
 func TestOnlyCompressedLayersHaveAGuessedLength(t *testing.T) {
 	t.Parallel()
 	layer, file := format.Blob{Sum: format.Sum{1}, Size: 100_000}, format.Blob{Sum: format.Sum{2}, Size: 100_000}

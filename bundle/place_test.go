@@ -71,8 +71,8 @@ func (s *arriving) create(t *testing.T, o bundle.IncomingOptions) {
 	}
 }
 
-// TestPlaces has blobs arrive in any order, some after an interruption or after wrong bytes. The bundle is always the same, and many
-// blobs go straight into it.
+// TestPlaces has blobs arrive in any order, some after an interruption or after wrong bytes. The bundle is always the
+// same, and many blobs go straight into it.
 func TestPlaces(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -87,21 +87,23 @@ func TestPlaces(t *testing.T) {
 				for _, d := range s.later {
 					seeds[d.Digest] = r.Int63()
 				}
-				s.create(t, bundle.IncomingOptions{Jobs: 1 + r.Intn(12), Window: r.Int63n(16 << 20), Fetch: func(ctx context.Context, d digest.Digest) error {
-					if err := trickle(ctx, s.scratch.Cache, s.content[d], rand.New(rand.NewSource(seeds[d]))); err != nil {
-						return err
-					}
-					_, ok, err := s.scratch.Stat(ctx, d)
-					mu.Lock()
-					defer mu.Unlock()
-					if len(s.content[d]) > 64<<10 {
-						large++
-						if !ok {
-							straight++
+				s.create(t, bundle.IncomingOptions{Jobs: 1 + r.Intn(12), Window: r.Int63n(16 << 20),
+					Fetch: func(ctx context.Context, d digest.Digest) error {
+						if err := trickle(ctx, s.scratch.Cache, s.content[d],
+							rand.New(rand.NewSource(seeds[d]))); err != nil {
+							return err
 						}
-					}
-					return err
-				}})
+						_, ok, err := s.scratch.Stat(ctx, d)
+						mu.Lock()
+						defer mu.Unlock()
+						if len(s.content[d]) > 64<<10 {
+							large++
+							if !ok {
+								straight++
+							}
+						}
+						return err
+					}})
 			})
 		}
 	})
@@ -147,34 +149,37 @@ func trickle(ctx context.Context, c *cache.Cache, data []byte, r *rand.Rand) err
 	}
 }
 
-// TestPlacesAreBounded has a blob with more bytes than announced arrive before the others. Nothing of it comes into their places.
+// TestPlacesAreBounded has a blob with more bytes than announced arrive before the others. Nothing of it comes into
+// their places.
 func TestPlacesAreBounded(t *testing.T) {
 	t.Parallel()
-	s := arrivingOf(t, [][]byte{bundletest.Random(1, 2*frameSize), bundletest.Random(2, 2*frameSize), bundletest.Random(3, 2*frameSize)})
+	s := arrivingOf(t, [][]byte{bundletest.Random(1, 2*frameSize), bundletest.Random(2, 2*frameSize),
+		bundletest.Random(3, 2*frameSize)})
 	for i := range s.later {
 		s.later[i].MediaType = ocispec.MediaTypeImageLayerGzip
 	}
 	var others sync.WaitGroup
 	others.Add(2)
-	s.create(t, bundle.IncomingOptions{Jobs: 3, Window: 1 << 40, Fetch: func(ctx context.Context, d digest.Digest) error {
-		if d != s.later[0].Digest {
-			defer others.Done()
+	s.create(t, bundle.IncomingOptions{Jobs: 3, Window: 1 << 40,
+		Fetch: func(ctx context.Context, d digest.Digest) error {
+			if d != s.later[0].Digest {
+				defer others.Done()
+				return bundletest.Put(ctx, s.scratch.Cache, s.content[d])
+			}
+			others.Wait()
+			w, _, err := s.scratch.Begin(ctx, d.String())
+			if err != nil {
+				return err
+			}
+			if _, err = w.Write(bundletest.Random(4, 6*frameSize)); err == nil {
+				_, err = w.Commit(ctx, int64(len(s.content[d])), d)
+			}
+			if err == nil {
+				t.Error("a blob with other bytes was taken")
+			}
+			if err := w.Close(); err != nil {
+				return err
+			}
 			return bundletest.Put(ctx, s.scratch.Cache, s.content[d])
-		}
-		others.Wait()
-		w, _, err := s.scratch.Begin(ctx, d.String())
-		if err != nil {
-			return err
-		}
-		if _, err = w.Write(bundletest.Random(4, 6*frameSize)); err == nil {
-			_, err = w.Commit(ctx, int64(len(s.content[d])), d)
-		}
-		if err == nil {
-			t.Error("a blob with other bytes was taken")
-		}
-		if err := w.Close(); err != nil {
-			return err
-		}
-		return bundletest.Put(ctx, s.scratch.Cache, s.content[d])
-	}})
+		}})
 }

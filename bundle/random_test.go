@@ -21,9 +21,11 @@ func TestPieces(t *testing.T) {
 	x := bundletest.NewBuilder(t)
 	contents := map[string][]byte{}
 	for name, b := range map[string][]byte{
-		"empty": {}, "small": bundletest.Random(1, 100), "glue": bundletest.Random(2, 64<<10), "stored-1": bundletest.Random(3, 64<<10+1),
-		"stored-2": bundletest.Random(4, 128<<10), "stored-3": bundletest.Random(5, 128<<10+1), "stored-4": bundletest.Random(6, 9<<20+7),
-		"text": bundletest.Text(7, 9<<20+7), "piece": bundletest.Random(8, 4<<20),
+		"empty": {}, "small": bundletest.Random(1, 100), "glue": bundletest.Random(2, 64<<10),
+		"stored-1": bundletest.Random(3, 64<<10+1),
+		"stored-2": bundletest.Random(4, 128<<10), "stored-3": bundletest.Random(5, 128<<10+1),
+		"stored-4": bundletest.Random(6, 9<<20+7),
+		"text":     bundletest.Text(7, 9<<20+7), "piece": bundletest.Random(8, 4<<20),
 	} {
 		contents[name] = b
 		x.File("local/"+name, name, nil, b)

@@ -226,7 +226,8 @@ func layoutOf(dir *format.Directory, frames []format.FrameInfo) (format.Layout, 
 	})
 	claimed := slices.Clone(order)
 	layout := format.Layout{
-		FrameSize: dir.FrameSize, IndexSize: int64(frames[1].Size), DirectorySize: int64(frames[n-2].Size), Blobs: order,
+		FrameSize: dir.FrameSize, IndexSize: int64(frames[1].Size), DirectorySize: int64(frames[n-2].Size),
+		Blobs: order,
 	}
 	if err := format.CheckFrames(&layout, frames); err != nil {
 		return layout, err
@@ -235,7 +236,8 @@ func layoutOf(dir *format.Directory, frames []format.FrameInfo) (format.Layout, 
 	for i, b := range order {
 		if b.Place != claimed[i].Place {
 			return layout, &DamageError{Blob: b.Sum.Digest(), Offset: -1, Reason: fmt.Sprintf(
-				"the directory places it in frame %d at %d instead of frame %d at %d", claimed[i].Frame, claimed[i].At, b.Frame, b.At)}
+				"the directory places it in frame %d at %d instead of frame %d at %d", claimed[i].Frame, claimed[i].At,
+				b.Frame, b.At)}
 		}
 	}
 	return layout, nil
@@ -269,7 +271,8 @@ func (r *Reader) loadIndex() error {
 	r.identity = digest.FromBytes(data)
 	for _, it := range r.index.Items {
 		if size, ok := r.Stat(it.Descriptor.Digest); !ok || size != it.Descriptor.Size {
-			return &DamageError{Blob: it.Descriptor.Digest, Offset: -1, Reason: fmt.Sprintf("%s is not in the directory with its size", it)}
+			return &DamageError{Blob: it.Descriptor.Digest, Offset: -1,
+				Reason: fmt.Sprintf("%s is not in the directory with its size", it)}
 		}
 	}
 	return nil
@@ -312,7 +315,10 @@ func (d directory) blobOf(of digest.Digest) (format.Blob, error) {
 }
 
 func (d directory) find(s format.Sum) (format.Blob, bool) {
-	i, ok := slices.BinarySearchFunc(d.dir.Blobs, s, func(b format.Blob, s format.Sum) int { return format.CompareSums(b.Sum, s) })
+	i, ok := slices.BinarySearchFunc(d.dir.Blobs, s, func(b format.Blob,
+		s format.Sum) int {
+		return format.CompareSums(b.Sum, s)
+	})
 	if !ok {
 		return format.Blob{}, false
 	}

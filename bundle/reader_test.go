@@ -27,12 +27,14 @@ import (
 func TestFind(t *testing.T) {
 	t.Parallel()
 	b := bundletest.NewBuilder(t)
-	for _, p := range []*ocispec.Platform{nil, {OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64", Variant: "v8"}} {
+	for _, p := range []*ocispec.Platform{nil, {OS: "linux", Architecture: "amd64"},
+		{OS: "linux", Architecture: "arm64", Variant: "v8"}} {
 		b.File("local/it", "it", p, []byte(bundle.PlatformString(p)))
 	}
 	r := b.Bundle().Reader
 	for platform, want := range map[string]string{
-		"": "", "linux/amd64": "linux/amd64", "linux/arm64": "linux/arm64/v8", "linux/arm64/v8": "linux/arm64/v8", "linux/riscv64": "", "linux/arm": "",
+		"": "", "linux/amd64": "linux/amd64", "linux/arm64": "linux/arm64/v8", "linux/arm64/v8": "linux/arm64/v8",
+		"linux/riscv64": "", "linux/arm": "",
 	} {
 		it, ok := r.Find(bundle.KindFile, "local/it", platform)
 		if got := bundle.PlatformString(it.Descriptor.Platform); !ok || got != want {
@@ -47,7 +49,8 @@ func TestFind(t *testing.T) {
 func TestContentOf(t *testing.T) {
 	t.Parallel()
 	b := bundletest.New(t)
-	for kind, want := range map[string]string{bundle.KindFile: bundletest.FileContent, bundle.KindChart: string(bundletest.ChartArchive(t, "demo", "0.1.0"))} {
+	for kind, want := range map[string]string{bundle.KindFile: bundletest.FileContent,
+		bundle.KindChart: string(bundletest.ChartArchive(t, "demo", "0.1.0"))} {
 		for _, it := range b.Reader.Index().Items {
 			if it.Kind != kind {
 				continue
@@ -143,7 +146,8 @@ func TestReadHonoursTheContext(t *testing.T) {
 	if _, err := io.Copy(io.Discard, rc); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := r.Verify(ctx, bundle.VerifyOptions{}); !errors.Is(err, context.Canceled) || errors.Is(err, bundle.ErrDamaged) {
+	if _, err := r.Verify(ctx, bundle.VerifyOptions{}); !errors.Is(err, context.Canceled) ||
+		errors.Is(err, bundle.ErrDamaged) {
 		t.Errorf("verify: got %v", err)
 	}
 }
@@ -201,7 +205,8 @@ func TestVerifyNamesAllDamage(t *testing.T) {
 	}
 }
 
-// TestOddGraphs has what images in the wild have: nested and sparse indexes, unknown media types, attestations, subjects.
+// TestOddGraphs has what images in the wild have: nested and sparse indexes, unknown media types, attestations,
+// subjects.
 func TestOddGraphs(t *testing.T) {
 	t.Parallel()
 	b := bundletest.NewBuilder(t)
@@ -211,22 +216,27 @@ func TestOddGraphs(t *testing.T) {
 	}
 	b.Image("docker.io/library/docker:1", docker)
 	sparse := bundletest.MultiImage(t, 4)
-	b.ImageIndex("docker.io/library/sparse:1", sparse, func(d v1.Descriptor) bool { return d.Platform.Architecture == "arm64" })
-	b.ImageIndex("docker.io/library/list:1", mutate.IndexMediaType(bundletest.MultiImage(t, 5), types.DockerManifestList))
+	b.ImageIndex("docker.io/library/sparse:1", sparse,
+		func(d v1.Descriptor) bool { return d.Platform.Architecture == "arm64" })
+	b.ImageIndex("docker.io/library/list:1", mutate.IndexMediaType(bundletest.MultiImage(t, 5),
+		types.DockerManifestList))
 	b.ImageIndex("docker.io/library/none:1", empty.Index)
 
 	odd := b.Bytes([]byte("something opaque"))
 	odd.MediaType = "application/vnd.example.unknown"
-	nested := ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{b.Index.Items[1].Descriptor, odd}}
+	nested := ocispec.Index{MediaType: ocispec.MediaTypeImageIndex,
+		Manifests: []ocispec.Descriptor{b.Index.Items[1].Descriptor, odd}}
 	nested.SchemaVersion = 2
 	d := b.JSON(nested)
 	d.MediaType = nested.MediaType
-	b.Item(bundle.Item{Kind: bundle.KindImage, Ref: "docker.io/library/nested:1", Descriptor: d, Absent: b.Index.Items[1].Absent})
+	b.Item(bundle.Item{Kind: bundle.KindImage, Ref: "docker.io/library/nested:1", Descriptor: d,
+		Absent: b.Index.Items[1].Absent})
 
 	config := b.Bytes([]byte("{}"))
 	config.MediaType = bundle.MediaTypeEmpty
 	subject := b.Index.Items[0].Descriptor
-	referrer := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "application/vnd.example.sig", Config: config, Layers: []ocispec.Descriptor{config, odd}, Subject: &subject}
+	referrer := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "application/vnd.example.sig",
+		Config: config, Layers: []ocispec.Descriptor{config, odd}, Subject: &subject}
 	referrer.SchemaVersion = 2
 	d = b.JSON(referrer)
 	d.MediaType, d.ArtifactType = referrer.MediaType, referrer.ArtifactType

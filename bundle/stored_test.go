@@ -13,8 +13,8 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 )
 
-// TestStoredManifests reads a bundle of another writer, which stores frames of indexes and manifests, like the bundle that it was made
-// of. Stored frames are read in place only from a file.
+// TestStoredManifests reads a bundle of another writer, which stores frames of indexes and manifests, like the bundle
+// that it was made of. Stored frames are read in place only from a file.
 func TestStoredManifests(t *testing.T) {
 	t.Parallel()
 	b := bundletest.NewBuilder(t)

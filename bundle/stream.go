@@ -80,7 +80,8 @@ func NewStream(ctx context.Context, src io.Reader, jobs int) (*Stream, error) {
 	s := &Stream{
 		cancel: cancel,
 		in:     format.NewFrameScanner(ctx, src),
-		dec:    dec, jobs: jobs, sizes: make(map[format.Sum]int64), found: &verifier{bad: make(map[format.Sum]*DamageError)},
+		dec:    dec, jobs: jobs, sizes: make(map[format.Sum]int64),
+		found:  &verifier{bad: make(map[format.Sum]*DamageError)},
 		tokens: make(chan struct{}, 2*min(runtime.GOMAXPROCS(0), 8)+2),
 	}
 	s.pieces.New = func() any { return new(piece) }
@@ -228,7 +229,8 @@ func (s *Stream) nextGlue() error {
 		return err
 	}
 	if s.glue, err = format.DecodeFrame(s.dec, raw, s.glue, int64(f.Size)); err != nil {
-		return &DamageError{Offset: f.Off, Reason: "a frame with tar entries is damaged, so the rest of the pipe cannot be read", Err: err}
+		return &DamageError{Offset: f.Off,
+			Reason: "a frame with tar entries is damaged, so the rest of the pipe cannot be read", Err: err}
 	}
 	if len(s.glue) < s.pad {
 		return format.Damage(f.Off, "the padding in the tar is truncated")
@@ -401,7 +403,8 @@ func (b *StreamBlob) next(ctx context.Context) (*piece, error) {
 }
 
 func (b *StreamBlob) wrong(off int64) error {
-	return &DamageError{Blob: b.Digest, Offset: off, Reason: "content has digest " + string(format.Sum(b.hash.Sum(nil)).Digest())}
+	return &DamageError{Blob: b.Digest, Offset: off, Reason: "content has digest " +
+		string(format.Sum(b.hash.Sum(nil)).Digest())}
 }
 
 func (b *StreamBlob) take(p *piece, f func(piece []byte) error) error {
@@ -579,7 +582,8 @@ func (s *Stream) compare(dir *format.Directory, size, off int64) error {
 	if !slices.Equal(came, dir.Blobs) {
 		return format.Damage(off, "the directory does not match the tar's entries")
 	}
-	l := format.Layout{FrameSize: dir.FrameSize, IndexSize: s.indexSize, DirectorySize: size, Blobs: slices.Clone(s.blobs)}
+	l := format.Layout{FrameSize: dir.FrameSize, IndexSize: s.indexSize, DirectorySize: size,
+		Blobs: slices.Clone(s.blobs)}
 	if err := format.CheckFrames(&l, s.in.Frames); err != nil {
 		return err
 	}

@@ -55,7 +55,8 @@ func TestVerifyStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, r := range map[string]io.Reader{
-		"halves": iotest.HalfReader(bytes.NewReader(data)), "end with data": iotest.DataErrReader(bytes.NewReader(data)),
+		"halves":        iotest.HalfReader(bytes.NewReader(data)),
+		"end with data": iotest.DataErrReader(bytes.NewReader(data)),
 	} {
 		if _, err := bundle.VerifyStream(t.Context(), r, bundle.VerifyOptions{}); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -63,11 +64,13 @@ func TestVerifyStream(t *testing.T) {
 	}
 	broken := errors.New("the cable is out")
 	r := io.MultiReader(bytes.NewReader(data[:len(data)/2]), iotest.ErrReader(broken))
-	if _, err := bundle.VerifyStream(t.Context(), r, bundle.VerifyOptions{}); !errors.Is(err, broken) || errors.Is(err, bundle.ErrDamaged) {
+	if _, err := bundle.VerifyStream(t.Context(), r, bundle.VerifyOptions{}); !errors.Is(err, broken) ||
+		errors.Is(err, bundle.ErrDamaged) {
 		t.Errorf("a read that fails: %v", err)
 	}
 	for _, n := range []int{len(data) - 1, len(data) / 2, 3000} {
-		if _, err := bundle.VerifyStream(t.Context(), bytes.NewReader(data[:n]), bundle.VerifyOptions{}); !errors.Is(err, bundle.ErrDamaged) {
+		if _, err := bundle.VerifyStream(t.Context(), bytes.NewReader(data[:n]),
+			bundle.VerifyOptions{}); !errors.Is(err, bundle.ErrDamaged) {
 			t.Errorf("%d of %d bytes: %v", n, len(data), err)
 		}
 	}
@@ -89,7 +92,8 @@ func TestStreamStops(t *testing.T) {
 			_, _ = pw.Write(data[:n])
 			cancel()
 		}()
-		if _, err := bundle.VerifyStream(ctx, pr, bundle.VerifyOptions{}); !errors.Is(err, context.Canceled) || errors.Is(err, bundle.ErrDamaged) {
+		if _, err := bundle.VerifyStream(ctx, pr, bundle.VerifyOptions{}); !errors.Is(err, context.Canceled) ||
+			errors.Is(err, bundle.ErrDamaged) {
 			t.Errorf("after %d bytes: %v", n, err)
 		}
 	}
@@ -151,15 +155,16 @@ func TestStreamBlobs(t *testing.T) {
 			}
 		}
 		for _, it := range s.Index().Items {
-			if data, err := s.ReadBlob(t.Context(), it.Descriptor.Digest, 1<<20); err != nil || digest.FromBytes(data) != it.Descriptor.Digest {
+			if data, err := s.ReadBlob(t.Context(), it.Descriptor.Digest, 1<<20); err != nil ||
+				digest.FromBytes(data) != it.Descriptor.Digest {
 				t.Errorf("%s: %v", it, err)
 			}
 		}
 	}
 }
 
-// TestStreamMemory reads a blob of 256 MiB as from a pipe, and looks every 16 MiB at what is still in use: garbage would
-// tell more about when the collector ran.
+// TestStreamMemory reads a blob of 256 MiB as from a pipe, and looks every 16 MiB at what is still in use: garbage
+// would tell more about when the collector ran.
 func TestStreamMemory(t *testing.T) {
 	const blob, most, step = 256 << 20, 100 << 20, 16 << 20
 	b := bundletest.NewBuilder(t)
@@ -209,10 +214,12 @@ func TestCatOfParts(t *testing.T) {
 	}
 	x := large(t)
 	dir := t.TempDir()
-	if _, err := bundle.Create(t.Context(), dir+"/x.kkb", x.Cache, x.Index, bundle.WriteOptions{PartSize: 3_000_000}); err != nil {
+	if _, err := bundle.Create(t.Context(), dir+"/x.kkb", x.Cache, x.Index,
+		bundle.WriteOptions{PartSize: 3_000_000}); err != nil {
 		t.Fatal(err)
 	}
-	sh := exec.CommandContext(t.Context(), "sh", "-ec", "mkdir out && cat x.kkb.[0-9]* | zstd -dc | tar -x -C out && sha256sum out/index.json")
+	sh := exec.CommandContext(t.Context(), "sh", "-ec",
+		"mkdir out && cat x.kkb.[0-9]* | zstd -dc | tar -x -C out && sha256sum out/index.json")
 	sh.Dir = dir
 	out, err := sh.CombinedOutput()
 	if err != nil || "sha256:"+string(out[:64]) != x.Bundle().Reader.Digest().String() {

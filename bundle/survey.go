@@ -18,8 +18,8 @@ import (
 type Contents struct {
 	Size      int64    // bytes of all its blobs, as transferred by registries
 	Platforms []string // the item's platforms in the bundle, sorted; none for an item without a platform
-	// File is the digest of the bytes of a file, chart or document: what sha256sum prints of them. "" for other items, and for a file in
-	// several layers.
+	// File is the digest of the bytes of a file, chart or document: what sha256sum prints of them. "" for other
+	// items, and for a file in several layers.
 	File digest.Digest
 }
 
@@ -60,7 +60,8 @@ func (c *Catalog) survey(ctx context.Context, known map[document][]child) ([]Con
 // file returns the digest of the only layer of an item's manifest, or "".
 func (w *walk) file(it Item) digest.Digest {
 	root, err := format.ParseDigest(it.Descriptor.Digest)
-	if it.Kind == KindImage || it.Kind == KindReferrer || err != nil || classOf(it.Descriptor.MediaType) != classManifest {
+	if it.Kind == KindImage || it.Kind == KindReferrer || err != nil ||
+		classOf(it.Descriptor.MediaType) != classManifest {
 		return ""
 	}
 	n := w.nodes[root]
@@ -220,7 +221,8 @@ func (f *frameReader) read(ctx context.Context, b format.Blob) ([]byte, error) {
 	}
 	data := f.content[b.At:][:b.Size]
 	if format.Sum(sha256.Sum256(data)) != b.Sum {
-		return nil, &DamageError{Blob: b.Sum.Digest(), Offset: f.frames[b.Frame].Off, Reason: "content has another digest"}
+		return nil, &DamageError{Blob: b.Sum.Digest(), Offset: f.frames[b.Frame].Off,
+			Reason: "content has another digest"}
 	}
 	return data, nil
 }

@@ -22,7 +22,8 @@ func TestSurveyOfAManifestInSeveralFrames(t *testing.T) {
 	}
 	config := put(t, c, []byte("{}"))
 	config.MediaType = MediaTypeEmpty
-	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Config: config, Annotations: map[string]string{"long": strings.Repeat("text ", 300_000)}}
+	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Config: config,
+		Annotations: map[string]string{"long": strings.Repeat("text ", 300_000)}}
 	m.SchemaVersion = 2
 	data, err := json.Marshal(m)
 	if err != nil {
@@ -31,7 +32,9 @@ func TestSurveyOfAManifestInSeveralFrames(t *testing.T) {
 	d := put(t, c, data)
 	d.MediaType = m.MediaType
 	var b bytes.Buffer
-	if _, err := Write(t.Context(), &b, c, Index{Name: "large", Version: "1", Items: []Item{{Kind: KindImage, Ref: "docker.io/library/large:1", Descriptor: d}}}, WriteOptions{}); err != nil {
+	if _, err := Write(t.Context(), &b, c, Index{Name: "large", Version: "1",
+		Items: []Item{{Kind: KindImage, Ref: "docker.io/library/large:1", Descriptor: d}}},
+		WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	const small = 1 << 20 // as many digits as the writer's own size, so that the directory stays as long

@@ -20,9 +20,11 @@ func TestSurvey(t *testing.T) {
 	b := bundletest.NewBuilder(t)
 	b.Image(bundletest.ImageRef, bundletest.RandomImage(t, 1, 2, 3000))
 	b.ImageIndex(bundletest.MultiRef, bundletest.MultiImage(t, 2))
-	b.ImageIndex("docker.io/library/sparse:1", bundletest.MultiImage(t, 3), func(d v1.Descriptor) bool { return d.Platform.Architecture == "arm64" })
+	b.ImageIndex("docker.io/library/sparse:1", bundletest.MultiImage(t, 3),
+		func(d v1.Descriptor) bool { return d.Platform.Architecture == "arm64" })
 	inner := b.Index.Items[1].Descriptor
-	outer := b.Bytes(fmt.Appendf(nil, `{"schemaVersion":2,"manifests":[{"mediaType":%q,"digest":%q,"size":%d}]}`, inner.MediaType, inner.Digest, inner.Size))
+	outer := b.Bytes(fmt.Appendf(nil, `{"schemaVersion":2,"manifests":[{"mediaType":%q,"digest":%q,"size":%d}]}`,
+		inner.MediaType, inner.Digest, inner.Size))
 	outer.MediaType = ocispec.MediaTypeImageIndex
 	b.Item(bundle.Item{Kind: bundle.KindImage, Ref: "docker.io/library/nested:1", Descriptor: outer})
 	b.File("local/f", "f", nil, []byte("content"))
@@ -32,7 +34,8 @@ func TestSurvey(t *testing.T) {
 		t.Fatal(err)
 	}
 	both := []string{"linux/amd64", "linux/arm64"}
-	platforms := map[string][]string{bundletest.MultiRef: both, "docker.io/library/sparse:1": {"linux/arm64"}, "docker.io/library/nested:1": both}
+	platforms := map[string][]string{bundletest.MultiRef: both, "docker.io/library/sparse:1": {"linux/arm64"},
+		"docker.io/library/nested:1": both}
 	for i, it := range r.Index().Items {
 		alone := *b
 		alone.Index.Items = []bundle.Item{it}

@@ -9,8 +9,8 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
-// Uses returns the digests of the given roots and of everything below them, as far as the cache in dir holds the manifests
-// at any level. GC keeps the pins of a lock this way.
+// Uses returns the digests of the given roots and of everything below them, as far as the cache in dir holds the
+// manifests at any level. GC keeps the pins of a lock this way.
 func Uses(ctx context.Context, dir cache.Dir, roots []digest.Digest) (map[digest.Digest]bool, error) {
 	copies, err := dir.Copies()
 	if err != nil {
@@ -38,8 +38,8 @@ func Uses(ctx context.Context, dir cache.Dir, roots []digest.Digest) (map[digest
 	return used, ctx.Err()
 }
 
-// cachedChildren returns the references of a manifest or index; none if the cache lacks the blob or the blob is something
-// else.
+// cachedChildren returns the references of a manifest or index; none if the cache lacks the blob or the blob is
+// something else.
 func cachedChildren(ctx context.Context, copies cache.Copies, s format.Sum) []child {
 	for data := range copies.Of(ctx, s, MaxManifest) {
 		if children, err := parseChildren(data, classIndex); err == nil && len(children) > 0 {

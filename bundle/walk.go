@@ -18,8 +18,9 @@ const MaxManifest = 4 << 20
 // Bounds on the graph below the items. They are far above any real bundle, and keep a hostile one from exhausting
 // memory or time.
 const (
-	maxDepth     = 8       // indexes in indexes
-	maxValues    = 1 << 18 // values in one manifest, some 100 bytes of memory each; 4 MiB of descriptors have half as many
+	maxDepth = 8 // indexes in indexes
+	// values in one manifest, some 100 bytes of memory each; 4 MiB of descriptors have half as many
+	maxValues    = 1 << 18
 	maxChildren  = 1 << 20 // references in all manifests together
 	maxVisits    = 1 << 24 // references followed, counted once per item
 	dockerList   = "application/vnd.docker.distribution.manifest.list.v2+json"
@@ -56,7 +57,8 @@ func IsManifest(mediaType string) bool { return classOf(mediaType) == classManif
 func withdrawn(mediaType string) bool {
 	switch mediaType {
 	case "application/vnd.oci.artifact.manifest.v1+json",
-		"application/vnd.docker.distribution.manifest.v1+json", "application/vnd.docker.distribution.manifest.v1+prettyjws":
+		"application/vnd.docker.distribution.manifest.v1+json",
+		"application/vnd.docker.distribution.manifest.v1+prettyjws":
 		return true
 	}
 	return false
@@ -171,7 +173,8 @@ func (w *walk) item(ctx context.Context, it Item, number int) error {
 	}
 	for s, found := range absent {
 		if !found {
-			if err := w.report(s, it, fmt.Errorf("%s says that %s is absent, but none of its indexes refers to that", it, s.Digest())); err != nil {
+			if err := w.report(s, it, fmt.Errorf("%s says that %s is absent, but none of its indexes refers to that",
+				it, s.Digest())); err != nil {
 				return err
 			}
 		}
@@ -215,10 +218,13 @@ func (w *walk) reach(ctx context.Context, it Item, s step, number int) (*node, e
 		return nil, w.report(s.sum, it, &MissingError{Digest: s.sum.Digest(), Item: it.String()})
 	}
 	if n.size != s.size {
-		return nil, w.report(s.sum, it, fmt.Errorf("blob %s has %d bytes; %s refers to it with %d", s.sum.Digest(), n.size, it, s.size))
+		return nil, w.report(s.sum, it, fmt.Errorf("blob %s has %d bytes; %s refers to it with %d", s.sum.Digest(),
+			n.size, it, s.size))
 	}
 	if s.withdrawn {
-		return nil, w.report(s.sum, it, fmt.Errorf("manifest %s of %s has a withdrawn media type, so that its blobs are not in the bundle", s.sum.Digest(), it))
+		return nil, w.report(s.sum, it,
+			fmt.Errorf("manifest %s of %s has a withdrawn media type, so that its blobs are not in the bundle",
+				s.sum.Digest(), it))
 	}
 	if s.class > classManifest {
 		return nil, nil

@@ -32,7 +32,8 @@ type WriteOptions struct {
 	PartSize int64
 	// Recipients, if any, make the output an age file around the bundle, encrypted to each of them.
 	Recipients []age.Recipient
-	// Want, if not "", is the sha256 that the bundle's own bytes must have. If they have another, writing fails at its end.
+	// Want, if not "", is the sha256 that the bundle's own bytes must have. If they have another, writing fails at
+	// its end.
 	Want digest.Digest
 	// Progress, if not nil, receives the bytes of the bundle written so far, and their maximal total.
 	Progress func(done, total int64)
@@ -116,12 +117,13 @@ func sweepTemps(path string) error {
 	})
 }
 
-// describe adds the bundle's largest size to an error about a full disk. Content that is not in the cache may compress, so that less
-// may do.
+// describe adds the bundle's largest size to an error about a full disk. Content that is not in the cache may
+// compress, so that less may do.
 func describe(ctx context.Context, path string, src Source, x Index, err error) error {
 	if disk.IsFull(err) {
 		if need, sizeErr := Estimate(context.WithoutCancel(ctx), src, x); sizeErr == nil {
-			return fmt.Errorf("write bundle %s: the disk is full; the bundle takes at most %d MiB there: %w", path, need>>20+1, err)
+			return fmt.Errorf("write bundle %s: the disk is full; the bundle takes at most %d MiB there: %w", path,
+				need>>20+1, err)
 		}
 	}
 	if errors.Is(err, syscall.EFBIG) {
@@ -204,7 +206,8 @@ func newPlan(ctx context.Context, src Source, x Index) (*plan, error) {
 
 // addDirectory builds the directory of the layout's blobs, whose positions are known.
 func (p *plan) addDirectory(enc *format.Encoder) (err error) {
-	byDigest := slices.SortedFunc(slices.Values(p.layout.Blobs), func(a, b format.Blob) int { return format.CompareSums(a.Sum, b.Sum) })
+	byDigest := slices.SortedFunc(slices.Values(p.layout.Blobs),
+		func(a, b format.Blob) int { return format.CompareSums(a.Sum, b.Sum) })
 	d := format.Directory{Encoder: enc.ID, FrameSize: enc.FrameSize, Blobs: byDigest}
 	p.directory, err = d.Marshal()
 	p.layout.DirectorySize = int64(len(p.directory))
@@ -344,7 +347,8 @@ func (w *bundleWriter) skip(n int64) error {
 func (w *bundleWriter) frame(content []byte) error {
 	frame := w.src.Encoding().AppendFrame(nil, content)
 	sum := binary.LittleEndian.Uint32(frame[len(frame)-4:])
-	w.entries = format.AppendEntry(w.entries, format.FrameInfo{Len: uint32(len(frame)), Size: uint32(len(content)), Checksum: sum})
+	w.entries = format.AppendEntry(w.entries, format.FrameInfo{Len: uint32(len(frame)), Size: uint32(len(content)),
+		Checksum: sum})
 	_, err := w.Write(frame)
 	return err
 }
@@ -373,7 +377,8 @@ func (w *bundleWriter) blob(ctx context.Context, b format.Blob) (err error) {
 }
 
 func (w *bundleWriter) glueFrame(ctx context.Context, s format.Segment) (err error) {
-	w.glue, err = w.appendGlue(w.glue[:0], s, func(d format.Sum) ([]byte, error) { return w.src.ReadBlob(ctx, d.Digest(), format.SmallBlob) })
+	w.glue, err = w.appendGlue(w.glue[:0], s,
+		func(d format.Sum) ([]byte, error) { return w.src.ReadBlob(ctx, d.Digest(), format.SmallBlob) })
 	if err != nil {
 		return err
 	}

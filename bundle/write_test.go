@@ -64,15 +64,18 @@ func large(t testing.TB) *bundletest.Builder {
 func fill(t testing.TB, b *bundletest.Builder) {
 	t.Helper()
 	const frame = 4 << 20
-	for i, n := range []int{0, 1, 511, 512, 513, 64<<10 - 1, 64 << 10, 64<<10 + 1, 100_000, frame - 1, frame, frame + 1, 2*frame + 77} {
+	for i, n := range []int{0, 1, 511, 512, 513, 64<<10 - 1, 64 << 10, 64<<10 + 1, 100_000, frame - 1, frame, frame + 1,
+		2*frame + 77} {
 		b.File(fmt.Sprintf("https://files.example/random/%d", n), "r", nil, bundletest.Random(int64(i), n))
 		b.File(fmt.Sprintf("https://files.example/text/%d", n), "t", nil, bundletest.Text(int64(i), n))
 	}
 	for i := range 30 {
-		b.File(fmt.Sprintf("https://files.example/small/%d", i), "s", nil, bundletest.Random(int64(100+i), 9000*(i%7)+i))
+		b.File(fmt.Sprintf("https://files.example/small/%d", i), "s", nil,
+			bundletest.Random(int64(100+i), 9000*(i%7)+i))
 	}
 	b.Image(bundletest.ImageRef, bundletest.RandomImage(t, 7, 2, 300_000))
-	b.ImageIndex(bundletest.MultiRef, bundletest.MultiImage(t, 9), func(d v1.Descriptor) bool { return d.Platform.Architecture == "arm64" })
+	b.ImageIndex(bundletest.MultiRef, bundletest.MultiImage(t, 9),
+		func(d v1.Descriptor) bool { return d.Platform.Architecture == "arm64" })
 }
 
 // untar decompresses the whole file and returns the tar's content, which is what any other tool sees.
@@ -113,7 +116,8 @@ func TestWriteIsATarOfTheLayout(t *testing.T) {
 	t.Parallel()
 	b := large(t).Bundle()
 	names, content := untar(t, b.Path)
-	if got := []string{names[0], names[1], names[len(names)-1]}; !slices.Equal(got, []string{"oci-layout", "index.json", "kkbundle.json"}) {
+	if got := []string{names[0], names[1], names[len(names)-1]}; !slices.Equal(got,
+		[]string{"oci-layout", "index.json", "kkbundle.json"}) {
 		t.Errorf("entries %v", got)
 	}
 	blobs := b.Reader.Blobs()
@@ -214,7 +218,8 @@ func TestWriteNamesAllThatIsMissing(t *testing.T) {
 	if !errors.As(err, &missing) {
 		t.Fatalf("got %v, want a MissingError", err)
 	}
-	for _, want := range []string{string(digest.FromString("content a")), string(digest.FromString("content b")), "https://files.example/b"} {
+	for _, want := range []string{string(digest.FromString("content a")), string(digest.FromString("content b")),
+		"https://files.example/b"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}
@@ -243,7 +248,8 @@ func TestWriteRefuses(t *testing.T) {
 		{"absent but not a child", ocispec.MediaTypeImageIndex, plain, []digest.Digest{empty.Digest}, "is absent, but"},
 	} {
 		tt.d.MediaType = tt.mediaType
-		x := bundle.Index{Items: []bundle.Item{{Kind: bundle.KindImage, Ref: "docker.io/library/a:1", Descriptor: tt.d, Absent: tt.absent}}}
+		x := bundle.Index{Items: []bundle.Item{{Kind: bundle.KindImage, Ref: "docker.io/library/a:1", Descriptor: tt.d,
+			Absent: tt.absent}}}
 		_, err := bundle.Write(t.Context(), io.Discard, b.Cache, x, bundle.WriteOptions{})
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
@@ -286,7 +292,8 @@ func TestABundleWithOtherBytesThanWantedIsNotNamed(t *testing.T) {
 	t.Parallel()
 	b := large(t)
 	path := filepath.Join(t.TempDir(), "b.kkb")
-	if _, err := bundle.Create(t.Context(), path, b.Cache, b.Index, bundle.WriteOptions{Want: digest.FromString("another")}); err == nil {
+	if _, err := bundle.Create(t.Context(), path, b.Cache, b.Index,
+		bundle.WriteOptions{Want: digest.FromString("another")}); err == nil {
 		t.Error("no error")
 	}
 	if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) > 0 {
@@ -299,7 +306,8 @@ func TestABundleWithOtherBytesThanWantedIsNotNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bundle.Create(t.Context(), path, b.Cache, b.Index, bundle.WriteOptions{Want: digest.FromBytes(data)}); err != nil {
+	if _, err := bundle.Create(t.Context(), path, b.Cache, b.Index,
+		bundle.WriteOptions{Want: digest.FromBytes(data)}); err != nil {
 		t.Errorf("the wanted bytes: %v", err)
 	}
 }
@@ -312,7 +320,8 @@ func TestWriteDiskFull(t *testing.T) {
 	}
 	defer full.Close()
 	b := large(t)
-	if _, err := bundle.Write(t.Context(), full, b.Cache, b.Index, bundle.WriteOptions{}); !errors.Is(err, syscall.ENOSPC) {
+	if _, err := bundle.Write(t.Context(), full, b.Cache, b.Index, bundle.WriteOptions{}); !errors.Is(err,
+		syscall.ENOSPC) {
 		t.Errorf("got %v, want ENOSPC", err)
 	}
 }
@@ -325,12 +334,13 @@ func TestEstimateIsTheMost(t *testing.T) {
 		t.Fatal(err)
 	}
 	var last, total int64
-	s, err := bundle.Create(t.Context(), filepath.Join(t.TempDir(), "x.kkb"), b.Cache, b.Index, bundle.WriteOptions{Progress: func(done, of int64) {
-		if done < last {
-			t.Errorf("progress went from %d to %d", last, done)
-		}
-		last, total = done, of
-	}})
+	s, err := bundle.Create(t.Context(), filepath.Join(t.TempDir(), "x.kkb"), b.Cache, b.Index,
+		bundle.WriteOptions{Progress: func(done, of int64) {
+			if done < last {
+				t.Errorf("progress went from %d to %d", last, done)
+			}
+			last, total = done, of
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -349,7 +359,8 @@ func TestOtherToolsReadTheLayout(t *testing.T) {
 	}
 	b := bundletest.New(t)
 	dir := t.TempDir()
-	if out, err := exec.CommandContext(t.Context(), "sh", "-c", `zstd -dcq "$1" | tar -x -C "$2"`, "sh", b.Path, dir).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "sh", "-c", `zstd -dcq "$1" | tar -x -C "$2"`, "sh", b.Path,
+		dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	bundletest.CheckLayout(t, dir, b.Reader.Index())
@@ -364,7 +375,8 @@ func TestPythonReader(t *testing.T) {
 		}
 	}
 	run := func(args ...string) (string, error) {
-		out, err := exec.CommandContext(t.Context(), "python3", append([]string{"../testdata/reader/kkb.py"}, args...)...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "python3", append([]string{"../testdata/reader/kkb.py"},
+			args...)...).CombinedOutput()
 		return string(out), err
 	}
 	builder := large(t)
@@ -373,7 +385,8 @@ func TestPythonReader(t *testing.T) {
 		t.Errorf("verify: %v: %s", err, out)
 	}
 	parts := filepath.Join(t.TempDir(), "x.kkb")
-	if _, err := bundle.Create(t.Context(), parts, builder.Cache, builder.Index, bundle.WriteOptions{PartSize: 5_000_000}); err != nil {
+	if _, err := bundle.Create(t.Context(), parts, builder.Cache, builder.Index,
+		bundle.WriteOptions{PartSize: 5_000_000}); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := run("verify", parts+".parts.json"); err != nil || !strings.HasPrefix(out, "good: ") {

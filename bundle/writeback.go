@@ -8,7 +8,8 @@ import (
 // writeBackStep is how many bytes of a file the kernel is given to write at a time.
 const writeBackStep = 16 << 20
 
-// A steadyFile is written from its start to its end, and to the disk meanwhile, so that Sync at the end waits for little.
+// A steadyFile is written from its start to its end, and to the disk meanwhile, so that Sync at the end waits for
+// little.
 type steadyFile struct {
 	*os.File
 	at, begun int64

@@ -26,19 +26,21 @@ import (
 	"github.com/kkbundle/kkbundle/charts/sandbox"
 )
 
-// Charts are rendered for a cluster in a sandbox process, as a build renders them: a template can loop or allocate without an end. Helm's
-// actions render within the process that calls them, so they are given a chart whose templates are the rendered texts.
+// Charts are rendered for a cluster in a sandbox process, as a build renders them: a template can loop or allocate
+// without an end. Helm's actions render within the process that calls them, so they are given a chart whose templates
+// are the rendered texts.
 
 const (
 	renderTask = "render-chart"
 	renderTime = time.Minute
 )
 
-// MaxRendered is the most bytes of a chart's rendered files, for a build and for a cluster; the largest charts have a few MiB.
+// MaxRendered is the most bytes of a chart's rendered files, for a build and for a cluster; the largest charts have a
+// few MiB.
 const MaxRendered = 64 << 20
 
-// Tasks returns the work that this package gives to sandbox processes. Main of a program that installs charts gives it to them: see
-// package sandbox.
+// Tasks returns the work that this package gives to sandbox processes. Main of a program that installs charts gives
+// it to them: see package sandbox.
 func Tasks() sandbox.Tasks { return sandbox.Tasks{renderTask: renderWork} }
 
 // A renderRequest is the rendering of the chart whose archive follows.
@@ -85,7 +87,8 @@ func renderWork(w sandbox.Work) (any, error) {
 }
 
 // renderFiles has a sandbox process render a chart. Its lookups are answered by the cluster.
-func (s state) renderFiles(ctx context.Context, c *Chart, values map[string]any, how chartutil.ReleaseOptions, caps *chartutil.Capabilities) (map[string]string, error) {
+func (s state) renderFiles(ctx context.Context, c *Chart, values map[string]any, how chartutil.ReleaseOptions,
+	caps *chartutil.Capabilities) (map[string]string, error) {
 	config, err := s.cfg.RESTClientGetter.ToRESTConfig()
 	if err != nil {
 		return nil, err
@@ -119,24 +122,26 @@ func (s state) renderFiles(ctx context.Context, c *Chart, values map[string]any,
 	return files, json.Unmarshal(reply.Answer, &files)
 }
 
-// rendered returns a chart that Helm renders into files: each of its templates is a text. It has the definitions of c and of its
-// subcharts. c has the dependencies that values enable.
+// rendered returns a chart that Helm renders into files: each of its templates is a text. It has the definitions of c
+// and of its subcharts. c has the dependencies that values enable.
 func rendered(c *chart.Chart, files map[string]string) *chart.Chart {
 	metadata := *c.Metadata
 	metadata.Dependencies = nil
 	flat := &chart.Chart{Metadata: &metadata}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		text := strings.ReplaceAll(files[name], "{{", `{{"{{"}}`)
-		flat.Templates = append(flat.Templates, &chart.File{Name: strings.TrimPrefix(name, c.ChartFullPath()+"/"), Data: []byte(text)})
+		flat.Templates = append(flat.Templates, &chart.File{Name: strings.TrimPrefix(name, c.ChartFullPath()+"/"),
+			Data: []byte(text)})
 	}
 	for i, crd := range c.CRDObjects() {
-		flat.Files = append(flat.Files, &chart.File{Name: fmt.Sprintf("crds/%04d-%s", i, path.Base(crd.Filename)), Data: crd.File.Data})
+		flat.Files = append(flat.Files, &chart.File{Name: fmt.Sprintf("crds/%04d-%s", i, path.Base(crd.Filename)),
+			Data: crd.File.Data})
 	}
 	return flat
 }
 
-// encodeValues encodes values as JSON in which a number with a point or an exponent is a float64: Helm prints 1e+06 for one, and 1000000
-// for an int64.
+// encodeValues encodes values as JSON in which a number with a point or an exponent is a float64: Helm prints 1e+06
+// for one, and 1000000 for an int64.
 func encodeValues(values map[string]any) (json.RawMessage, error) {
 	return json.Marshal(withPoints(values))
 }
@@ -228,7 +233,8 @@ func (c askingClient) Namespace(name string) dynamic.ResourceInterface {
 }
 
 // Get returns an object.
-func (c askingClient) Get(_ context.Context, name string, _ metav1.GetOptions, _ ...string) (*unstructured.Unstructured, error) {
+func (c askingClient) Get(_ context.Context, name string, _ metav1.GetOptions,
+	_ ...string) (*unstructured.Unstructured, error) {
 	c.about.Name = name
 	object, err := c.content()
 	return &unstructured.Unstructured{Object: object}, err

@@ -84,7 +84,8 @@ func loaded(t *testing.T, files map[string]string) *Chart {
 // TestReleasesAreHelms: a release that is rendered in a sandbox process is the one that Helm makes of the chart itself.
 func TestReleasesAreHelms(t *testing.T) {
 	t.Parallel()
-	values := map[string]any{"whole": int64(1000000), "nothing": nil, "number": 2000000.0, "list": []any{1.5, int64(2), "x"}}
+	values := map[string]any{"whole": int64(1000000), "nothing": nil, "number": 2000000.0,
+		"list": []any{1.5, int64(2), "x"}}
 	install := action.NewInstall(answering(t))
 	install.ReleaseName, install.Namespace, install.Labels = "r", "a", map[string]string{MarkLabel: "m.1"}
 	want, err := install.RunWithContext(t.Context(), loaded(t, difficult()).helm, copyValues(values))
@@ -92,12 +93,14 @@ func TestReleasesAreHelms(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := answering(t)
-	got, err := state{cfg: cfg, mark: "m"}.apply(t.Context(), loaded(t, difficult()), InstallOptions{Release: "r", Namespace: "a", Values: values})
+	got, err := state{cfg: cfg, mark: "m"}.apply(t.Context(), loaded(t, difficult()),
+		InstallOptions{Release: "r", Namespace: "a", Values: values})
 	if err != nil {
 		t.Fatal(err)
 	}
 	compareReleases(t, want, got)
-	if !strings.Contains(got.Manifest, "found: '{{ found }} 7'") || !strings.Contains(got.Manifest, "int: '1000000'") || strings.Contains(got.Manifest, "name: never") {
+	if !strings.Contains(got.Manifest, "found: '{{ found }} 7'") || !strings.Contains(got.Manifest, "int: '1000000'") ||
+		strings.Contains(got.Manifest, "name: never") {
 		t.Errorf("rendered %s", got.Manifest)
 	}
 	stored, err := cfg.Releases.Last("r")
@@ -111,7 +114,8 @@ func TestReleasesAreHelms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err = state{cfg: install2(t, got), last: got, mark: "m"}.apply(t.Context(), loaded(t, difficult()), InstallOptions{Release: "r", Namespace: "a", Values: values})
+	got, err = state{cfg: install2(t, got), last: got, mark: "m"}.apply(t.Context(), loaded(t, difficult()),
+		InstallOptions{Release: "r", Namespace: "a", Values: values})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,8 +135,11 @@ func install2(t *testing.T, r *release.Release) *action.Configuration {
 func compareReleases(t *testing.T, want, got *release.Release) {
 	t.Helper()
 	for name, pair := range map[string][2]any{
-		"manifest": {want.Manifest, got.Manifest}, "hooks": {len(want.Hooks), len(got.Hooks)}, "notes": {want.Info.Notes, got.Info.Notes}, "chart": {want.Chart, got.Chart}, "config": {want.Config, got.Config},
-		"labels": {want.Labels, got.Labels}, "version": {want.Version, got.Version}, "status": {want.Info.Status, got.Info.Status},
+		"manifest": {want.Manifest, got.Manifest}, "hooks": {len(want.Hooks), len(got.Hooks)},
+		"notes": {want.Info.Notes, got.Info.Notes}, "chart": {want.Chart, got.Chart},
+		"config": {want.Config, got.Config},
+		"labels": {want.Labels, got.Labels}, "version": {want.Version, got.Version},
+		"status": {want.Info.Status, got.Info.Status},
 	} {
 		a, _ := json.Marshal(pair[0])
 		b, _ := json.Marshal(pair[1])
@@ -142,7 +149,8 @@ func compareReleases(t *testing.T, want, got *release.Release) {
 	}
 }
 
-// TestHostileTemplatesAtInstall: templates without an end stop neither deploy nor install, whether they are previewed or installed.
+// TestHostileTemplatesAtInstall: templates without an end stop neither deploy nor install, whether they are previewed
+// or installed.
 func TestHostileTemplatesAtInstall(t *testing.T) {
 	t.Parallel()
 	for template, want := range map[string]string{
@@ -150,13 +158,15 @@ func TestHostileTemplatesAtInstall(t *testing.T) {
 		`{{ range $i := until 100 }}{{ repeat 1000000 "x" }}{{ end }}`:                      "chart is larger than allowed",
 		`{{ .Files.Get "/etc/passwd" }}{{ getHostByName "localhost" }}{{ fail "no file" }}`: "no file",
 	} {
-		files := map[string]string{"Chart.yaml": "apiVersion: v2\nname: web\nversion: 1.0.0\n", "templates/a.yaml": template}
+		files := map[string]string{"Chart.yaml": "apiVersion: v2\nname: web\nversion: 1.0.0\n",
+			"templates/a.yaml": template}
 		s := state{cfg: answering(t)}
 		o := InstallOptions{Release: "r", Namespace: "a"}
 		if _, err := s.apply(t.Context(), loaded(t, files), o); err == nil || !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("installed: %v, want %s", err, want)
 		}
-		if _, _, err := s.render(t.Context(), loaded(t, files), o, nil); err == nil || !strings.Contains(fmt.Sprint(err), want) {
+		if _, _, err := s.render(t.Context(), loaded(t, files), o, nil); err == nil ||
+			!strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("previewed: %v, want %s", err, want)
 		}
 	}

@@ -18,16 +18,18 @@ func TestArchiveBytes(t *testing.T) {
 	random := make([]byte, 200_000)
 	_, _ = rand.NewChaCha8([32]byte{9}).Read(random)
 	for n, want := range map[int]digest.Digest{
-		0:                    "sha256:78ba4107f2836141712cea255f8e36aee7f3f02b431b6bc4e413fc4d22f93bbc",
-		1000:                 "sha256:3cf6e5e1e3a00effd45d72c42677c026b5151d68be4801e468b5c2152ede8f67",
-		storedBlock - 2048:   "sha256:6fd2247aae60983797cbc04e6cb5d037e52e4c74ea42a183802fdfe2c6e7ace8", // with tar's headers and end, near one block
+		0:    "sha256:78ba4107f2836141712cea255f8e36aee7f3f02b431b6bc4e413fc4d22f93bbc",
+		1000: "sha256:3cf6e5e1e3a00effd45d72c42677c026b5151d68be4801e468b5c2152ede8f67",
+		// with tar's headers and end, near one block
+		storedBlock - 2048:   "sha256:6fd2247aae60983797cbc04e6cb5d037e52e4c74ea42a183802fdfe2c6e7ace8",
 		storedBlock:          "sha256:c0bb990bb2c9167eb04462fab9282564ffbf162c70b99385ec9ce6a53a28523a",
 		2*storedBlock - 2048: "sha256:9502d496e8663c6c75148337af0c795f6baa152067ad73f33d6fe6649c40a6d2",
 		len(random):          "sha256:0f03ccf0a41657ec01635ec8feed88e821672140ba0fc49164c119c3b4bc54ae",
 	} {
 		c := &Chart{helm: &chart.Chart{
 			Metadata: &chart.Metadata{Name: "demo", Version: "1.0.0"},
-			Raw:      []*chart.File{{Name: "values.yaml", Data: random[:n]}, {Name: "Chart.yaml", Data: []byte("name: demo\nversion: 1.0.0\n")}},
+			Raw: []*chart.File{{Name: "values.yaml", Data: random[:n]},
+				{Name: "Chart.yaml", Data: []byte("name: demo\nversion: 1.0.0\n")}},
 		}}
 		var b bytes.Buffer
 		if err := c.Archive(&b); err != nil {

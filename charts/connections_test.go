@@ -14,8 +14,8 @@ import (
 	"helm.sh/helm/v3/pkg/chart"
 )
 
-// TestConnectionsEndWithTheCall asks a server that knows no release, over connections that are counted: one is enough for all of a
-// call's clients, and none is left after it.
+// TestConnectionsEndWithTheCall asks a server that knows no release, over connections that are counted: one is enough
+// for all of a call's clients, and none is left after it.
 func TestConnectionsEndWithTheCall(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -29,7 +29,8 @@ func TestConnectionsEndWithTheCall(t *testing.T) {
 	server.EnableHTTP2 = true // as API servers have it
 	server.StartTLS()
 	defer server.Close()
-	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
+		Bytes: server.Certificate().Raw}))
 	kubeconfig := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}],
 		clusters: [{name: a, cluster: {server: %q, certificate-authority-data: %s}}], users: [{name: a, user: {token: secret}}]}`, server.URL, ca)
 	var mu sync.Mutex
@@ -46,7 +47,8 @@ func TestConnectionsEndWithTheCall(t *testing.T) {
 	}
 	c := &Chart{helm: &chart.Chart{Metadata: &chart.Metadata{Name: "demo", Version: "1"}}}
 	for round := 1; round <= 3; round++ {
-		there, err := Installed(t.Context(), c, InstallOptions{Kubeconfig: []byte(kubeconfig), Namespace: "a", Release: "b", Dial: dial})
+		there, err := Installed(t.Context(), c, InstallOptions{Kubeconfig: []byte(kubeconfig), Namespace: "a",
+			Release: "b", Dial: dial})
 		if there || err != nil {
 			t.Fatal(there, err)
 		}

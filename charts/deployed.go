@@ -11,8 +11,8 @@ import (
 	"helm.sh/helm/v3/pkg/storage/driver"
 )
 
-// DeployedVersion returns the version of a release's deployed chart, "" if there is none. It reads only the kubeconfig, the
-// namespace and the name of the release from o.
+// DeployedVersion returns the version of a release's deployed chart, "" if there is none. It reads only the
+// kubeconfig, the namespace and the name of the release from o.
 func DeployedVersion(ctx context.Context, o InstallOptions) (string, error) {
 	o, end := ofOneCall(o)
 	defer end()

@@ -41,7 +41,8 @@ func (s state) everywhere(ctx context.Context, o InstallOptions, rel *release.Re
 // during an update: one, unless the chart overrides it (https://github.com/helm/helm/blob/v3.19.2/pkg/kube/ready.go,
 // daemonSetReady).
 func isEverywhere(ctx context.Context, client kubernetes.Interface, o InstallOptions, rel *release.Release) error {
-	all := slices.DeleteFunc(workloads(rel.Manifest, o.Namespace), func(w workload) bool { return w.kind != "DaemonSet" })
+	all := slices.DeleteFunc(workloads(rel.Manifest, o.Namespace),
+		func(w workload) bool { return w.kind != "DaemonSet" })
 	if len(all) == 0 {
 		return nil
 	}
@@ -60,7 +61,8 @@ func isEverywhere(ctx context.Context, client kubernetes.Interface, o InstallOpt
 		if err != nil {
 			return err
 		}
-		if status := set.Status; status.ObservedGeneration < set.Generation || status.CurrentNumberScheduled < status.DesiredNumberScheduled {
+		if status := set.Status; status.ObservedGeneration < set.Generation ||
+			status.CurrentNumberScheduled < status.DesiredNumberScheduled {
 			return fmt.Errorf("DaemonSet %s/%s has no pods yet on %d of %d nodes", w.namespace, w.name,
 				status.DesiredNumberScheduled-status.CurrentNumberScheduled, status.DesiredNumberScheduled)
 		}
@@ -83,7 +85,8 @@ func isEverywhere(ctx context.Context, client kubernetes.Interface, o InstallOpt
 	if len(lacking) > named {
 		more = fmt.Sprintf(" and %d more", len(lacking)-named)
 	}
-	return fmt.Errorf("not ready, but required on every node: %s%s", strings.Join(lacking[:min(named, len(lacking))], ", "), more)
+	return fmt.Errorf("not ready, but required on every node: %s%s", strings.Join(lacking[:min(named, len(lacking))],
+		", "), more)
 }
 
 // answers reports whether a node's kubelet posts its status. Without a pod network a node is not ready; a lost node is

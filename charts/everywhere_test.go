@@ -36,21 +36,26 @@ spec: {selector: {matchLabels: {app: operator}}}
 		want     string
 	}{
 		"all are ready": {
-			nodes: map[string]corev1.ConditionStatus{"n1": "True", "n2": "False"}, ready: map[string]bool{"n1": true, "n2": true},
+			nodes: map[string]corev1.ConditionStatus{"n1": "True", "n2": "False"},
+			ready: map[string]bool{"n1": true, "n2": true},
 		},
 		"one of two is not, which Helm takes for ready": {
-			nodes: map[string]corev1.ConditionStatus{"n1": "True", "n2": "False"}, ready: map[string]bool{"n1": true, "n2": false},
-			want: "not ready, but required on every node: kube-flannel/flannel-n2 on n2",
+			nodes: map[string]corev1.ConditionStatus{"n1": "True", "n2": "False"},
+			ready: map[string]bool{"n1": true, "n2": false},
+			want:  "not ready, but required on every node: kube-flannel/flannel-n2 on n2",
 		},
 		"that of a node that is lost is not waited for": {
-			nodes: map[string]corev1.ConditionStatus{"n1": "True", "n2": "Unknown"}, ready: map[string]bool{"n1": true, "n2": false},
+			nodes: map[string]corev1.ConditionStatus{"n1": "True", "n2": "Unknown"},
+			ready: map[string]bool{"n1": true, "n2": false},
 		},
 		"nor that of a host where a task failed": {
-			nodes: map[string]corev1.ConditionStatus{"n1": "True", "n2": "False"}, ready: map[string]bool{"n1": true, "n2": false}, leftOut: "n2",
+			nodes: map[string]corev1.ConditionStatus{"n1": "True", "n2": "False"},
+			ready: map[string]bool{"n1": true, "n2": false}, leftOut: "n2",
 		},
 		"a node has none yet": {
-			nodes: map[string]corev1.ConditionStatus{"n1": "True", "n2": "True"}, ready: map[string]bool{"n1": true}, unplaced: 1,
-			want: "DaemonSet kube-flannel/flannel has no pods yet on 1 of 2 nodes",
+			nodes: map[string]corev1.ConditionStatus{"n1": "True", "n2": "True"}, ready: map[string]bool{"n1": true},
+			unplaced: 1,
+			want:     "DaemonSet kube-flannel/flannel has no pods yet on 1 of 2 nodes",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -63,11 +68,14 @@ spec: {selector: {matchLabels: {app: operator}}}
 			}
 			var pods corev1.PodList
 			for node, ready := range c.ready {
-				p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "flannel-" + node, Namespace: "kube-flannel"}, Spec: corev1.PodSpec{NodeName: node}}
-				p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: map[bool]corev1.ConditionStatus{true: "True", false: "False"}[ready]}}
+				p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "flannel-" + node, Namespace: "kube-flannel"},
+					Spec: corev1.PodSpec{NodeName: node}}
+				p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady,
+					Status: map[bool]corev1.ConditionStatus{true: "True", false: "False"}[ready]}}
 				pods.Items = append(pods.Items, p)
 			}
-			set := appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: int32(len(c.nodes)), CurrentNumberScheduled: int32(len(c.nodes)) - c.unplaced}}
+			set := appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: int32(len(c.nodes)),
+				CurrentNumberScheduled: int32(len(c.nodes)) - c.unplaced}}
 			api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", "application/json")
 				answers := map[string]any{
@@ -75,7 +83,9 @@ spec: {selector: {matchLabels: {app: operator}}}
 					"/apis/apps/v1/namespaces/kube-flannel/daemonsets/flannel": set,
 					"/api/v1/namespaces/kube-flannel/pods":                     pods,
 				}
-				if answer := answers[r.URL.Path]; answer != nil && (r.URL.Path != "/api/v1/namespaces/kube-flannel/pods" || r.URL.Query().Get("labelSelector") == "app=flannel") {
+				if answer := answers[r.URL.Path]; answer != nil &&
+					(r.URL.Path != "/api/v1/namespaces/kube-flannel/pods" ||
+						r.URL.Query().Get("labelSelector") == "app=flannel") {
 					_ = json.NewEncoder(w).Encode(answer)
 					return
 				}
@@ -86,7 +96,8 @@ spec: {selector: {matchLabels: {app: operator}}}
 			if err != nil {
 				t.Fatal(err)
 			}
-			o := InstallOptions{Namespace: "kube-flannel", Everywhere: func(node string) bool { return node != c.leftOut }}
+			o := InstallOptions{Namespace: "kube-flannel",
+				Everywhere: func(node string) bool { return node != c.leftOut }}
 			err = isEverywhere(t.Context(), client, o, &release.Release{Manifest: manifest})
 			if got := errorText(err); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)

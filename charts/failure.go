@@ -181,7 +181,8 @@ func notReady(ctx context.Context, client kubernetes.Interface, from []workload)
 	var list []string
 	seen := map[string]bool{}
 	for _, w := range from {
-		pods, err := client.CoreV1().Pods(w.namespace).List(ctx, metav1.ListOptions{LabelSelector: w.selector, Limit: maxWorkload})
+		pods, err := client.CoreV1().Pods(w.namespace).List(ctx, metav1.ListOptions{LabelSelector: w.selector,
+			Limit: maxWorkload})
 		if err != nil {
 			continue
 		}
@@ -229,7 +230,8 @@ func workloads(manifest, namespace string) []workload {
 		default:
 			continue
 		}
-		w := workload{object.Kind, object.Metadata.Namespace, object.Metadata.Name, labels.SelectorFromSet(match).String()}
+		w := workload{object.Kind, object.Metadata.Namespace, object.Metadata.Name,
+			labels.SelectorFromSet(match).String()}
 		w.namespace = cmp.Or(w.namespace, namespace)
 		if len(match) > 0 && len(list) < maxWorkload {
 			list = append(list, w)
@@ -249,7 +251,8 @@ func settled(p *corev1.Pod) bool {
 }
 
 func eventsOf(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) []corev1.Event {
-	found, err := client.CoreV1().Events(p.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + p.Name, Limit: maxWorkload})
+	found, err := client.CoreV1().Events(p.Namespace).List(ctx,
+		metav1.ListOptions{FieldSelector: "involvedObject.name=" + p.Name, Limit: maxWorkload})
 	if err != nil {
 		return nil
 	}
@@ -265,7 +268,8 @@ func logOf(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) stri
 		}
 		lines, most := int64(mostLines), int64(mostOfALog)
 		log, err := client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{
-			Container: c.Name, Previous: c.State.Waiting != nil && c.RestartCount > 0, TailLines: &lines, LimitBytes: &most,
+			Container: c.Name, Previous: c.State.Waiting != nil && c.RestartCount > 0, TailLines: &lines,
+			LimitBytes: &most,
 		}).Stream(ctx)
 		if err != nil {
 			return ""
@@ -302,7 +306,8 @@ func whyNot(p *corev1.Pod) string {
 		case c.State.Waiting != nil && c.State.Waiting.Reason != "PodInitializing":
 			return oneLine(c.Name + ": " + c.State.Waiting.Reason + ": " + c.State.Waiting.Message)
 		case c.State.Terminated != nil && c.State.Terminated.ExitCode != 0:
-			return fmt.Sprintf("%s ended with exit code %d: %s", c.Name, c.State.Terminated.ExitCode, oneLine(c.State.Terminated.Reason))
+			return fmt.Sprintf("%s ended with exit code %d: %s", c.Name, c.State.Terminated.ExitCode,
+				oneLine(c.State.Terminated.Reason))
 		}
 	}
 	for _, c := range p.Status.Conditions {

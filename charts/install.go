@@ -28,8 +28,9 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// MarkLabel is the label of a release record with the hash of chart and values, and the revision that it was made for. Its
-// presence shows that this package installed the release. Helm copies it into the revisions that the helm command makes.
+// MarkLabel is the label of a release record with the hash of chart and values, and the revision that it was made
+// for. Its presence shows that this package installed the release. Helm copies it into the revisions that the helm
+// command makes.
 const MarkLabel = "kkbundle.io/content"
 
 // keepRevisions is the number of revisions kept of a release, the default of the helm command.
@@ -117,7 +118,8 @@ type state struct {
 func lookUp(ctx context.Context, c *Chart, o InstallOptions) (state, error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if len(c.unchecked) > 0 {
-		o.Logger.WarnContext(ctx, "values are not checked against schemas that refer to other files or servers", "release", o.Release, "charts", c.unchecked)
+		o.Logger.WarnContext(ctx, "values are not checked against schemas that refer to other files or servers",
+			"release", o.Release, "charts", c.unchecked)
 	}
 	mark, err := contentMark(c.helm, o.Values, o.Rewrite)
 	if err != nil {
@@ -189,7 +191,8 @@ func (s state) apply(ctx context.Context, c *Chart, o InstallOptions) (*release.
 	return upgrade.RunWithContext(ctx, o.Release, flat, values)
 }
 
-// prepare renders the chart as Helm would, and returns a chart of the results for Helm. Its record gets the chart itself.
+// prepare renders the chart as Helm would, and returns a chart of the results for Helm. Its record gets the chart
+// itself.
 func (s state) prepare(ctx context.Context, c *Chart, o InstallOptions) (*chart.Chart, error) {
 	if client, err := s.cfg.RESTClientGetter.ToDiscoveryClient(); err == nil {
 		client.Invalidate() // definitions may be new
@@ -215,8 +218,8 @@ func timeout(o InstallOptions) time.Duration {
 	return hooks
 }
 
-// releasePending marks a pending revision of an interrupted run, or of an interrupted removal, as failed: Helm refuses to
-// touch such a release, but continues from a failed one.
+// releasePending marks a pending revision of an interrupted run, or of an interrupted removal, as failed: Helm
+// refuses to touch such a release, but continues from a failed one.
 func releasePending(cfg *action.Configuration, last *release.Release) error {
 	if !last.Info.Status.IsPending() && last.Info.Status != release.StatusUninstalling {
 		return nil
@@ -234,7 +237,8 @@ func ensureNamespace(ctx context.Context, cfg *action.Configuration, o InstallOp
 	if err != nil {
 		return fmt.Errorf("namespace %s: %w", o.Namespace, err)
 	}
-	err = retry.OnError(retry.DefaultRetry, apierrors.IsConflict, func() error { return labelNamespace(ctx, client, o) })
+	err = retry.OnError(retry.DefaultRetry, apierrors.IsConflict,
+		func() error { return labelNamespace(ctx, client, o) })
 	if err != nil {
 		return fmt.Errorf("namespace %s: %w", o.Namespace, err)
 	}

@@ -64,7 +64,8 @@ func TestIsDeployed(t *testing.T) {
 	}
 }
 
-// TestHelmKeepsTheLabel holds that a revision of the helm command, into which Helm copies the label, is no deployed state.
+// TestHelmKeepsTheLabel holds that a revision of the helm command, into which Helm copies the label, is no deployed
+// state.
 func TestHelmKeepsTheLabel(t *testing.T) {
 	t.Parallel()
 	last := &release.Release{Version: 4, Info: &release.Info{Status: release.StatusDeployed}}
@@ -77,7 +78,8 @@ func TestHelmKeepsTheLabel(t *testing.T) {
 		}
 	}
 	last.Version++
-	for description, want := range map[string]bool{"Upgrade complete": false, "Rollback to 5": true, "Rollback to 3": false} {
+	for description, want := range map[string]bool{"Upgrade complete": false, "Rollback to 5": true,
+		"Rollback to 3": false} {
 		if last.Info.Description = description; s.isDeployed() != want {
 			t.Errorf("helm's revision, %q: not %v", description, want)
 		}
@@ -101,7 +103,8 @@ func TestKubeconfigIsRefused(t *testing.T) {
 	t.Parallel()
 	c := &Chart{helm: &chart.Chart{Metadata: &chart.Metadata{Name: "demo", Version: "1"}}}
 	for _, text := range []string{"", "apiVersion: v1\nkind: Config\n", "{"} {
-		if _, err := Install(t.Context(), c, InstallOptions{Kubeconfig: []byte(text), Namespace: "a", Release: "b"}); err == nil {
+		if _, err := Install(t.Context(), c, InstallOptions{Kubeconfig: []byte(text), Namespace: "a",
+			Release: "b"}); err == nil {
 			t.Errorf("kubeconfig %q is accepted", text)
 		}
 	}

@@ -249,14 +249,15 @@ func TestLoadBombs(t *testing.T) {
 		"nested":               {nested, true},
 		"one large file":       {tgz(t, withChart(map[string][]byte{"app/f": make([]byte, maxFile+1)})), true},
 		"many files":           {tgz(t, withChart(files)), true},
-		"long name":            {tgz(t, withChart(map[string][]byte{"app/" + strings.Repeat("charts/a/", 100): nil})), true},
-		"large archive":        {make([]byte, maxArchive+1), true},
-		"end marks":            {padded.Bytes(), false},
-		"not an archive":       {[]byte("<html>"), false},
-		"empty":                {nil, false},
-		"no chart":             {tgz(t, map[string][]byte{"app/f": []byte("x")}), false},
-		"escape":               {tgz(t, withChart(map[string][]byte{"app/../../etc/passwd": []byte("x")})), false},
-		"truncated":            {inner[:len(inner)/2], false},
+		"long name": {tgz(t, withChart(map[string][]byte{"app/" + strings.Repeat("charts/a/", 100): nil})),
+			true},
+		"large archive":  {make([]byte, maxArchive+1), true},
+		"end marks":      {padded.Bytes(), false},
+		"not an archive": {[]byte("<html>"), false},
+		"empty":          {nil, false},
+		"no chart":       {tgz(t, map[string][]byte{"app/f": []byte("x")}), false},
+		"escape":         {tgz(t, withChart(map[string][]byte{"app/../../etc/passwd": []byte("x")})), false},
+		"truncated":      {inner[:len(inner)/2], false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -16,7 +16,8 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
-// lookups implements the template function lookup for a cluster that has nothing but a release, and records the kinds looked up.
+// lookups implements the template function lookup for a cluster that has nothing but a release, and records the kinds
+// looked up.
 type lookups struct {
 	namespace string // of the release
 	have      []RenderedFile
@@ -43,7 +44,8 @@ func (l *lookups) objects(apiVersion, kind string) []unstructured.Unstructured {
 	var list []unstructured.Unstructured
 	for _, doc := range l.docs {
 		var o unstructured.Unstructured
-		if !strings.Contains(doc, kind) || yaml.Unmarshal([]byte(doc), &o.Object) != nil || o.GetKind() != kind || o.GetAPIVersion() != apiVersion {
+		if !strings.Contains(doc, kind) || yaml.Unmarshal([]byte(doc), &o.Object) != nil || o.GetKind() != kind ||
+			o.GetAPIVersion() != apiVersion {
 			continue // the finder of images reports documents that cannot be read
 		}
 		if o.GetNamespace() == "" {
@@ -83,7 +85,8 @@ func (c installed) Namespace(namespace string) dynamic.ResourceInterface {
 }
 
 // Get returns an object.
-func (c installed) Get(_ context.Context, name string, _ metav1.GetOptions, _ ...string) (*unstructured.Unstructured, error) {
+func (c installed) Get(_ context.Context, name string, _ metav1.GetOptions,
+	_ ...string) (*unstructured.Unstructured, error) {
 	for i := range c.objects {
 		if o := &c.objects[i]; o.GetName() == name && c.holds(o) {
 			return o, nil

@@ -30,7 +30,8 @@ type Preview struct {
 	Version string
 	// Foreign reports whether a release of this name exists that this package did not install.
 	Foreign bool
-	// Pending is the state of a revision that the helm command is making, or began and did not end; "" if there is none.
+	// Pending is the state of a revision that the helm command is making, or began and did not end; "" if there is
+	// none.
 	Pending string
 }
 
@@ -64,9 +65,10 @@ func PreviewInstall(ctx context.Context, c *Chart, o InstallOptions, definitions
 	return p, nil
 }
 
-// renderChart returns the files that a chart is rendered into, and the chart with the dependencies that the values enable. The
-// dependencies are processed here after a sandbox process has done the same within its limits.
-func (s state) renderChart(ctx context.Context, c *Chart, o InstallOptions, caps *chartutil.Capabilities) (map[string]string, *chart.Chart, error) {
+// renderChart returns the files that a chart is rendered into, and the chart with the dependencies that the values
+// enable. The dependencies are processed here after a sandbox process has done the same within its limits.
+func (s state) renderChart(ctx context.Context, c *Chart, o InstallOptions,
+	caps *chartutil.Capabilities) (map[string]string, *chart.Chart, error) {
 	how := chartutil.ReleaseOptions{Name: o.Release, Namespace: o.Namespace, Revision: 1, IsInstall: true}
 	if s.last != nil && s.last.Info.Status != release.StatusUninstalled {
 		how.Revision, how.IsInstall, how.IsUpgrade = s.last.Version+1, false, true
@@ -76,7 +78,8 @@ func (s state) renderChart(ctx context.Context, c *Chart, o InstallOptions, caps
 			caps.APIVersions = append(caps.APIVersions, crdVersions(crd.File.Data)...)
 		}
 	}
-	if want := c.helm.Metadata.KubeVersion; want != "" && !chartutil.IsCompatibleRange(want, caps.KubeVersion.String()) {
+	if want := c.helm.Metadata.KubeVersion; want != "" && !chartutil.IsCompatibleRange(want,
+		caps.KubeVersion.String()) {
 		return nil, nil, &KubeVersionError{Want: want, Have: caps.KubeVersion.String()}
 	}
 	files, err := s.renderFiles(ctx, c, o.Values, how, caps)
@@ -91,7 +94,8 @@ func (s state) renderChart(ctx context.Context, c *Chart, o InstallOptions, caps
 }
 
 // render returns the objects and the hooks that Helm would send.
-func (s state) render(ctx context.Context, c *Chart, o InstallOptions, definitions []string) (objects, hooks string, err error) {
+func (s state) render(ctx context.Context, c *Chart, o InstallOptions,
+	definitions []string) (objects, hooks string, err error) {
 	caps, err := s.capabilities()
 	if err != nil {
 		return "", "", err
@@ -131,7 +135,8 @@ func (s state) capabilities() (*chartutil.Capabilities, error) {
 		return nil, fmt.Errorf("version of the API server: %w", err)
 	}
 	versions, err := action.GetVersionSet(client)
-	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) { // an API service that does not answer; the others are listed
+	// an API service that does not answer; the others are listed
+	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
 		return nil, err
 	}
 	caps := chartutil.DefaultCapabilities.Copy()
@@ -167,13 +172,14 @@ func Uninstall(ctx context.Context, o InstallOptions) (bool, error) {
 	uninstall.Wait = o.Wait > 0
 	done, err := uninstall.Run(o.Release)
 	if err != nil {
-		return false, fmt.Errorf("uninstall release %s/%s: %w", o.Namespace, o.Release, errors.Join(append([]error{err}, causes...)...))
+		return false, fmt.Errorf("uninstall release %s/%s: %w", o.Namespace, o.Release,
+			errors.Join(append([]error{err}, causes...)...))
 	}
 	return done != nil && done.Release != nil, nil
 }
 
-// IsOwn reports whether this package made a release's newest revision, or the revision that the helm command based it on. It
-// reports true if there is no release.
+// IsOwn reports whether this package made a release's newest revision, or the revision that the helm command based it
+// on. It reports true if there is no release.
 func IsOwn(ctx context.Context, o InstallOptions) (bool, error) {
 	last, err := lastRevision(ctx, o)
 	return last == nil || last.Labels[MarkLabel] != "", err

@@ -20,8 +20,8 @@ import (
 // (https://artifacthub.io/docs/topics/annotations/helm/).
 const imagesAnnotation = "artifacthub.io/images"
 
-// bitnamiAnnotation is the annotation of the same form in Bitnami's charts. It also lists images of features that are not enabled
-// (https://github.com/bitnami/charts/blob/main/bitnami/postgresql/Chart.yaml).
+// bitnamiAnnotation is the annotation of the same form in Bitnami's charts. It also lists images of features that are
+// not enabled (https://github.com/bitnami/charts/blob/main/bitnami/postgresql/Chart.yaml).
 const bitnamiAnnotation = "images"
 
 // RenderOptions configure the rendering of a chart.
@@ -43,8 +43,8 @@ type Rendering struct {
 	// Files are the rendered templates of the chart and its enabled subcharts, including hooks, sorted by name. Empty
 	// files and NOTES.txt are left out. Documents are separated as Helm separates them.
 	Files []RenderedFile
-	// Upgrade are the files that differ when a release made of Files is upgraded to the same chart. A file that an upgrade lacks is
-	// empty.
+	// Upgrade are the files that differ when a release made of Files is upgraded to the same chart. A file that an
+	// upgrade lacks is empty.
 	Upgrade []RenderedFile
 	// NoUpgrade is the reason why Upgrade is missing, "" if it is not.
 	NoUpgrade string
@@ -60,8 +60,8 @@ type Rendering struct {
 // A RenderedFile is text with its file's path in the chart.
 type RenderedFile struct{ Name, Content string }
 
-// Render reads a packaged chart and renders it as for an installation and for an upgrade, with conditions, tags and imported values of
-// subcharts, but without access to a cluster or network.
+// Render reads a packaged chart and renders it as for an installation and for an upgrade, with conditions, tags and
+// imported values of subcharts, but without access to a cluster or network.
 //
 // A template can loop for ever and cannot be stopped within the process: render foreign charts in a process that can be
 // killed. Helm itself bounds the nesting of includes.
@@ -85,7 +85,8 @@ func Render(archive io.Reader, o RenderOptions) (*Rendering, error) {
 	install := chartutil.ReleaseOptions{Name: o.Release, Namespace: o.Namespace, Revision: 1, IsInstall: true}
 	upgrade := chartutil.ReleaseOptions{Name: o.Release, Namespace: o.Namespace, Revision: 2, IsUpgrade: true}
 	cluster := &lookups{namespace: o.Namespace, asked: map[string]bool{}}
-	r := &Rendering{Name: loaded.Name(), Version: loaded.Version(), Annotations: annotations(c, imagesAnnotation), Listed: annotations(c, bitnamiAnnotation)}
+	r := &Rendering{Name: loaded.Name(), Version: loaded.Version(), Annotations: annotations(c, imagesAnnotation),
+		Listed: annotations(c, bitnamiAnnotation)}
 	render := func(release chartutil.ReleaseOptions) ([]RenderedFile, error) {
 		// Schemas are not checked: they may refer to addresses, which would be fetched.
 		all, err := chartutil.ToRenderValuesWithSchemaValidation(c, values, release, caps, true)
@@ -140,8 +141,8 @@ func sent(files map[string]string, most int64) ([]RenderedFile, error) {
 	return list, nil
 }
 
-// separated puts Helm's separation of a rendered file into YAML's form. Helm begins a document after every "---" at the beginning of a
-// line, also where text follows on that line.
+// separated puts Helm's separation of a rendered file into YAML's form. Helm begins a document after every "---" at
+// the beginning of a line, also where text follows on that line.
 func separated(content string) string {
 	if !strings.Contains("\n"+content, "\n---") {
 		return content

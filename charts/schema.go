@@ -28,8 +28,8 @@ func dropSchemas(c *chart.Chart) []string {
 	return dropped
 }
 
-// checkSchema compiles a schema like Helm, under the same name, without loading anything. Every reference is loaded by the
-// compiler: a schema that compiles here makes Helm load nothing.
+// checkSchema compiles a schema like Helm, under the same name, without loading anything. Every reference is loaded
+// by the compiler: a schema that compiles here makes Helm load nothing.
 func checkSchema(data []byte) (err error) {
 	defer func() {
 		if r := recover(); r != nil { // as Helm does: the compiler panics on some malformed schemas

@@ -23,7 +23,8 @@ func packed(t *testing.T, files map[string]string) []byte {
 	zw := gzip.NewWriter(&b)
 	tw := tar.NewWriter(zw)
 	for name, text := range files {
-		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "demo/" + name, Mode: 0o644, Size: int64(len(text))}); err != nil {
+		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "demo/" + name, Mode: 0o644,
+			Size: int64(len(text))}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := tw.Write([]byte(text)); err != nil {
@@ -39,8 +40,8 @@ func packed(t *testing.T, files map[string]string) []byte {
 	return b.Bytes()
 }
 
-// TestSchemaReadsNothing: Helm's check of values before an installation follows references of the chart's schema, to files and
-// servers alike. A chart whose schema has such references loses it, and everything else of the chart stays.
+// TestSchemaReadsNothing: Helm's check of values before an installation follows references of the chart's schema, to
+// files and servers alike. A chart whose schema has such references loses it, and everything else of the chart stays.
 func TestSchemaReadsNothing(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32
@@ -60,17 +61,24 @@ func TestSchemaReadsNothing(t *testing.T) {
 		dropped []string
 		checked bool // values that the schema refuses are refused
 	}{
-		"a file":          {map[string]string{"Chart.yaml": head, "values.schema.json": `{"$ref": "file://` + private + `"}`}, []string{"demo"}, false},
-		"a server":        {map[string]string{"Chart.yaml": head, "values.schema.json": `{"properties": {"a": {"$ref": "` + server.URL + `/x"}}}`}, []string{"demo"}, false},
-		"a relative name": {map[string]string{"Chart.yaml": head, "values.schema.json": `{"$ref": "` + strings.TrimPrefix(private, "/") + `"}`}, []string{"demo"}, false},
-		"a metaschema":    {map[string]string{"Chart.yaml": head, "values.schema.json": `{"$schema": "` + server.URL + `/meta"}`}, []string{"demo"}, false},
-		"a base":          {map[string]string{"Chart.yaml": head, "values.schema.json": `{"$id": "` + server.URL + `/a", "properties": {"a": {"$ref": "b"}}}`}, []string{"demo"}, false},
+		"a file": {map[string]string{"Chart.yaml": head, "values.schema.json": `{"$ref": "file://` + private +
+			`"}`}, []string{"demo"}, false},
+		"a server": {map[string]string{"Chart.yaml": head,
+			"values.schema.json": `{"properties": {"a": {"$ref": "` + server.URL + `/x"}}}`}, []string{"demo"}, false},
+		"a relative name": {map[string]string{"Chart.yaml": head, "values.schema.json": `{"$ref": "` +
+			strings.TrimPrefix(private, "/") + `"}`}, []string{"demo"}, false},
+		"a metaschema": {map[string]string{"Chart.yaml": head, "values.schema.json": `{"$schema": "` + server.URL +
+			`/meta"}`}, []string{"demo"}, false},
+		"a base": {map[string]string{"Chart.yaml": head, "values.schema.json": `{"$id": "` + server.URL +
+			`/a", "properties": {"a": {"$ref": "b"}}}`}, []string{"demo"}, false},
 		"of a subchart": {map[string]string{
 			"Chart.yaml": head + "dependencies: [{name: sub, version: 0.1.0}]\n", "charts/sub/Chart.yaml": sub,
 			"charts/sub/values.schema.json": `{"$ref": "file://` + private + `"}`,
 			"values.schema.json":            `{"properties": {"a": {"type": "integer"}}}`,
 		}, []string{"demo/charts/sub"}, true},
-		"inside only": {map[string]string{"Chart.yaml": head, "values.schema.json": `{"$defs": {"n": {"type": "integer"}}, "properties": {"a": {"$ref": "#/$defs/n"}}}`}, nil, true},
+		"inside only": {map[string]string{"Chart.yaml": head,
+			"values.schema.json": `{"$defs": {"n": {"type": "integer"}}, "properties": {"a": {"$ref": "#/$defs/n"}}}`},
+			nil, true},
 	} {
 		loaded, err := Load(bytes.NewReader(packed(t, c.files)))
 		if err != nil {

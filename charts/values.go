@@ -32,8 +32,8 @@ func ReadValues(files ...ValuesFile) (map[string]any, error) {
 	return values, nil
 }
 
-// SetValue sets one value as Helm's --set does, PATH=VALUE, in values. Its error has no part of VALUE, as Helm's has: it may
-// be a secret.
+// SetValue sets one value as Helm's --set does, PATH=VALUE, in values. Its error has no part of VALUE, as Helm's has:
+// it may be a secret.
 func SetValue(values map[string]any, text string) error {
 	if strvals.ParseInto(text, values) == nil {
 		return nil

@@ -177,7 +177,8 @@ func (f *reader) document(n *yaml.Node) error {
 		f.is("Zarf package definition")
 		f.zarf(o)
 	default:
-		return fmt.Errorf("line %d: unknown apiVersion %q, kind %q; known are %s", n.Line, shorten(api), shorten(kind), known)
+		return fmt.Errorf("line %d: unknown apiVersion %q, kind %q; known are %s", n.Line, shorten(api), shorten(kind),
+			known)
 	}
 	o.rest()
 	if f.left <= 0 {
@@ -252,7 +253,8 @@ func (f *reader) imageAgain(line int, first *manifest.Image, again manifest.Imag
 	case first.Verify == nil:
 		first.Verify = again.Verify
 	default:
-		f.noteAt(line, "image %s is there twice with different keys: its signature is checked with the first, %s", shorten(again.Name), shorten(first.Verify.Key))
+		f.noteAt(line, "image %s is there twice with different keys: its signature is checked with the first, %s",
+			shorten(again.Name), shorten(first.Verify.Key))
 	}
 }
 
@@ -271,7 +273,8 @@ func (f *reader) addFile(n *yaml.Node, file manifest.File) {
 	f.Bundle.Files = append(f.Bundle.Files, file)
 }
 
-// fileAgain gives a file what its second entry has beyond the first, and notes the rest: a bundle has one file for one address.
+// fileAgain gives a file what its second entry has beyond the first, and notes the rest: a bundle has one file for
+// one address.
 func (f *reader) fileAgain(n *yaml.Node, first *manifest.File, again manifest.File) {
 	if len(first.SHA256) == 0 {
 		first.SHA256 = again.SHA256
@@ -286,8 +289,8 @@ func (f *reader) fileAgain(n *yaml.Node, first *manifest.File, again manifest.Fi
 	}
 }
 
-// addChart adds a chart, and for each further release of it with other values an entry of deploy: a chart has one list of values.
-// release has the names of the release, as far as the file has them.
+// addChart adds a chart, and for each further release of it with other values an entry of deploy: a chart has one
+// list of values. release has the names of the release, as far as the file has them.
 func (f *reader) addChart(n *yaml.Node, chart manifest.Chart, release manifest.Addon) {
 	id := chart
 	id.Values = nil
@@ -317,10 +320,12 @@ func (f *reader) addChart(n *yaml.Node, chart manifest.Chart, release manifest.A
 	f.once(lineOf(n), "the chart %s has a further release: each is under deploy, where the other charts can be listed, too", shorten(chart.Name))
 }
 
-// sameRelease reports whether two entries of deploy install a chart with the same values. Names count if both have them.
+// sameRelease reports whether two entries of deploy install a chart with the same values. Names count if both have
+// them.
 func sameRelease(a, b manifest.Addon) bool {
 	same := func(x, y string) bool { return x == y || x == "" || y == "" }
-	return a.Chart == b.Chart && same(a.Release, b.Release) && same(a.Namespace, b.Namespace) && slices.Equal(a.Values, b.Values)
+	return a.Chart == b.Chart && same(a.Release, b.Release) && same(a.Namespace, b.Namespace) &&
+		slices.Equal(a.Values, b.Values)
 }
 
 // deploy adds an entry under a unique release name, unless there is the same.
@@ -466,7 +471,8 @@ func (r *Result) Join(o Result) {
 		}
 	}
 	b := &r.Bundle
-	b.Metadata.Name, b.Metadata.Version = or(b.Metadata.Name, o.Bundle.Metadata.Name), or(b.Metadata.Version, o.Bundle.Metadata.Version)
+	b.Metadata.Name, b.Metadata.Version = or(b.Metadata.Name, o.Bundle.Metadata.Name),
+		or(b.Metadata.Version, o.Bundle.Metadata.Version)
 	for _, p := range o.Bundle.Platforms {
 		f.platform(p)
 	}
@@ -475,7 +481,8 @@ func (r *Result) Join(o Result) {
 	}
 	f.joinCharts(o.Bundle)
 	b.Packages = append(b.Packages, o.Bundle.Packages...)
-	b.Zone, b.PlatformPolicy = or(b.Zone, o.Bundle.Zone), manifest.PlatformPolicy(or(string(b.PlatformPolicy), string(o.Bundle.PlatformPolicy)))
+	b.Zone, b.PlatformPolicy = or(b.Zone, o.Bundle.Zone),
+		manifest.PlatformPolicy(or(string(b.PlatformPolicy), string(o.Bundle.PlatformPolicy)))
 	switch {
 	case r.Inventory == nil:
 		r.Inventory = o.Inventory
@@ -508,7 +515,8 @@ func (f *reader) joinCharts(o manifest.Bundle) {
 	for _, b := range []manifest.Bundle{own, o} {
 		f.Notes = f.Notes[:said] // those of own were noted before
 		for _, chart := range b.Charts {
-			releases := slices.DeleteFunc(slices.Clone(b.Deploy), func(a manifest.Addon) bool { return chart.Name == "" || a.Chart != chart.Name })
+			releases := slices.DeleteFunc(slices.Clone(b.Deploy),
+				func(a manifest.Addon) bool { return chart.Name == "" || a.Chart != chart.Name })
 			if len(releases) == 0 {
 				f.addChart(nil, chart, manifest.Addon{})
 			}
@@ -524,6 +532,7 @@ func (f *reader) joinCharts(o manifest.Bundle) {
 // Cluster is more precise than a Manifest that lists the needs of a cluster.
 func sameKind(a, b manifest.Cluster) bool {
 	x, y := a.WithDefaults(), b.WithDefaults()
-	return x.Kubernetes.Version == y.Kubernetes.Version && x.Kubernetes.Distribution == y.Kubernetes.Distribution && x.CNI.Type == y.CNI.Type &&
+	return x.Kubernetes.Version == y.Kubernetes.Version && x.Kubernetes.Distribution == y.Kubernetes.Distribution &&
+		x.CNI.Type == y.CNI.Type &&
 		x.CRI.Type == y.CRI.Type && x.ImageRegistry.Type == y.ImageRegistry.Type
 }

@@ -18,7 +18,8 @@ var update = flag.Bool("update", false, "write the golden files anew; review the
 // The files of testdata are written after the formats' published definitions: KubeKey apis/kubekey/v1alpha2, Hauler
 // pkg/apis/hauler.cattle.io/v1, Zarf src/api/v1alpha1, Kubespray contrib/offline/generate_list.sh.
 func TestRead(t *testing.T) {
-	for _, name := range []string{"kubekey-v3.yaml", "kubekey-v3-cluster.yaml", "kubekey-v4-config.yaml", "kubekey-v4-site.yaml", "capkk.yaml", "hauler.yaml", "zarf.yaml", "images.txt", "kubespray-files.list"} {
+	for _, name := range []string{"kubekey-v3.yaml", "kubekey-v3-cluster.yaml", "kubekey-v4-config.yaml",
+		"kubekey-v4-site.yaml", "capkk.yaml", "hauler.yaml", "zarf.yaml", "images.txt", "kubespray-files.list"} {
 		t.Run(name, func(t *testing.T) {
 			data, err := os.ReadFile(filepath.Join("testdata", name))
 			if err != nil {
@@ -75,7 +76,8 @@ func golden(t *testing.T, file, got string) {
 }
 
 func TestReadRefuses(t *testing.T) {
-	bomb := "apiVersion: zarf.dev/v1alpha1\nkind: ZarfPackageConfig\na: &a [" + strings.Repeat("nginx,", 10_000) + "]\nc: &c {name: x, required: true, images: *a}\ncomponents: [" + strings.Repeat("*c,", 1000) + "]\n"
+	bomb := "apiVersion: zarf.dev/v1alpha1\nkind: ZarfPackageConfig\na: &a [" + strings.Repeat("nginx,", 10_000) +
+		"]\nc: &c {name: x, required: true, images: *a}\ncomponents: [" + strings.Repeat("*c,", 1000) + "]\n"
 	for name, tc := range map[string]struct{ text, want string }{
 		"empty":        {"", "the file is empty"},
 		"only comment": {"# nothing\n", "the file is empty"},
@@ -87,9 +89,10 @@ func TestReadRefuses(t *testing.T) {
 		"broken YAML": {"apiVersion: v1\nkind: [\n", "parse YAML"},
 		"hauler kind": {"apiVersion: content.hauler.cattle.io/v1\nkind: Driver\n", `kind "Driver" is none of Hauler's`},
 		"no version":  {"apiVersion: kubekey.kubesphere.io/v1\nkind: Config\nspec: {download: {kubernetes: {kube_version: [v1.34]}}}\n", `line 1: invalid kube_version "v1.34"`},
-		"hosts":       {"apiVersion: kubekey.kubesphere.io/v1\nkind: Inventory\nspec: {hosts: [a]}\n", "f:3:15: spec.hosts: want a mapping"},
-		"long line":   {strings.Repeat("a", maxLine+1), "token too long"},
-		"aliases":     {bomb, "more than 200000 values"},
+		"hosts": {"apiVersion: kubekey.kubesphere.io/v1\nkind: Inventory\nspec: {hosts: [a]}\n",
+			"f:3:15: spec.hosts: want a mapping"},
+		"long line": {strings.Repeat("a", maxLine+1), "token too long"},
+		"aliases":   {bomb, "more than 200000 values"},
 	} {
 		if _, err := Read("f", []byte(tc.text)); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %.300v, want %q", name, err, tc.want)
@@ -148,7 +151,8 @@ func TestVariants(t *testing.T) {
 			if c.CNI.With != "" {
 				network += "+" + string(c.CNI.With)
 			}
-			got = append(got, strings.Join([]string{c.Kubernetes.Version, network, string(c.CRI.Type), string(c.ImageRegistry.Type)}, " "))
+			got = append(got, strings.Join([]string{c.Kubernetes.Version, network, string(c.CRI.Type),
+				string(c.ImageRegistry.Type)}, " "))
 		}
 		if diff := cmp.Diff(strings.Join(got, "; "), tc.want); diff != "" {
 			t.Errorf("%s (-got +want):\n%s", name, diff)
@@ -171,7 +175,8 @@ spec:
 	if r.Clusters[0].Components["etcd"].Version != "v3.5.13" || len(r.Clusters[1].Components) != 0 {
 		t.Errorf("got %v and %v", r.Clusters[0].Components, r.Clusters[1].Components)
 	}
-	if len(r.Notes) == 0 || !strings.Contains(r.Notes[len(r.Notes)-1].Text, "etcd v3.5.13 is too old for Kubernetes v1.34.3") {
+	if len(r.Notes) == 0 || !strings.Contains(r.Notes[len(r.Notes)-1].Text,
+		"etcd v3.5.13 is too old for Kubernetes v1.34.3") {
 		t.Errorf("notes: %v", r.Notes)
 	}
 }
@@ -191,7 +196,8 @@ spec:
 	if err := r.Move(func(path string) (string, error) { return "../" + path, nil }); err != nil {
 		t.Fatal(err)
 	}
-	want := []manifest.PackageSet{{Distribution: "ubuntu/22.04", ISO: "../iso/u.iso", Platforms: []string{"linux/arm64"}}}
+	want := []manifest.PackageSet{{Distribution: "ubuntu/22.04", ISO: "../iso/u.iso",
+		Platforms: []string{"linux/arm64"}}}
 	if diff := cmp.Diff(r.Bundle.Packages, want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
@@ -220,8 +226,8 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// What a file lists twice with different settings is kept, or noted: the values of a chart's second release, the platforms of an
-// image, the sum and the mode of a file.
+// What a file lists twice with different settings is kept, or noted: the values of a chart's second release, the
+// platforms of an image, the sum and the mode of a file.
 func TestListedTwice(t *testing.T) {
 	zarf := `kind: ZarfPackageConfig
 metadata: {name: twice}
@@ -283,7 +289,8 @@ spec: {charts: [{name: plain, repoURL: "https://charts.example.com", version: 1.
 	if len(r.Bundle.Charts) != 3 {
 		t.Errorf("charts: %v", r.Bundle.Charts)
 	}
-	wantImages := []manifest.Image{{Name: "quay.io/a/app:1", Platforms: []string{"linux/amd64", "linux/arm64"}}, {Name: "quay.io/a/all:1"}}
+	wantImages := []manifest.Image{{Name: "quay.io/a/app:1", Platforms: []string{"linux/amd64", "linux/arm64"}},
+		{Name: "quay.io/a/all:1"}}
 	if diff := cmp.Diff(r.Bundle.Images, wantImages); diff != "" {
 		t.Errorf("images (-got +want):\n%s", diff)
 	}
@@ -294,7 +301,9 @@ spec: {charts: [{name: plain, repoURL: "https://charts.example.com", version: 1.
 	for _, n := range r.Notes {
 		notes.WriteString(n.String() + "\n")
 	}
-	for _, part := range []string{"zarf.yaml:17: the chart web has a further release", "zarf.yaml:21: the chart charts/local is there twice with different values", "zarf.yaml:22: file other is there twice: it is carried once, as tool"} {
+	for _, part := range []string{"zarf.yaml:17: the chart web has a further release",
+		"zarf.yaml:21: the chart charts/local is there twice with different values",
+		"zarf.yaml:22: file other is there twice: it is carried once, as tool"} {
 		if !strings.Contains(notes.String(), part) {
 			t.Errorf("%q is not in\n%s", part, notes.String())
 		}
@@ -311,8 +320,11 @@ func TestReadSites(t *testing.T) {
 		text string
 		want []string
 	}{
-		"default arch": {v3 + "  kubernetes: {version: v1.34.3}\n", []string{"platforms:\n    - linux/arm64\n    - linux/amd64\n", "default arch amd64 applies to n2"}},
-		"k3s":          {v3 + "  kubernetes: {version: v1.34.3-k3s}\n  etcd: {type: kubeadm}\n", []string{"version: v1.34.3+k3s1", "distribution: k3s", "spec.etcd.type is not carried over: k3s keeps its own etcd"}},
+		"default arch": {v3 + "  kubernetes: {version: v1.34.3}\n",
+			[]string{"platforms:\n    - linux/arm64\n    - linux/amd64\n", "default arch amd64 applies to n2"}},
+		"k3s": {v3 + "  kubernetes: {version: v1.34.3-k3s}\n  etcd: {type: kubeadm}\n",
+			[]string{"version: v1.34.3+k3s1", "distribution: k3s",
+				"spec.etcd.type is not carried over: k3s keeps its own etcd"}},
 		"chart without version": {
 			v3 + "  kubernetes: {version: v1.34.3}\n  addons: [{name: a, sources: {chart: {name: web, repo: https://charts.example}}}]\n",
 			[]string{"version: '*'", "f:11: the chart web has no version: the newest is used"},
@@ -322,11 +334,15 @@ func TestReadSites(t *testing.T) {
 			mirror + "  - registry.example/kubesphereio/cilium:v1.18.3\n  - registry.example:5000/kubesphereio/operator-generic:v1.18.3\n",
 			[]string{"cni.type cilium was guessed"},
 		},
-		"Calico of a mirror":  {mirror + "  - registry.example/kubesphereio/kube-controllers:v3.31.0\n", []string{"cni.type calico was guessed"}},
-		"Flannel of a mirror": {mirror + "  - registry.example/kubesphereio/flannel-cni-plugin@sha256:" + strings.Repeat("a", 64) + "\n", []string{"cni.type flannel was guessed"}},
+		"Calico of a mirror": {mirror + "  - registry.example/kubesphereio/kube-controllers:v3.31.0\n",
+			[]string{"cni.type calico was guessed"}},
+		"Flannel of a mirror": {mirror + "  - registry.example/kubesphereio/flannel-cni-plugin@sha256:" +
+			strings.Repeat("a", 64) + "\n", []string{"cni.type flannel was guessed"}},
 		"Config without a version": {
 			"apiVersion: kubekey.kubesphere.io/v1\nkind: Config\nspec:\n  kubernetes: {cluster_name: x}\n  image_registry: {auth: {registry: r, password: hunter2}}\n  cri: {container_manager: docker}\n  download: {cni: {type: [calico]}}\n",
-			[]string{"no version of Kubernetes is given", "f:4: spec.kubernetes.cluster_name was not carried over", "f:5: spec.image_registry was not carried over", "f:6: spec.cri was not", "f:7: spec.download.cni was not"},
+			[]string{"no version of Kubernetes is given", "f:4: spec.kubernetes.cluster_name was not carried over",
+				"f:5: spec.image_registry was not carried over", "f:6: spec.cri was not",
+				"f:7: spec.download.cni was not"},
 		},
 	} {
 		r, err := Read("f", []byte(tc.text))
@@ -358,7 +374,9 @@ func TestHaulerLocalCharts(t *testing.T) {
 		"{name: 'file:///srv/web-1.0.0.tgz'}":                    "/srv/web-1.0.0.tgz",
 		"{name: /srv/charts/web, repoURL: https://charts.other}": "",
 	} {
-		r, err := Read("f", []byte("apiVersion: content.hauler.cattle.io/v1\nkind: Charts\nmetadata: {name: a}\nspec: {charts: ["+chart+"]}\n"))
+		r, err := Read("f", []byte(
+			"apiVersion: content.hauler.cattle.io/v1\nkind: Charts\nmetadata: {name: a}\nspec: {charts: ["+chart+
+				"]}\n"))
 		if err != nil || len(r.Bundle.Charts) != 1 || r.Bundle.Charts[0].Path != want {
 			t.Errorf("%s: %+v, %v; want the path %q", chart, r.Bundle.Charts, err, want)
 		}

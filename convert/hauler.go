@@ -30,10 +30,12 @@ func (f *reader) hauler(kind string, o *object) error {
 		}
 	case "ImageTxts":
 		for _, list := range spec.objects("imageTxts") {
-			f.note(list.node, "imageTxts: the list %s was not carried over: fetch it and convert it by itself", shorten(list.text("ref")))
+			f.note(list.node, "imageTxts: the list %s was not carried over: fetch it and convert it by itself",
+				shorten(list.text("ref")))
 		}
 	default:
-		return fmt.Errorf("kind %q is none of Hauler's that are known: Images, Charts, Files and ImageTxts", shorten(kind))
+		return fmt.Errorf("kind %q is none of Hauler's that are known: Images, Charts, Files and ImageTxts",
+			shorten(kind))
 	}
 	spec.rest()
 	return nil
@@ -43,7 +45,8 @@ func (f *reader) hauler(kind string, o *object) error {
 type haulerSettings struct{ registry, platform, key string }
 
 func (f *reader) haulerDefaults(o *object) haulerSettings {
-	s := haulerSettings{registry: o.text("hauler.dev/registry"), platform: o.text("hauler.dev/platform"), key: o.text("hauler.dev/key")}
+	s := haulerSettings{registry: o.text("hauler.dev/registry"), platform: o.text("hauler.dev/platform"),
+		key: o.text("hauler.dev/key")}
 	o.rest()
 	return s
 }
@@ -62,7 +65,8 @@ func (f *reader) haulerImage(o *object, defaults haulerSettings) {
 	if key := or(o.text("key"), defaults.key); key != "" {
 		image.Verify = &manifest.Verify{Key: key}
 	}
-	for _, key := range []string{"certificate-identity", "certificate-identity-regexp", "certificate-oidc-issuer", "certificate-oidc-issuer-regexp", "certificate-github-workflow-repository"} {
+	for _, key := range []string{"certificate-identity", "certificate-identity-regexp", "certificate-oidc-issuer",
+		"certificate-oidc-issuer-regexp", "certificate-github-workflow-repository"} {
 		o.drop(key, "checking signatures without a key needs Sigstore's servers; name a public key")
 	}
 	o.drop("use-tlog-verify", "the transparency log is not queried")
@@ -115,7 +119,8 @@ func (f *reader) haulerFile(o *object) {
 	case isURL(address):
 		file.URL = address
 	case address == "" || strings.HasSuffix(address, "/") || path.Ext(address) == "" && name == "":
-		f.note(o.node, "files: %s was left out: kkbundle carries single files, and this may be a directory", shorten(address))
+		f.note(o.node, "files: %s was left out: kkbundle carries single files, and this may be a directory",
+			shorten(address))
 		return
 	default:
 		file.Path = address

@@ -39,7 +39,8 @@ func (f *reader) metadata(o *object) {
 	if version := o.text("version"); version != "" && f.Bundle.Metadata.Version == "" {
 		f.Bundle.Metadata.Version = version
 	}
-	o.skip("creationTimestamp", "labels", "annotations", "description", "url", "image", "documentation", "source", "vendor", "authors")
+	o.skip("creationTimestamp", "labels", "annotations", "description", "url", "image", "documentation", "source",
+		"vendor", "authors")
 }
 
 // kubekeySystems takes the ISO files with packages.
@@ -91,7 +92,8 @@ func isSum(sum string) bool {
 
 // kubekeyClusters adds a cluster for each version of Kubernetes.
 func (f *reader) kubekeyClusters(spec *object) {
-	common := manifest.Cluster{APIVersion: manifest.APIVersion, Kind: manifest.KindCluster, Components: map[string]manifest.Component{}}
+	common := manifest.Cluster{APIVersion: manifest.APIVersion, Kind: manifest.KindCluster,
+		Components: map[string]manifest.Component{}}
 	components := spec.mapping("components")
 	var registries []manifest.RegistryType // KubeKey uses docker-registry if both are listed
 	for _, c := range []struct{ theirs, ours string }{
@@ -127,7 +129,8 @@ func (f *reader) kubekeyClusters(spec *object) {
 		base, c := common, choices{registries: registries}
 		base.Kubernetes.Distribution = kind
 		for _, k := range spec.objects("kubernetesDistributions") {
-			if t := manifest.Distribution(k.text("type")); t == kind || t == "" && kind == manifest.DistributionKubernetes {
+			if t := manifest.Distribution(k.text("type")); t == kind ||
+				t == "" && kind == manifest.DistributionKubernetes {
 				c.versions = append(c.versions, withV(k.text("version")))
 			}
 		}
@@ -144,7 +147,8 @@ func (f *reader) kubekeyClusters(spec *object) {
 	components.rest()
 	for _, k := range spec.objects("kubernetesDistributions") {
 		if kind := k.text("type"); kind != "" && kind != "kubernetes" && kind != "k3s" {
-			f.note(k.node, "kubernetesDistributions: %s was not carried over: kkbundle installs kubernetes and k3s", shorten(kind))
+			f.note(k.node, "kubernetesDistributions: %s was not carried over: kkbundle installs kubernetes and k3s",
+				shorten(kind))
 		}
 		k.skip("version")
 		k.rest()
@@ -189,7 +193,8 @@ func (f *reader) kubekeyNetwork(cluster *manifest.Cluster) {
 		}
 	}
 	cluster.CNI.Type = cmp.Or(cluster.CNI.Type, manifest.NetworkCalico)
-	f.noteAt(0, "cni.type %s was guessed from the listed images, since the file does not name the network: check it", cluster.CNI.Type)
+	f.noteAt(0, "cni.type %s was guessed from the listed images, since the file does not name the network: check it",
+		cluster.CNI.Type)
 }
 
 // networkOf returns the pod network that an image belongs to, "" for none. Upstream has a namespace for each; KubeKey's
@@ -208,7 +213,8 @@ func networkOf(image string) manifest.NetworkType {
 		return manifest.NetworkKubeOVN
 	case strings.Contains(repository, "hybridnet"):
 		return manifest.NetworkHybridnet
-	case strings.Contains("/"+repository, "/calico/"), base == "kube-controllers", base == "typha", base == "pod2daemon-flexvol":
+	case strings.Contains("/"+repository, "/calico/"), base == "kube-controllers", base == "typha",
+		base == "pod2daemon-flexvol":
 		return manifest.NetworkCalico
 	}
 	return ""

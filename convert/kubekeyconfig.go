@@ -49,7 +49,8 @@ func (s *site) config(o *object) error { //nolint:funlen // one line for each ke
 	}
 	for _, version := range versions {
 		if _, err := semver.StrictNewVersion(strings.TrimPrefix(version, "v")); err != nil {
-			return fmt.Errorf("line %d: invalid kube_version %q: write v and three numbers, as in v1.36.3", o.node.Line, shorten(version))
+			return fmt.Errorf("line %d: invalid kube_version %q: write v and three numbers, as in v1.36.3", o.node.Line,
+				shorten(version))
 		}
 	}
 	var settings []string
@@ -90,10 +91,12 @@ func (s *site) choices4(spec, download *object, base *manifest.Cluster) choices 
 		c.networks = before(base.CNI.Primary(), c.networks)
 	}
 	if slices.Contains(cni.texts("multi_cni"), "multus") && base.CNI.Type != manifest.NetworkMultus {
-		base.CNI = manifest.CNI{Type: manifest.NetworkMultus, With: c.networks[0], IPv4MaskSize: base.CNI.IPv4MaskSize, IPv6MaskSize: base.CNI.IPv6MaskSize}
+		base.CNI = manifest.CNI{Type: manifest.NetworkMultus, With: c.networks[0], IPv4MaskSize: base.CNI.IPv4MaskSize,
+			IPv6MaskSize: base.CNI.IPv6MaskSize}
 		s.note(cni.node, "download.cni.multi_cni: the clusters with %s have multus", c.networks[0])
 	}
-	types := plain(s, cri, "container_manager", func(name string) manifest.RuntimeType { return manifest.RuntimeType(name) })
+	types := plain(s, cri, "container_manager",
+		func(name string) manifest.RuntimeType { return manifest.RuntimeType(name) })
 	if base.CRI.Type != "" || len(types) == 0 {
 		types = before(base.CRI.Type, types)
 	}

@@ -32,7 +32,8 @@ func siteFormat(o *object) string {
 		return "KubeKey v4 " + kind
 	case strings.HasPrefix(api, "kubekey.kubesphere.io/v1alpha") && kind == "Cluster":
 		return "KubeKey v3 Cluster"
-	case strings.HasPrefix(api, "infrastructure.cluster.x-k8s.io/") && (kind == "KKCluster" || kind == "KKMachineTemplate"):
+	case strings.HasPrefix(api, "infrastructure.cluster.x-k8s.io/") && (kind == "KKCluster" ||
+		kind == "KKMachineTemplate"):
 		return "CAPKK " + kind
 	}
 	return ""
@@ -144,7 +145,8 @@ func (s *site) cluster(settings ...string) (manifest.Cluster, error) {
 	s.say(notes)
 	if auth := c.ImageRegistry.Auth; auth != nil && auth.Password.IsSet() {
 		auth.Password, auth.PasswordEnv = manifest.Secret{}, "KKBUNDLE_REGISTRY_PASSWORD"
-		s.noteAt(0, "the password of the image registry is omitted: put it into the environment variable %s", auth.PasswordEnv)
+		s.noteAt(0, "the password of the image registry is omitted: put it into the environment variable %s",
+			auth.PasswordEnv)
 	}
 	return *c, nil
 }

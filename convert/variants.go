@@ -25,7 +25,8 @@ type choices struct {
 // clusters adds a cluster for each version with each network, and for each version another one per additional runtime
 // and registry: their needs do not depend on the network.
 func (f *reader) clusters(base manifest.Cluster, c choices) {
-	networks, runtimes, registries := orOne(c.networks, base.CNI.Type), orOne(c.runtimes, base.CRI), orOne(c.registries, base.ImageRegistry.Type)
+	networks, runtimes, registries := orOne(c.networks, base.CNI.Type), orOne(c.runtimes, base.CRI),
+		orOne(c.registries, base.ImageRegistry.Type)
 	for _, version := range c.versions {
 		base.Kubernetes.Version = version
 		for _, network := range networks {
@@ -47,10 +48,12 @@ func orOne[T any](list []T, one T) []T {
 	return list
 }
 
-func (f *reader) variant(c manifest.Cluster, network manifest.NetworkType, runtime manifest.CRI, registry manifest.RegistryType) {
+func (f *reader) variant(c manifest.Cluster, network manifest.NetworkType, runtime manifest.CRI,
+	registry manifest.RegistryType) {
 	switch n := len(f.Clusters); {
 	case n == maxClusters:
-		f.noteAt(0, "the lists give more than %d clusters; those from %s with %s on were left out", maxClusters, c.Kubernetes.Version, network)
+		f.noteAt(0, "the lists give more than %d clusters; those from %s with %s on were left out", maxClusters,
+			c.Kubernetes.Version, network)
 		fallthrough
 	case n > maxClusters:
 		return
@@ -91,7 +94,8 @@ func (f *reader) fitting(c manifest.Cluster) manifest.Cluster {
 		}
 	}
 	one := plain
-	if one.CRI.Version = c.CRI.Version; !fits(one, "the version of "+string(cmp.Or(c.CRI.Type, manifest.RuntimeContainerd))) {
+	if one.CRI.Version = c.CRI.Version; !fits(one, "the version of "+
+		string(cmp.Or(c.CRI.Type, manifest.RuntimeContainerd))) {
 		c.CRI.Version = ""
 	}
 	one = plain

@@ -90,7 +90,8 @@ func (f *reader) zarfChart(o *object) {
 	var values []string
 	for _, v := range o.texts("valuesFiles") {
 		if isURL(v) {
-			f.note(o.node, "the values of chart %s at %s were not carried over: save them beside the manifest", shorten(name), shorten(v))
+			f.note(o.node, "the values of chart %s at %s were not carried over: save them beside the manifest",
+				shorten(name), shorten(v))
 			continue
 		}
 		values = append(values, v)
@@ -126,7 +127,8 @@ func (f *reader) zarfManifests(o *object) {
 	}
 	for _, one := range o.texts("kustomizations") {
 		if isURL(one) || strings.Contains(one, "?ref=") {
-			f.note(o.node, "kustomization %s was left out: download it and name its directory under manifests", shorten(one))
+			f.note(o.node, "kustomization %s was left out: download it and name its directory under manifests",
+				shorten(one))
 			continue
 		}
 		f.addManifest(one)
@@ -144,7 +146,8 @@ func (f *reader) remote(n *yaml.Node, address string) {
 		file.SHA256 = manifest.Sums{manifest.AllPlatforms: sum}
 	}
 	f.addFile(n, file)
-	f.note(n, "the manifest %s is carried as a file without its images: download it and list it under manifests", shorten(url))
+	f.note(n, "the manifest %s is carried as a file without its images: download it and list it under manifests",
+		shorten(url))
 }
 
 func (f *reader) addManifest(pattern string) {

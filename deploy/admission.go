@@ -69,10 +69,12 @@ type admission struct {
 
 func policyName(bundle string) string { return "kkbundle.deploy." + bundle }
 
-// redirectedBefore returns the namespaces in the binding of an earlier run's policy, nil without one. The record alone is not believed: the
-// namespaces get a login, and who may write in the namespace of records may not make a binding.
+// redirectedBefore returns the namespaces in the binding of an earlier run's policy, nil without one. The record
+// alone is not believed: the namespaces get a login, and who may write in the namespace of records may not make a
+// binding.
 func (r *run) redirectedBefore(ctx context.Context) ([]string, error) {
-	o := Object{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "MutatingAdmissionPolicyBinding", Name: policyName(r.report.Name)}
+	o := Object{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "MutatingAdmissionPolicyBinding",
+		Name: policyName(r.report.Name)}
 	client, err := r.resource(o.unstructured(), "")
 	if err != nil {
 		return nil, &ObjectError{o.String(), err}
@@ -133,7 +135,8 @@ func (r *run) keepNamespaces(known []string) {
 		if slices.Contains(known, name) {
 			r.RedirectNamespaces = append(r.RedirectNamespaces, name)
 		} else {
-			r.warn("", "namespace "+name+" is in the record, and not in the admission policy: it gets no login; use --redirect-namespace "+name)
+			r.warn("", "namespace "+name+
+				" is in the record, and not in the admission policy: it gets no login; use --redirect-namespace "+name)
 		}
 	}
 }
@@ -166,7 +169,8 @@ func (r *run) planRedirect() error {
 	}
 	a.from = slices.Min(slices.Collect(maps.Keys(spelled)))
 	a.to = spelled[a.from]
-	for _, typed := range []runtime.Object{podPolicy(r.report.Name, spelled, r.images.secret), podBinding(r.report.Name, a.namespaces)} {
+	for _, typed := range []runtime.Object{podPolicy(r.report.Name, spelled, r.images.secret),
+		podBinding(r.report.Name, a.namespaces)} {
 		object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(typed)
 		if err != nil {
 			return err
@@ -177,7 +181,8 @@ func (r *run) planRedirect() error {
 	return nil
 }
 
-// redirected returns the namespaces in which others may make pods of a part: its own, and those of its custom resources.
+// redirected returns the namespaces in which others may make pods of a part: its own, and those of its custom
+// resources.
 func (p *preview) redirected() []string {
 	set := map[string]bool{}
 	for _, name := range p.namespaces() {
@@ -200,7 +205,8 @@ func isCustom(group string) bool {
 	return strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io")
 }
 
-// redirect applies the policy before the first part, or removes that of an earlier run. It reports whether anything changed.
+// redirect applies the policy before the first part, or removes that of an earlier run. It reports whether anything
+// changed.
 func (r *run) redirect(ctx context.Context) (changed bool, err error) {
 	if r.admission == nil {
 		if r.Redirect != RedirectNothing || r.record.Redirect == nil {
@@ -239,7 +245,8 @@ func (r *run) redirect(ctx context.Context) (changed bool, err error) {
 		}
 	}
 	if changed {
-		r.say("", fmt.Sprintf("admission policy %s applied: it leads pods in %s to the registry", policyName(r.report.Name), strings.Join(r.admission.namespaces, ", ")))
+		r.say("", fmt.Sprintf("admission policy %s applied: it leads pods in %s to the registry",
+			policyName(r.report.Name), strings.Join(r.admission.namespaces, ", ")))
 	}
 	err = r.awaitRedirect(ctx)
 	if err != nil && ctx.Err() == nil { // an interrupted run continues with the policy
@@ -259,7 +266,8 @@ func (r *run) dropRedirect(ctx context.Context) error {
 
 // awaitRedirect waits until the API server leads the image of a pod to the registry. The pod is not made.
 func (r *run) awaitRedirect(ctx context.Context) error {
-	const patience, ofRefusals = 2 * time.Minute, 15 * time.Second // a new namespace's service account is missing for a moment
+	// a new namespace's service account is missing for a moment
+	const patience, ofRefusals = 2 * time.Minute, 15 * time.Second
 	limited, cancel := context.WithTimeoutCause(ctx, patience, errNotRedirected)
 	defer cancel()
 	begin := time.Now()
@@ -269,8 +277,10 @@ func (r *run) awaitRedirect(ctx context.Context) error {
 		switch {
 		case err == nil && image == r.admission.to:
 			return nil
-		case (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && time.Since(begin) > ofRefusals: // by what comes after the policy
-			r.warn("", "the admission policy could not be tried, since the API server refuses a pod in the namespace "+Namespace+": "+err.Error())
+		// by what comes after the policy
+		case (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && time.Since(begin) > ofRefusals:
+			r.warn("", "the admission policy could not be tried, since the API server refuses a pod in the namespace "+
+				Namespace+": "+err.Error())
 			return nil
 		case limited.Err() == nil:
 			last = err
@@ -300,13 +310,16 @@ func (r *run) tryPod(ctx context.Context) (string, error) {
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "kkbundle-trial-"},
 		Spec: corev1.PodSpec{
 			AutomountServiceAccountToken: &no,
-			SecurityContext:              &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: &user, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
-			Containers: []corev1.Container{{Name: "trial", Image: r.admission.from, SecurityContext: &corev1.SecurityContext{
-				AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-			}}},
+			SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: &user,
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+			Containers: []corev1.Container{{Name: "trial", Image: r.admission.from,
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				}}},
 		},
 	}
-	made, err := r.kube.CoreV1().Pods(Namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: kube.FieldManager})
+	made, err := r.kube.CoreV1().Pods(Namespace).Create(ctx, pod,
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: kube.FieldManager})
 	if err != nil {
 		return "", err
 	}
@@ -352,8 +365,8 @@ func (m *images) spellings() map[string]string {
 	return all
 }
 
-// spellings returns the names that mean a fully qualified reference: without Docker Hub's implied parts, and without the
-// implied tag.
+// spellings returns the names that mean a fully qualified reference: without Docker Hub's implied parts, and without
+// the implied tag.
 func spellings(ref string) []string {
 	list := []string{ref}
 	if rest, ok := strings.CutPrefix(ref, "docker.io/"); ok {
@@ -386,7 +399,8 @@ func podPolicy(bundle string, spelled map[string]string, secret string) *admissi
 			entries = append(entries, quoted(name)+": "+quoted(spelled[name]))
 		}
 		name := "images" + strconv.Itoa(len(tables))
-		variables = append(variables, admissionv1.Variable{Name: name, Expression: "{" + strings.Join(entries, ", ") + "}"})
+		variables = append(variables, admissionv1.Variable{Name: name, Expression: "{" + strings.Join(entries, ", ") +
+			"}"})
 		tables = append(tables, "variables."+name)
 	}
 	where := func(image string) string {
@@ -397,7 +411,9 @@ func podPolicy(bundle string, spelled map[string]string, secret string) *admissi
 		return strings.Join(tries, ".or(") + strings.Repeat(")", len(tries)-1) + ".orValue('')"
 	}
 	list := func(name, has, image string) admissionv1.Variable {
-		return admissionv1.Variable{Name: name, Expression: fmt.Sprintf("has(object.spec.%s) ? object.spec.%s.map(x, %s ? %s : '') : []", name, name, has, where(image))}
+		return admissionv1.Variable{Name: name,
+			Expression: fmt.Sprintf("has(object.spec.%s) ? object.spec.%s.map(x, %s ? %s : '') : []", name, name, has,
+				where(image))}
 	}
 	variables = append(variables,
 		list("containers", "has(x.image)", "x.image"), list("initContainers", "has(x.image)", "x.image"),
@@ -405,9 +421,11 @@ func podPolicy(bundle string, spelled map[string]string, secret string) *admissi
 	change := func(name, field string) string {
 		return fmt.Sprintf(`variables.%s.transformList(i, to, to != '', JSONPatch{op: "replace", path: "/spec/%s/" + string(i) + "/%s", value: to})`, name, name, field)
 	}
-	expression := change("containers", "image") + " + " + change("initContainers", "image") + " + " + change("volumes", "image/reference")
+	expression := change("containers", "image") + " + " + change("initContainers", "image") + " + " +
+		change("volumes", "image/reference")
 	if secret != "" {
-		variables = append(variables, admissionv1.Variable{Name: "isLed", Expression: "(variables.containers + variables.initContainers + variables.volumes).exists(to, to != '')"})
+		variables = append(variables, admissionv1.Variable{Name: "isLed",
+			Expression: "(variables.containers + variables.initContainers + variables.volumes).exists(to, to != '')"})
 		// A list of objects as one value makes Kubernetes v1.36.3 panic, so the list is added empty.
 		expression += fmt.Sprintf(` + (!variables.isLed || has(object.spec.imagePullSecrets) ? [] : [JSONPatch{op: "add", path: "/spec/imagePullSecrets", value: []}]) +
 (!variables.isLed || has(object.spec.imagePullSecrets) && object.spec.imagePullSecrets.exists(x, x.name == %[1]s) ? [] :
@@ -415,16 +433,19 @@ func podPolicy(bundle string, spelled map[string]string, secret string) *admissi
 	}
 	ignore := admissionv1.Ignore
 	return &admissionv1.MutatingAdmissionPolicy{
-		TypeMeta:   metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "MutatingAdmissionPolicy"},
+		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(),
+			Kind: "MutatingAdmissionPolicy"},
 		ObjectMeta: metav1.ObjectMeta{Name: policyName(bundle), Labels: labelsOf(bundle)},
 		Spec: admissionv1.MutatingAdmissionPolicySpec{
 			FailurePolicy:      &ignore,
 			ReinvocationPolicy: admissionv1.IfNeededReinvocationPolicy, // for the containers that webhooks add
 			Variables:          variables,
-			Mutations:          []admissionv1.Mutation{{PatchType: admissionv1.PatchTypeJSONPatch, JSONPatch: &admissionv1.JSONPatch{Expression: expression}}},
+			Mutations: []admissionv1.Mutation{{PatchType: admissionv1.PatchTypeJSONPatch,
+				JSONPatch: &admissionv1.JSONPatch{Expression: expression}}},
 			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
 				Operations: []admissionv1.OperationType{admissionv1.Create},
-				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+				Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+					Resources: []string{"pods"}},
 			}}}},
 		},
 	}
@@ -436,7 +457,8 @@ func quoted(text string) string { return "'" + text + "'" }
 // podBinding returns the binding of the policy to namespaces.
 func podBinding(bundle string, namespaces []string) *admissionv1.MutatingAdmissionPolicyBinding {
 	return &admissionv1.MutatingAdmissionPolicyBinding{
-		TypeMeta:   metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "MutatingAdmissionPolicyBinding"},
+		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(),
+			Kind: "MutatingAdmissionPolicyBinding"},
 		ObjectMeta: metav1.ObjectMeta{Name: policyName(bundle), Labels: labelsOf(bundle)},
 		Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{
 			PolicyName: policyName(bundle),

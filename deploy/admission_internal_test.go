@@ -22,13 +22,15 @@ func TestSpellings(t *testing.T) {
 	t.Parallel()
 	for ref, want := range map[string][]string{
 		"docker.io/library/nginx:1.29": {
-			"docker.io/library/nginx:1.29", "library/nginx:1.29", "index.docker.io/library/nginx:1.29", "nginx:1.29", "docker.io/nginx:1.29", "index.docker.io/nginx:1.29",
+			"docker.io/library/nginx:1.29", "library/nginx:1.29", "index.docker.io/library/nginx:1.29", "nginx:1.29",
+			"docker.io/nginx:1.29", "index.docker.io/nginx:1.29",
 		},
 		"docker.io/grafana/grafana:latest": {
 			"docker.io/grafana/grafana:latest", "grafana/grafana:latest", "index.docker.io/grafana/grafana:latest",
 			"docker.io/grafana/grafana", "grafana/grafana", "index.docker.io/grafana/grafana",
 		},
-		"docker.io/looks.like/registry:1":    {"docker.io/looks.like/registry:1", "index.docker.io/looks.like/registry:1"},
+		"docker.io/looks.like/registry:1": {"docker.io/looks.like/registry:1",
+			"index.docker.io/looks.like/registry:1"},
 		"quay.io/app:2":                      {"quay.io/app:2"},
 		"quay.io/app@" + digestA.String():    {"quay.io/app@" + digestA.String()},
 		"quay.io/app:2@" + digestA.String():  {"quay.io/app:2@" + digestA.String()},
@@ -40,7 +42,8 @@ func TestSpellings(t *testing.T) {
 	}
 }
 
-// TestSpellingsOfBundle holds that an image is known by its tag, its digest, and both, and that excluded ones are left alone.
+// TestSpellingsOfBundle holds that an image is known by its tag, its digest, and both, and that excluded ones are
+// left alone.
 func TestSpellingsOfBundle(t *testing.T) {
 	t.Parallel()
 	m := testImages(t, &manifest.Bundle{ExcludeImages: []string{"registry.lab:5000/*"}})
@@ -55,8 +58,8 @@ func TestSpellingsOfBundle(t *testing.T) {
 	}
 }
 
-// TestPodPolicySize holds that no expression is too long for the API server's parser, and that a policy of 1000 images fits into an
-// object of etcd.
+// TestPodPolicySize holds that no expression is too long for the API server's parser, and that a policy of 1000
+// images fits into an object of etcd.
 func TestPodPolicySize(t *testing.T) {
 	t.Parallel()
 	const parser, object = 100_000, 1_500_000
@@ -103,14 +106,15 @@ func TestRedirectNeedsAPI(t *testing.T) {
 		if errors.As(err, &missing) != c.refused || !c.refused && err != nil {
 			t.Errorf("%d, %+v: %v", c.redirect, c.record, err)
 		}
-		if c.refused && (!strings.Contains(err.Error(), "API server v1.34.3 has no MutatingAdmissionPolicy") || !strings.Contains(missing.Hint(), "v1.36")) {
+		if c.refused && (!strings.Contains(err.Error(), "API server v1.34.3 has no MutatingAdmissionPolicy") ||
+			!strings.Contains(missing.Hint(), "v1.36")) {
 			t.Errorf("%v; %s", err, missing.Hint())
 		}
 	}
 }
 
-// TestForgedRecordChoosesNoNamespace: the pull secret goes into the namespaces of a redirection. Who may write in the namespace of records
-// must not choose them.
+// TestForgedRecordChoosesNoNamespace: the pull secret goes into the namespaces of a redirection. Who may write in the
+// namespace of records must not choose them.
 func TestForgedRecordChoosesNoNamespace(t *testing.T) {
 	t.Parallel()
 	binding := podBinding("site", []string{Namespace, "shop", "operators"})
@@ -127,7 +131,8 @@ func TestForgedRecordChoosesNoNamespace(t *testing.T) {
 	} {
 		mapper := meta.NewDefaultRESTMapper(nil)
 		for _, kind := range []string{"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"} {
-			mapper.AddSpecific(admissionv1.SchemeGroupVersion.WithKind(kind), admissionv1.SchemeGroupVersion.WithResource(strings.ToLower(kind[:len(kind)-1])+map[byte]string{'y': "ies", 'g': "gs"}[kind[len(kind)-1]]),
+			mapper.AddSpecific(admissionv1.SchemeGroupVersion.WithKind(kind),
+				admissionv1.SchemeGroupVersion.WithResource(strings.ToLower(kind[:len(kind)-1])+map[byte]string{'y': "ies", 'g': "gs"}[kind[len(kind)-1]]),
 				admissionv1.SchemeGroupVersion.WithResource(strings.ToLower(kind)), meta.RESTScopeRoot)
 		}
 		var objects []runtime.Object
@@ -144,7 +149,8 @@ func TestForgedRecordChoosesNoNamespace(t *testing.T) {
 		}
 		r := &run{
 			cluster: &cluster{any: dynamicfake.NewSimpleDynamicClient(scheme, objects...), mapper: olderMapper{mapper}},
-			record:  &Record{Name: "site", Redirect: &Redirect{Namespaces: []string{"operators", "victim"}}}, report: &Report{Name: "site"},
+			record:  &Record{Name: "site", Redirect: &Redirect{Namespaces: []string{"operators", "victim"}}},
+			report:  &Report{Name: "site"},
 		}
 		if err := r.wantsRedirect(t.Context()); err != nil {
 			t.Fatalf("%s: %v", name, err)

@@ -35,8 +35,8 @@ import (
 // serverEnv names a kubeconfig of an API server. The lab starts the server; see TestDeployAPIServer there.
 const serverEnv = "KKBUNDLE_TEST_APISERVER"
 
-// An apiServer is a genuine API server with etcd, without controllers and nodes: namespaces are never really gone, and no
-// pod runs. The token guest-token is of a user without rights.
+// An apiServer is a genuine API server with etcd, without controllers and nodes: namespaces are never really gone,
+// and no pod runs. The token guest-token is of a user without rights.
 type apiServer struct {
 	admin *rest.Config
 	kube  kubernetes.Interface
@@ -91,9 +91,11 @@ func (s site) bundle(t testing.TB) *bundle.Reader {
 	for i, ref := range s.images {
 		b.Image(ref, bundletest.RandomImage(t, int64(i), 1, 500))
 	}
-	documents := []bundle.Document{{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest, Data: []byte(text + s.deploy)}}
+	documents := []bundle.Document{{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest,
+		Data: []byte(text + s.deploy)}}
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
-		documents = append(documents, bundle.Document{Kind: bundle.KindManifest, Ref: name, Data: []byte(s.files[name])})
+		documents = append(documents, bundle.Document{Kind: bundle.KindManifest, Ref: name,
+			Data: []byte(s.files[name])})
 	}
 	for _, d := range documents {
 		it, err := d.Put(t.Context(), b.Cache)
@@ -111,7 +113,8 @@ func archive(t testing.TB, name string, files map[string]string) []byte {
 	gz := gzip.NewWriter(&b)
 	tw := tar.NewWriter(gz)
 	for _, file := range slices.Sorted(maps.Keys(files)) {
-		if err := tw.WriteHeader(&tar.Header{Name: name + "/" + file, Mode: 0o644, Size: int64(len(files[file]))}); err != nil {
+		if err := tw.WriteHeader(&tar.Header{Name: name + "/" + file, Mode: 0o644,
+			Size: int64(len(files[file]))}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := tw.Write([]byte(files[file])); err != nil {
@@ -190,15 +193,18 @@ type foreign struct {
 
 func newForeign(t testing.TB) *foreign {
 	t.Helper()
-	return &foreign{apiServer: connect(t), registry: registrytest.Start(t, registrytest.Options{Auth: registrytest.AuthBasic})}
+	return &foreign{apiServer: connect(t), registry: registrytest.Start(t,
+		registrytest.Options{Auth: registrytest.AuthBasic})}
 }
 
 func (f *foreign) options() deploy.Options {
 	return deploy.Options{
 		Cluster: f.admin, By: "ops@lab",
 		Registry: deploy.Given{Endpoint: deploy.Endpoint{
-			Pull: f.registry.Host + "/mirror", PullSecret: []byte(`{"auths":{"` + f.registry.Host + `":{"username":"u","password":"pull-secret-word"}}}`),
-			Options: registry.PushOptions{Registry: f.registry.Host + "/mirror", PlainHTTP: true, Auth: f.registry.Keychain()},
+			Pull: f.registry.Host + "/mirror", PullSecret: []byte(`{"auths":{"` + f.registry.Host +
+				`":{"username":"u","password":"pull-secret-word"}}}`),
+			Options: registry.PushOptions{Registry: f.registry.Host + "/mirror", PlainHTTP: true,
+				Auth: f.registry.Keychain()},
 		}},
 	}
 }
@@ -224,7 +230,8 @@ func TestAPIServer(t *testing.T) {
 		{"an image that the bundle lacks stops it before anything changes", f.missingImage},
 		{"it is installed, with images and pull secrets of the registry", func(t *testing.T) { f.first(t, one) }},
 		{"a rerun changes nothing", func(t *testing.T) { f.rerun(t, one) }},
-		{"a dry run of other values shows the difference, and no secret", func(t *testing.T) { f.dryRunValues(t, one) }},
+		{"a dry run of other values shows the difference, and no secret",
+			func(t *testing.T) { f.dryRunValues(t, one) }},
 		{"a second run is refused while one is at work", func(t *testing.T) { f.locked(t, one) }},
 		{"an upgrade is one", f.upgrade},
 		{"a release of another bundle is refused", f.taken},
@@ -247,7 +254,8 @@ func (f *foreign) dryRunFirst(t *testing.T, b *bundle.Reader) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"+++ Deployment.apps/v1 shop/front (deployed)", "+      - image: " + f.registry.Host + "/mirror/docker.io/library/app:1.0@sha256:", "+  replicas: 2",
+		"+++ Deployment.apps/v1 shop/front (deployed)", "+      - image: " + f.registry.Host +
+			"/mirror/docker.io/library/app:1.0@sha256:", "+  replicas: 2",
 		"+++ Widget.example.com/v1 notes/w (deployed)", "(masked)",
 	} {
 		if !strings.Contains(report.Diff, want) {
@@ -257,7 +265,8 @@ func (f *foreign) dryRunFirst(t *testing.T, b *bundle.Reader) {
 	if strings.Contains(report.Diff, "hunter2") || report.Pushed.Missing == 0 {
 		t.Errorf("missing: %d\n%s", report.Pushed.Missing, report.Diff)
 	}
-	if list, err := f.kube.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{LabelSelector: deploy.ManagedLabel}); err != nil || len(list.Items) > 0 {
+	if list, err := f.kube.CoreV1().Namespaces().List(t.Context(),
+		metav1.ListOptions{LabelSelector: deploy.ManagedLabel}); err != nil || len(list.Items) > 0 {
 		t.Errorf("namespaces: %v, %v", list.Items, err)
 	}
 }
@@ -267,7 +276,8 @@ func (f *foreign) missingImage(t *testing.T) {
 	s.images = s.images[:1]
 	_, err := deploy.Run(t.Context(), s.bundle(t), f.options())
 	var missing *deploy.MissingError
-	if !errors.As(err, &missing) || len(missing.Images) != 1 || !strings.HasPrefix(missing.Images[0], "docker.io/library/note:1 in CronJob nightly") {
+	if !errors.As(err, &missing) || len(missing.Images) != 1 ||
+		!strings.HasPrefix(missing.Images[0], "docker.io/library/note:1 in CronJob nightly") {
 		t.Fatalf("got %v", err)
 	}
 	if _, err := f.kube.CoreV1().Namespaces().Get(t.Context(), "shop", metav1.GetOptions{}); err == nil {
@@ -292,21 +302,26 @@ func (f *foreign) first(t *testing.T, b *bundle.Reader) {
 	}
 	app, _ := b.Find(bundle.KindImage, "docker.io/library/app:1.0", "")
 	spec := web.Spec.Template.Spec
-	if want := f.registry.Host + "/mirror/docker.io/library/app:1.0@" + app.Descriptor.Digest.String(); spec.Containers[0].Image != want {
+	if want := f.registry.Host + "/mirror/docker.io/library/app:1.0@" +
+		app.Descriptor.Digest.String(); spec.Containers[0].Image != want {
 		t.Errorf("image %s, want %s", spec.Containers[0].Image, want)
 	}
-	if *web.Spec.Replicas != 2 || len(spec.ImagePullSecrets) != 1 || spec.ImagePullSecrets[0].Name != "kkbundle.pull.shop" {
+	if *web.Spec.Replicas != 2 || len(spec.ImagePullSecrets) != 1 ||
+		spec.ImagePullSecrets[0].Name != "kkbundle.pull.shop" {
 		t.Errorf("%d replicas, pull secrets %v", *web.Spec.Replicas, spec.ImagePullSecrets)
 	}
 	secret, err := f.kube.CoreV1().Secrets("shop").Get(t.Context(), "kkbundle.pull.shop", metav1.GetOptions{})
-	if err != nil || !strings.Contains(string(secret.Data[".dockerconfigjson"]), "pull-secret-word") || secret.Labels[deploy.NameLabel] != "shop" {
+	if err != nil || !strings.Contains(string(secret.Data[".dockerconfigjson"]), "pull-secret-word") ||
+		secret.Labels[deploy.NameLabel] != "shop" {
 		t.Errorf("pull secret: %v, %v", secret, err)
 	}
 	nightly, err := f.kube.BatchV1().CronJobs("shop").Get(t.Context(), "nightly", metav1.GetOptions{})
-	if err != nil || !strings.HasPrefix(nightly.Spec.JobTemplate.Spec.Template.Spec.Containers[0].Image, f.registry.Host) {
+	if err != nil || !strings.HasPrefix(nightly.Spec.JobTemplate.Spec.Template.Spec.Containers[0].Image,
+		f.registry.Host) {
 		t.Errorf("CronJob: %v", err)
 	}
-	record, err := f.kube.CoreV1().ConfigMaps(deploy.Namespace).Get(t.Context(), "kkbundle.deploy.shop", metav1.GetOptions{})
+	record, err := f.kube.CoreV1().ConfigMaps(deploy.Namespace).Get(t.Context(), "kkbundle.deploy.shop",
+		metav1.GetOptions{})
 	if err != nil || strings.Contains(record.Data["record.json"], "pull-secret-word") {
 		t.Errorf("record: %v", err)
 	}
@@ -315,7 +330,8 @@ func (f *foreign) first(t *testing.T, b *bundle.Reader) {
 
 // releaseHook holds that Helm's record of the release has the hook with the registry's image.
 func (f *foreign) releaseHook(t *testing.T) {
-	list, err := f.kube.CoreV1().Secrets("shop").List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm,name=front"})
+	list, err := f.kube.CoreV1().Secrets("shop").List(t.Context(),
+		metav1.ListOptions{LabelSelector: "owner=helm,name=front"})
 	if err != nil || len(list.Items) != 1 {
 		t.Fatalf("%d releases, %v", len(list.Items), err)
 	}
@@ -380,7 +396,8 @@ func (f *foreign) rerun(t *testing.T, b *bundle.Reader) {
 func (f *foreign) dryRunValues(t *testing.T, b *bundle.Reader) {
 	o := f.options()
 	o.DryRun = true
-	o.Values = []deploy.Value{{Release: "front", Set: "password=other-secret"}, {Release: "shop/front", File: "prod.yaml", Data: []byte("replicas: 5\n")}}
+	o.Values = []deploy.Value{{Release: "front", Set: "password=other-secret"},
+		{Release: "shop/front", File: "prod.yaml", Data: []byte("replicas: 5\n")}}
 	report, err := deploy.Run(t.Context(), b, o)
 	if err != nil {
 		t.Fatal(err)
@@ -390,12 +407,14 @@ func (f *foreign) dryRunValues(t *testing.T, b *bundle.Reader) {
 			t.Errorf("the diff lacks %q:\n%s", want, report.Diff)
 		}
 	}
-	if strings.Contains(report.Diff, "image:") && strings.Contains(report.Diff, "+        image") || strings.Contains(report.Diff, "secret\n") || strings.Count(report.Diff, "\n@@") != 2 {
+	if strings.Contains(report.Diff, "image:") && strings.Contains(report.Diff, "+        image") ||
+		strings.Contains(report.Diff, "secret\n") || strings.Count(report.Diff, "\n@@") != 2 {
 		t.Errorf("the diff has more than two changes:\n%s", report.Diff)
 	}
 	o.Values = []deploy.Value{{Release: "back", Set: "a=b"}}
 	var wrong *deploy.ValueError
-	if _, err := deploy.Run(t.Context(), b, o); !errors.As(err, &wrong) || !strings.Contains(err.Error(), "its releases: shop/front") {
+	if _, err := deploy.Run(t.Context(), b, o); !errors.As(err, &wrong) ||
+		!strings.Contains(err.Error(), "its releases: shop/front") {
 		t.Errorf("a release that is not there: %v", err)
 	}
 }
@@ -433,7 +452,8 @@ func (f *foreign) upgrade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := actions(report); got != "shop/front upgraded, shop/notes applied" || report.Results[0].Was != "1.0.0" || report.Results[0].Version != "1.1.0" {
+	if got := actions(report); got != "shop/front upgraded, shop/notes applied" || report.Results[0].Was != "1.0.0" ||
+		report.Results[0].Version != "1.1.0" {
 		t.Errorf("got %s, %+v", got, report.Results[0])
 	}
 }
@@ -442,7 +462,8 @@ func (f *foreign) taken(t *testing.T) {
 	s := shop("1.0.0")
 	s.name = "other"
 	var taken *deploy.TakenError
-	if _, err := deploy.Run(t.Context(), s.bundle(t), f.options()); !errors.As(err, &taken) || taken.By != "bundle shop" {
+	if _, err := deploy.Run(t.Context(), s.bundle(t), f.options()); !errors.As(err, &taken) ||
+		taken.By != "bundle shop" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -453,16 +474,19 @@ func (f *foreign) forbidden(t *testing.T, b *bundle.Reader) {
 	guest.BearerToken = "guest-token"
 	o.Cluster = guest
 	_, err := deploy.Run(t.Context(), b, o)
-	if err == nil || !strings.Contains(err.Error(), `User "guest" cannot get resource "namespaces"`) || !strings.Contains(hint(err), "verb and resource") {
+	if err == nil || !strings.Contains(err.Error(), `User "guest" cannot get resource "namespaces"`) ||
+		!strings.Contains(hint(err), "verb and resource") {
 		t.Errorf("got %v, hint %q", err, hint(err))
 	}
 	guest.BearerToken = "wrong"
 	var unreachable *deploy.UnreachableError
-	if _, err := deploy.Run(t.Context(), b, o); !errors.As(err, &unreachable) || !strings.Contains(hint(err), "renew the credentials") {
+	if _, err := deploy.Run(t.Context(), b, o); !errors.As(err, &unreachable) ||
+		!strings.Contains(hint(err), "renew the credentials") {
 		t.Errorf("got %v, hint %q", err, hint(err))
 	}
 	guest.Host = "https://127.0.0.1:1"
-	if _, err := deploy.Run(t.Context(), b, o); !errors.As(err, &unreachable) || !strings.Contains(hint(err), "--context") {
+	if _, err := deploy.Run(t.Context(), b, o); !errors.As(err, &unreachable) ||
+		!strings.Contains(hint(err), "--context") {
 		t.Errorf("got %v, hint %q", err, hint(err))
 	}
 }
@@ -477,9 +501,11 @@ func hint(err error) string {
 
 func (f *foreign) immutable(t *testing.T) {
 	s := shop("1.2.0")
-	s.charts["web"]["templates/web.yaml"] = strings.ReplaceAll(s.charts["web"]["templates/web.yaml"], "app: web", "app: other")
+	s.charts["web"]["templates/web.yaml"] = strings.ReplaceAll(s.charts["web"]["templates/web.yaml"], "app: web",
+		"app: other")
 	_, err := deploy.Run(t.Context(), s.bundle(t), f.options())
-	if err == nil || !strings.Contains(err.Error(), "field is immutable") || !strings.Contains(err.Error(), "rolled back to revision") || !strings.Contains(hint(err), "delete the object") {
+	if err == nil || !strings.Contains(err.Error(), "field is immutable") ||
+		!strings.Contains(err.Error(), "rolled back to revision") || !strings.Contains(hint(err), "delete the object") {
 		t.Errorf("got %v, hint %q", err, hint(err))
 	}
 }
@@ -490,13 +516,15 @@ func (f *foreign) list(t *testing.T) {
 		t.Fatalf("%v, %v", list, err)
 	}
 	r := list[0]
-	if r.Name != "shop" || r.Bundle != "1.2.0" || r.State != deploy.StateFailed || r.By != "ops@lab" || len(r.Parts) != 2 || r.Parts[0].Status != "deployed" {
+	if r.Name != "shop" || r.Bundle != "1.2.0" || r.State != deploy.StateFailed || r.By != "ops@lab" ||
+		len(r.Parts) != 2 || r.Parts[0].Status != "deployed" {
 		t.Errorf("%+v", r)
 	}
 }
 
 func (f *foreign) remove(t *testing.T) {
-	if _, err := deploy.Remove(t.Context(), deploy.RemoveOptions{Cluster: f.admin, Name: "other"}); hint(err) != "" || err == nil || !strings.Contains(err.Error(), "deployed: shop") {
+	if _, err := deploy.Remove(t.Context(), deploy.RemoveOptions{Cluster: f.admin, Name: "other"}); hint(err) != "" ||
+		err == nil || !strings.Contains(err.Error(), "deployed: shop") {
 		t.Errorf("another name: %v", err)
 	}
 	mine, err := f.kube.CoreV1().ConfigMaps("notes").Create(t.Context(), configMap("mine"), metav1.CreateOptions{})
@@ -507,7 +535,8 @@ func (f *foreign) remove(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(kept, "; "); got != "CustomResourceDefinition widgets.example.com: it may hold data; Namespace notes: it still has ConfigMap "+mine.Name {
+	if got := strings.Join(kept,
+		"; "); got != "CustomResourceDefinition widgets.example.com: it may hold data; Namespace notes: it still has ConfigMap "+mine.Name {
 		t.Errorf("kept %s", got)
 	}
 	all, err := f.kube.AppsV1().Deployments("").List(t.Context(), metav1.ListOptions{})
@@ -529,13 +558,15 @@ func (f *foreign) remove(t *testing.T) {
 func operated(version string) site {
 	s := shop(version)
 	s.name, s.images = "operated", append(s.images, "docker.io/library/worker:1", "quay.io/team/sidecar:latest")
-	s.deploy = strings.ReplaceAll(s.deploy, "namespace: shop", "namespace: operated") + "images: [worker:1, quay.io/team/sidecar]\n"
-	s.files["notes.yaml"] = strings.ReplaceAll(strings.ReplaceAll(notesYAML, "name: notes,", "name: widgets,"), "namespace: notes", "namespace: widgets")
+	s.deploy = strings.ReplaceAll(s.deploy, "namespace: shop", "namespace: operated") +
+		"images: [worker:1, quay.io/team/sidecar]\n"
+	s.files["notes.yaml"] = strings.ReplaceAll(strings.ReplaceAll(notesYAML, "name: notes,", "name: widgets,"),
+		"namespace: notes", "namespace: widgets")
 	return s
 }
 
-// TestAPIServerRedirect holds that pods which an operator makes get the registry's images from an admission policy, in the namespaces of
-// the bundle and nowhere else.
+// TestAPIServerRedirect holds that pods which an operator makes get the registry's images from an admission policy,
+// in the namespaces of the bundle and nowhere else.
 func TestAPIServerRedirect(t *testing.T) {
 	f := newForeign(t)
 	b := operated("1.0.0").bundle(t)
@@ -543,11 +574,13 @@ func TestAPIServerRedirect(t *testing.T) {
 		name string
 		run  func(t *testing.T)
 	}{
-		{"without the policy, the images are named before the first change", func(t *testing.T) { f.warnsOfOperators(t, b) }},
+		{"without the policy, the images are named before the first change",
+			func(t *testing.T) { f.warnsOfOperators(t, b) }},
 		{"a dry run shows the policy, and changes nothing", func(t *testing.T) { f.dryRunRedirect(t, b) }},
 		{"pods that others make are led to the registry", func(t *testing.T) { f.redirects(t, b) }},
 		{"a container that a webhook adds is led to the registry", func(t *testing.T) { f.redirectsInjected(t, b) }},
-		{"a rerun without the flag keeps the policy and changes nothing", func(t *testing.T) { f.redirectsAgain(t, b) }},
+		{"a rerun without the flag keeps the policy and changes nothing",
+			func(t *testing.T) { f.redirectsAgain(t, b) }},
 		{"another digest arrives with the next version", f.redirectsNext},
 		{"--redirect-pods=false removes the policy", f.redirectsNoMore},
 		{"a removal removes the policy", f.removesRedirect},
@@ -565,7 +598,8 @@ func TestAPIServerNoPolicies(t *testing.T) {
 	o.Redirect = deploy.RedirectPods
 	_, err := deploy.Run(t.Context(), operated("1.0.0").bundle(t), o)
 	var not *deploy.RedirectError
-	if !errors.As(err, &not) || !strings.Contains(err.Error(), "does not apply the policy kkbundle.deploy.operated") || !strings.Contains(hint(err), "admission plugin") {
+	if !errors.As(err, &not) || !strings.Contains(err.Error(), "does not apply the policy kkbundle.deploy.operated") ||
+		!strings.Contains(hint(err), "admission plugin") {
 		t.Fatalf("got %v, hint %q", err, hint(err))
 	}
 	if _, err := f.kube.AppsV1().Deployments("operated").Get(t.Context(), "front", metav1.GetOptions{}); err == nil {
@@ -584,7 +618,8 @@ func (f *foreign) warnsOfOperators(t *testing.T, b *bundle.Reader) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"image docker.io/library/worker:1 is in no object", "image quay.io/team/sidecar:latest is in no object"} {
+	for _, want := range []string{"image docker.io/library/worker:1 is in no object",
+		"image quay.io/team/sidecar:latest is in no object"} {
 		if !strings.Contains(strings.Join(report.Warnings, "\n"), want) {
 			t.Errorf("no warning %q:\n%s", want, strings.Join(report.Warnings, "\n"))
 		}
@@ -598,7 +633,9 @@ func (f *foreign) dryRunRedirect(t *testing.T, b *bundle.Reader) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(report.Diff, "+++ MutatingAdmissionPolicy.admissionregistration.k8s.io/v1 kkbundle.deploy.operated (deployed)") || len(report.Warnings) > 0 {
+	if !strings.Contains(report.Diff,
+		"+++ MutatingAdmissionPolicy.admissionregistration.k8s.io/v1 kkbundle.deploy.operated (deployed)") ||
+		len(report.Warnings) > 0 {
 		t.Errorf("warnings %q\n%s", report.Warnings, report.Diff)
 	}
 	f.policies(t, 0)
@@ -607,11 +644,13 @@ func (f *foreign) dryRunRedirect(t *testing.T, b *bundle.Reader) {
 // policies holds the number of policies and bindings.
 func (f *foreign) policies(t *testing.T, want int) {
 	t.Helper()
-	policies, err := f.kube.AdmissionregistrationV1().MutatingAdmissionPolicies().List(t.Context(), metav1.ListOptions{LabelSelector: deploy.NameLabel})
+	policies, err := f.kube.AdmissionregistrationV1().MutatingAdmissionPolicies().List(t.Context(),
+		metav1.ListOptions{LabelSelector: deploy.NameLabel})
 	if err != nil {
 		t.Fatal(err)
 	}
-	bindings, err := f.kube.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().List(t.Context(), metav1.ListOptions{LabelSelector: deploy.NameLabel})
+	bindings, err := f.kube.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().List(t.Context(),
+		metav1.ListOptions{LabelSelector: deploy.NameLabel})
 	if err != nil || len(policies.Items) != want || len(bindings.Items) != want {
 		t.Errorf("%d policies, %d bindings, want %d (%v)", len(policies.Items), len(bindings.Items), want, err)
 	}
@@ -624,8 +663,11 @@ func (f *foreign) operatorPod(t *testing.T, namespace string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "made-"},
 		Spec: corev1.PodSpec{
 			InitContainers: []corev1.Container{{Name: "i", Image: "quay.io/team/sidecar"}},
-			Containers:     []corev1.Container{{Name: "a", Image: "docker.io/library/other:1"}, {Name: "b", Image: "worker:1", Env: []corev1.EnvVar{{Name: "A", Value: "1"}}}},
-			Volumes:        []corev1.Volume{{Name: "e", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}, {Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "index.docker.io/library/worker:1"}}}},
+			Containers: []corev1.Container{{Name: "a", Image: "docker.io/library/other:1"},
+				{Name: "b", Image: "worker:1", Env: []corev1.EnvVar{{Name: "A", Value: "1"}}}},
+			Volumes: []corev1.Volume{{Name: "e",
+				VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+				{Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "index.docker.io/library/worker:1"}}}},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -640,7 +682,8 @@ func (f *foreign) destination(b *bundle.Reader, ref string) string {
 }
 
 func (f *foreign) redirects(t *testing.T, b *bundle.Reader) {
-	if _, err := f.kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "elsewhere"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := f.kube.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "elsewhere"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	o := f.options()
@@ -649,24 +692,30 @@ func (f *foreign) redirects(t *testing.T, b *bundle.Reader) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(report.Redirected, " "); got != "customers kkbundle operated widgets" || len(report.Warnings) > 0 {
+	if got := strings.Join(report.Redirected, " "); got != "customers kkbundle operated widgets" ||
+		len(report.Warnings) > 0 {
 		t.Errorf("namespaces %s, warnings %q", got, report.Warnings)
 	}
 	for _, namespace := range []string{"operated", "widgets", "customers"} {
 		pod := f.operatorPod(t, namespace)
 		worker := f.destination(b, "docker.io/library/worker:1")
-		got := []string{pod.Spec.InitContainers[0].Image, pod.Spec.Containers[0].Image, pod.Spec.Containers[1].Image, pod.Spec.Volumes[1].Image.Reference}
-		if want := []string{f.destination(b, "quay.io/team/sidecar:latest"), "docker.io/library/other:1", worker, worker}; !slices.Equal(got, want) {
+		got := []string{pod.Spec.InitContainers[0].Image, pod.Spec.Containers[0].Image, pod.Spec.Containers[1].Image,
+			pod.Spec.Volumes[1].Image.Reference}
+		if want := []string{f.destination(b, "quay.io/team/sidecar:latest"), "docker.io/library/other:1", worker,
+			worker}; !slices.Equal(got, want) {
 			t.Errorf("%s: images %q, want %q", namespace, got, want)
 		}
-		if s := pod.Spec.ImagePullSecrets; len(s) != 1 || s[0].Name != "kkbundle.pull.operated" || len(pod.Spec.Containers[1].Env) != 1 {
+		if s := pod.Spec.ImagePullSecrets; len(s) != 1 || s[0].Name != "kkbundle.pull.operated" ||
+			len(pod.Spec.Containers[1].Env) != 1 {
 			t.Errorf("%s: pull secrets %v, container %+v", namespace, s, pod.Spec.Containers[1])
 		}
-		if _, err := f.kube.CoreV1().Secrets(namespace).Get(t.Context(), "kkbundle.pull.operated", metav1.GetOptions{}); err != nil {
+		if _, err := f.kube.CoreV1().Secrets(namespace).Get(t.Context(), "kkbundle.pull.operated",
+			metav1.GetOptions{}); err != nil {
 			t.Error(err)
 		}
 	}
-	if pod := f.operatorPod(t, "elsewhere"); pod.Spec.Containers[1].Image != "worker:1" || pod.Spec.ImagePullSecrets != nil {
+	if pod := f.operatorPod(t, "elsewhere"); pod.Spec.Containers[1].Image != "worker:1" ||
+		pod.Spec.ImagePullSecrets != nil {
 		t.Errorf("a namespace that is not the bundle's: %+v", pod.Spec)
 	}
 }
@@ -681,7 +730,8 @@ func injector(t *testing.T) (url string, ca []byte) {
 		patch := `[{"op": "add", "path": "/spec/containers/-", "value": {"name": "injected", "image": "quay.io/team/sidecar:latest"}}]`
 		_ = json.NewEncoder(w).Encode(map[string]any{
 			"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-			"response": map[string]any{"uid": review.Request.UID, "allowed": true, "patchType": "JSONPatch", "patch": []byte(patch)},
+			"response": map[string]any{"uid": review.Request.UID, "allowed": true, "patchType": "JSONPatch",
+				"patch": []byte(patch)},
 		})
 	}))
 	t.Cleanup(server.Close)
@@ -692,15 +742,17 @@ func (f *foreign) redirectsInjected(t *testing.T, b *bundle.Reader) {
 	url, ca := injector(t)
 	webhooks := f.kube.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	none := admissionv1.SideEffectClassNone
-	hook := &admissionv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "injector"}, Webhooks: []admissionv1.MutatingWebhook{{
-		Name: "injector.example.com", SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
-		ClientConfig:      admissionv1.WebhookClientConfig{URL: &url, CABundle: ca},
-		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "operated"}},
-		Rules: []admissionv1.RuleWithOperations{{
-			Operations: []admissionv1.OperationType{admissionv1.Create},
-			Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
-		}},
-	}}}
+	hook := &admissionv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "injector"},
+		Webhooks: []admissionv1.MutatingWebhook{{
+			Name: "injector.example.com", SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+			ClientConfig:      admissionv1.WebhookClientConfig{URL: &url, CABundle: ca},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "operated"}},
+			Rules: []admissionv1.RuleWithOperations{{
+				Operations: []admissionv1.OperationType{admissionv1.Create},
+				Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+					Resources: []string{"pods"}},
+			}},
+		}}}
 	if _, err := webhooks.Create(t.Context(), hook, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -729,7 +781,8 @@ func (f *foreign) redirectsAgain(t *testing.T, b *bundle.Reader) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after := f.versions(t); report.Changed() != 0 || !maps.Equal(before, after) || !slices.Contains(report.Redirected, "customers") {
+	if after := f.versions(t); report.Changed() != 0 || !maps.Equal(before, after) ||
+		!slices.Contains(report.Redirected, "customers") {
 		t.Errorf("%d changed, namespaces %q\nbefore %v\nafter %v", report.Changed(), report.Redirected, before, after)
 	}
 	f.policies(t, 1)
@@ -737,12 +790,15 @@ func (f *foreign) redirectsAgain(t *testing.T, b *bundle.Reader) {
 
 func (f *foreign) redirectsNext(t *testing.T) {
 	s := operated("1.1.0")
-	s.images = []string{"docker.io/library/note:1", "docker.io/library/app:1.0", "quay.io/team/sidecar:latest", "docker.io/library/worker:1"} // other bytes for each
+	// other bytes for each
+	s.images = []string{"docker.io/library/note:1", "docker.io/library/app:1.0", "quay.io/team/sidecar:latest",
+		"docker.io/library/worker:1"}
 	b := s.bundle(t)
 	if _, err := deploy.Run(t.Context(), b, f.options()); err != nil {
 		t.Fatal(err)
 	}
-	if pod := f.operatorPod(t, "operated"); pod.Spec.Containers[1].Image != f.destination(b, "docker.io/library/worker:1") {
+	if pod := f.operatorPod(t, "operated"); pod.Spec.Containers[1].Image != f.destination(b,
+		"docker.io/library/worker:1") {
 		t.Errorf("image %s", pod.Spec.Containers[1].Image)
 	}
 }
@@ -756,13 +812,16 @@ func (f *foreign) redirectsNoMore(t *testing.T) {
 	}
 	f.policies(t, 0)
 	// Removed policies are applied for a moment.
-	for end := time.Now().Add(2 * time.Minute); f.operatorPod(t, "operated").Spec.Containers[1].Image != "worker:1"; time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); f.operatorPod(t,
+		"operated").Spec.Containers[1].Image != "worker:1"; time.Sleep(200 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the policy is still applied")
 		}
 	}
 	report, err := deploy.Run(t.Context(), b, f.options())
-	if got := strings.Join(report.Warnings, "\n"); err != nil || !strings.Contains(got, "pod operated/made-") || !strings.Contains(got, "has image worker:1, which nodes pull from upstream") || strings.Contains(got, "other:1") {
+	if got := strings.Join(report.Warnings, "\n"); err != nil || !strings.Contains(got, "pod operated/made-") ||
+		!strings.Contains(got, "has image worker:1, which nodes pull from upstream") ||
+		strings.Contains(got, "other:1") {
 		t.Errorf("%v; warnings:\n%s", err, got)
 	}
 	f.policies(t, 0)

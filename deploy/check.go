@@ -46,8 +46,8 @@ func (r *run) checkNamespaces(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// checkConflicts asks the API server which fields of YAML other programs own, and returns all of them. Other refusals are
-// left to the change itself: an earlier part can have made them void by then.
+// checkConflicts asks the API server which fields of YAML other programs own, and returns all of them. Other refusals
+// are left to the change itself: an earlier part can have made them void by then.
 func (r *run) checkConflicts(ctx context.Context) error {
 	if r.Force {
 		return nil

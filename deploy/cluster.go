@@ -98,7 +98,8 @@ func (a applying) options() metav1.ApplyOptions {
 }
 
 // apply applies an object on the server. before is nil if it did not exist.
-func (c *cluster) apply(ctx context.Context, o *unstructured.Unstructured, how applying) (before, after *unstructured.Unstructured, err error) {
+func (c *cluster) apply(ctx context.Context, o *unstructured.Unstructured,
+	how applying) (before, after *unstructured.Unstructured, err error) {
 	client, err := c.resource(o, how.namespace)
 	if err != nil {
 		return nil, nil, &ObjectError{kube.Describe(o), err}
@@ -151,7 +152,8 @@ func (c *cluster) established(ctx context.Context, names []string) error {
 		return nil
 	}
 	const patience = time.Minute
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("the API server did not establish it within "+patience.String()))
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("the API server did not establish it within "+
+		patience.String()))
 	defer cancel()
 	for _, name := range names {
 		for !c.isEstablished(ctx, name) {
@@ -206,7 +208,8 @@ func isOf(namespace *corev1.Namespace, bundle string) bool {
 }
 
 // ensureNamespace creates a namespace with our labels. It reports whether it did: an existing one stays as it is.
-func (c *cluster) ensureNamespace(ctx context.Context, name string, labels, annotations map[string]string) (live *corev1.Namespace, made bool, err error) {
+func (c *cluster) ensureNamespace(ctx context.Context, name string, labels,
+	annotations map[string]string) (live *corev1.Namespace, made bool, err error) {
 	namespaces := c.kube.CoreV1().Namespaces()
 	live, err = namespaces.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -225,7 +228,8 @@ func (c *cluster) ensureNamespace(ctx context.Context, name string, labels, anno
 }
 
 // applyPullSecret makes the secret that pods of a namespace pull with, and reports whether that changed anything.
-func (c *cluster) applyPullSecret(ctx context.Context, namespace, name, bundle string, dockerConfig []byte) (bool, error) {
+func (c *cluster) applyPullSecret(ctx context.Context, namespace, name, bundle string,
+	dockerConfig []byte) (bool, error) {
 	secret := &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labelsOf(bundle)},
@@ -243,7 +247,8 @@ func (c *cluster) applyPullSecret(ctx context.Context, namespace, name, bundle s
 	}
 	var after *corev1.Secret
 	if err == nil {
-		after, err = secrets.Patch(ctx, name, types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: kube.FieldManager, Force: new(true)})
+		after, err = secrets.Patch(ctx, name, types.ApplyPatchType, data,
+			metav1.PatchOptions{FieldManager: kube.FieldManager, Force: new(true)})
 	}
 	if err != nil {
 		return false, &ObjectError{fmt.Sprintf("Secret %s/%s", namespace, name), err}

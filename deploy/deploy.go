@@ -36,8 +36,8 @@ type Options struct {
 	Adopt bool
 	// Force takes over fields of YAML's objects that other programs own.
 	Force bool
-	// Redirect decides about the admission policy for pods of operators and jobs. It applies in the namespaces of the parts and in
-	// RedirectNamespaces; nil stands for those of an earlier run.
+	// Redirect decides about the admission policy for pods of operators and jobs. It applies in the namespaces of the
+	// parts and in RedirectNamespaces; nil stands for those of an earlier run.
 	Redirect           Redirecting
 	RedirectNamespaces []string
 	// Prune removes releases and objects of YAML that an earlier version of the bundle had, and this one lacks.
@@ -204,7 +204,8 @@ func (r *run) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.report.Pushed = PushState{Pushed: sum.ItemsPushed, Present: sum.ItemsPresent, Missing: sum.ItemsMissing, Sent: sum.BytesSent}
+	r.report.Pushed = PushState{Pushed: sum.ItemsPushed, Present: sum.ItemsPresent, Missing: sum.ItemsMissing,
+		Sent: sum.BytesSent}
 	r.report.Warnings = append(r.report.Warnings, sum.Warnings...)
 	if r.NoPush && sum.ItemsMissing > 0 {
 		return errUnseeded(r.endpoint.Pull, sum)
@@ -291,16 +292,19 @@ func (r *run) renderAll(ctx context.Context) error {
 // warnOf warns of the images of a part that are not led to the registry.
 func (r *run) warnOf(part string, f findings) {
 	for _, one := range f.unclear {
-		r.warn(part, "undecided: "+one+": deploy leaves it alone; list a needed image under images of the manifest, and name another text under excludeImages")
+		r.warn(part, "undecided: "+one+
+			": deploy leaves it alone; list a needed image under images of the manifest, and name another text under excludeImages")
 	}
 	for _, one := range f.loose {
-		r.warn(part, "image "+one+" is in the registry and not in the bundle: its tag decides what runs; name its digest in the values")
+		r.warn(part, "image "+one+
+			" is in the registry and not in the bundle: its tag decides what runs; name its digest in the values")
 	}
 	if r.Redirect == RedirectPods {
 		return
 	}
 	for _, one := range f.left {
-		r.warn(part, "image "+one+" keeps its upstream name: nodes must be able to pull it; set the place with imageRules or values, or use --redirect-pods")
+		r.warn(part, "image "+one+
+			" keeps its upstream name: nodes must be able to pull it; set the place with imageRules or values, or use --redirect-pods")
 	}
 }
 
@@ -315,7 +319,8 @@ func (r *run) warnUnnamed() {
 		maps.Copy(used, p.hooks.used)
 	}
 	for _, ref := range r.images.unnamed(r.manifest.Images, used) {
-		r.warn("", "image "+ref+" is in no object: a pod that an operator makes with it pulls from upstream, unless --redirect-pods leads it to the registry")
+		r.warn("", "image "+ref+
+			" is in no object: a pod that an operator makes with it pulls from upstream, unless --redirect-pods leads it to the registry")
 	}
 }
 
@@ -327,7 +332,8 @@ func (r *run) deploy(ctx context.Context) error {
 	for _, p := range r.previews {
 		r.record.add(p)
 	}
-	changes := known.State != StateDeployed || known.Digest != r.record.Digest || known.Registry != r.record.Registry || len(known.Parts) != len(r.record.Parts)
+	changes := known.State != StateDeployed || known.Digest != r.record.Digest || known.Registry != r.record.Registry ||
+		len(known.Parts) != len(r.record.Parts)
 	if changes {
 		r.record.State = StateDeploying
 		if err := r.write(ctx, r.record); err != nil {
@@ -387,7 +393,8 @@ func (r *Record) add(p *preview) {
 // part makes one part.
 func (r *run) part(ctx context.Context, p *preview) (Result, error) {
 	start := time.Now()
-	result := Result{Part: Part{Namespace: p.step.Namespace, Release: p.step.Release, Chart: p.step.Chart, Version: p.version}}
+	result := Result{Part: Part{Namespace: p.step.Namespace, Release: p.step.Release, Chart: p.step.Chart,
+		Version: p.version}}
 	fresh, err := r.namespaces(ctx, p)
 	if err != nil {
 		return result, err
@@ -420,15 +427,16 @@ func (r Result) describe() string {
 	return text
 }
 
-// namespaces makes the namespaces and pull secrets of a part, and reports whether any changed. Pull secrets are recorded
-// before they are made; a namespace has a label.
+// namespaces makes the namespaces and pull secrets of a part, and reports whether any changed. Pull secrets are
+// recorded before they are made; a namespace has a label.
 func (r *run) namespaces(ctx context.Context, p *preview) (changed bool, err error) {
 	for _, namespace := range p.namespaces() {
 		labels, annotations := labelsOf(r.report.Name), map[string]string(nil)
 		own := p.step.Chart != "" && p.defines(namespace)
 		if own { // Helm takes over what has its labels
 			labels = map[string]string{ManagedLabel: "Helm"}
-			annotations = map[string]string{"meta.helm.sh/release-name": p.step.Release, "meta.helm.sh/release-namespace": p.step.Namespace}
+			annotations = map[string]string{"meta.helm.sh/release-name": p.step.Release,
+				"meta.helm.sh/release-namespace": p.step.Namespace}
 		}
 		made, err := r.namespace(ctx, namespace, labels, annotations)
 		if err != nil {
@@ -447,7 +455,8 @@ func (r *run) namespaces(ctx context.Context, p *preview) (changed bool, err err
 }
 
 // namespace makes and records a namespace, and reports whether it was missing.
-func (r *run) namespace(ctx context.Context, name string, labels, annotations map[string]string) (made bool, err error) {
+func (r *run) namespace(ctx context.Context, name string, labels,
+	annotations map[string]string) (made bool, err error) {
 	live, made, err := r.ensureNamespace(ctx, name, labels, annotations)
 	if err != nil {
 		return false, err
@@ -513,11 +522,13 @@ func (r *run) chart(ctx context.Context, p *preview, result *Result) error {
 
 // install returns what every call about a release has.
 func (r *run) install(s *step) charts.InstallOptions {
-	return charts.InstallOptions{Cluster: r.shared, Namespace: s.Namespace, Release: s.Release, Values: s.values, Logger: r.Logger}
+	return charts.InstallOptions{Cluster: r.shared, Namespace: s.Namespace, Release: s.Release, Values: s.values,
+		Logger: r.Logger}
 }
 
 func (c *cluster) status(ctx context.Context, p Part, logger *slog.Logger) (string, error) {
-	return charts.ReleaseStatus(ctx, charts.InstallOptions{Cluster: c.shared, Namespace: p.Namespace, Release: p.Release, Logger: logger})
+	return charts.ReleaseStatus(ctx, charts.InstallOptions{Cluster: c.shared, Namespace: p.Namespace,
+		Release: p.Release, Logger: logger})
 }
 
 // yaml applies YAML.

@@ -26,7 +26,8 @@ import (
 func (r *run) diff(ctx context.Context) error {
 	var all strings.Builder
 	for _, p := range r.previews {
-		result := Result{Part: Part{Namespace: p.step.Namespace, Release: p.step.Release, Chart: p.step.Chart, Version: p.version}, Was: p.was}
+		result := Result{Part: Part{Namespace: p.step.Namespace, Release: p.step.Release, Chart: p.step.Chart,
+			Version: p.version}, Was: p.was}
 		text, err := r.diffPart(ctx, p, &result)
 		if err != nil {
 			return &PartError{p.step.name(), err}
@@ -168,9 +169,10 @@ func owned(o *unstructured.Unstructured, s *step) *unstructured.Unstructured {
 	return o
 }
 
-// patched returns a live object, and what Helm's patch would make of it: of what the release had, what it will have, and
-// the live object. Helm ignores the live object for kinds that are not Kubernetes' own.
-func (r *run) patched(ctx context.Context, o, old *unstructured.Unstructured, namespace string) (live, after *unstructured.Unstructured, err error) {
+// patched returns a live object, and what Helm's patch would make of it: of what the release had, what it will have,
+// and the live object. Helm ignores the live object for kinds that are not Kubernetes' own.
+func (r *run) patched(ctx context.Context, o, old *unstructured.Unstructured,
+	namespace string) (live, after *unstructured.Unstructured, err error) {
 	client, err := r.resource(o, namespace)
 	if isNotYet(err) {
 		return nil, o, nil
@@ -180,7 +182,8 @@ func (r *run) patched(ctx context.Context, o, old *unstructured.Unstructured, na
 	}
 	live, err = client.Get(ctx, o.GetName(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		after, err = client.Create(ctx, o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: "helm"})
+		after, err = client.Create(ctx, o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll},
+			FieldManager: "helm"})
 		if isNotYet(err) {
 			return nil, o, nil
 		}
@@ -196,7 +199,8 @@ func (r *run) patched(ctx context.Context, o, old *unstructured.Unstructured, na
 	if err != nil {
 		return nil, nil, err
 	}
-	after, err = client.Patch(ctx, o.GetName(), kind, patch, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: "helm"})
+	after, err = client.Patch(ctx, o.GetName(), kind, patch, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll},
+		FieldManager: "helm"})
 	return live, after, err
 }
 
@@ -254,7 +258,8 @@ func shown(o, other *unstructured.Unstructured) string {
 		return ""
 	}
 	o = o.DeepCopy()
-	for _, field := range []string{"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink"} {
+	for _, field := range []string{"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp",
+		"selfLink"} {
 		unstructured.RemoveNestedField(o.Object, "metadata", field)
 	}
 	unstructured.RemoveNestedField(o.Object, "status")

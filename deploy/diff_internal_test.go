@@ -19,7 +19,8 @@ func TestDifferenceMasksSecrets(t *testing.T) {
 			},
 		}}
 	}
-	got := difference(secret(map[string]any{"same": "aGlkZGVu", "other": "aGlkZGVuMQ=="}), secret(map[string]any{"same": "aGlkZGVu", "other": "aGlkZGVuMg==", "new": "aGlkZGVu"}))
+	got := difference(secret(map[string]any{"same": "aGlkZGVu", "other": "aGlkZGVuMQ=="}),
+		secret(map[string]any{"same": "aGlkZGVu", "other": "aGlkZGVuMg==", "new": "aGlkZGVu"}))
 	if diff := cmp.Diff(got, `--- Secret.v1 n/s (live)
 +++ Secret.v1 n/s (deployed)
 @@ -1,6 +1,7 @@

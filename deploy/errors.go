@@ -72,11 +72,13 @@ func (e *PartError) Hint() string { return remedy(e.Err) }
 func remedy(err error) string {
 	message := err.Error()
 	switch {
-	case errors.Is(err, errTerminating), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), strings.Contains(message, "because it is being terminated"):
+	case errors.Is(err, errTerminating), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause),
+		strings.Contains(message, "because it is being terminated"):
 		return "wait until the namespace is gone (kubectl get namespace), then run the same command again; if it stays, look for finalizers"
 	case strings.Contains(message, "exceeded quota"):
 		return "raise the ResourceQuota that the message names, or lower the requests with values (--set, --values)"
-	case strings.Contains(message, "field is immutable"), strings.Contains(message, "are forbidden: Forbidden") && strings.Contains(message, "updates to"),
+	case strings.Contains(message, "field is immutable"), strings.Contains(message, "are forbidden: Forbidden") &&
+		strings.Contains(message, "updates to"),
 		strings.Contains(message, "updates to statefulset spec for fields other than"):
 		return "Kubernetes cannot change this field of an existing object: delete the object (kubectl delete), then run the same command again"
 	case apierrors.IsForbidden(err), strings.Contains(message, "is forbidden: User"):

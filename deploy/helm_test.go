@@ -52,14 +52,16 @@ const charts = 20
 
 // manyCharts is a bundle that installs a chart into a namespace, as releases with different names.
 func manyCharts(namespace string) site {
-	s := site{name: namespace, version: "1", charts: map[string]map[string]string{"web": webChart("1.0.0")}, images: []string{"docker.io/library/app:1.0"}, deploy: "deploy:\n"}
+	s := site{name: namespace, version: "1", charts: map[string]map[string]string{"web": webChart("1.0.0")},
+		images: []string{"docker.io/library/app:1.0"}, deploy: "deploy:\n"}
 	for i := range charts {
 		s.deploy += fmt.Sprintf("  - {chart: web, release: front%d, namespace: %s, wait: none}\n", i, namespace)
 	}
 	return s
 }
 
-// TestManyCharts installs many charts with deploy and with Helm: both store the same releases, and a rerun of deploy changes nothing.
+// TestManyCharts installs many charts with deploy and with Helm: both store the same releases, and a rerun of deploy
+// changes nothing.
 func TestManyCharts(t *testing.T) {
 	f := newForeign(t)
 	b := manyCharts("many").bundle(t)
@@ -75,8 +77,9 @@ func TestManyCharts(t *testing.T) {
 	}
 }
 
-// BenchmarkDeployAgainstHelm compares deploy with Helm's own installation of the same charts, one after the other, without waiting for
-// pods and with a seeded registry. Run it with -benchtime=1x or a few times more: each installs into namespaces of its own.
+// BenchmarkDeployAgainstHelm compares deploy with Helm's own installation of the same charts, one after the other,
+// without waiting for pods and with a seeded registry. Run it with -benchtime=1x or a few times more: each installs
+// into namespaces of its own.
 func BenchmarkDeployAgainstHelm(b *testing.B) {
 	f := newForeign(b)
 	var helm, ours, rerun time.Duration
@@ -109,7 +112,8 @@ func BenchmarkDeployAgainstHelm(b *testing.B) {
 // releases returns the names of the deployed releases that are stored in a namespace, with their revisions.
 func (f *foreign) releases(t testing.TB, namespace string) (names []string) {
 	t.Helper()
-	list, err := f.kube.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm,status=deployed"})
+	list, err := f.kube.CoreV1().Secrets(namespace).List(t.Context(),
+		metav1.ListOptions{LabelSelector: "owner=helm,status=deployed"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +127,8 @@ func (f *foreign) releases(t testing.TB, namespace string) (names []string) {
 func helmFlags(t testing.TB, f *foreign, namespace string) *genericclioptions.ConfigFlags {
 	flags := genericclioptions.NewConfigFlags(true)
 	dir, insecure := t.TempDir(), true
-	flags.APIServer, flags.BearerToken, flags.Insecure, flags.CacheDir, flags.Namespace = &f.admin.Host, &f.admin.BearerToken, &insecure, &dir, &namespace
+	flags.APIServer, flags.BearerToken, flags.Insecure, flags.CacheDir, flags.Namespace = &f.admin.Host,
+		&f.admin.BearerToken, &insecure, &dir, &namespace
 	flags.WrapConfigFn = func(c *rest.Config) *rest.Config {
 		c.QPS, c.Burst = 50, 100 // as ours: Helm's default of 5 requests a second would be the measurement
 		return c

@@ -36,8 +36,10 @@ type images struct {
 
 // newImages returns the images of a bundle. digests has the digests in the registry, where they differ from the
 // bundle's.
-func newImages(items []bundle.Item, b *manifest.Bundle, at Endpoint, digests map[string]digest.Digest) (*images, error) {
-	m := &images{pull: strings.TrimSuffix(at.Pull, "/") + "/", byRef: map[string]string{}, byDigest: map[string]string{}, byPull: map[string]string{}, excluded: b.ExcludesImage}
+func newImages(items []bundle.Item, b *manifest.Bundle, at Endpoint,
+	digests map[string]digest.Digest) (*images, error) {
+	m := &images{pull: strings.TrimSuffix(at.Pull, "/") + "/", byRef: map[string]string{},
+		byDigest: map[string]string{}, byPull: map[string]string{}, excluded: b.ExcludesImage}
 	var err error
 	if m.finder, err = discover.NewFinder(b.ImageRules); err != nil {
 		return nil, err
@@ -72,8 +74,8 @@ func newImages(items []bundle.Item, b *manifest.Bundle, at Endpoint, digests map
 	return m, nil
 }
 
-// destination returns where nodes pull an image from. ok is false if the bundle lacks the image. Images that the site has put into the
-// registry itself stay as they are.
+// destination returns where nodes pull an image from. ok is false if the bundle lacks the image. Images that the site
+// has put into the registry itself stay as they are.
 func (m *images) destination(text string) (to string, ok bool) {
 	ref, err := manifest.ImageName(text)
 	if err != nil {
@@ -266,8 +268,8 @@ type findings struct {
 	loose   []string // images of the registry that the bundle lacks, without a digest
 }
 
-// unled searches rewritten YAML for images that do not lead to the registry: environment variables, arguments, custom resources
-// without a rule, texts in ConfigMaps.
+// unled searches rewritten YAML for images that do not lead to the registry: environment variables, arguments, custom
+// resources without a rule, texts in ConfigMaps.
 func (m *images) unled(text []byte) (f findings, err error) {
 	found, err := m.finder.YAML(text, discover.Place{})
 	if err != nil {

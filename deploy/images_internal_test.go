@@ -40,21 +40,29 @@ func TestDestination(t *testing.T) {
 	t.Parallel()
 	m := testImages(t, &manifest.Bundle{})
 	for text, want := range map[string]string{
-		"nginx:1.29":                               "harbor.site/mirror/docker.io/library/nginx:1.29@" + digestA.String(),
-		"docker.io/library/nginx:1.29":             "harbor.site/mirror/docker.io/library/nginx:1.29@" + digestA.String(),
-		"nginx:1.29@" + digestA.String():           "harbor.site/mirror/docker.io/library/nginx:1.29@" + digestA.String(),
-		"nginx@" + digestA.String():                "harbor.site/mirror/docker.io/library/nginx:1.29@" + digestA.String(),
-		"registry.lab:5000/team/tool:2":            "harbor.site/mirror/registry.lab_5000/team/tool:2@" + digestB.String(),
+		"nginx:1.29": "harbor.site/mirror/docker.io/library/nginx:1.29@" +
+			digestA.String(),
+		"docker.io/library/nginx:1.29": "harbor.site/mirror/docker.io/library/nginx:1.29@" +
+			digestA.String(),
+		"nginx:1.29@" + digestA.String(): "harbor.site/mirror/docker.io/library/nginx:1.29@" +
+			digestA.String(),
+		"nginx@" + digestA.String(): "harbor.site/mirror/docker.io/library/nginx:1.29@" +
+			digestA.String(),
+		"registry.lab:5000/team/tool:2": "harbor.site/mirror/registry.lab_5000/team/tool:2@" +
+			digestB.String(),
 		"quay.io/pinned/app:7@" + digestC.String(): "harbor.site/mirror/quay.io/pinned/app@" + digestC.String(),
 		"harbor.site/mirror/own:1":                 "harbor.site/mirror/own:1",
 		// as the values of a site may have it
-		"harbor.site/mirror/docker.io/library/nginx:1.29":                "harbor.site/mirror/docker.io/library/nginx:1.29@" + digestA.String(),
-		"harbor.site/mirror/registry.lab_5000/team/tool:2":               "harbor.site/mirror/registry.lab_5000/team/tool:2@" + digestB.String(),
-		"harbor.site/mirror/docker.io/library/nginx@" + digestB.String(): "harbor.site/mirror/docker.io/library/nginx@" + digestB.String(),
-		"nginx:1.29@" + digestB.String():                                 "",
-		"nginx":                                                          "",
-		"harbor.site/other/own:1":                                        "",
-		"Not An Image":                                                   "",
+		"harbor.site/mirror/docker.io/library/nginx:1.29": "harbor.site/mirror/docker.io/library/nginx:1.29@" +
+			digestA.String(),
+		"harbor.site/mirror/registry.lab_5000/team/tool:2": "harbor.site/mirror/registry.lab_5000/team/tool:2@" +
+			digestB.String(),
+		"harbor.site/mirror/docker.io/library/nginx@" +
+			digestB.String(): "harbor.site/mirror/docker.io/library/nginx@" + digestB.String(),
+		"nginx:1.29@" + digestB.String(): "",
+		"nginx":                          "",
+		"harbor.site/other/own:1":        "",
+		"Not An Image":                   "",
 	} {
 		if got, ok := m.destination(text); got != want || ok != (want != "") {
 			t.Errorf("%s: got %q, %v", text, got, ok)
@@ -65,7 +73,8 @@ func TestDestination(t *testing.T) {
 // TestRewrite holds the whole text: documents without images stay as they are, numbers stay whole.
 func TestRewrite(t *testing.T) {
 	t.Parallel()
-	m := testImages(t, &manifest.Bundle{ImageRules: []manifest.ImageRule{{Kind: "Widget", Paths: []string{".spec.image"}}}})
+	m := testImages(t, &manifest.Bundle{ImageRules: []manifest.ImageRule{{Kind: "Widget",
+		Paths: []string{".spec.image"}}}})
 	m.secret = "kkbundle.pull.shop"
 	got, err := m.rewrite([]byte(`# Source: web/templates/cm.yaml
 apiVersion: v1
@@ -180,8 +189,8 @@ spec: {template: {spec: {containers: [{name: c, image: nginx:1.29}]}}}
 	}
 }
 
-// TestUnled finds images that keep their upstream name: in an environment variable, and in a text of a ConfigMap; two that the
-// bundle lacks; and texts that nobody decided.
+// TestUnled finds images that keep their upstream name: in an environment variable, and in a text of a ConfigMap; two
+// that the bundle lacks; and texts that nobody decided.
 func TestUnled(t *testing.T) {
 	t.Parallel()
 	m := testImages(t, &manifest.Bundle{ExcludeImages: []string{"docker.io/library/skip:*", "quay.io/known/doc:1"}})
@@ -215,10 +224,12 @@ data:
 	slices.Sort(found.left)
 	if diff := cmp.Diff(found, findings{
 		lacking: []string{
-			"docker.io/library/lost:1 in Pod p: spec.initContainers[1].image", "ghcr.io/cloudnative-pg/postgresql:17 in Cluster db: spec.imageName",
+			"docker.io/library/lost:1 in Pod p: spec.initContainers[1].image",
+			"ghcr.io/cloudnative-pg/postgresql:17 in Cluster db: spec.imageName",
 		},
 		left: []string{
-			"registry.lab:5000/team/tool:2 in ConfigMap operator: data.runner", "registry.lab:5000/team/tool:2 in Pod p: spec.containers[0].env[0].value",
+			"registry.lab:5000/team/tool:2 in ConfigMap operator: data.runner",
+			"registry.lab:5000/team/tool:2 in Pod p: spec.containers[0].env[0].value",
 		},
 		unclear: []string{`"quay.io/unknown/runner:1" (it looks like an image, in an unknown place) in ConfigMap operator: data.other`},
 	}, cmp.AllowUnexported(findings{})); diff != "" {
@@ -232,7 +243,8 @@ func TestUnnamed(t *testing.T) {
 	m := testImages(t, &manifest.Bundle{ExcludeImages: []string{"quay.io/pinned/app"}})
 	to, _ := m.destination("nginx:1.29")
 	got := m.unnamed([]manifest.Image{
-		{Name: "nginx:1.29"}, {Name: "registry.lab:5000/team/tool:2"}, {Name: "quay.io/pinned/app@" + digestC.String()}, {Name: "not-in-the-bundle:1"},
+		{Name: "nginx:1.29"}, {Name: "registry.lab:5000/team/tool:2"}, {Name: "quay.io/pinned/app@" + digestC.String()},
+		{Name: "not-in-the-bundle:1"},
 	}, map[string]bool{to: true})
 	if diff := cmp.Diff(got, []string{"registry.lab:5000/team/tool:2"}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
@@ -252,7 +264,8 @@ func TestLooseImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	f, err := m.unled(got.text)
-	if err != nil || len(f.loose) != 1 || !strings.HasPrefix(f.loose[0], "harbor.site/mirror/own:1 in ") || len(f.lacking) > 0 || len(f.left) > 0 {
+	if err != nil || len(f.loose) != 1 || !strings.HasPrefix(f.loose[0], "harbor.site/mirror/own:1 in ") ||
+		len(f.lacking) > 0 || len(f.left) > 0 {
 		t.Errorf("%+v, %v", f, err)
 	}
 }

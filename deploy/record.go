@@ -102,7 +102,8 @@ func (c *cluster) records(ctx context.Context) ([]*Record, error) {
 			return nil, &ObjectError{"ConfigMap " + Namespace + "/" + m.Name, err}
 		}
 		if r.Version != 1 {
-			return nil, &ObjectError{"ConfigMap " + Namespace + "/" + m.Name, fmt.Errorf("record version %d was written by a newer kkbundle", r.Version)}
+			return nil, &ObjectError{"ConfigMap " + Namespace + "/" + m.Name,
+				fmt.Errorf("record version %d was written by a newer kkbundle", r.Version)}
 		}
 		records = append(records, r)
 	}
@@ -128,7 +129,8 @@ func (c *cluster) write(ctx context.Context, r *Record) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.kube.CoreV1().ConfigMaps(Namespace).Patch(ctx, recordName(r.Name), types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: kube.FieldManager, Force: new(true)})
+	_, err = c.kube.CoreV1().ConfigMaps(Namespace).Patch(ctx, recordName(r.Name), types.ApplyPatchType, data,
+		metav1.PatchOptions{FieldManager: kube.FieldManager, Force: new(true)})
 	if err != nil {
 		return &ObjectError{"ConfigMap " + Namespace + "/" + recordName(r.Name), err}
 	}

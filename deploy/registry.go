@@ -50,7 +50,8 @@ func (e *RegistryError) Unwrap() error { return e.Err }
 
 // seed pushes the bundle, or only looks with look, and returns the digests of images that the registry has in a reduced
 // form.
-func seed(ctx context.Context, b *bundle.Reader, at Endpoint, look bool) (map[string]digest.Digest, registry.PushSummary, error) {
+func seed(ctx context.Context, b *bundle.Reader, at Endpoint,
+	look bool) (map[string]digest.Digest, registry.PushSummary, error) {
 	o := at.Options
 	o.DryRun = o.DryRun || look
 	sum, err := registry.Push(ctx, b, o)
@@ -70,8 +71,11 @@ func seed(ctx context.Context, b *bundle.Reader, at Endpoint, look bool) (map[st
 func errUnseeded(at string, sum registry.PushSummary) error {
 	for _, it := range sum.Items {
 		if it.State == registry.StateMissing {
-			return &RegistryError{fmt.Errorf("registry %s lacks %d of the bundle's items, %s first; deploy without --no-push, or run push", at, sum.ItemsMissing, it.Ref)}
+			return &RegistryError{fmt.Errorf(
+				"registry %s lacks %d of the bundle's items, %s first; deploy without --no-push, or run push", at,
+				sum.ItemsMissing, it.Ref)}
 		}
 	}
-	return &RegistryError{errors.New("registry " + at + " lacks items of the bundle; deploy without --no-push, or run push")}
+	return &RegistryError{errors.New("registry " + at +
+		" lacks items of the bundle; deploy without --no-push, or run push")}
 }

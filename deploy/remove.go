@@ -39,9 +39,9 @@ type remover struct {
 	kept   []string
 }
 
-// Remove removes what Run made for a bundle, in reverse order: releases, objects of YAML, the admission policy, pull secrets, and namespaces
-// that Run created and that are empty. It keeps custom resource definitions and volume claims, since they hold data, and
-// returns what it kept. An interrupted run is continued by the next.
+// Remove removes what Run made for a bundle, in reverse order: releases, objects of YAML, the admission policy, pull
+// secrets, and namespaces that Run created and that are empty. It keeps custom resource definitions and volume
+// claims, since they hold data, and returns what it kept. An interrupted run is continued by the next.
 func Remove(ctx context.Context, o RemoveOptions) (kept []string, err error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -190,7 +190,8 @@ func (r *remover) namespace(ctx context.Context, name string, patience time.Dura
 		case <-time.After(time.Second):
 		}
 	}
-	err = r.kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &live.UID}})
+	err = r.kube.CoreV1().Namespaces().Delete(ctx, name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &live.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return &ObjectError{kindNamespace + " " + name, err}
 	}
@@ -213,7 +214,8 @@ func (r *remover) contents(ctx context.Context, namespace string) (string, error
 			if isDerived(kind.Kind) {
 				continue
 			}
-			found, err := r.any.Resource(gv.WithResource(kind.Name)).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: 50})
+			found, err := r.any.Resource(gv.WithResource(kind.Name)).Namespace(namespace).List(ctx,
+				metav1.ListOptions{Limit: 50})
 			if err != nil {
 				return "", fmt.Errorf("list %s: %w", kind.Name, err)
 			}
@@ -238,7 +240,8 @@ func isKubernetesOwn(o *unstructured.Unstructured) bool {
 	case "ServiceAccount":
 		return slices.Contains([]string{"default", "builder", "deployer"}, o.GetName())
 	case "ConfigMap":
-		return slices.Contains([]string{"kube-root-ca.crt", "openshift-service-ca.crt", "istio-ca-root-cert"}, o.GetName())
+		return slices.Contains([]string{"kube-root-ca.crt", "openshift-service-ca.crt", "istio-ca-root-cert"},
+			o.GetName())
 	case "Secret":
 		return o.Object["type"] == string(corev1.SecretTypeServiceAccountToken)
 	}
@@ -261,7 +264,8 @@ func (r *remover) last(ctx context.Context) error {
 	if left, err := r.contents(ctx, Namespace); err != nil || left != "" || live.Labels[ManagedLabel] != managedBy {
 		return err
 	}
-	err = r.kube.CoreV1().Namespaces().Delete(ctx, Namespace, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &live.UID}})
+	err = r.kube.CoreV1().Namespaces().Delete(ctx, Namespace,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &live.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return &ObjectError{kindNamespace + " " + Namespace, err}
 	}

@@ -26,12 +26,13 @@ import (
 	"github.com/kkbundle/kkbundle/deploy"
 )
 
-// TestAPIServerTrouble deploys onto a genuine API server what goes wrong at sites: runs that end at any request, several
-// runs at once, objects and releases of others, definitions that come with the bundle.
+// TestAPIServerTrouble deploys onto a genuine API server what goes wrong at sites: runs that end at any request,
+// several runs at once, objects and releases of others, definitions that come with the bundle.
 func TestAPIServerTrouble(t *testing.T) {
 	f := newForeign(t)
 	// Its record keeps the namespace kkbundle: without controllers, a deleted namespace could not be made again.
-	if _, err := deploy.Run(t.Context(), plainYAML("stay", "stay", settings("a", "1")).bundle(t), f.options()); err != nil {
+	if _, err := deploy.Run(t.Context(), plainYAML("stay", "stay", settings("a", "1")).bundle(t),
+		f.options()); err != nil {
 		t.Fatal(err)
 	}
 	for _, step := range []struct {
@@ -61,7 +62,8 @@ func TestAPIServerTrouble(t *testing.T) {
 func plainYAML(name, namespace, text string) site {
 	return site{
 		name: name, version: "1", files: map[string]string{"all.yaml": text},
-		deploy: "deploy:\n  - {release: " + name + ", namespace: " + namespace + ", manifests: [all.yaml], wait: none}\n",
+		deploy: "deploy:\n  - {release: " + name + ", namespace: " + namespace +
+			", manifests: [all.yaml], wait: none}\n",
 	}
 }
 
@@ -74,7 +76,8 @@ func shopIn(version, namespace string) site {
 	s := shop(version)
 	s.name = "cut"
 	s.deploy = strings.ReplaceAll(s.deploy, "namespace: shop", "namespace: "+namespace)
-	s.files["notes.yaml"] = strings.ReplaceAll(strings.ReplaceAll(notesYAML, "name: notes,", "name: notes-"+namespace+","), "namespace: notes", "namespace: notes-"+namespace)
+	s.files["notes.yaml"] = strings.ReplaceAll(strings.ReplaceAll(notesYAML, "name: notes,", "name: notes-"+namespace+
+		","), "namespace: notes", "namespace: notes-"+namespace)
 	if version != "1.0.0" {
 		s.files["notes.yaml"] = strings.ReplaceAll(s.files["notes.yaml"], "size: 3", "size: 4")
 	}
@@ -125,14 +128,16 @@ func isLost(t *testing.T, after int, err error) {
 	var network *url.Error
 	if err == nil || !strings.Contains(err.Error(), "connection refused") && !errors.As(err, &network) {
 		t.Errorf("after %d changes: %v", after, err)
-	} else if !strings.Contains(hint(err), "run the same command again") && !strings.Contains(hint(err), "check the server") {
+	} else if !strings.Contains(hint(err), "run the same command again") &&
+		!strings.Contains(hint(err), "check the server") {
 		t.Errorf("after %d changes: %v, hint %q", after, err, hint(err))
 	}
 }
 
-// cutEach makes a change with a cluster whose API server is lost after 0, 1, 2 ... requests that change something, until the change ends before.
-// That must be after at least least of them. then looks at the cluster after each loss.
-func (f *foreign) cutEach(t *testing.T, least int, change func(after int, cluster *rest.Config) error, then func(after int)) {
+// cutEach makes a change with a cluster whose API server is lost after 0, 1, 2 ... requests that change something,
+// until the change ends before. That must be after at least least of them. then looks at the cluster after each loss.
+func (f *foreign) cutEach(t *testing.T, least int, change func(after int, cluster *rest.Config) error,
+	then func(after int)) {
 	t.Helper()
 	const most = 60
 	for after := range most {
@@ -182,11 +187,13 @@ func (f *foreign) cutInstalls(t *testing.T) {
 	}, func(after int) {
 		f.deployedAgain(t, after, shopIn("1.0.0", namespace(after)).bundle(t))
 		kept, err := deploy.Remove(t.Context(), deploy.RemoveOptions{Cluster: f.admin, Name: "cut"})
-		if got := strings.Join(kept, "; "); err != nil || got != "CustomResourceDefinition widgets.example.com: it may hold data" {
+		if got := strings.Join(kept, "; "); err != nil ||
+			got != "CustomResourceDefinition widgets.example.com: it may hold data" {
 			t.Errorf("after %d changes, removed: %v, kept %s", after, err, got)
 		}
 		for _, name := range []string{namespace(after), "notes-" + namespace(after)} {
-			if live, err := f.kube.CoreV1().Namespaces().Get(t.Context(), name, metav1.GetOptions{}); err != nil || live.DeletionTimestamp == nil {
+			if live, err := f.kube.CoreV1().Namespaces().Get(t.Context(), name, metav1.GetOptions{}); err != nil ||
+				live.DeletionTimestamp == nil {
 				t.Errorf("after %d changes: namespace %s stays: %v", after, name, err)
 			}
 		}
@@ -226,7 +233,8 @@ func (f *foreign) cutRemovals(t *testing.T) {
 			}
 		}
 		var unknown *deploy.UnknownError
-		if _, err := deploy.Remove(t.Context(), deploy.RemoveOptions{Cluster: f.admin, Name: "cut"}); err != nil && !errors.As(err, &unknown) {
+		if _, err := deploy.Remove(t.Context(), deploy.RemoveOptions{Cluster: f.admin, Name: "cut"}); err != nil &&
+			!errors.As(err, &unknown) {
 			t.Errorf("after %d changes, removed again: %v", after, err)
 		}
 	})
@@ -245,7 +253,8 @@ func (g gate) Open(ctx context.Context, c *rest.Config, dryRun bool) (deploy.End
 
 func (f *foreign) several(t *testing.T) {
 	const runs = 4
-	if err := f.kube.CoordinationV1().Leases(deploy.Namespace).Delete(t.Context(), "kkbundle.deploy", metav1.DeleteOptions{}); err != nil {
+	if err := f.kube.CoordinationV1().Leases(deploy.Namespace).Delete(t.Context(), "kkbundle.deploy",
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	b := plainYAML("several", "several", settings("a", "1")).bundle(t)
@@ -275,14 +284,16 @@ func (f *foreign) several(t *testing.T) {
 func (f *foreign) terminating(t *testing.T) {
 	s := plainYAML("ending", "dying", settings("a", "1"))
 	s.files["first.yaml"] = settings("first", "1")
-	s.deploy = strings.Replace(s.deploy, "deploy:\n", "deploy:\n  - {release: first, namespace: living, manifests: [first.yaml], wait: none}\n", 1)
+	s.deploy = strings.Replace(s.deploy, "deploy:\n",
+		"deploy:\n  - {release: first, namespace: living, manifests: [first.yaml], wait: none}\n", 1)
 	namespaces := f.kube.CoreV1().Namespaces()
 	namespace := f.namespace(t, "dying")
 	if err := namespaces.Delete(t.Context(), namespace, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := deploy.Run(t.Context(), s.bundle(t), f.options())
-	if err == nil || !strings.Contains(err.Error(), "Namespace dying") || !strings.Contains(hint(err), "wait until the namespace is gone") {
+	if err == nil || !strings.Contains(err.Error(), "Namespace dying") ||
+		!strings.Contains(hint(err), "wait until the namespace is gone") {
 		t.Errorf("got %v, hint %q", err, hint(err))
 	}
 	if _, err := namespaces.Get(t.Context(), "living", metav1.GetOptions{}); err == nil {
@@ -295,7 +306,8 @@ func (f *foreign) namespace(t *testing.T, name string) string {
 	t.Helper()
 	one := &metav1.ObjectMeta{Name: name}
 	if _, err := f.kube.CoreV1().Namespaces().Patch(t.Context(), name, types.ApplyPatchType,
-		fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q}}`, one.Name), metav1.PatchOptions{FieldManager: "test"}); err != nil {
+		fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q}}`, one.Name),
+		metav1.PatchOptions{FieldManager: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	return name
@@ -304,8 +316,10 @@ func (f *foreign) namespace(t *testing.T, name string) string {
 // applyAs applies a ConfigMap as another program.
 func (f *foreign) applyAs(t *testing.T, manager, namespace, name, value string) {
 	t.Helper()
-	text := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"key":%q}}`, name, value)
-	if _, err := f.kube.CoreV1().ConfigMaps(namespace).Patch(t.Context(), name, types.ApplyPatchType, text, metav1.PatchOptions{FieldManager: manager, Force: new(true)}); err != nil {
+	text := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"key":%q}}`, name,
+		value)
+	if _, err := f.kube.CoreV1().ConfigMaps(namespace).Patch(t.Context(), name, types.ApplyPatchType, text,
+		metav1.PatchOptions{FieldManager: manager, Force: new(true)}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -323,7 +337,8 @@ func (f *foreign) conflicts(t *testing.T) {
 	f.namespace(t, "shared")
 	f.applyAs(t, "argocd", "shared", "one", "theirs")
 	f.applyAs(t, "flux", "shared", "two", "theirs")
-	b := plainYAML("shared", "shared", settings("first", "ours")+settings("one", "ours")+settings("two", "ours")).bundle(t)
+	b := plainYAML("shared", "shared", settings("first", "ours")+settings("one", "ours")+settings("two",
+		"ours")).bundle(t)
 	_, err := deploy.Run(t.Context(), b, f.options())
 	if err == nil || !strings.Contains(hint(err), "--force-conflicts") {
 		t.Fatalf("got %v, hint %q", err, hint(err))
@@ -359,7 +374,8 @@ func (f *foreign) definitions(t *testing.T) {
 	s := site{
 		name: "kinds", version: "1",
 		charts: map[string]map[string]string{
-			"own":      {"crds/gear.yaml": fmt.Sprintf(definition, "gear", "Gear"), "templates/gear.yaml": fmt.Sprintf(object, "Gear", "own")},
+			"own": {"crds/gear.yaml": fmt.Sprintf(definition, "gear", "Gear"),
+				"templates/gear.yaml": fmt.Sprintf(object, "Gear", "own")},
 			"operator": {"templates/bolt.yaml": fmt.Sprintf(definition, "bolt", "Bolt")},
 			"user":     {"templates/use.yaml": fmt.Sprintf(object, "Bolt", "chart")},
 		},
@@ -392,7 +408,8 @@ func (f *foreign) definitions(t *testing.T) {
 // web is the bundle of one chart.
 func web(namespace string) site {
 	return site{
-		name: namespace, version: "1", charts: map[string]map[string]string{"web": webChart("1.0.0")}, images: []string{"docker.io/library/app:1.0"},
+		name: namespace, version: "1", charts: map[string]map[string]string{"web": webChart("1.0.0")},
+		images: []string{"docker.io/library/app:1.0"},
 		deploy: "deploy:\n  - {chart: web, release: front, namespace: " + namespace + ", wait: none}\n",
 	}
 }
@@ -427,7 +444,8 @@ func (f *foreign) helmRelease(t *testing.T) {
 	}
 	b := web("taken").bundle(t)
 	var taken *deploy.TakenError
-	if _, err := deploy.Run(t.Context(), b, f.options()); !errors.As(err, &taken) || !strings.Contains(hint(err), "--adopt") {
+	if _, err := deploy.Run(t.Context(), b, f.options()); !errors.As(err, &taken) ||
+		!strings.Contains(hint(err), "--adopt") {
 		t.Errorf("got %v", err)
 	}
 	o := f.options()
@@ -444,14 +462,17 @@ func (f *foreign) helmRelease(t *testing.T) {
 func (f *foreign) helmOwnership(t *testing.T) {
 	f.namespace(t, "owned")
 	text := `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"front"},"data":{"password":"eA=="}}`
-	if _, err := f.kube.CoreV1().Secrets("owned").Patch(t.Context(), "front", types.ApplyPatchType, []byte(text), metav1.PatchOptions{FieldManager: "person"}); err != nil {
+	if _, err := f.kube.CoreV1().Secrets("owned").Patch(t.Context(), "front", types.ApplyPatchType, []byte(text),
+		metav1.PatchOptions{FieldManager: "person"}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := deploy.Run(t.Context(), web("owned").bundle(t), f.options())
-	if err == nil || !strings.Contains(err.Error(), `Secret "front"`) || !strings.Contains(hint(err), "belongs to something else") {
+	if err == nil || !strings.Contains(err.Error(), `Secret "front"`) ||
+		!strings.Contains(hint(err), "belongs to something else") {
 		t.Errorf("got %v, hint %q", err, hint(err))
 	}
-	if live, err := f.kube.CoreV1().Secrets("owned").Get(t.Context(), "front", metav1.GetOptions{}); err != nil || string(live.Data["password"]) != "x" {
+	if live, err := f.kube.CoreV1().Secrets("owned").Get(t.Context(), "front", metav1.GetOptions{}); err != nil ||
+		string(live.Data["password"]) != "x" {
 		t.Errorf("the object is not as it was: %v", err)
 	}
 }
@@ -471,7 +492,8 @@ func (f *foreign) helmUpgrade(t *testing.T) {
 		t.Errorf("got %v, %s", err, actions(report))
 	}
 	live, err := f.kube.AppsV1().Deployments("human").Get(t.Context(), "front", metav1.GetOptions{})
-	if err != nil || *live.Spec.Replicas != 1 || !strings.HasPrefix(live.Spec.Template.Spec.Containers[0].Image, f.registry.Host) {
+	if err != nil || *live.Spec.Replicas != 1 || !strings.HasPrefix(live.Spec.Template.Spec.Containers[0].Image,
+		f.registry.Host) {
 		t.Errorf("%v, %d replicas of %s", err, *live.Spec.Replicas, live.Spec.Template.Spec.Containers[0].Image)
 	}
 	if report, err := deploy.Run(t.Context(), b, f.options()); err != nil || report.Changed() != 0 {
@@ -517,7 +539,8 @@ func (f *foreign) helmPending(t *testing.T) {
 		t.Fatal(err)
 	}
 	var busy *deploy.BusyError
-	if _, err := deploy.Run(t.Context(), b, f.options()); !errors.As(err, &busy) || !strings.Contains(err.Error(), "pending-upgrade") || !strings.Contains(hint(err), "--adopt") {
+	if _, err := deploy.Run(t.Context(), b, f.options()); !errors.As(err, &busy) ||
+		!strings.Contains(err.Error(), "pending-upgrade") || !strings.Contains(hint(err), "--adopt") {
 		t.Errorf("got %v", err)
 	}
 	o := f.options()
@@ -533,7 +556,8 @@ func (f *foreign) prune(t *testing.T) {
 		name: "prune", version: "1",
 		charts: map[string]map[string]string{"web": webChart("1.0.0")}, images: []string{"docker.io/library/app:1.0"},
 		files: map[string]string{
-			"all.yaml": settings("stays", "1") + settings("leaves", "1") + settings("moves", "1") + settings("recreated", "1") +
+			"all.yaml": settings("stays", "1") + settings("leaves", "1") + settings("moves",
+				"1") + settings("recreated", "1") +
 				"---\napiVersion: autoscaling/v1\nkind: HorizontalPodAutoscaler\nmetadata: {name: version}\nspec: {maxReplicas: 2, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: x}}\n" +
 				"---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}\n" +
 				"---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: prune-moves}\n",
@@ -555,7 +579,8 @@ func (f *foreign) prune(t *testing.T) {
 	second := plainYAML("prune", "prune", settings("stays", "2")+
 		"---\napiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: version, namespace: prune}\nspec: {maxReplicas: 2, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: x}}\n")
 	second.version = "2"
-	second.files["moved.yaml"] = settings("moves", "2") + "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: prune-moves}\n"
+	second.files["moved.yaml"] = settings("moves", "2") +
+		"---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: prune-moves}\n"
 	second.deploy = "deploy:\n  - {release: all, namespace: prune, manifests: [all.yaml], wait: none}\n  - {release: moved, namespace: prune, manifests: [moved.yaml], wait: none}\n"
 	b := second.bundle(t)
 	without, err := deploy.Run(t.Context(), b, f.options())
@@ -581,13 +606,16 @@ func (f *foreign) prune(t *testing.T) {
 	if got := strings.Join(report.Removed, ", "); got != want || strings.Join(dry.Removed, ", ") != want {
 		t.Errorf("removed %s, dry run %s", got, dry.Removed)
 	}
-	f.pruned(t, "ConfigMap recreated stays: another program,PersistentVolumeClaim data stays", strings.Join(report.Warnings, "\n"))
-	for name, want := range map[string]string{"stays": "2", "moves": "2", "leaves": "none", "extra": "none", "recreated": "theirs"} {
+	f.pruned(t, "ConfigMap recreated stays: another program,PersistentVolumeClaim data stays",
+		strings.Join(report.Warnings, "\n"))
+	for name, want := range map[string]string{"stays": "2", "moves": "2", "leaves": "none", "extra": "none",
+		"recreated": "theirs"} {
 		if got := f.value(t, "prune", name); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
 		}
 	}
-	if _, err := f.kube.AutoscalingV2().HorizontalPodAutoscalers("prune").Get(t.Context(), "version", metav1.GetOptions{}); err != nil {
+	if _, err := f.kube.AutoscalingV2().HorizontalPodAutoscalers("prune").Get(t.Context(), "version",
+		metav1.GetOptions{}); err != nil {
 		t.Errorf("an object of another version: %v", err)
 	}
 	if _, err := f.kube.RbacV1().ClusterRoles().Get(t.Context(), "prune-moves", metav1.GetOptions{}); err != nil {
@@ -600,7 +628,8 @@ func (f *foreign) prune(t *testing.T) {
 	f.pruned(t, "PersistentVolumeClaim data stays", strings.Join(again.Warnings, "\n"))
 }
 
-// since lets somebody install a release anew with helm, and another bundle have an object, before both are to be removed.
+// since lets somebody install a release anew with helm, and another bundle have an object, before both are to be
+// removed.
 func (f *foreign) since(t *testing.T) {
 	first := web("since")
 	first.files = map[string]string{"all.yaml": settings("shared", "1") + settings("own", "1")}
@@ -628,7 +657,8 @@ func (f *foreign) since(t *testing.T) {
 	if err != nil || strings.Join(report.Removed, ", ") != "ConfigMap own" {
 		t.Errorf("%v, removed %v", err, report.Removed)
 	}
-	f.pruned(t, "the release stays: another program,ConfigMap shared stays: another bundle", strings.Join(report.Warnings, "\n"))
+	f.pruned(t, "the release stays: another program,ConfigMap shared stays: another bundle",
+		strings.Join(report.Warnings, "\n"))
 	third := plainYAML("since", "since", settings("shared", "2"))
 	third.version = "3"
 	if _, err := deploy.Run(t.Context(), third.bundle(t), o); err != nil {

@@ -22,13 +22,16 @@ func TestWrongValues(t *testing.T) {
 		"a negative index": {Set: "list[-1]=hunter2"},
 	} {
 		v.Release = "web"
-		steps := []*step{{Addon: manifest.Addon{Chart: "web", Release: "web", Namespace: "shop"}, values: map[string]any{"a": "b"}}}
+		steps := []*step{{Addon: manifest.Addon{Chart: "web", Release: "web", Namespace: "shop"},
+			values: map[string]any{"a": "b"}}}
 		err := override(steps, []Value{v})
-		if err == nil || !strings.Contains(err.Error(), "values of web") || v.Set == "" && !strings.Contains(err.Error(), "prod.yaml") {
+		if err == nil || !strings.Contains(err.Error(), "values of web") ||
+			v.Set == "" && !strings.Contains(err.Error(), "prod.yaml") {
 			t.Errorf("%s: got %v", name, err)
 			continue
 		}
-		if strings.Contains(strings.TrimPrefix(err.Error(), "values of web: --set list[hunter2]:"), "hunter2") || strings.Contains(err.Error(), "Go value") || strings.Contains(err.Error(), "map[string]") {
+		if strings.Contains(strings.TrimPrefix(err.Error(), "values of web: --set list[hunter2]:"), "hunter2") ||
+			strings.Contains(err.Error(), "Go value") || strings.Contains(err.Error(), "map[string]") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -64,8 +64,8 @@ func (r *run) readiness(ctx context.Context, namespace string) string {
 	return fmt.Sprintf("waiting: %d of %d pods in %s are ready", ready, all, namespace)
 }
 
-// warnStrays warns of pods that have an upstream name of the bundle's images: somebody else made them. Errors are ignored: it only
-// informs.
+// warnStrays warns of pods that have an upstream name of the bundle's images: somebody else made them. Errors are
+// ignored: it only informs.
 func (r *run) warnStrays(ctx context.Context) {
 	const most = 500
 	set := map[string]bool{}
@@ -81,8 +81,10 @@ func (r *run) warnStrays(ctx context.Context) {
 		}
 		for i := range pods.Items {
 			for _, c := range slices.Concat(pods.Items[i].Spec.InitContainers, pods.Items[i].Spec.Containers) {
-				if _, ok := r.images.destination(c.Image); ok && !strings.HasPrefix(c.Image, r.images.pull) && !r.images.excluded(c.Image) {
-					r.warn("", fmt.Sprintf("pod %s/%s has image %s, which nodes pull from upstream", namespace, pods.Items[i].Name, c.Image))
+				if _, ok := r.images.destination(c.Image); ok && !strings.HasPrefix(c.Image, r.images.pull) &&
+					!r.images.excluded(c.Image) {
+					r.warn("", fmt.Sprintf("pod %s/%s has image %s, which nodes pull from upstream", namespace,
+						pods.Items[i].Name, c.Image))
 				}
 			}
 		}

@@ -131,8 +131,8 @@ func Merge(results ...Result) Result {
 	return all
 }
 
-// Either joins two results about one source, of which each may have what the other and the common findings lack. The sources of the
-// images and doubts of one of them get its name. What both have keeps the places of a.
+// Either joins two results about one source, of which each may have what the other and the common findings lack. The
+// sources of the images and doubts of one of them get its name. What both have keeps the places of a.
 func Either(common, a Result, nameA string, b Result, nameB string) Result {
 	found := func(r ...Result) map[string]bool {
 		texts := map[string]bool{}
@@ -187,7 +187,8 @@ func NoUpgrade(reason, source string) Doubt {
 }
 
 func (p Place) compare(q Place) int {
-	return cmp.Or(cmp.Compare(p.Source, q.Source), cmp.Compare(p.File, q.File), cmp.Compare(p.Object, q.Object), cmp.Compare(p.Path, q.Path))
+	return cmp.Or(cmp.Compare(p.Source, q.Source), cmp.Compare(p.File, q.File), cmp.Compare(p.Object, q.Object),
+		cmp.Compare(p.Path, q.Path))
 }
 
 // Undecided returns the doubts that the known references do not resolve. A text that is a known reference is resolved;
@@ -225,8 +226,10 @@ func Lookup(kind string) (Doubt, bool) {
 		return Doubt{}, false
 	}
 	switch kind {
-	case "v1 Secret", "v1 Namespace", "v1 Node", "v1 Service", "v1 ServiceAccount", "v1 PersistentVolume", "v1 PersistentVolumeClaim",
-		"storage.k8s.io/v1 StorageClass", "networking.k8s.io/v1 IngressClass", "apiextensions.k8s.io/v1 CustomResourceDefinition":
+	case "v1 Secret", "v1 Namespace", "v1 Node", "v1 Service", "v1 ServiceAccount", "v1 PersistentVolume",
+		"v1 PersistentVolumeClaim",
+		"storage.k8s.io/v1 StorageClass", "networking.k8s.io/v1 IngressClass",
+		"apiextensions.k8s.io/v1 CustomResourceDefinition":
 		return Doubt{}, false
 	}
 	return Doubt{Text: "lookup " + kind, Why: "a template asks the cluster"}, true

@@ -20,7 +20,8 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func finder(t testing.TB) *discover.Finder {
 	t.Helper()
 	f, err := discover.NewFinder([]manifest.ImageRule{{
-		Kind: "Database", APIVersion: "acme.example", Paths: []string{"{.spec.nodes[*].img}"}, Images: []string{"docker.io/acme/db:{.spec.version}"},
+		Kind: "Database", APIVersion: "acme.example", Paths: []string{"{.spec.nodes[*].img}"},
+		Images: []string{"docker.io/acme/db:{.spec.version}"},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -28,8 +29,8 @@ func finder(t testing.TB) *discover.Finder {
 	return f
 }
 
-// TestGolden compares what is found in each file of testdata with the .txt beside it: an image or "? text (why)", then its
-// place.
+// TestGolden compares what is found in each file of testdata with the .txt beside it: an image or "? text (why)",
+// then its place.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.yaml")
@@ -83,7 +84,8 @@ func golden(t *testing.T, file, got string) {
 func TestBadDocument(t *testing.T) {
 	t.Parallel()
 	const good = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: %q}]}\n"
-	in := fmt.Sprintf(good, "a:1") + "---\nfoo: [\n---\njust: a mapping\n---\n# nothing\n--- # text\n" + fmt.Sprintf(good, "b:1")
+	in := fmt.Sprintf(good, "a:1") + "---\nfoo: [\n---\njust: a mapping\n---\n# nothing\n--- # text\n" +
+		fmt.Sprintf(good, "b:1")
 	r, err := finder(t).YAML([]byte(in), discover.Place{File: "f.yaml"})
 	if len(r.Images) != 2 || r.Images[1].Ref != "docker.io/library/b:1" {
 		t.Errorf("got %v", r.Images)
@@ -107,33 +109,38 @@ func TestStreams(t *testing.T) {
 		asJSON = "{\"apiVersion\": \"v1\", \"kind\": \"Pod\",\n\t\"metadata\": {\"name\": \"p\", \"annotations\": {\"x\": \"\\ud83d\\ude00\"}},\n\t\"spec\": {\"containers\": [{\"name\": \"c\", \"image\": %q}]}}\n"
 	)
 	for name, c := range map[string]struct{ in, problem string }{
-		"separated":      {pod(asYAML, "a") + "---\n" + pod(asYAML, "b"), ""},
-		"CR LF":          {strings.ReplaceAll(pod(asYAML, "a")+"--- # next\n"+pod(asYAML, "b"), "\n", "\r\n"), ""},
-		"CR":             {strings.ReplaceAll(pod(asYAML, "a")+"---\n"+pod(asYAML, "b"), "\n", "\r"), ""},
-		"U+2028":         {strings.ReplaceAll(pod(asYAML, "a")+"---\n"+pod(asYAML, "b"), "\n", "\u2028"), ""},
-		"document end":   {pod(asYAML, "a") + "...\n" + pod(asYAML, "b"), ""},
-		"JSON":           {pod(asJSON, "a") + pod(asJSON, "b"), ""},
-		"JSON and YAML":  {pod(asJSON, "a") + "---\n" + pod(asYAML, "b"), ""},
-		"lists in JSON":  {"{\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [" + pod(asJSON, "a") + "]}\n" + pod(asJSON, "b"), ""},
-		"glued hyphens":  {pod(asYAML, "a") + "---" + pod(asYAML, "b"), "f.yaml: document 2: line 5: text follows \"---\""},
-		"hyphens inline": {pod(asYAML, "a") + "--- " + pod(asYAML, "b"), "f.yaml: document 2: line 5: text follows \"---\""},
+		"separated":     {pod(asYAML, "a") + "---\n" + pod(asYAML, "b"), ""},
+		"CR LF":         {strings.ReplaceAll(pod(asYAML, "a")+"--- # next\n"+pod(asYAML, "b"), "\n", "\r\n"), ""},
+		"CR":            {strings.ReplaceAll(pod(asYAML, "a")+"---\n"+pod(asYAML, "b"), "\n", "\r"), ""},
+		"U+2028":        {strings.ReplaceAll(pod(asYAML, "a")+"---\n"+pod(asYAML, "b"), "\n", "\u2028"), ""},
+		"document end":  {pod(asYAML, "a") + "...\n" + pod(asYAML, "b"), ""},
+		"JSON":          {pod(asJSON, "a") + pod(asJSON, "b"), ""},
+		"JSON and YAML": {pod(asJSON, "a") + "---\n" + pod(asYAML, "b"), ""},
+		"lists in JSON": {"{\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [" + pod(asJSON, "a") + "]}\n" +
+			pod(asJSON, "b"), ""},
+		"glued hyphens": {pod(asYAML, "a") + "---" + pod(asYAML, "b"),
+			"f.yaml: document 2: line 5: text follows \"---\""},
+		"hyphens inline": {pod(asYAML, "a") + "--- " + pod(asYAML, "b"),
+			"f.yaml: document 2: line 5: text follows \"---\""},
 	} {
 		r, err := finder(t).YAML([]byte(c.in), discover.Place{File: "f.yaml"})
-		if len(r.Images) != 2 || r.Images[0].Ref != "docker.io/library/a:latest" || r.Images[1].Ref != "docker.io/library/b:latest" {
+		if len(r.Images) != 2 || r.Images[0].Ref != "docker.io/library/a:latest" ||
+			r.Images[1].Ref != "docker.io/library/b:latest" {
 			t.Errorf("%s: found %v", name, r.Images)
 		}
 		if (err == nil) != (c.problem == "") || err != nil && !strings.Contains(err.Error(), c.problem) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	_, err := finder(t).YAML([]byte("{apiVersion: v1, kind: Pod}\n{apiVersion: v1, kind: Pod}\n"), discover.Place{File: "f.yaml"})
+	_, err := finder(t).YAML([]byte("{apiVersion: v1, kind: Pod}\n{apiVersion: v1, kind: Pod}\n"),
+		discover.Place{File: "f.yaml"})
 	if err == nil || !strings.Contains(err.Error(), "another object follows without a separator") {
 		t.Errorf("two mappings in braces: got %v", err)
 	}
 }
 
-// TestHostile wants YAML that unfolds, nests or repeats to be refused: unfolded, none of it would end within the time or the
-// memory that a test has.
+// TestHostile wants YAML that unfolds, nests or repeats to be refused: unfolded, none of it would end within the time
+// or the memory that a test has.
 func TestHostile(t *testing.T) {
 	t.Parallel()
 	laughs := "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
@@ -147,8 +154,10 @@ func TestHostile(t *testing.T) {
 		"nested":  "apiVersion: v1\nkind: Pod\na: " + strings.Repeat("[", 300) + strings.Repeat("]", 300),
 		"commas":  "apiVersion: v1\nkind: Pod\na: [" + strings.Repeat(",", 2_000_000) + "]",
 		"objects": "apiVersion: v1\nkind: List\nitems: [" + strings.Repeat(list, 20_001) + "]",
-		"JSON":    `{"apiVersion": "v1", "kind": "Pod", "a": ` + strings.Repeat("[", 300) + strings.Repeat("]", 300) + "}",
-		"images":  "apiVersion: v1\nkind: Pod\nspec: {containers: [" + strings.Repeat("{name: a, image: a}, ", 10_001) + "]}",
+		"JSON": `{"apiVersion": "v1", "kind": "Pod", "a": ` + strings.Repeat("[", 300) + strings.Repeat("]", 300) +
+			"}",
+		"images": "apiVersion: v1\nkind: Pod\nspec: {containers: [" + strings.Repeat("{name: a, image: a}, ", 10_001) +
+			"]}",
 	} {
 		_, err := finder(t).YAML([]byte(in), discover.Place{})
 		if !errors.Is(err, discover.ErrTooLarge) {
@@ -172,11 +181,13 @@ func TestAnnotation(t *testing.T) {
 	}
 }
 
-// TestListed wants the images that a chart of Bitnami lists to be in doubt, and those that were found to resolve theirs.
+// TestListed wants the images that a chart of Bitnami lists to be in doubt, and those that were found to resolve
+// theirs.
 func TestListed(t *testing.T) {
 	t.Parallel()
 	in := discover.Place{Source: "chart kibana 10.6.1", File: "kibana/Chart.yaml"}
-	doubts := finder(t).Listed("- name: kibana\n  image: docker.io/bitnami/kibana:8.10.4-debian-11-r0\n- name: os-shell\n  image: docker.io/bitnami/os-shell:11-debian-11-r90\n", in)
+	doubts := finder(t).Listed(
+		"- name: kibana\n  image: docker.io/bitnami/kibana:8.10.4-debian-11-r0\n- name: os-shell\n  image: docker.io/bitnami/os-shell:11-debian-11-r90\n", in)
 	left := discover.Undecided(doubts, []string{"docker.io/bitnami/kibana:8.10.4-debian-11-r0"})
 	want := `"docker.io/bitnami/os-shell:11-debian-11-r90" (the chart lists it, and nothing that these values render has it) in chart kibana 10.6.1: kibana/Chart.yaml: annotations.images[1].image`
 	if len(doubts) != 2 || len(left) != 1 || left[0].String() != want {
@@ -187,7 +198,8 @@ func TestListed(t *testing.T) {
 	}
 }
 
-// TestInvalidImage names file, line, object and path of a container whose image is no reference, once for the object, and the remedy.
+// TestInvalidImage names file, line, object and path of a container whose image is no reference, once for the object,
+// and the remedy.
 func TestInvalidImage(t *testing.T) {
 	t.Parallel()
 	file := `apiVersion: v1
@@ -241,8 +253,9 @@ data:
     policy: enabled
 `
 	for name, c := range map[string]struct{ in, want string }{
-		"Istio's injector":         {fmt.Sprintf(injector, "proxyv2", ""), "docker.io/istio/proxyv2:1.27.1"},
-		"Istio, a variant":         {fmt.Sprintf(injector, "proxyv2", "distroless"), "docker.io/istio/proxyv2:1.27.1 docker.io/istio/proxyv2:1.27.1-distroless"},
+		"Istio's injector": {fmt.Sprintf(injector, "proxyv2", ""), "docker.io/istio/proxyv2:1.27.1"},
+		"Istio, a variant": {fmt.Sprintf(injector, "proxyv2", "distroless"),
+			"docker.io/istio/proxyv2:1.27.1 docker.io/istio/proxyv2:1.27.1-distroless"},
 		"Istio, a whole reference": {fmt.Sprintf(injector, "quay.io/own/init:2", ""), "quay.io/own/init:2"},
 		"another ConfigMap":        {"{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {values: 'global: {hub: x}'}}", ""},
 		"OLM": {`apiVersion: operators.coreos.com/v1alpha1
@@ -273,8 +286,10 @@ spec:
 // TestBlanksAroundImage wants blanks to be named as the fault: the text within is a valid reference.
 func TestBlanksAroundImage(t *testing.T) {
 	t.Parallel()
-	for _, value := range []string{"' quay.io/a/b:1'", "'quay.io/a/b:1 '", `"quay.io/a/b:1\n"`, "|\n      quay.io/a/b:1\n"} {
-		file := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n    image: " + value + "\n"
+	for _, value := range []string{"' quay.io/a/b:1'", "'quay.io/a/b:1 '", `"quay.io/a/b:1\n"`,
+		"|\n      quay.io/a/b:1\n"} {
+		file := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n    image: " +
+			value + "\n"
 		r, err := finder(t).YAML([]byte(file), discover.Place{File: "f.yaml"})
 		if err != nil || len(r.Images) != 0 || len(r.Doubts) != 1 || !r.Doubts[0].Invalid() {
 			t.Errorf("%s: %v, %v", value, r, err)
@@ -296,7 +311,8 @@ func TestUndecided(t *testing.T) {
 		{Text: "quay.io/a/pinned:1"},
 		{Text: "default image of Kafka"},
 	}
-	known := []string{"docker.io/library/nginx:1", "quay.io/a/base:1", "quay.io/a/pinned:1@sha256:" + strings.Repeat("0", 64)}
+	known := []string{"docker.io/library/nginx:1", "quay.io/a/base:1", "quay.io/a/pinned:1@sha256:" +
+		strings.Repeat("0", 64)}
 	got := discover.Undecided(doubts, known)
 	want := []discover.Doubt{{Text: "quay.io/a/base:2"}, {Text: "{{ x }}"}, {Text: "default image of Kafka"}}
 	if diff := cmp.Diff(got, want); diff != "" {
@@ -317,7 +333,8 @@ func TestCheckRules(t *testing.T) {
 
 func TestLookup(t *testing.T) {
 	t.Parallel()
-	for kind, want := range map[string]bool{"v1 Secret": false, "rbac.authorization.k8s.io/v1 ClusterRole": false, "v1 ConfigMap": true, "apps/v1 Deployment": true} {
+	for kind, want := range map[string]bool{"v1 Secret": false, "rbac.authorization.k8s.io/v1 ClusterRole": false,
+		"v1 ConfigMap": true, "apps/v1 Deployment": true} {
 		if _, ok := discover.Lookup(kind); ok != want {
 			t.Errorf("%s: got %v", kind, ok)
 		}
@@ -364,7 +381,8 @@ func FuzzRules(f *testing.F) {
 	}
 	object := []byte("apiVersion: v1\nkind: X\nspec: {image: a, x.y: [b, {c: d}]}\n")
 	f.Fuzz(func(t *testing.T, path string) {
-		find, err := discover.NewFinder([]manifest.ImageRule{{Kind: "X", Paths: []string{path}, Images: []string{"a:{" + path + "}"}}})
+		find, err := discover.NewFinder([]manifest.ImageRule{{Kind: "X", Paths: []string{path},
+			Images: []string{"a:{" + path + "}"}}})
 		if err != nil {
 			return
 		}

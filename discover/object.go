@@ -43,13 +43,15 @@ func (f *Finder) YAML(text []byte, in Place) (Result, error) {
 	return Merge(w.found), errors.Join(errs...)
 }
 
-// Annotation finds the images in the value of a chart's annotation artifacthub.io/images: a list of mappings with image.
+// Annotation finds the images in the value of a chart's annotation artifacthub.io/images: a list of mappings with
+// image.
 func (f *Finder) Annotation(text string, in Place) Result {
 	return annotated(text, in, "annotations['artifacthub.io/images']")
 }
 
-// Listed returns doubts about the images in the value of a chart's annotation images, of the same form: Bitnami's charts list there what
-// some values need. The images that were found resolve theirs. A text of another form is another use of the key.
+// Listed returns doubts about the images in the value of a chart's annotation images, of the same form: Bitnami's
+// charts list there what some values need. The images that were found resolve theirs. A text of another form is
+// another use of the key.
 func (*Finder) Listed(text string, in Place) []Doubt {
 	var doubts []Doubt
 	for _, image := range annotated(text, in, "annotations.images").Images {
@@ -266,7 +268,8 @@ func (w *walk) doubt(at, text, why string) {
 	w.found.Doubts = append(w.found.Doubts, Doubt{shorten(text), why, place})
 }
 
-// lineOf returns the first line of the document that ends with a value, as in "image: VALUE", or 0. Large documents are not searched.
+// lineOf returns the first line of the document that ends with a value, as in "image: VALUE", or 0. Large documents
+// are not searched.
 func (w *walk) lineOf(value string) int {
 	const most = 1 << 20
 	if len(w.doc) > most || value == "" || strings.Contains(value, "\n") {
@@ -275,7 +278,8 @@ func (w *walk) lineOf(value string) int {
 	line := w.line
 	for text := range bytes.Lines(w.doc) {
 		key, rest, found := strings.Cut(string(text), ":")
-		if rest, _, _ = strings.Cut(rest, " #"); found && !strings.HasPrefix(strings.TrimSpace(key), "#") && strings.Trim(rest, " \t\r\n\"'") == strings.TrimSpace(value) {
+		if rest, _, _ = strings.Cut(rest, " #"); found && !strings.HasPrefix(strings.TrimSpace(key), "#") &&
+			strings.Trim(rest, " \t\r\n\"'") == strings.TrimSpace(value) {
 			return line
 		}
 		line++

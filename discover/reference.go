@@ -54,7 +54,8 @@ func field(s string) (ref, why string) {
 }
 
 func hasTemplate(s string) bool {
-	return strings.Contains(s, "{{") || strings.Contains(s, "$(") || strings.Contains(s, "${") || strings.Contains(s, "<no value>")
+	return strings.Contains(s, "{{") || strings.Contains(s, "$(") || strings.Contains(s, "${") ||
+		strings.Contains(s, "<no value>")
 }
 
 // full returns the reference of a text that names a registry, a repository and a tag or digest, and can hardly be

@@ -14,7 +14,8 @@ import (
 func TestReplacerObject(t *testing.T) {
 	t.Parallel()
 	r, err := discover.NewReplacer([]manifest.ImageRule{
-		{Kind: "Widget", APIVersion: "example.com", Paths: []string{".spec.nodes[*].image", ".spec.parts..img", ".spec.list[1]"}},
+		{Kind: "Widget", APIVersion: "example.com", Paths: []string{".spec.nodes[*].image", ".spec.parts..img",
+			".spec.list[1]"}},
 		{Kind: "Other", Paths: []string{".spec.image"}},
 	})
 	if err != nil {
@@ -42,9 +43,11 @@ func TestReplacerObject(t *testing.T) {
 func TestPodImages(t *testing.T) {
 	t.Parallel()
 	spec := map[string]any{
-		"containers": []any{map[string]any{"name": "a", "image": "a:1"}, map[string]any{"name": "b"}}, "initContainers": []any{map[string]any{"image": "i:1"}},
+		"containers":          []any{map[string]any{"name": "a", "image": "a:1"}, map[string]any{"name": "b"}},
+		"initContainers":      []any{map[string]any{"image": "i:1"}},
 		"ephemeralContainers": []any{map[string]any{"image": "e:1"}},
-		"volumes":             []any{map[string]any{"name": "v", "image": map[string]any{"reference": "v:1"}}, map[string]any{"emptyDir": map[string]any{}}},
+		"volumes": []any{map[string]any{"name": "v", "image": map[string]any{"reference": "v:1"}},
+			map[string]any{"emptyDir": map[string]any{}}},
 	}
 	var got []string
 	for _, f := range discover.PodImages(spec) {
@@ -52,7 +55,8 @@ func TestPodImages(t *testing.T) {
 		f.Set("new/" + f.Text)
 	}
 	if diff := cmp.Diff(got, []string{
-		"initContainers[0].image=i:1", "containers[0].image=a:1", "ephemeralContainers[0].image=e:1", "volumes[0].image.reference=v:1",
+		"initContainers[0].image=i:1", "containers[0].image=a:1", "ephemeralContainers[0].image=e:1",
+		"volumes[0].image.reference=v:1",
 	}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}

@@ -190,7 +190,8 @@ func (w *walk) ruled(object map[string]any, kind, apiVersion string) {
 	}
 }
 
-// embedded finds the images that a rule selects in an object within a text. A path's value without a slash is only a part of an image.
+// embedded finds the images that a rule selects in an object within a text. A path's value without a slash is only a
+// part of an image.
 func (w *walk) embedded(object map[string]any, r rule) {
 	r.within.each("", object, func(at string, v any) {
 		text, ok := v.(string)

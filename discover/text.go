@@ -14,7 +14,8 @@ func (w *walk) env(at string, m map[string]any) {
 		return // set from a field or a secret, or unset
 	}
 	at += ".value"
-	says := slices.Contains(strings.FieldsFunc(strings.ToUpper(name), func(r rune) bool { return r == '_' || r == '.' || r == '-' }), "IMAGE")
+	says := slices.Contains(strings.FieldsFunc(strings.ToUpper(name),
+		func(r rune) bool { return r == '_' || r == '.' || r == '-' }), "IMAGE")
 	if ref, ok := full(value); ok && says {
 		w.image(at, ref)
 		return

@@ -25,16 +25,19 @@ const (
 // ErrTooLarge means YAML is larger, deeper or more repetitive than Kubernetes accepts.
 var ErrTooLarge = errors.New("larger than allowed")
 
-var errTooManyValues = fmt.Errorf("%w: a document has more than %d values, repeated ones included, or is nested more than %d deep", ErrTooLarge, maxValues, maxNesting)
+var errTooManyValues = fmt.Errorf(
+	"%w: a document has more than %d values, repeated ones included, or is nested more than %d deep", ErrTooLarge,
+	maxValues, maxNesting)
 
 // number is a non-string scalar as written: versions such as 1.10 keep their zeros.
 type number string
 
-// parse reads a document, which may hold several: other line breaks than those of SplitObjects begin one in YAML. It returns none for
-// an empty one.
+// parse reads a document, which may hold several: other line breaks than those of SplitObjects begin one in YAML. It
+// returns none for an empty one.
 func parse(doc document.ObjectText) ([]any, error) {
 	if len(doc.Text) > maxDocument || separators(doc.Text) > maxValues {
-		return nil, fmt.Errorf("%w: a document has more than %d bytes or %d values", ErrTooLarge, maxDocument, maxValues)
+		return nil, fmt.Errorf("%w: a document has more than %d bytes or %d values", ErrTooLarge, maxDocument,
+			maxValues)
 	}
 	c := converter{left: maxValues}
 	if doc.JSON {
@@ -115,7 +118,8 @@ func (c *converter) value(n *yaml.Node, depth int) (any, error) {
 	return number(n.Value), nil
 }
 
-// json reads a JSON object. JSON is not quite YAML: its texts may have pairs of escapes for one character, and tabs may indent it.
+// json reads a JSON object. JSON is not quite YAML: its texts may have pairs of escapes for one character, and tabs
+// may indent it.
 func (c *converter) json(text []byte) (any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()

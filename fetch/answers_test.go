@@ -40,7 +40,8 @@ func TestReferrersWithoutHead(t *testing.T) {
 	p.pushImage(appRepo+":1", img)
 	d := digestString(t, img)
 	p.sign(d, d)
-	p.AddFaults(registrytest.Fault{Method: http.MethodHead, Path: regexp.MustCompile("/manifests/"), Times: -1, Effect: registrytest.Fail(404, "")})
+	p.AddFaults(registrytest.Fault{Method: http.MethodHead, Path: regexp.MustCompile("/manifests/"), Times: -1,
+		Effect: registrytest.Fail(404, "")})
 	if got := referrers(resolve(t, app(), p.options(newStore(t)))); len(got) != 1 || !strings.Contains(got[0], ".sig") {
 		t.Errorf("referrers %q", got)
 	}
@@ -78,7 +79,8 @@ func TestLostAttestation(t *testing.T) {
 	idx := attest(t, add(t, v1.ImageIndex(empty.Index), amd, "linux/amd64"), attestation, amd)
 	u.pushIndex(appRepo+":1", idx)
 	lost := digestString(t, attestation)
-	u.AddFaults(registrytest.Fault{Path: regexp.MustCompile("/manifests/" + lost.String()), Times: -1, Effect: registrytest.Fail(404, "")})
+	u.AddFaults(registrytest.Fault{Path: regexp.MustCompile("/manifests/" + lost.String()), Times: -1,
+		Effect: registrytest.Fail(404, "")})
 	var log bytes.Buffer
 	o := u.options(newStore(t))
 	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
@@ -92,14 +94,18 @@ func TestLostAttestation(t *testing.T) {
 	}
 	// Without the image itself nothing runs, so this stays an error, which names what is missing.
 	u.ClearFaults()
-	u.AddFaults(registrytest.Fault{Path: regexp.MustCompile("/manifests/" + digestString(t, amd).String()), Times: -1, Effect: registrytest.Fail(404, "")})
+	u.AddFaults(registrytest.Fault{Path: regexp.MustCompile("/manifests/" + digestString(t, amd).String()), Times: -1,
+		Effect: registrytest.Fail(404, "")})
 	_, err = fetch.Resolve(t.Context(), app(), u.options(newStore(t)))
 	wantError(t, err, digestString(t, amd).String())
 }
 
 // TestProxyWantsLogin: requests without TLS go through the proxy themselves, so its refusal looks like the registry's.
 func TestProxyWantsLogin(t *testing.T) {
-	refusing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusProxyAuthRequired) }))
+	refusing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		w.WriteHeader(http.StatusProxyAuthRequired)
+	}))
 	defer refusing.Close()
 	t.Setenv("HTTP_PROXY", "http://anna:s3cret@"+strings.TrimPrefix(refusing.URL, "http://"))
 	t.Setenv("NO_PROXY", "")
@@ -115,11 +121,13 @@ func TestProxyWantsLogin(t *testing.T) {
 // TestUnreadLogin: a helper that is missing matters only where a login is needed.
 func TestUnreadLogin(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"credsStore": "no-such-helper"}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"credsStore": "no-such-helper"}`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("DOCKER_CONFIG", dir)
-	for auth, says := range map[registrytest.Auth]string{registrytest.AuthNone: "", registrytest.AuthToken: "docker-credential-no-such-helper is not installed"} {
+	for auth, says := range map[registrytest.Auth]string{registrytest.AuthNone: "",
+		registrytest.AuthToken: "docker-credential-no-such-helper is not installed"} {
 		u := newUpstream(t, registrytest.Options{TLS: true, Auth: auth})
 		u.pushImage("k8s/app:1", platformImage(t, "linux/amd64"))
 		o := u.options(newStore(t))
@@ -131,7 +139,8 @@ func TestUnreadLogin(t *testing.T) {
 	}
 }
 
-// TestPinnedIndex: an image that is pinned by the digest of its index is complete, because some registries take nothing else.
+// TestPinnedIndex: an image that is pinned by the digest of its index is complete, because some registries take
+// nothing else.
 func TestPinnedIndex(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, registrytest.Options{})
@@ -145,12 +154,15 @@ func TestPinnedIndex(t *testing.T) {
 		complete      bool
 		says          string
 	}{
-		"pinned":                      {pinned, "", "", true, "goes with all its platforms"},
-		"pinned and selected":         {pinned, manifest.IndexesSelected, "", false, "goes without some of its platforms"},
-		"pinned and selected for one": {pinned, "", manifest.IndexesSelected, false, "goes without some of its platforms"},
-		"pinned, for one":             {pinned, manifest.IndexesSelected, manifest.IndexesPinned, true, "goes with all its platforms"},
-		"by tag":                      {appRef + ":1", "", "", false, ""},
-		"by tag, complete":            {appRef + ":1", manifest.IndexesComplete, "", true, ""},
+		"pinned": {pinned, "", "", true, "goes with all its platforms"},
+		"pinned and selected": {pinned, manifest.IndexesSelected, "", false,
+			"goes without some of its platforms"},
+		"pinned and selected for one": {pinned, "", manifest.IndexesSelected, false,
+			"goes without some of its platforms"},
+		"pinned, for one": {pinned, manifest.IndexesSelected, manifest.IndexesPinned, true,
+			"goes with all its platforms"},
+		"by tag":           {appRef + ":1", "", "", false, ""},
+		"by tag, complete": {appRef + ":1", manifest.IndexesComplete, "", true, ""},
 	} {
 		b := images([]string{"linux/amd64"}, c.ref)
 		b.Indexes, b.Images[0].Indexes = c.bundle, c.image
@@ -164,13 +176,16 @@ func TestPinnedIndex(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		if pin := l.Items[0]; pin.Complete != c.complete || fmt.Sprint(pin.Platforms) != "[linux/amd64]" || (len(items[0].Absent) == 0) != c.complete {
+		if pin := l.Items[0]; pin.Complete != c.complete || fmt.Sprint(pin.Platforms) != "[linux/amd64]" ||
+			(len(items[0].Absent) == 0) != c.complete {
 			t.Errorf("%s: %+v, absent %s", what, pin, items[0].Absent)
 		}
-		if strings.Count(log.String(), "pinned by the digest") != strings.Count(c.says, "goes") || !strings.Contains(log.String(), c.says) {
+		if strings.Count(log.String(), "pinned by the digest") != strings.Count(c.says, "goes") ||
+			!strings.Contains(log.String(), c.says) {
 			t.Errorf("%s: says %s", what, &log)
 		}
-		if c.says != "" && (!strings.Contains(log.String(), "all=") || !strings.Contains(log.String(), "the manifest")) {
+		if c.says != "" && (!strings.Contains(log.String(), "all=") ||
+			!strings.Contains(log.String(), "the manifest")) {
 			t.Errorf("%s: no sizes, or not who pins it: %s", what, &log)
 		}
 	}

@@ -22,8 +22,8 @@ type arrival struct {
 	err  error
 }
 
-// Start fetches the blobs that Head left, and returns at once. They come about in the order of a bundle, so that it can be
-// written meanwhile. A failed item does not keep the others from being fetched. End must be called.
+// Start fetches the blobs that Head left, and returns at once. They come about in the order of a bundle, so that it
+// can be written meanwhile. A failed item does not keep the others from being fetched. End must be called.
 func (j *Job) Start(ctx context.Context) *Arrivals {
 	a := &Arrivals{blobs: make(map[digest.Digest]*arrival, len(j.later)), ended: make(chan struct{})}
 	for d := range j.later {
@@ -48,12 +48,12 @@ func (j *Job) Start(ctx context.Context) *Arrivals {
 	return a
 }
 
-// smallBlob is the size up to which blobs are fetched first: configs of artifacts are among them, and a bundle has these
-// before all other content.
+// smallBlob is the size up to which blobs are fetched first: configs of artifacts are among them, and a bundle has
+// these before all other content.
 const smallBlob = 64 << 10
 
-// arrivalOrder sorts blobs for that many concurrent transfers. Small blobs come first, then blobs so large that the others
-// would be there before them, then the rest by digest, as in a bundle.
+// arrivalOrder sorts blobs for that many concurrent transfers. Small blobs come first, then blobs so large that the
+// others would be there before them, then the rest by digest, as in a bundle.
 func arrivalOrder(blobs []*task, jobs int) []*task {
 	var total int64
 	for _, t := range blobs {

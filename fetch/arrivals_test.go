@@ -13,7 +13,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// TestStartFetchesInTheOrderOfABundle checks the order of requests with one job, and that an item ends with its content.
+// TestStartFetchesInTheOrderOfABundle checks the order of requests with one job, and that an item ends with its
+// content.
 func TestStartFetchesInTheOrderOfABundle(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A breaker keeps the jobs of a run from all asking a host that answers nothing properly. One of them asks at a time; the others wait
-// and count its failures as their own. After a job has used up its attempts, every further request is the only attempt, until the host
-// answers properly again. It is safe for concurrent use.
+// A breaker keeps the jobs of a run from all asking a host that answers nothing properly. One of them asks at a time;
+// the others wait and count its failures as their own. After a job has used up its attempts, every further request is
+// the only attempt, until the host answers properly again. It is safe for concurrent use.
 type breaker struct {
 	mu     sync.Mutex
 	fine   time.Time // the last proper answer
@@ -49,8 +49,9 @@ func (b *breaker) next(n int) int {
 	return max(n, b.failed) + 1
 }
 
-// turn waits until a job with n failed attempts, the first of them at the time began, may ask again. It returns the job's probe, or nil
-// if the host answers others properly. It returns false if more probes have failed than the job knows of.
+// turn waits until a job with n failed attempts, the first of them at the time began, may ask again. It returns the
+// job's probe, or nil if the host answers others properly. It returns false if more probes have failed than the job
+// knows of.
 func (b *breaker) turn(ctx context.Context, began time.Time, n int) (mine *probe, ok bool, err error) {
 	for {
 		b.mu.Lock()

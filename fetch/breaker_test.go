@@ -16,8 +16,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// outage runs a build of many files from one server. From the second request on it answers nothing properly, until so many requests
-// were refused; it returns their number.
+// outage runs a build of many files from one server. From the second request on it answers nothing properly, until so
+// many requests were refused; it returns their number.
 func outage(t *testing.T, refuse func(http.ResponseWriter), until int64) (refused int64, err error) {
 	t.Helper()
 	const files, attempts = 40, 6
@@ -33,9 +33,11 @@ func outage(t *testing.T, refuse func(http.ResponseWriter), until int64) (refuse
 	t.Cleanup(srv.Close)
 	host := strings.TrimPrefix(srv.URL, "http://")
 	o := fetch.Options{
-		Store: newStore(t), Platforms: []string{"linux/amd64"}, Logger: slog.New(slog.DiscardHandler), Hosts: fetch.NewHosts(), Jobs: 8,
+		Store: newStore(t), Platforms: []string{"linux/amd64"}, Logger: slog.New(slog.DiscardHandler),
+		Hosts: fetch.NewHosts(), Jobs: 8,
 		Sources: []manifest.Source{{Host: host, PlainHTTP: true}},
-		Retry:   fetch.Retry{Attempts: attempts, Wait: 2 * time.Millisecond, MaxWait: 20 * time.Millisecond, Idle: never},
+		Retry: fetch.Retry{Attempts: attempts, Wait: 2 * time.Millisecond, MaxWait: 20 * time.Millisecond,
+			Idle: never},
 	}
 	pins := make([]manifest.Pin, files)
 	for i := range pins {
@@ -57,8 +59,8 @@ func refusals() map[string]func(http.ResponseWriter) {
 	}
 }
 
-// TestOutageIsAskedByOne asserts that a host that answers nothing any more is asked by one job at a time, and that its outage is found
-// out once and not for each file.
+// TestOutageIsAskedByOne asserts that a host that answers nothing any more is asked by one job at a time, and that
+// its outage is found out once and not for each file.
 func TestOutageIsAskedByOne(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range refusals() {

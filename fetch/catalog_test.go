@@ -25,8 +25,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// An everyHost is every host that the catalog names, in one: a file or image of the host is below the host's name, as on the
-// mirrors of a zone. What it serves are stand-ins; their paths and the forms of their checksums are upstream's.
+// An everyHost is every host that the catalog names, in one: a file or image of the host is below the host's name, as
+// on the mirrors of a zone. What it serves are stand-ins; their paths and the forms of their checksums are
+// upstream's.
 type everyHost struct {
 	*site
 	sources []manifest.Source
@@ -62,7 +63,8 @@ func newEveryHost(t *testing.T, a catalog.Additions, platforms []string) *everyH
 				if sums[at] == nil {
 					sums[at] = &bytes.Buffer{}
 				}
-				sums[at].WriteString(checksumLine(f.Name, path.Base(manifest.FileURL(f, p)), hex.EncodeToString(sum(content))))
+				sums[at].WriteString(checksumLine(f.Name, path.Base(manifest.FileURL(f, p)),
+					hex.EncodeToString(sum(content))))
 			}
 		}
 	}
@@ -75,8 +77,8 @@ func newEveryHost(t *testing.T, a catalog.Additions, platforms []string) *everyH
 	return u
 }
 
-// checksumLine is an entry in the form that upstream publishes: Kubernetes the sum alone, docker-compose the form of binary
-// files, all others that of sha256sum.
+// checksumLine is an entry in the form that upstream publishes: Kubernetes the sum alone, docker-compose the form of
+// binary files, all others that of sha256sum.
 func checksumLine(component, file, sum string) string {
 	switch component {
 	case "kubeadm", "kubelet", "kubectl":
@@ -89,7 +91,8 @@ func checksumLine(component, file, sum string) string {
 
 func (u *everyHost) reach(host string) {
 	if !slices.ContainsFunc(u.sources, func(s manifest.Source) bool { return s.Host == host }) {
-		u.sources = append(u.sources, manifest.Source{Host: host, Mirrors: manifest.Mirrors{u.host + "/" + host}, MirrorOnly: true, PlainHTTP: true})
+		u.sources = append(u.sources, manifest.Source{Host: host, Mirrors: manifest.Mirrors{u.host + "/" + host},
+			MirrorOnly: true, PlainHTTP: true})
 	}
 }
 
@@ -116,8 +119,9 @@ func (u *everyHost) push(t *testing.T, image string, seed int64) {
 	}
 }
 
-// Everything that clusters of every network, runtime and registry need, for two architectures, is locked from under its real
-// path: with upstream's checksum where there is one, and with one request for each artifact and each file of checksums.
+// Everything that clusters of every network, runtime and registry need, for two architectures, is locked from under
+// its real path: with upstream's checksum where there is one, and with one request for each artifact and each file of
+// checksums.
 func TestCatalogIsFetched(t *testing.T) {
 	t.Parallel()
 	platforms := []string{"linux/amd64", "linux/arm64"}
@@ -132,7 +136,8 @@ func TestCatalogIsFetched(t *testing.T) {
 		if text == "k3s" {
 			kubernetes, text = "kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\n", ""
 		}
-		c, err := manifest.ParseCluster("cluster.yaml", []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\n"+kubernetes+text))
+		c, err := manifest.ParseCluster("cluster.yaml",
+			[]byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\n"+kubernetes+text))
 		if err != nil {
 			t.Fatal(i, err)
 		}
@@ -159,7 +164,8 @@ func TestCatalogIsFetched(t *testing.T) {
 		}
 	}
 	slices.Sort(firstUse)
-	want := []string{"cri-dockerd linux/amd64", "cri-dockerd linux/arm64", "docker linux/amd64", "docker linux/arm64", "harbor linux/amd64"}
+	want := []string{"cri-dockerd linux/amd64", "cri-dockerd linux/arm64", "docker linux/amd64", "docker linux/arm64",
+		"harbor linux/amd64"}
 	if diff := cmp.Diff(firstUse, want); diff != "" {
 		t.Errorf("without upstream's checksum (-got +want):\n%s", diff)
 	}

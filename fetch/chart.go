@@ -77,7 +77,8 @@ func (h *helmCharts) resolveLocal(ctx context.Context, c manifest.Chart) (manife
 		return manifest.Pin{}, err
 	}
 	if c.Name != "" && c.Name != loaded.Name() {
-		return manifest.Pin{}, fmt.Errorf("the manifest names the chart %s, but its Chart.yaml says %s", c.Name, loaded.Name())
+		return manifest.Pin{}, fmt.Errorf("the manifest names the chart %s, but its Chart.yaml says %s", c.Name,
+			loaded.Name())
 	}
 	return manifest.Pin{
 		Kind:     manifest.ItemChart,
@@ -92,7 +93,8 @@ func (h *helmCharts) resolveLocal(ctx context.Context, c manifest.Chart) (manife
 }
 
 // storeLocal stores a local chart archive unchanged, or a directory after packaging it.
-func (h *helmCharts) storeLocal(ctx context.Context, file string, want digest.Digest, planned bool) (ocispec.Descriptor, error) {
+func (h *helmCharts) storeLocal(ctx context.Context, file string, want digest.Digest,
+	planned bool) (ocispec.Descriptor, error) {
 	name := h.local.dir.path(file)
 	info, err := os.Stat(name)
 	if err != nil {
@@ -268,13 +270,15 @@ func (h *helmCharts) resolveOCI(ctx context.Context, c manifest.Chart) (manifest
 	}
 	pin.Ref = manifest.ChartRef(c, c.Name, pin.Version)
 	if c.Version != "" && !c.Fits(pin) {
-		return manifest.Pin{}, fmt.Errorf("chart %s in %s: the tag %s has version %s of the chart: name that version", c.Name, c.Repo, printable(tag), printable(pin.Version))
+		return manifest.Pin{}, fmt.Errorf("chart %s in %s: the tag %s has version %s of the chart: name that version",
+			c.Name, c.Repo, printable(tag), printable(pin.Version))
 	}
 	return h.verifyOCIChart(ctx, repo, c.Verify, pin, doc)
 }
 
 // tagged returns the tag of a chart's version, as a version, and its manifest.
-func (h *helmCharts) tagged(ctx context.Context, repo *repository, c manifest.Chart) (tag string, root ocispec.Descriptor, data []byte, err error) {
+func (h *helmCharts) tagged(ctx context.Context, repo *repository,
+	c manifest.Chart) (tag string, root ocispec.Descriptor, data []byte, err error) {
 	exact := isPrecise(c.Version)
 	if exact {
 		root, data, err = repo.resolve(ctx, asTag(c.Version))
@@ -316,7 +320,8 @@ func isPrecise(tag string) bool {
 }
 
 // chartOf returns the manifest of the chart that a tag leads to.
-func chartOf(ctx context.Context, repo *repository, root ocispec.Descriptor, data []byte) (_ ocispec.Descriptor, doc manifestDoc, err error) {
+func chartOf(ctx context.Context, repo *repository, root ocispec.Descriptor,
+	data []byte) (_ ocispec.Descriptor, doc manifestDoc, err error) {
 	if isIndex(root.MediaType) {
 		if root, data, err = chartIn(ctx, repo, root, data); err != nil {
 			return root, doc, err
@@ -326,9 +331,10 @@ func chartOf(ctx context.Context, repo *repository, root ocispec.Descriptor, dat
 	return root, doc, err
 }
 
-// chartIn returns the chart among the manifests of an index. Some projects publish their images and their chart under one tag; Helm takes
-// the chart.
-func chartIn(ctx context.Context, repo *repository, root ocispec.Descriptor, data []byte) (ocispec.Descriptor, []byte, error) {
+// chartIn returns the chart among the manifests of an index. Some projects publish their images and their chart under
+// one tag; Helm takes the chart.
+func chartIn(ctx context.Context, repo *repository, root ocispec.Descriptor,
+	data []byte) (ocispec.Descriptor, []byte, error) {
 	doc, err := parseManifest(root, data)
 	if err != nil {
 		return root, nil, err
@@ -337,14 +343,16 @@ func chartIn(ctx context.Context, repo *repository, root ocispec.Descriptor, dat
 	read := 0
 	for _, child := range doc.Manifests {
 		named := child.ArtifactType == chartConfig
-		isImage := child.Platform != nil && child.Platform.Architecture != "" && child.Platform.Architecture != "unknown"
+		isImage := child.Platform != nil && child.Platform.Architecture != "" &&
+			child.Platform.Architecture != "unknown"
 		if isIndex(child.MediaType) || !named && (child.ArtifactType != "" || isImage) {
 			continue
 		}
 		if read++; read > most {
 			break
 		}
-		desc, text, err := repo.manifest(ctx, ocispec.Descriptor{Digest: child.Digest, Size: child.Size, MediaType: child.MediaType})
+		desc, text, err := repo.manifest(ctx, ocispec.Descriptor{Digest: child.Digest, Size: child.Size,
+			MediaType: child.MediaType})
 		if err != nil {
 			return root, nil, err
 		}
@@ -358,7 +366,8 @@ func chartIn(ctx context.Context, repo *repository, root ocispec.Descriptor, dat
 // chartVersionOf returns the version in the config of a chart, which is its Chart.yaml.
 func chartVersionOf(ctx context.Context, repo *repository, doc manifestDoc) (string, error) {
 	if doc.Config.Size > maxConfig {
-		return "", fmt.Errorf("config %s: %d bytes are more than the %d allowed", doc.Config.Digest, doc.Config.Size, maxConfig)
+		return "", fmt.Errorf("config %s: %d bytes are more than the %d allowed", doc.Config.Digest, doc.Config.Size,
+			maxConfig)
 	}
 	if err := repo.loader.fetchBlob(ctx, repo.blob(doc.Config.Digest, doc.Config.Size)); err != nil {
 		return "", err
@@ -374,7 +383,8 @@ func chartVersionOf(ctx context.Context, repo *repository, doc manifestDoc) (str
 		return "", fmt.Errorf("config %s: %w", doc.Config.Digest, err)
 	}
 	if _, err := semver.NewVersion(config.Version); err != nil {
-		return "", fmt.Errorf("config %s: the chart's version %q is no version", doc.Config.Digest, printable(config.Version))
+		return "", fmt.Errorf("config %s: the chart's version %q is no version", doc.Config.Digest,
+			printable(config.Version))
 	}
 	return config.Version, nil
 }
@@ -475,7 +485,8 @@ func sameChart(pin manifest.Pin, c *charts.Chart) error {
 	if c.Name() == pin.Name && (c.Version() == pin.Version || equalVersions(c.Version(), pin.Version)) {
 		return nil
 	}
-	return fmt.Errorf("the archive has chart %s %s instead of %s %s", printable(c.Name()), printable(c.Version()), pin.Name, pin.Version)
+	return fmt.Errorf("the archive has chart %s %s instead of %s %s", printable(c.Name()), printable(c.Version()),
+		pin.Name, pin.Version)
 }
 
 func equalVersions(a, b string) bool {
@@ -504,13 +515,15 @@ func (h *helmCharts) artifact(ctx context.Context, pin manifest.Pin) (ocispec.De
 	if err := h.cache.put(ctx, config, m.Config.Digest); err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	for _, layer := range []ocispec.Descriptor{{MediaType: chartContent, Digest: pin.Digest}, {MediaType: chartProvenance, Digest: pin.Provenance}} {
+	for _, layer := range []ocispec.Descriptor{{MediaType: chartContent, Digest: pin.Digest},
+		{MediaType: chartProvenance, Digest: pin.Provenance}} {
 		if layer.Digest == "" {
 			continue
 		}
 		size, ok, err := h.cache.store.Stat(ctx, layer.Digest)
 		if err != nil || !ok {
-			return ocispec.Descriptor{}, &storeError{cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", layer.Digest))}
+			return ocispec.Descriptor{},
+				&storeError{cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", layer.Digest))}
 		}
 		layer.Size = size
 		m.Layers = append(m.Layers, layer)

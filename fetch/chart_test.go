@@ -96,13 +96,15 @@ func TestChartFromRepository(t *testing.T) {
 			}
 			p := l.Items[0]
 			data := chartArchive(t, "4.14.1")
-			if p.Ref != s.url+"/repo/app:4.14.1" || p.Version != "4.14.1" || p.Digest != digestOf(data) || p.Size != int64(len(data)) {
+			if p.Ref != s.url+"/repo/app:4.14.1" || p.Version != "4.14.1" || p.Digest != digestOf(data) ||
+				p.Size != int64(len(data)) {
 				t.Errorf("pin: %+v", p)
 			}
 			if p.URL != s.url+"/repo/app-4.14.1.tgz" || p.Provenance != digestOf([]byte(provenance)) {
 				t.Errorf("pin: %+v", p)
 			}
-			if want := map[bool]manifest.Verification{true: manifest.VerifiedUpstream, false: manifest.VerifiedFirstUse}[stated]; p.Verified != want {
+			if want := map[bool]manifest.Verification{true: manifest.VerifiedUpstream,
+				false: manifest.VerifiedFirstUse}[stated]; p.Verified != want {
 				t.Errorf("verified %q, want %q", p.Verified, want)
 			}
 			if err := l.Covers(b); err != nil {
@@ -142,7 +144,8 @@ func wantChart(t *testing.T, store fetch.Store, it fetch.Item, archive []byte, p
 	if err := json.Unmarshal(content(t, store, it.Descriptor.Digest), &m); err != nil {
 		t.Fatal(err)
 	}
-	if m.Config.MediaType != "application/vnd.cncf.helm.config.v1+json" || m.Annotations[ocispec.AnnotationCreated] != "" {
+	if m.Config.MediaType != "application/vnd.cncf.helm.config.v1+json" ||
+		m.Annotations[ocispec.AnnotationCreated] != "" {
 		t.Errorf("manifest: %+v", m)
 	}
 	if got := content(t, store, m.Config.Digest); !json.Valid(got) || !bytes.Contains(got, []byte(`"name":"app"`)) {
@@ -152,7 +155,8 @@ func wantChart(t *testing.T, store fetch.Store, it fetch.Item, archive []byte, p
 	for _, l := range m.Layers {
 		found[l.MediaType] = string(content(t, store, l.Digest))
 	}
-	if found["application/vnd.cncf.helm.chart.content.v1.tar+gzip"] != string(archive) || found["application/vnd.cncf.helm.chart.provenance.v1.prov"] != prov {
+	if found["application/vnd.cncf.helm.chart.content.v1.tar+gzip"] != string(archive) ||
+		found["application/vnd.cncf.helm.chart.provenance.v1.prov"] != prov {
 		t.Errorf("layers: %v", m.Layers)
 	}
 }
@@ -161,23 +165,33 @@ func TestChartFailures(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
 	helmRepo(t, s, true, "1.0.0", "1.1.0")
-	s.put("/other/index.yaml", []byte("entries:\n  app:\n  - version: 1.0.0\n    urls: [../repo/app-1.1.0.tgz]\n    digest: "+digestOf(chartArchive(t, "1.1.0")).Encoded()+"\n  wrong:\n  - version: 1.0.0\n    urls: [../repo/app-1.1.0.tgz]\n    digest: "+digestOf(nil).Encoded()+"\n  gone:\n  - version: 1.0.0\n    urls: [gone.tgz]\n    digest: "+digestOf(nil).Encoded()+"\n"))
+	s.put("/other/index.yaml",
+		[]byte("entries:\n  app:\n  - version: 1.0.0\n    urls: [../repo/app-1.1.0.tgz]\n    digest: "+
+			digestOf(chartArchive(t, "1.1.0")).Encoded()+
+			"\n  wrong:\n  - version: 1.0.0\n    urls: [../repo/app-1.1.0.tgz]\n    digest: "+digestOf(nil).Encoded()+
+			"\n  gone:\n  - version: 1.0.0\n    urls: [gone.tgz]\n    digest: "+digestOf(nil).Encoded()+"\n"))
 	s.put("/page/index.yaml", []byte("<html>\n"))
 	s.put("/page.tgz", []byte("<html>\n"))
 	for name, c := range map[string]struct {
 		chart manifest.Chart
 		says  []string
 	}{
-		"no such version":    {manifest.Chart{Name: "app", Repo: s.url + "/repo", Version: "2.x"}, []string{"no version 2.x", "newest are 1.1.0, 1.0.0"}},
-		"no such chart":      {manifest.Chart{Name: "none", Repo: s.url + "/repo"}, []string{"no chart none"}},
-		"no such repository": {manifest.Chart{Name: "app", Repo: s.url + "/none"}, []string{"/none/index.yaml", "no such file"}},
-		"no repository":      {manifest.Chart{Name: "app", Repo: s.url + "/page"}, []string{"not an index of charts"}},
-		"another version":    {manifest.Chart{Name: "app", Repo: s.url + "/other"}, []string{"the archive has chart app 1.1.0 instead of app 1.0.0"}},
-		"wrong checksum":     {manifest.Chart{Name: "wrong", Repo: s.url + "/other"}, []string{"wrong content", digestOf(nil).String()}},
-		"archive is gone":    {manifest.Chart{Name: "gone", Repo: s.url + "/other"}, []string{"gone.tgz", "no such file"}},
-		"no chart at URL":    {manifest.Chart{URL: s.url + "/page.tgz"}, []string{"not a packaged chart"}},
-		"another name":       {manifest.Chart{Name: "db", URL: s.url + "/repo/app-1.0.0.tgz"}, []string{"the manifest names the chart db", "app"}},
-		"no such directory":  {manifest.Chart{Path: "not/there"}, []string{"not/there"}},
+		"no such version": {manifest.Chart{Name: "app", Repo: s.url + "/repo", Version: "2.x"},
+			[]string{"no version 2.x", "newest are 1.1.0, 1.0.0"}},
+		"no such chart": {manifest.Chart{Name: "none", Repo: s.url + "/repo"}, []string{"no chart none"}},
+		"no such repository": {manifest.Chart{Name: "app", Repo: s.url + "/none"},
+			[]string{"/none/index.yaml", "no such file"}},
+		"no repository": {manifest.Chart{Name: "app", Repo: s.url + "/page"}, []string{"not an index of charts"}},
+		"another version": {manifest.Chart{Name: "app", Repo: s.url + "/other"},
+			[]string{"the archive has chart app 1.1.0 instead of app 1.0.0"}},
+		"wrong checksum": {manifest.Chart{Name: "wrong", Repo: s.url + "/other"},
+			[]string{"wrong content", digestOf(nil).String()}},
+		"archive is gone": {manifest.Chart{Name: "gone", Repo: s.url + "/other"},
+			[]string{"gone.tgz", "no such file"}},
+		"no chart at URL": {manifest.Chart{URL: s.url + "/page.tgz"}, []string{"not a packaged chart"}},
+		"another name": {manifest.Chart{Name: "db", URL: s.url + "/repo/app-1.0.0.tgz"},
+			[]string{"the manifest names the chart db", "app"}},
+		"no such directory": {manifest.Chart{Path: "not/there"}, []string{"not/there"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -203,7 +217,8 @@ func TestChartFromURL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := l.Items[0]; p.Ref != address || p.Name != "app" || p.Version != "1.0.0" || p.URL != "" || p.Verified != manifest.VerifiedFirstUse {
+	if p := l.Items[0]; p.Ref != address || p.Name != "app" || p.Version != "1.0.0" || p.URL != "" ||
+		p.Verified != manifest.VerifiedFirstUse {
 		t.Errorf("pin: %+v", p)
 	}
 	if err := l.Covers(b); err != nil {
@@ -229,7 +244,8 @@ func TestLocalChart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p := l.Items[0]; p.Ref != "local/app:"+version || p.URL != filepath.Base(path) || p.Digest != digestOf(chartArchive(t, version)) {
+		if p := l.Items[0]; p.Ref != "local/app:"+version || p.URL != filepath.Base(path) ||
+			p.Digest != digestOf(chartArchive(t, version)) {
 			t.Errorf("pin: %+v", p)
 		}
 		o.Store = newStore(t)
@@ -263,7 +279,8 @@ func TestOCIChart(t *testing.T) {
 	}
 	pushed := map[string]string{}
 	for _, v := range []string{"1.0.0", "1.1.0", "1.1.1+b.1", "2.0.0-rc.1"} {
-		res, err := client.Push(chartArchive(t, v), u.Host+"/hub/charts/app:"+v, helmregistry.PushOptProvData([]byte(provenance)))
+		res, err := client.Push(chartArchive(t, v), u.Host+"/hub/charts/app:"+v,
+			helmregistry.PushOptProvData([]byte(provenance)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -271,14 +288,16 @@ func TestOCIChart(t *testing.T) {
 	}
 	u.pushImage("hub/charts/image:1.0.0", platformImage(t, "linux/amd64"))
 	u.pushChart("hub/charts/app:latest", chartArchive(t, "3.0.0"), "") // no version: ranges pass over it
-	for want, version := range map[string]string{"1.0.0": "1.0.0", "1.x": "1.1.1+b.1", "": "1.1.1+b.1", "*": "1.1.1+b.1", "1.1.1+b.1": "1.1.1+b.1", "2.0.0-rc.1": "2.0.0-rc.1"} {
+	for want, version := range map[string]string{"1.0.0": "1.0.0", "1.x": "1.1.1+b.1", "": "1.1.1+b.1",
+		"*": "1.1.1+b.1", "1.1.1+b.1": "1.1.1+b.1", "2.0.0-rc.1": "2.0.0-rc.1"} {
 		store := newStore(t)
 		b := oneChart(manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: want})
 		l, err := fetch.Resolve(t.Context(), b, u.options(store))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p := l.Items[0]; p.Ref != "oci://docker.io/charts/app:"+version || p.Digest.String() != pushed[version] || p.Version != version {
+		if p := l.Items[0]; p.Ref != "oci://docker.io/charts/app:"+version || p.Digest.String() != pushed[version] ||
+			p.Version != version {
 			t.Errorf("%q: pin: %+v", want, p)
 		}
 		if err := l.Covers(b); want != "" && err != nil {
@@ -300,19 +319,24 @@ func TestOCIChart(t *testing.T) {
 		}
 	}
 	// A repository named otherwise than its chart, a moving tag, a tag with a v.
-	for tag, v := range map[string]string{"hub/charts/app-chart:1.1.0": "1.1.0", "hub/charts/moving:1.1": "1.1.0", "hub/charts/v:v1.1.0": "1.1.0", "hub/charts/off:2.0": "1.0.0"} {
-		if _, err := client.Push(chartArchive(t, v), u.Host+"/"+tag, helmregistry.PushOptStrictMode(false)); err != nil {
+	for tag, v := range map[string]string{"hub/charts/app-chart:1.1.0": "1.1.0", "hub/charts/moving:1.1": "1.1.0",
+		"hub/charts/v:v1.1.0": "1.1.0", "hub/charts/off:2.0": "1.0.0"} {
+		if _, err := client.Push(chartArchive(t, v), u.Host+"/"+tag,
+			helmregistry.PushOptStrictMode(false)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for chart, want := range map[[2]string]string{{"app-chart", "1.1.0"}: "1.1.0", {"app-chart", ""}: "1.1.0", {"moving", "1.1"}: "1.1.0", {"moving", "^1"}: "1.1.0", {"v", "1.1.0"}: "v1.1.0"} {
+	for chart, want := range map[[2]string]string{{"app-chart", "1.1.0"}: "1.1.0", {"app-chart", ""}: "1.1.0",
+		{"moving", "1.1"}: "1.1.0", {"moving", "^1"}: "1.1.0", {"v", "1.1.0"}: "v1.1.0"} {
 		store := newStore(t)
-		l, err := fetch.Resolve(t.Context(), oneChart(manifest.Chart{Name: chart[0], Repo: "oci://docker.io/charts", Version: chart[1]}), u.options(store))
+		l, err := fetch.Resolve(t.Context(), oneChart(manifest.Chart{Name: chart[0], Repo: "oci://docker.io/charts",
+			Version: chart[1]}), u.options(store))
 		if err != nil {
 			t.Errorf("%v: %v", chart, err)
 			continue
 		}
-		if p := l.Items[0]; p.Name != chart[0] || p.Version != want || p.Ref != "oci://docker.io/charts/"+chart[0]+":"+want {
+		if p := l.Items[0]; p.Name != chart[0] || p.Version != want || p.Ref != "oci://docker.io/charts/"+chart[0]+":"+
+			want {
 			t.Errorf("%v: pin: %+v", chart, p)
 		}
 		if newer, err := fetch.Outdated(t.Context(), l.Items, u.options(store)); err != nil || newer[0].Removed {
@@ -326,11 +350,16 @@ func TestOCIChart(t *testing.T) {
 		chart manifest.Chart
 		says  []string
 	}{
-		"another version": {manifest.Chart{Name: "off", Repo: "oci://docker.io/charts", Version: "2.0"}, []string{"the tag 2.0 has version 1.0.0 of the chart"}},
-		"no such version": {manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: "3.0.0"}, []string{"no such tag", u.Host}},
-		"no such range":   {manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: "3.x"}, []string{"no version 3.x", "newest are 2.0.0-rc.1, 1.1.1+b.1"}},
-		"an image":        {manifest.Chart{Name: "image", Repo: "oci://docker.io/charts", Version: "1.0.0"}, []string{"not a Helm chart"}},
-		"no such chart":   {manifest.Chart{Name: "none", Repo: "oci://docker.io/charts", Version: "1.x"}, []string{"no such"}},
+		"another version": {manifest.Chart{Name: "off", Repo: "oci://docker.io/charts", Version: "2.0"},
+			[]string{"the tag 2.0 has version 1.0.0 of the chart"}},
+		"no such version": {manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: "3.0.0"},
+			[]string{"no such tag", u.Host}},
+		"no such range": {manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: "3.x"},
+			[]string{"no version 3.x", "newest are 2.0.0-rc.1, 1.1.1+b.1"}},
+		"an image": {manifest.Chart{Name: "image", Repo: "oci://docker.io/charts", Version: "1.0.0"},
+			[]string{"not a Helm chart"}},
+		"no such chart": {manifest.Chart{Name: "none", Repo: "oci://docker.io/charts", Version: "1.x"},
+			[]string{"no such"}},
 	} {
 		_, err := fetch.Resolve(t.Context(), oneChart(c.chart), u.options(newStore(t)))
 		if err == nil {
@@ -341,14 +370,17 @@ func TestOCIChart(t *testing.T) {
 	}
 }
 
-// TestChartInIndex wants the chart of a tag that leads to an index of images and a chart, whether its entry says what it is or not.
+// TestChartInIndex wants the chart of a tag that leads to an index of images and a chart, whether its entry says what
+// it is or not.
 func TestChartInIndex(t *testing.T) {
 	t.Parallel()
-	for name, artifactType := range map[string]string{"named": "application/vnd.cncf.helm.config.v1+json", "unnamed": ""} {
+	for name, artifactType := range map[string]string{"named": "application/vnd.cncf.helm.config.v1+json",
+		"unnamed": ""} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t, registrytest.Options{})
-			client, err := helmregistry.NewClient(helmregistry.ClientOptPlainHTTP(), helmregistry.ClientOptWriter(io.Discard),
+			client, err := helmregistry.NewClient(helmregistry.ClientOptPlainHTTP(),
+				helmregistry.ClientOptWriter(io.Discard),
 				helmregistry.ClientOptCredentialsFile(filepath.Join(t.TempDir(), "config.json")))
 			if err != nil {
 				t.Fatal(err)
@@ -366,13 +398,15 @@ func TestChartInIndex(t *testing.T) {
 				t.Fatal(err)
 			}
 			index := mutate.AppendManifests(empty.Index,
-				mutate.IndexAddendum{Add: platformImage(t, "linux/amd64"), Descriptor: gcr.Descriptor{Platform: &gcr.Platform{OS: "linux", Architecture: "amd64"}}},
+				mutate.IndexAddendum{Add: platformImage(t, "linux/amd64"),
+					Descriptor: gcr.Descriptor{Platform: &gcr.Platform{OS: "linux", Architecture: "amd64"}}},
 				mutate.IndexAddendum{Add: chart, Descriptor: gcr.Descriptor{ArtifactType: artifactType}})
 			if err := remote.WriteIndex(ref, index); err != nil {
 				t.Fatal(err)
 			}
 			store := newStore(t)
-			l, err := fetch.Resolve(t.Context(), oneChart(manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: "1.0.0"}), u.options(store))
+			l, err := fetch.Resolve(t.Context(), oneChart(manifest.Chart{Name: "app", Repo: "oci://docker.io/charts",
+				Version: "1.0.0"}), u.options(store))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -380,7 +414,8 @@ func TestChartInIndex(t *testing.T) {
 			if err != nil || items[0].Descriptor.Digest.String() != pushed.Manifest.Digest {
 				t.Errorf("got %v, %v", items, err)
 			}
-			if newer, err := fetch.Outdated(t.Context(), l.Items, u.options(store)); err != nil || newer[0].Moved != "" || newer[0].Removed {
+			if newer, err := fetch.Outdated(t.Context(), l.Items, u.options(store)); err != nil ||
+				newer[0].Moved != "" || newer[0].Removed {
 				t.Errorf("outdated: %+v, %v", newer, err)
 			}
 		})
@@ -391,7 +426,8 @@ func TestChartInIndex(t *testing.T) {
 func (u *upstream) pushChart(path string, archive []byte, prov string) string {
 	u.t.Helper()
 	o := []helmregistry.ClientOption{
-		helmregistry.ClientOptWriter(io.Discard), helmregistry.ClientOptCredentialsFile(filepath.Join(u.t.TempDir(), "config.json")),
+		helmregistry.ClientOptWriter(io.Discard), helmregistry.ClientOptCredentialsFile(filepath.Join(u.t.TempDir(),
+			"config.json")),
 		helmregistry.ClientOptHTTPClient(&http.Client{Transport: u.Transport()}),
 	}
 	if u.CAFile == "" {
@@ -415,20 +451,23 @@ func (u *upstream) pushChart(path string, archive []byte, prov string) string {
 	return res.Manifest.Digest
 }
 
-// leadsTo publishes a repository whose index has the chart app only in a registry, as Bitnami's does: at this address, with this digest.
+// leadsTo publishes a repository whose index has the chart app only in a registry, as Bitnami's does: at this
+// address, with this digest.
 func leadsTo(s *site, address, version, sum string) {
-	index := "apiVersion: v1\nentries:\n  app:\n  - name: app\n    version: " + version + "\n    urls:\n    - " + address + "\n"
+	index := "apiVersion: v1\nentries:\n  app:\n  - name: app\n    version: " + version + "\n    urls:\n    - " +
+		address + "\n"
 	if sum != "" {
 		index += "    digest: " + sum + "\n"
 	}
 	s.put("/repo/index.yaml", []byte(index))
 }
 
-// TestChartIndexToRegistry follows an index of a repository to the registry that has its chart: the lock pins the archive, and
-// alone gives the same bytes.
+// TestChartIndexToRegistry follows an index of a repository to the registry that has its chart: the lock pins the
+// archive, and alone gives the same bytes.
 func TestChartIndexToRegistry(t *testing.T) {
 	t.Parallel()
-	for name, version := range map[string]string{"release": "1.2.3", "with metadata": "1.2.4+b.1", "no provenance": "1.2.5"} {
+	for name, version := range map[string]string{"release": "1.2.3", "with metadata": "1.2.4+b.1",
+		"no provenance": "1.2.5"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t, registrytest.Options{TLS: true, Auth: registrytest.AuthToken})
@@ -452,7 +491,8 @@ func TestChartIndexToRegistry(t *testing.T) {
 			if p.Ref != s.url+"/repo/app:"+version || p.URL != address || p.Version != version || p.MediaType != "" {
 				t.Errorf("pin: %+v", p)
 			}
-			if p.Digest != digestOf(archive) || p.Size != int64(len(archive)) || p.Verified != manifest.VerifiedUpstream || (p.Provenance != "") != (prov != "") {
+			if p.Digest != digestOf(archive) || p.Size != int64(len(archive)) ||
+				p.Verified != manifest.VerifiedUpstream || (p.Provenance != "") != (prov != "") {
 				t.Errorf("pin: %+v", p)
 			}
 			if err := l.Covers(b); err != nil {
@@ -468,7 +508,8 @@ func TestChartIndexToRegistry(t *testing.T) {
 			}
 			o.Keep = l
 			before := s.count("", "")
-			if again, err := fetch.Resolve(t.Context(), b, o); err != nil || again.Items[0].Digest != p.Digest || s.count("", "") != before {
+			if again, err := fetch.Resolve(t.Context(), b, o); err != nil || again.Items[0].Digest != p.Digest ||
+				s.count("", "") != before {
 				t.Errorf("a kept pin: %+v, %v", again, err)
 			}
 			newer, err := fetch.Outdated(t.Context(), l.Items, o)
@@ -497,21 +538,32 @@ func TestChartIndexToRegistryForms(t *testing.T) {
 		verified     manifest.Verification
 		says         []string
 	}{
-		"no digest":           {address: "oci://docker.io/charts/app:1.0.0", verified: manifest.VerifiedMirror},
-		"the registry itself": {address: "oci://" + own.Host + "/charts/app:1.0.0", verified: manifest.VerifiedUpstream},
-		"no tag":              {address: "oci://docker.io/charts/app", sum: sum, verified: manifest.VerifiedUpstream},
-		"tag and digest":      {address: "oci://docker.io/charts/app:1.0.0@" + pushed, sum: "sha256:" + sum, verified: manifest.VerifiedUpstream},
-		"digest":              {address: "oci://docker.io/charts/app@" + pushed, sum: sum, verified: manifest.VerifiedUpstream},
-		"another name":        {address: "oci://docker.io/charts/other:1.0.0", sum: sum, verified: manifest.VerifiedUpstream},
-		"another digest":      {address: "oci://docker.io/charts/app:1.0.0", sum: digestOf(nil).Encoded(), says: []string{"the index says", sum, digestOf(nil).Encoded(), "oci://docker.io/charts/app:1.0.0"}},
-		"another version":     {address: "oci://docker.io/charts/app:2.0.0", says: []string{"the archive has chart app 2.0.0 instead of app 1.0.0"}},
-		"tag is gone":         {address: "oci://docker.io/charts/app:3.0.0", says: []string{"no such tag", u.Host}},
-		"an image":            {address: "oci://docker.io/charts/image:1.0.0", says: []string{"oci://docker.io/charts/image:1.0.0", "not a Helm chart"}},
-		"no registry":         {address: "oci://charts/app:1.0.0", says: []string{"oci://charts/app:1.0.0", "not an OCI reference"}},
-		"a login":             {address: "oci://anna:geheim@docker.io/charts/app:1.0.0", says: []string{"a login in it"}},
-		"a secret":            {address: "oci://docker.io/charts/app:1.0.0?token=geheim", says: []string{"a secret in it (token)"}},
-		"not a digest":        {address: "oci://docker.io/charts/app@sha256:abc", says: []string{"sha256:abc"}},
-		"another algorithm":   {address: "oci://docker.io/charts/app@sha512:" + strings.Repeat("a", 128), says: []string{"only sha256"}},
+		"no digest": {address: "oci://docker.io/charts/app:1.0.0", verified: manifest.VerifiedMirror},
+		"the registry itself": {address: "oci://" + own.Host + "/charts/app:1.0.0",
+			verified: manifest.VerifiedUpstream},
+		"no tag": {address: "oci://docker.io/charts/app", sum: sum, verified: manifest.VerifiedUpstream},
+		"tag and digest": {address: "oci://docker.io/charts/app:1.0.0@" + pushed, sum: "sha256:" + sum,
+			verified: manifest.VerifiedUpstream},
+		"digest": {address: "oci://docker.io/charts/app@" + pushed, sum: sum,
+			verified: manifest.VerifiedUpstream},
+		"another name": {address: "oci://docker.io/charts/other:1.0.0", sum: sum,
+			verified: manifest.VerifiedUpstream},
+		"another digest": {address: "oci://docker.io/charts/app:1.0.0", sum: digestOf(nil).Encoded(),
+			says: []string{"the index says", sum, digestOf(nil).Encoded(), "oci://docker.io/charts/app:1.0.0"}},
+		"another version": {address: "oci://docker.io/charts/app:2.0.0",
+			says: []string{"the archive has chart app 2.0.0 instead of app 1.0.0"}},
+		"tag is gone": {address: "oci://docker.io/charts/app:3.0.0", says: []string{"no such tag", u.Host}},
+		"an image": {address: "oci://docker.io/charts/image:1.0.0",
+			says: []string{"oci://docker.io/charts/image:1.0.0", "not a Helm chart"}},
+		"no registry": {address: "oci://charts/app:1.0.0",
+			says: []string{"oci://charts/app:1.0.0", "not an OCI reference"}},
+		"a login": {address: "oci://anna:geheim@docker.io/charts/app:1.0.0",
+			says: []string{"a login in it"}},
+		"a secret": {address: "oci://docker.io/charts/app:1.0.0?token=geheim",
+			says: []string{"a secret in it (token)"}},
+		"not a digest": {address: "oci://docker.io/charts/app@sha256:abc", says: []string{"sha256:abc"}},
+		"another algorithm": {address: "oci://docker.io/charts/app@sha512:" + strings.Repeat("a", 128),
+			says: []string{"only sha256"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -519,8 +571,10 @@ func TestChartIndexToRegistryForms(t *testing.T) {
 			leadsTo(s, c.address, "1.0.0", c.sum)
 			o := u.options(newStore(t))
 			o.Keychain = authn.NewMultiKeychain(u.Keychain(), own.Keychain())
-			o.Sources = append(o.Sources, manifest.Source{Host: s.host, CA: s.ca}, manifest.Source{Host: own.Host, CA: own.CAFile})
-			l, err := fetch.Resolve(t.Context(), oneChart(manifest.Chart{Name: "app", Repo: s.url + "/repo", Version: "1.0.0"}), o)
+			o.Sources = append(o.Sources, manifest.Source{Host: s.host, CA: s.ca},
+				manifest.Source{Host: own.Host, CA: own.CAFile})
+			l, err := fetch.Resolve(t.Context(),
+				oneChart(manifest.Chart{Name: "app", Repo: s.url + "/repo", Version: "1.0.0"}), o)
 			if err == nil {
 				_, err = fetch.All(t.Context(), l, o)
 			}
@@ -552,13 +606,15 @@ func TestChartIndexToRegistrySigned(t *testing.T) {
 	u.pushChart("hub/charts/app:1.0.0", one, string(signedChart(t, key, "app-1.0.0.tgz", one)))
 	u.pushChart("hub/charts/app:2.0.0", two, "")
 	for _, c := range []struct{ version, key, problem string }{
-		{"1.0.0", "keys.gpg", ""}, {"1.0.0", "other.gpg", "no given key signed it"}, {"2.0.0", "keys.gpg", "no provenance file"},
+		{"1.0.0", "keys.gpg", ""}, {"1.0.0", "other.gpg", "no given key signed it"},
+		{"2.0.0", "keys.gpg", "no provenance file"},
 	} {
 		s := newSite(t, true)
 		leadsTo(s, "oci://docker.io/charts/app:"+c.version, c.version, "")
 		o := u.options(newStore(t))
 		o.Dir, o.Sources = dir, append(o.Sources, manifest.Source{Host: s.host, CA: s.ca})
-		b := oneChart(manifest.Chart{Name: "app", Repo: s.url + "/repo", Version: c.version, Verify: &manifest.ChartVerify{Key: c.key}})
+		b := oneChart(manifest.Chart{Name: "app", Repo: s.url + "/repo", Version: c.version,
+			Verify: &manifest.ChartVerify{Key: c.key}})
 		l, err := fetch.Resolve(t.Context(), b, o)
 		switch {
 		case c.problem != "":

@@ -18,11 +18,13 @@ import (
 const maxProvenanceValues = 1 << 14
 
 // errUnsignedChart means that a chart has no provenance file, which its manifest demands.
-var errUnsignedChart = errors.New("the chart has no provenance file (.prov), which verify needs: ask its publisher to sign it, or leave verify out")
+var errUnsignedChart = errors.New(
+	"the chart has no provenance file (.prov), which verify needs: ask its publisher to sign it, or leave verify out")
 
 // checkChart requires a provenance file of Helm that a given key signed, for this chart and archive. The format is that
 // of helm package --sign: a clear-signed text with Chart.yaml, "..." and the digests of the files.
-func (dir baseDir) checkChart(v *manifest.ChartVerify, pin manifest.Pin, archive digest.Digest, provenance []byte) error {
+func (dir baseDir) checkChart(v *manifest.ChartVerify, pin manifest.Pin, archive digest.Digest,
+	provenance []byte) error {
 	data, err := capped.ReadFile(dir.path(v.Key), signature.MaxKeyring)
 	if err != nil {
 		return fmt.Errorf("verify: %w", err)
@@ -58,7 +60,8 @@ func describes(text []byte, pin manifest.Pin, archive digest.Digest) error {
 		return fmt.Errorf("provenance file: %w", err)
 	}
 	if chart.Name != pin.Name || chart.Version != pin.Version && !equalVersions(chart.Version, pin.Version) {
-		return fmt.Errorf("provenance file: it is signed for chart %s %s instead of %s %s", printable(chart.Name), printable(chart.Version), pin.Name, pin.Version)
+		return fmt.Errorf("provenance file: it is signed for chart %s %s instead of %s %s", printable(chart.Name),
+			printable(chart.Version), pin.Name, pin.Version)
 	}
 	for _, sum := range sums.Files {
 		if sum == archive.String() {
@@ -69,7 +72,8 @@ func describes(text []byte, pin manifest.Pin, archive digest.Digest) error {
 }
 
 // verifyChart checks the stored provenance file of a chart, if the manifest demands that.
-func (h *helmCharts) verifyChart(ctx context.Context, v *manifest.ChartVerify, pin manifest.Pin, archive digest.Digest) (manifest.Pin, error) {
+func (h *helmCharts) verifyChart(ctx context.Context, v *manifest.ChartVerify, pin manifest.Pin,
+	archive digest.Digest) (manifest.Pin, error) {
 	if v == nil {
 		return pin, nil
 	}
@@ -91,7 +95,8 @@ func (h *helmCharts) verifyChart(ctx context.Context, v *manifest.ChartVerify, p
 }
 
 // verifyOCIChart checks the provenance file in a chart's artifact.
-func (h *helmCharts) verifyOCIChart(ctx context.Context, r *repository, v *manifest.ChartVerify, pin manifest.Pin, doc manifestDoc) (manifest.Pin, error) {
+func (h *helmCharts) verifyOCIChart(ctx context.Context, r *repository, v *manifest.ChartVerify, pin manifest.Pin,
+	doc manifestDoc) (manifest.Pin, error) {
 	if v == nil {
 		return pin, nil
 	}

@@ -48,7 +48,8 @@ func findChecksum(data []byte, filePath string) (digest.Digest, error) {
 		switch {
 		case e.name == "" || e.name == "-":
 			bare = append(bare, e)
-		case strings.Contains(name, "/") && strings.HasSuffix(path.Clean("/"+filePath), "/"+name), name == path.Base(filePath):
+		case strings.Contains(name, "/") && strings.HasSuffix(path.Clean("/"+filePath), "/"+name),
+			name == path.Base(filePath):
 			exact = append(exact, e)
 		case path.Base(name) == path.Base(filePath):
 			base = append(base, e)

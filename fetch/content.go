@@ -28,10 +28,11 @@ const maxHead = isoMark + 5
 // askedToSignIn is the likely reason for a page in place of a file, with the remedy.
 const askedToSignIn = "the server may want a login (put user and password into netrc), or the address is that of a page about the file"
 
-// checkContent returns an error if a file of unknown digest is not what its name says: a page for people, such as one to sign in, is
-// answered with status 200, too. html means that the server called the answer a page. A file whose beginning is neither what its name
-// says nor that of something else is a doubt, which is returned for a warning.
-func (c *cache) checkContent(ctx context.Context, pin manifest.Pin, address string, html bool) (doubt string, err error) {
+// checkContent returns an error if a file of unknown digest is not what its name says: a page for people, such as one
+// to sign in, is answered with status 200, too. html means that the server called the answer a page. A file whose
+// beginning is neither what its name says nor that of something else is a doubt, which is returned for a warning.
+func (c *cache) checkContent(ctx context.Context, pin manifest.Pin, address string,
+	html bool) (doubt string, err error) {
 	head, err := c.head(ctx, pin.Digest)
 	if err != nil {
 		return "", err
@@ -54,7 +55,8 @@ func (c *cache) checkContent(ctx context.Context, pin manifest.Pin, address stri
 		return "", fmt.Errorf("%s is a web page (HTML) and no %s: %s%s", address, kind.name, askedToSignIn, set)
 	case kind != nil && !kind.is(head):
 		if is := recognized(head); is != "" {
-			return "", fmt.Errorf("%s is %s and no %s, as its name or mode says: check the address%s", address, is, kind.name, set)
+			return "", fmt.Errorf("%s is %s and no %s, as its name or mode says: check the address%s", address, is,
+				kind.name, set)
 		}
 		return "it does not begin as a " + kind.name + " does, which its name or mode says: check the address", nil
 	case kind == nil && !isMarkup(name) && (isPage || html && !program.is(head)):
@@ -122,12 +124,15 @@ func (k *contentKind) is(head []byte) bool {
 	if k.also != nil && k.also(head) {
 		return true
 	}
-	return len(head) >= k.at && slices.ContainsFunc(k.begins, func(b string) bool { return bytes.HasPrefix(head[k.at:], []byte(b)) })
+	return len(head) >= k.at && slices.ContainsFunc(k.begins,
+		func(b string) bool { return bytes.HasPrefix(head[k.at:], []byte(b)) })
 }
 
-// program is the kind of executable files: ELF, scripts, Windows, macOS (one and several architectures), zip archives of Python.
+// program is the kind of executable files: ELF, scripts, Windows, macOS (one and several architectures), zip archives
+// of Python.
 var program = &contentKind{name: "program", begins: []string{ //nolint:gochecknoglobals // a constant
-	"\x7fELF", "#!", "MZ", "\xfe\xed\xfa\xce", "\xfe\xed\xfa\xcf", "\xce\xfa\xed\xfe", "\xcf\xfa\xed\xfe", "\xca\xfe\xba\xbe", "PK\x03\x04",
+	"\x7fELF", "#!", "MZ", "\xfe\xed\xfa\xce", "\xfe\xed\xfa\xcf", "\xce\xfa\xed\xfe", "\xcf\xfa\xed\xfe",
+	"\xca\xfe\xba\xbe", "PK\x03\x04",
 }}
 
 // kinds are the kinds of files by the end of their name.
@@ -177,7 +182,8 @@ func isTar(head []byte) bool {
 	return err == nil || len(head) >= 512 && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF))
 }
 
-// isNoMarkup reports whether a text can be JSON or YAML: neither begins with an angle bracket, except for YAML's merge key.
+// isNoMarkup reports whether a text can be JSON or YAML: neither begins with an angle bracket, except for YAML's
+// merge key.
 func isNoMarkup(head []byte) bool {
 	text := bytes.TrimLeft(head, "\xef\xbb\xbf \t\r\n")
 	return !bytes.HasPrefix(text, []byte("<")) || bytes.HasPrefix(text, []byte("<<:"))
@@ -195,7 +201,8 @@ func isHTML(head []byte) bool {
 		case strings.HasPrefix(text, "<?xml"):
 			end = "?>"
 		default:
-			return slices.ContainsFunc([]string{"<!doctype html", "<html", "<head>", "<body", "<title>", "<script"}, func(tag string) bool { return strings.HasPrefix(text, tag) })
+			return slices.ContainsFunc([]string{"<!doctype html", "<html", "<head>", "<body", "<title>", "<script"},
+				func(tag string) bool { return strings.HasPrefix(text, tag) })
 		}
 		_, after, closed := strings.Cut(text, end)
 		if !closed {
@@ -207,7 +214,8 @@ func isHTML(head []byte) bool {
 
 // isMarkup reports whether a file of this name may be a page, or text that begins like one.
 func isMarkup(name string) bool {
-	return slices.Contains([]string{".html", ".htm", ".xhtml", ".shtml", ".php", ".asp", ".aspx", ".jsp", ".xml", ".svg", ".md", ".tmpl", ".tpl", ".gotmpl"}, path.Ext(name))
+	return slices.Contains([]string{".html", ".htm", ".xhtml", ".shtml", ".php", ".asp", ".aspx", ".jsp", ".xml",
+		".svg", ".md", ".tmpl", ".tpl", ".gotmpl"}, path.Ext(name))
 }
 
 // saysHTML reports whether an answer calls its body a page.

@@ -13,7 +13,8 @@ import (
 
 const signInPage = "\n<!-- portal --><!DOCTYPE html><html><body>Sign in</body></html>"
 
-// answerPage makes a server answer requests for a path with status 200 and a page, as one does after redirecting to its login.
+// answerPage makes a server answer requests for a path with status 200 and a page, as one does after redirecting to
+// its login.
 func answerPage(s *site, path, contentType, body string) {
 	s.fault(func(w http.ResponseWriter, r *http.Request, _ siteFile) bool {
 		if r.URL.Path != path {
@@ -25,8 +26,8 @@ func answerPage(s *site, path, contentType, body string) {
 	})
 }
 
-// TestContentIsWhatTheNameSays wants a file without a checksum to be refused if it is a page for people, or otherwise not what its name
-// or mode says; with its sha256, anything is taken.
+// TestContentIsWhatTheNameSays wants a file without a checksum to be refused if it is a page for people, or otherwise
+// not what its name or mode says; with its sha256, anything is taken.
 func TestContentIsWhatTheNameSays(t *testing.T) {
 	t.Parallel()
 	iso := strings.Repeat("\x00", 16*2048) + "\x01CD001\x01"
@@ -35,23 +36,33 @@ func TestContentIsWhatTheNameSays(t *testing.T) {
 		mode                    manifest.FileMode
 		want                    string
 	}{
-		"a page as an archive":            {"tool.tgz", "text/html; charset=utf-8", signInPage, 0, "is a web page (HTML) and no gzip archive"},
-		"a page called an archive":        {"tool.tgz", "application/gzip", signInPage, 0, "is a web page (HTML) and no gzip archive"},
-		"an archive called a page":        {"tool.tgz", "text/html", "\x1f\x8b\x08", 0, ""},
-		"a page with a query":             {"tool.zip?download=1", "text/html", signInPage, 0, "is a web page (HTML) and no zip archive"},
-		"a page as a program":             {"tool", "text/html", signInPage, 0o755, "is a web page (HTML) and no program"},
-		"an error as a program":           {"tool", "application/json", `{"error": "denied"}`, 0o755, "is JSON and no program, as its name or mode says"},
-		"a script":                        {"tool", "text/html", "#!/bin/sh\n", 0o755, ""},
-		"a program":                       {"tool", "", "\x7fELF\x02", 0o755, ""},
-		"a page of no kind":               {"notes", "", signInPage, 0, "is a web page (HTML): the server may want a login"},
-		"text called a page":              {"notes.txt", "text/html", "Please sign in.", 0, "is a web page (HTML): the server may want a login"},
-		"text":                            {"notes.txt", "text/plain", "<not a page>", 0, ""},
-		"a page wanted":                   {"notes.html", "text/html", signInPage, 0, ""},
-		"a page as JSON":                  {"list.json", "text/html", signInPage, 0, "is a web page (HTML) and no JSON"},
-		"an error in XML as YAML":         {"crd.yaml", "application/xml", `<?xml version="1.0"?><Error/>`, 0, "is XML and no YAML"},
-		"YAML":                            {"crd.yaml", "text/plain", "<<: {a: b}\n", 0, ""},
-		"a package":                       {"a.rpm", "", "\xed\xab\xee\xdb", 0, ""},
-		"no package":                      {"a.deb", "", "\xed\xab\xee\xdb", 0, "is an RPM package and no Debian package"},
+		"a page as an archive": {"tool.tgz", "text/html; charset=utf-8", signInPage, 0,
+			"is a web page (HTML) and no gzip archive"},
+		"a page called an archive": {"tool.tgz", "application/gzip", signInPage, 0,
+			"is a web page (HTML) and no gzip archive"},
+		"an archive called a page": {"tool.tgz", "text/html", "\x1f\x8b\x08", 0, ""},
+		"a page with a query": {"tool.zip?download=1", "text/html", signInPage, 0,
+			"is a web page (HTML) and no zip archive"},
+		"a page as a program": {"tool", "text/html", signInPage, 0o755,
+			"is a web page (HTML) and no program"},
+		"an error as a program": {"tool", "application/json", `{"error": "denied"}`, 0o755,
+			"is JSON and no program, as its name or mode says"},
+		"a script":  {"tool", "text/html", "#!/bin/sh\n", 0o755, ""},
+		"a program": {"tool", "", "\x7fELF\x02", 0o755, ""},
+		"a page of no kind": {"notes", "", signInPage, 0,
+			"is a web page (HTML): the server may want a login"},
+		"text called a page": {"notes.txt", "text/html", "Please sign in.", 0,
+			"is a web page (HTML): the server may want a login"},
+		"text":          {"notes.txt", "text/plain", "<not a page>", 0, ""},
+		"a page wanted": {"notes.html", "text/html", signInPage, 0, ""},
+		"a page as JSON": {"list.json", "text/html", signInPage, 0,
+			"is a web page (HTML) and no JSON"},
+		"an error in XML as YAML": {"crd.yaml", "application/xml", `<?xml version="1.0"?><Error/>`, 0,
+			"is XML and no YAML"},
+		"YAML":      {"crd.yaml", "text/plain", "<<: {a: b}\n", 0, ""},
+		"a package": {"a.rpm", "", "\xed\xab\xee\xdb", 0, ""},
+		"no package": {"a.deb", "", "\xed\xab\xee\xdb", 0,
+			"is an RPM package and no Debian package"},
 		"a disk image":                    {"a.iso", "", iso, 0, ""},
 		"an unknown kind as a disk image": {"a.iso", "", iso[:4096], 0, ""},
 		"xz, and not bzip2":               {"a.tar.xz", "", "BZh9", 0, "is a bzip2 archive and no xz archive"},
@@ -70,7 +81,8 @@ func TestContentIsWhatTheNameSays(t *testing.T) {
 				answerPage(s, "/"+path, c.contentType, c.body)
 				answerPage(s, "/"+path, c.contentType, c.body)
 			}
-			b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"}, Files: []manifest.File{{Name: "it", URL: s.url + "/" + c.file, Mode: c.mode}}}
+			b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"},
+				Files: []manifest.File{{Name: "it", URL: s.url + "/" + c.file, Mode: c.mode}}}
 			o := options(newStore(t), s)
 			_, err := fetch.Resolve(t.Context(), b, o)
 			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
@@ -97,18 +109,21 @@ func TestUnknownContentIsADoubt(t *testing.T) {
 	s := newSite(t, true)
 	s.put("/tool.tgz", []byte("tool"))
 	var log bytes.Buffer
-	b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"}, Files: []manifest.File{{Name: "it", URL: s.url + "/tool.tgz"}}}
+	b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"},
+		Files: []manifest.File{{Name: "it", URL: s.url + "/tool.tgz"}}}
 	o := options(newStore(t), s)
 	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	if _, err := fetch.Resolve(t.Context(), b, o); err != nil {
 		t.Fatal(err)
 	}
-	if text := log.String(); !strings.Contains(text, "tool.tgz") || !strings.Contains(text, "does not begin as a gzip archive does") {
+	if text := log.String(); !strings.Contains(text, "tool.tgz") ||
+		!strings.Contains(text, "does not begin as a gzip archive does") {
 		t.Errorf("log: %s", text)
 	}
 }
 
-// TestPageInPlaceOfAnIndex wants pages in place of charts, a repository's index and checksums to be named as what they are.
+// TestPageInPlaceOfAnIndex wants pages in place of charts, a repository's index and checksums to be named as what
+// they are.
 func TestPageInPlaceOfAnIndex(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, true)
@@ -119,9 +134,11 @@ func TestPageInPlaceOfAnIndex(t *testing.T) {
 	for _, b := range []*manifest.Bundle{
 		oneChart(manifest.Chart{Name: "app", Repo: s.url + "/charts", Version: "1.0.0"}),
 		oneChart(manifest.Chart{URL: s.url + "/app-1.0.0.tgz"}),
-		{Metadata: manifest.Metadata{Name: "b", Version: "1"}, Files: []manifest.File{{Name: "tool", URL: s.url + "/tool", Checksums: s.url + "/SHA256SUMS"}}},
+		{Metadata: manifest.Metadata{Name: "b", Version: "1"},
+			Files: []manifest.File{{Name: "tool", URL: s.url + "/tool", Checksums: s.url + "/SHA256SUMS"}}},
 	} {
-		if _, err := fetch.Resolve(t.Context(), b, options(newStore(t), s)); err == nil || !strings.Contains(err.Error(), "is a web page (HTML)") || !strings.Contains(err.Error(), "netrc") {
+		if _, err := fetch.Resolve(t.Context(), b, options(newStore(t), s)); err == nil ||
+			!strings.Contains(err.Error(), "is a web page (HTML)") || !strings.Contains(err.Error(), "netrc") {
 			t.Errorf("got %v", err)
 		}
 	}

@@ -45,7 +45,8 @@ func (g *registries) newEndpoint(p *peer, upstream name.Repository) (*endpoint, 
 	if p.auth == nil {
 		p.auth = logins.NewTrip(p.trip, p.scheme(), host.RegistryStr())
 	}
-	return &endpoint{sender: g.loader.sender, keychain: g.keychain, peer: p, name: host.Repo(path.Join(p.prefix, upstream.RepositoryStr()))}, nil
+	return &endpoint{sender: g.loader.sender, keychain: g.keychain, peer: p,
+		name: host.Repo(path.Join(p.prefix, upstream.RepositoryStr()))}, nil
 }
 
 // login returns the logged-in client.
@@ -90,7 +91,8 @@ func (e *endpoint) handshake(ctx context.Context, auth authn.Authenticator) (htt
 		return nil, err
 	}
 	defer pass.leave()
-	trip, err := transport.NewWithContext(ctx, e.name.Registry, auth, e.peer.auth, []string{e.name.Scope(transport.PullScope)})
+	trip, err := transport.NewWithContext(ctx, e.name.Registry, auth, e.peer.auth,
+		[]string{e.name.Scope(transport.PullScope)})
 	if err != nil && context.Cause(ctx) != nil {
 		err = context.Cause(ctx)
 	}
@@ -103,7 +105,8 @@ func (e *endpoint) handshake(ctx context.Context, auth authn.Authenticator) (htt
 }
 
 // ask sends one small request.
-func (e *endpoint) ask(ctx context.Context, method string, u *url.URL, accept string, limit int64) ([]byte, http.Header, error) {
+func (e *endpoint) ask(ctx context.Context, method string, u *url.URL, accept string,
+	limit int64) ([]byte, http.Header, error) {
 	client, err := e.login(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -116,7 +119,8 @@ func (e *endpoint) ask(ctx context.Context, method string, u *url.URL, accept st
 }
 
 // askWith is ask for a manifest with a client of the caller.
-func (e *endpoint) askWith(ctx context.Context, client *http.Client, u *url.URL, accept string) ([]byte, http.Header, error) {
+func (e *endpoint) askWith(ctx context.Context, client *http.Client, u *url.URL,
+	accept string) ([]byte, http.Header, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
 	if err != nil {
 		return nil, nil, err
@@ -124,7 +128,8 @@ func (e *endpoint) askWith(ctx context.Context, client *http.Client, u *url.URL,
 	return e.send(ctx, client, req, accept, maxManifest)
 }
 
-func (e *endpoint) send(ctx context.Context, client *http.Client, req *http.Request, accept string, limit int64) ([]byte, http.Header, error) {
+func (e *endpoint) send(ctx context.Context, client *http.Client, req *http.Request, accept string,
+	limit int64) ([]byte, http.Header, error) {
 	req.Header.Set("Accept", accept)
 	data, header, err := e.sender.small(ctx, e.peer, client, req, limit)
 	if err != nil {
@@ -187,12 +192,15 @@ func (e *namelessError) Unwrap() error { return e.cause }
 func (e *endpoint) explainDenied(err error) error {
 	login := fmt.Sprintf("kkbundle login %s (or an entry for it in the config.json of $DOCKER_CONFIG, ~/.docker by default)", e.peer.host)
 	if e.known {
-		return fmt.Errorf("%s: registry %s rejects the configured credentials for %s: check them with %s: %w", e.peer, e.peer.host, e.name.RepositoryStr(), login, err)
+		return fmt.Errorf("%s: registry %s rejects the configured credentials for %s: check them with %s: %w", e.peer,
+			e.peer.host, e.name.RepositoryStr(), login, err)
 	}
 	if e.unread != nil {
-		return fmt.Errorf("%s: registry %s requires credentials for %s, and %w: %w", e.peer, e.peer.host, e.name.RepositoryStr(), e.unread, err)
+		return fmt.Errorf("%s: registry %s requires credentials for %s, and %w: %w", e.peer, e.peer.host,
+			e.name.RepositoryStr(), e.unread, err)
 	}
-	return fmt.Errorf("%s: registry %s requires credentials for %s, or the repository does not exist: %s: %w", e.peer, e.peer.host, e.name.RepositoryStr(), login, err)
+	return fmt.Errorf("%s: registry %s requires credentials for %s, or the repository does not exist: %s: %w", e.peer,
+		e.peer.host, e.name.RepositoryStr(), login, err)
 }
 
 // tags lists the repository's tags.

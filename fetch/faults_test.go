@@ -37,8 +37,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A world is everything that a small build asks for: an image for two platforms, a chart in a registry that wants tokens, a
-// chart in a repository, a file with a checksum and one without.
+// A world is everything that a small build asks for: an image for two platforms, a chart in a registry that wants
+// tokens, a chart in a repository, a file with a checksum and one without.
 type world struct {
 	content map[string]published // by path
 }
@@ -68,7 +68,8 @@ func newWorld(t *testing.T) *world {
 	archive := chartArchive(t, "1.2.3")
 	tool := noise(300, 20_000)
 	w.content["/charts/app-1.2.3.tgz"] = published{data: archive}
-	w.content["/charts/index.yaml"] = published{data: []byte("apiVersion: v1\nentries:\n  app:\n  - {name: app, version: 1.2.3, urls: [app-1.2.3.tgz]}\n")}
+	w.content["/charts/index.yaml"] = published{data: []byte(
+		"apiVersion: v1\nentries:\n  app:\n  - {name: app, version: 1.2.3, urls: [app-1.2.3.tgz]}\n")}
 	w.content["/files/tool"] = published{data: tool}
 	w.content["/files/tool.sha256"] = published{data: []byte(hex.EncodeToString(sum(tool)) + "  tool\n")}
 	w.content[unvouched] = published{data: noise(301, 10_000)}
@@ -128,7 +129,8 @@ func (w *world) chart(t *testing.T) {
 	t.Helper()
 	archive, config := chartArchive(t, "0.1.0"), []byte(`{"name":"app","version":"0.1.0"}`)
 	img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
-	img, err := mutate.Append(img, mutate.Addendum{Layer: static.NewLayer(archive, "application/vnd.cncf.helm.chart.content.v1.tar+gzip")})
+	img, err := mutate.Append(img,
+		mutate.Addendum{Layer: static.NewLayer(archive, "application/vnd.cncf.helm.chart.content.v1.tar+gzip")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,8 +148,10 @@ func (w *world) chart(t *testing.T) {
 	}
 	raw = bytes.Replace(raw, []byte(old.String()), []byte(digestOf(config).String()), 1)
 	raw = bytes.Replace(raw, fmt.Appendf(nil, `"size":%d`, len(oldSize)), fmt.Appendf(nil, `"size":%d`, len(config)), 1)
-	raw = bytes.Replace(raw, []byte("application/vnd.docker.container.image.v1+json"), []byte("application/vnd.cncf.helm.config.v1+json"), 1)
-	raw = bytes.Replace(raw, []byte("application/vnd.oci.image.config.v1+json"), []byte("application/vnd.cncf.helm.config.v1+json"), 1)
+	raw = bytes.Replace(raw, []byte("application/vnd.docker.container.image.v1+json"),
+		[]byte("application/vnd.cncf.helm.config.v1+json"), 1)
+	raw = bytes.Replace(raw, []byte("application/vnd.oci.image.config.v1+json"),
+		[]byte("application/vnd.cncf.helm.config.v1+json"), 1)
 	p := published{raw, ocispec.MediaTypeImageManifest, digestOf(raw).String()}
 	w.content["/v2/charts/app/manifests/0.1.0"], w.content["/v2/charts/app/manifests/"+p.digest] = p, p
 	w.blob("charts/app", config)
@@ -213,7 +217,10 @@ func worldFaults() map[string]worldFault {
 	abort := func() { panic(http.ErrAbortHandler) }
 	return map[string]worldFault{
 		"reset before the answer": func(http.ResponseWriter, *http.Request, http.Handler) { abort() },
-		"reset in the middle":     func(rw http.ResponseWriter, r *http.Request, next http.Handler) { half(rw, r, next, abort) },
+		"reset in the middle": func(rw http.ResponseWriter, r *http.Request,
+			next http.Handler) {
+			half(rw, r, next, abort)
+		},
 		"stall in the middle": func(rw http.ResponseWriter, r *http.Request, next http.Handler) {
 			half(rw, r, next, func() { stallFor(r) })
 		},
@@ -233,7 +240,8 @@ func worldFaults() map[string]worldFault {
 
 type quitKey struct{}
 
-// stallFor waits until the client is gone. Where another request came over the same connection, net/http does not notice that.
+// stallFor waits until the client is gone. Where another request came over the same connection, net/http does not
+// notice that.
 func stallFor(r *http.Request) {
 	select {
 	case <-r.Context().Done():
@@ -322,7 +330,10 @@ func serveFront(f *front) (mirror string, stop func()) {
 	quit := make(chan struct{})
 	srv := httptest.NewUnstartedServer(f)
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
-	srv.Config.BaseContext = func(net.Listener) context.Context { return context.WithValue(context.Background(), quitKey{}, quit) }
+	srv.Config.BaseContext = func(net.Listener) context.Context {
+		return context.WithValue(context.Background(),
+			quitKey{}, quit)
+	}
 	srv.Start()
 	return strings.TrimPrefix(srv.URL, "http://"), func() { close(quit); srv.CloseClientConnections(); srv.Close() }
 }
@@ -337,7 +348,8 @@ func worldManifest() *manifest.Bundle {
 			{Name: "app", Repo: "https://files.example/charts", Version: "1.2.3"},
 		},
 		Files: []manifest.File{
-			{Name: "tool", URL: "https://files.example/files/tool", Checksums: "https://files.example/files/tool.sha256"},
+			{Name: "tool", URL: "https://files.example/files/tool",
+				Checksums: "https://files.example/files/tool.sha256"},
 			{Name: "notes", URL: "https://files.example" + unvouched},
 		},
 	}
@@ -357,10 +369,12 @@ func thrice() fetch.Retry {
 
 func build(ctx context.Context, store fetch.Store, mirror string, retry fetch.Retry) outcome {
 	o := fetch.Options{
-		Store: store, Jobs: 1, Keychain: authn.NewMultiKeychain(), MaxUnknown: 1 << 20, Hosts: fetch.NewHosts(), Retry: retry,
+		Store: store, Jobs: 1, Keychain: authn.NewMultiKeychain(), MaxUnknown: 1 << 20, Hosts: fetch.NewHosts(),
+		Retry: retry,
 	}
 	for _, host := range []string{"registry.example", "files.example"} {
-		o.Sources = append(o.Sources, manifest.Source{Host: host, Mirrors: manifest.Mirrors{mirror}, MirrorOnly: true, PlainHTTP: true})
+		o.Sources = append(o.Sources, manifest.Source{Host: host, Mirrors: manifest.Mirrors{mirror}, MirrorOnly: true,
+			PlainHTTP: true})
 	}
 	l, err := fetch.Resolve(ctx, worldManifest(), o)
 	if l == nil {
@@ -429,8 +443,8 @@ func failedItems(err error) []*fetch.ItemError {
 	return list
 }
 
-// TestFaults lets each fault happen at every request of a build in turn, once and then for good. The build ends right, or
-// names exactly what is missing, and then the next one has it all.
+// TestFaults lets each fault happen at every request of a build in turn, once and then for good. The build ends
+// right, or names exactly what is missing, and then the next one has it all.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -471,9 +485,11 @@ func TestFaults(t *testing.T) {
 				})
 			}
 			group.Wait()
-			t.Logf("%d requests: %d builds ended right, %d named what was missing", len(requests), right.Load(), named.Load())
+			t.Logf("%d requests: %d builds ended right, %d named what was missing", len(requests), right.Load(),
+				named.Load())
 			if step == 1 && (right.Load() == 0 || named.Load() == 0) {
-				t.Error("it makes no difference whether the fault lasts") // every fault has requests that matter, and some that do not
+				// every fault has requests that matter, and some that do not
+				t.Error("it makes no difference whether the fault lasts")
 			}
 		})
 	}
@@ -501,8 +517,10 @@ func checkFault(t *testing.T, name string, want outcome, disturbed *front, clean
 	inTheDark := hit == "GET "+unvouched && (name == "wrong bytes" || name == "short with a fitting length")
 	// Nor does a lookup of what is attached to an image fail a build; the lock says that it was not done.
 	// On a busy machine, any request may take longer than what is a stall here.
-	lookup := strings.Contains(hit, "/referrers/") || strings.Contains(hit, "/manifests/sha256-") || stalls && disturbed.always
-	inTheDark = inTheDark || lookup && slices.ContainsFunc(got.lock, func(p manifest.Pin) bool { return p.Referrers != "" })
+	lookup := strings.Contains(hit, "/referrers/") || strings.Contains(hit, "/manifests/sha256-") ||
+		stalls && disturbed.always
+	inTheDark = inTheDark ||
+		lookup && slices.ContainsFunc(got.lock, func(p manifest.Pin) bool { return p.Referrers != "" })
 	if err := want.check(got, inTheDark); err != nil {
 		t.Errorf("%s: %v", what, err)
 		return false
@@ -586,7 +604,8 @@ func (w *memoryWriter) Commit(_ context.Context, size int64, want digest.Digest)
 	got := ocispec.Descriptor{Digest: digestOf(w.data), Size: int64(len(w.data))}
 	if size >= 0 && size != got.Size || want != "" && want != got.Digest {
 		w.data = nil
-		return got, errors.Join(&cache.MismatchError{Want: want, Got: got.Digest, WantSize: size, GotSize: got.Size}, w.Close())
+		return got, errors.Join(&cache.MismatchError{Want: want, Got: got.Digest, WantSize: size, GotSize: got.Size},
+			w.Close())
 	}
 	w.done = true
 	w.s.mu.Lock()

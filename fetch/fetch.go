@@ -81,8 +81,9 @@ type Options struct {
 	Retry Retry
 	// Logger receives retries and missing platforms; nil discards them.
 	Logger *slog.Logger
-	// Keep is an earlier lock: Resolve asks upstream only for what it does not pin. A tag, a file without a sha256 and a version of a
-	// chart that fits keep their digest; signatures, referrers, platforms and packages are looked up again.
+	// Keep is an earlier lock: Resolve asks upstream only for what it does not pin. A tag, a file without a sha256
+	// and a version of a chart that fits keep their digest; signatures, referrers, platforms and packages are looked
+	// up again.
 	Keep *manifest.Lock
 	// Find, if set, is called by Resolve once the manifest's charts are in the Store, except those that failed. The
 	// images that it returns are pinned like the manifest's own. Its error does not prevent the rest from being pinned.
@@ -191,7 +192,8 @@ func (e *ItemError) Error() string {
 	if e.Place != "" {
 		text += " (" + e.Place + ")"
 	}
-	if rest, same := strings.CutPrefix(text, e.Ref); same && (strings.HasPrefix(rest, ": ") || strings.HasPrefix(rest, " (")) {
+	if rest, same := strings.CutPrefix(text, e.Ref); same && (strings.HasPrefix(rest, ": ") ||
+		strings.HasPrefix(rest, " (")) {
 		return e.item() + rest // the cause begins with the same address
 	}
 	return e.item() + ": " + text

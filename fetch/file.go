@@ -117,7 +117,8 @@ type webFiles struct {
 }
 
 // pinURL pins the file at an address. Without a published digest, it fetches the file and pins the result.
-func (w *webFiles) pinURL(ctx context.Context, pin manifest.Pin, address string, known digest.Digest) (manifest.Pin, error) {
+func (w *webFiles) pinURL(ctx context.Context, pin manifest.Pin, address string,
+	known digest.Digest) (manifest.Pin, error) {
 	d, err := w.urlDownload(address, known, -1)
 	if err != nil {
 		return pin, err
@@ -125,13 +126,15 @@ func (w *webFiles) pinURL(ctx context.Context, pin manifest.Pin, address string,
 	pin.From = d.from
 	if known == "" {
 		pin.Verified = manifest.VerifiedFirstUse
-		desc, err := once(&w.loader.cache.flights, "url "+address, func() (ocispec.Descriptor, error) { return w.firstUse(ctx, pin, d) })
+		desc, err := once(&w.loader.cache.flights, "url "+address,
+			func() (ocispec.Descriptor, error) { return w.firstUse(ctx, pin, d) })
 		if pin.Digest, pin.Size = desc.Digest, desc.Size; err != nil {
 			return pin, err
 		}
 		doubt, err := w.loader.cache.checkContent(ctx, pin, address, d.html)
 		if doubt != "" {
-			w.network.log.WarnContext(ctx, "a file without a checksum may not be what its name says", "file", address, "reason", doubt)
+			w.network.log.WarnContext(ctx, "a file without a checksum may not be what its name says", "file", address,
+				"reason", doubt)
 		}
 		return pin, err
 	}
@@ -152,7 +155,8 @@ func (w *webFiles) pinURL(ctx context.Context, pin manifest.Pin, address string,
 		return pin, err
 	}
 	// Lock files must not depend on the cache, so the size is always looked up.
-	desc, err = once(&w.loader.cache.flights, "blob "+known.String(), func() (ocispec.Descriptor, error) { return d.run(ctx) })
+	desc, err = once(&w.loader.cache.flights, "blob "+known.String(),
+		func() (ocispec.Descriptor, error) { return d.run(ctx) })
 	pin.Size = desc.Size
 	return pin, err
 }
@@ -259,7 +263,8 @@ func (d *download) head(ctx context.Context) (int64, error) {
 		err = d.present(ctx) // some servers answer so to every HEAD
 	}
 	switch {
-	case err != nil && (web.Status(err) == nil || answeredWith(err, http.StatusNotFound, http.StatusGone, http.StatusUnauthorized)):
+	case err != nil && (web.Status(err) == nil || answeredWith(err, http.StatusNotFound, http.StatusGone,
+		http.StatusUnauthorized)):
 		return 0, err
 	case err != nil || header == nil:
 		return 0, nil // some servers refuse HEAD; GET will tell
@@ -274,7 +279,8 @@ func (d *download) head(ctx context.Context) (int64, error) {
 // present returns an error if GET does not find the file either. It reads nothing of it.
 func (d *download) present(ctx context.Context) error {
 	return d.each(ctx, func(o origin) error {
-		return d.loader.sender.retry(ctx, o.peer, o.url.Redacted(), func() error { return o.present(ctx, d.loader.sender) })
+		return d.loader.sender.retry(ctx, o.peer, o.url.Redacted(),
+			func() error { return o.present(ctx, d.loader.sender) })
 	})
 }
 
@@ -312,7 +318,8 @@ func (f *files) plan(pin manifest.Pin) (*plan, error) {
 		}
 		b = d.pinned(pin)
 	}
-	return &plan{blobs: []blob{b}, finish: func(ctx context.Context) (ocispec.Descriptor, error) { return f.manifest(ctx, pin) }}, nil
+	return &plan{blobs: []blob{b},
+		finish: func(ctx context.Context) (ocispec.Descriptor, error) { return f.manifest(ctx, pin) }}, nil
 }
 
 // pinned returns the blob of a pin, with the remedy for other content.
@@ -368,7 +375,8 @@ type localFiles struct {
 }
 
 // store stores a local file. planned means that its size is already in the session's total.
-func (l *localFiles) store(ctx context.Context, file string, want digest.Digest, planned bool) (ocispec.Descriptor, error) {
+func (l *localFiles) store(ctx context.Context, file string, want digest.Digest,
+	planned bool) (ocispec.Descriptor, error) {
 	name := l.dir.path(file)
 	return once(&l.cache.flights, "local "+name+" "+want.String(), func() (ocispec.Descriptor, error) {
 		f, err := os.Open(name)
@@ -427,7 +435,8 @@ func closed(w BlobWriter, err error) error {
 }
 
 // copyIn stores the output of produce, always from the start.
-func (c *cache) copyIn(ctx context.Context, key string, want digest.Digest, produce func(io.Writer) error) (desc ocispec.Descriptor, err error) {
+func (c *cache) copyIn(ctx context.Context, key string, want digest.Digest,
+	produce func(io.Writer) error) (desc ocispec.Descriptor, err error) {
 	w, err := c.begin(ctx, key)
 	if err != nil {
 		return desc, err
@@ -528,7 +537,8 @@ func fileTitle(pin manifest.Pin) string {
 		return pin.Name
 	}
 	base := path.Base(u.Path)
-	if base == "." || base == "/" || base == ".." || strings.ContainsFunc(base, func(r rune) bool { return r == '\\' || !unicode.IsPrint(r) }) {
+	if base == "." || base == "/" || base == ".." ||
+		strings.ContainsFunc(base, func(r rune) bool { return r == '\\' || !unicode.IsPrint(r) }) {
 		return pin.Name
 	}
 	return base

@@ -13,8 +13,8 @@ import (
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
 
-// TestFind wants charts to be in the store when images are looked for in them, to be fetched once, and what is found to be
-// pinned unless the manifest has it.
+// TestFind wants charts to be in the store when images are looked for in them, to be fetched once, and what is found
+// to be pinned unless the manifest has it.
 func TestFind(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, true)
@@ -63,8 +63,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestFindCountsItsCharts wants the charts that are brought for the search in the totals, whether their size was known before (in a
-// registry) or not (in a repository).
+// TestFindCountsItsCharts wants the charts that are brought for the search in the totals, whether their size was
+// known before (in a registry) or not (in a repository).
 func TestFindCountsItsCharts(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, true)
@@ -83,7 +83,8 @@ func TestFindCountsItsCharts(t *testing.T) {
 	}
 }
 
-// TestFindDespiteFailures wants the charts that are there to be searched, and everything that failed to be told at once.
+// TestFindDespiteFailures wants the charts that are there to be searched, and everything that failed to be told at
+// once.
 func TestFindDespiteFailures(t *testing.T) {
 	t.Parallel()
 	o := options(newStore(t))
@@ -125,7 +126,8 @@ func TestFoundImages(t *testing.T) {
 		}, nil
 	}
 	b := &manifest.Bundle{
-		Metadata: manifest.Metadata{Name: "b"}, Platforms: []string{"linux/amd64"}, Images: []manifest.Image{{Name: listed}},
+		Metadata: manifest.Metadata{Name: "b"}, Platforms: []string{"linux/amd64"},
+		Images: []manifest.Image{{Name: listed}},
 	}
 	l, err := fetch.Resolve(t.Context(), b, o)
 	if err != nil {

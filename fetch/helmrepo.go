@@ -129,5 +129,6 @@ func pickVersion[T any](list []T, want string, version func(T) string) (T, error
 	for _, c := range all[:min(len(all), 5)] {
 		newest = append(newest, printable(version(c.item)))
 	}
-	return none, fmt.Errorf("there is no version %s; the newest are %s", cmp.Or(want, "that is stable"), strings.Join(newest, ", "))
+	return none, fmt.Errorf("there is no version %s; the newest are %s", cmp.Or(want, "that is stable"),
+		strings.Join(newest, ", "))
 }

@@ -36,7 +36,8 @@ func TestTokenServiceApart(t *testing.T) {
 		open.pushImage("k8s/"+path, platformImage(t, "linux/amd64"))
 	}
 	u.ForgetRequests()
-	if _, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, names...), u.options(newStore(t))); err != nil {
+	if _, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, names...),
+		u.options(newStore(t))); err != nil {
 		t.Fatal(err)
 	}
 	if n := u.Count(http.MethodGet, "^/v2/$"); n != 1 {
@@ -80,16 +81,21 @@ func TestTokenServicePlain(t *testing.T) {
 func TestImageTooManyParts(t *testing.T) {
 	t.Parallel()
 	layer := `{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"` + digestOf(nil).String() + `","size":0}`
-	text := `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","layers":[` + strings.Repeat(layer+",", 20_000) + layer + `]}`
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }))
+	text := `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","layers":[` +
+		strings.Repeat(layer+",", 20_000) + layer + `]}`
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		_, _ = io.WriteString(w, text)
+	}))
 	defer srv.Close()
 	host := strings.TrimPrefix(srv.URL, "http://")
-	_, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, host+"/app:1"), options(newStore(t), &site{host: host}))
+	_, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, host+"/app:1"),
+		options(newStore(t), &site{host: host}))
 	wantError(t, err, "more than 20000 layers")
 }
 
-// TestImageTwoSizes: an image that has two sizes for one digest is an error of this image when its manifest is read. No bundle could
-// have it, and others need not wait for its blobs to learn that.
+// TestImageTwoSizes: an image that has two sizes for one digest is an error of this image when its manifest is read.
+// No bundle could have it, and others need not wait for its blobs to learn that.
 func TestImageTwoSizes(t *testing.T) {
 	t.Parallel()
 	const imageType, indexType = "application/vnd.oci.image.manifest.v1+json", "application/vnd.oci.image.index.v1+json"
@@ -100,19 +106,24 @@ func TestImageTwoSizes(t *testing.T) {
 	image := func(config, layers string) string {
 		return fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":%s,"layers":[%s]}`, imageType, config, layers)
 	}
-	const config, layer, amd64 = `{"os":"linux","architecture":"amd64"}`, "a layer", `,"platform":{"os":"linux","architecture":"amd64"}`
+	const config, layer, amd64 = `{"os":"linux","architecture":"amd64"}`, "a layer",
+		`,"platform":{"os":"linux","architecture":"amd64"}`
 	const configType, layerType = "application/vnd.oci.image.config.v1+json", "application/vnd.oci.image.layer.v1.tar"
-	goodConfig, goodLayer := descriptor(configType, config, len(config), ""), descriptor(layerType, layer, len(layer), "")
+	goodConfig, goodLayer := descriptor(configType, config, len(config), ""),
+		descriptor(layerType, layer, len(layer), "")
 	good := image(goodConfig, goodLayer)
 	other := image(goodConfig, descriptor(layerType, layer, 5, ""))
 	index := func(children ...string) string {
-		return fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"manifests":[%s]}`, indexType, strings.Join(children, ","))
+		return fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"manifests":[%s]}`, indexType,
+			strings.Join(children, ","))
 	}
 	for name, c := range map[string]struct{ root, twice string }{
-		"layers":             {image(goodConfig, goodLayer+","+descriptor(layerType, layer, 5, "")), layer},
-		"config and layer":   {image(goodConfig, descriptor(layerType, config, 5, "")), config},
-		"children":           {index(descriptor(imageType, good, len(good), amd64), descriptor(imageType, good, 5, amd64)), good},
-		"layers of children": {index(descriptor(imageType, good, len(good), amd64), descriptor(imageType, other, len(other), amd64)), layer},
+		"layers":           {image(goodConfig, goodLayer+","+descriptor(layerType, layer, 5, "")), layer},
+		"config and layer": {image(goodConfig, descriptor(layerType, config, 5, "")), config},
+		"children": {index(descriptor(imageType, good, len(good), amd64),
+			descriptor(imageType, good, 5, amd64)), good},
+		"layers of children": {index(descriptor(imageType, good, len(good), amd64),
+			descriptor(imageType, other, len(other), amd64)), layer},
 	} {
 		content := map[string]string{"/v2/good/manifests/1": good, "/v2/bad/manifests/1": c.root}
 		for _, m := range []string{good, other, c.root} {
@@ -167,7 +178,8 @@ func TestLockIsTheSameAgain(t *testing.T) {
 	}))
 	defer srv.Close()
 	o := options(newStore(t), &site{host: strings.TrimPrefix(srv.URL, "http://")})
-	b := &manifest.Bundle{Files: []manifest.File{{Name: "f", URL: srv.URL + "/f", SHA256: manifest.Sums{"": digestOf(data).Encoded()}}}}
+	b := &manifest.Bundle{Files: []manifest.File{{Name: "f", URL: srv.URL + "/f",
+		SHA256: manifest.Sums{"": digestOf(data).Encoded()}}}}
 	first, err := fetch.Resolve(t.Context(), b, o)
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +193,8 @@ func TestLockIsTheSameAgain(t *testing.T) {
 	}
 }
 
-// TestDeadConnection cuts a connection without a word, as a firewall that forgets it does. The next attempt must not go over it again.
+// TestDeadConnection cuts a connection without a word, as a firewall that forgets it does. The next attempt must not
+// go over it again.
 func TestDeadConnection(t *testing.T) {
 	t.Parallel()
 	data := noise(91, 1<<20)
@@ -247,8 +260,8 @@ func startForgetful(t *testing.T, to string) string {
 	return ln.Addr().String()
 }
 
-// TestDownloadsHaveConnections asserts that each of the concurrent downloads from a server has a connection of its own, also from one
-// that offers HTTP/2: the window of a single connection bounds the speed of a far server.
+// TestDownloadsHaveConnections asserts that each of the concurrent downloads from a server has a connection of its
+// own, also from one that offers HTTP/2: the window of a single connection bounds the speed of a far server.
 func TestDownloadsHaveConnections(t *testing.T) {
 	t.Parallel()
 	const jobs = 6

@@ -195,7 +195,8 @@ func (t *transfer) once(ctx context.Context) (desc ocispec.Descriptor, joined bo
 		return desc, false, &storeError{err}
 	}
 	if t.encoding != "" {
-		return desc, t.joined, fmt.Errorf("%w: the server uses the unrequested encoding %s: %w", errMismatch, printable(t.encoding), err)
+		return desc, t.joined, fmt.Errorf("%w: the server uses the unrequested encoding %s: %w", errMismatch,
+			printable(t.encoding), err)
 	}
 	return desc, t.joined, fmt.Errorf("%w: %w", errMismatch, err)
 }
@@ -334,7 +335,8 @@ func (t *transfer) request(ctx context.Context) (whole bool, err error) {
 
 // key names a part of a file of unknown digest. A later run can resume it if address, version and size are the same.
 func (t *transfer) key() string {
-	return fmt.Sprintf("url-%x", sha256.Sum256([]byte(t.from.url.String()+"\n"+t.validator+"\n"+strconv.FormatInt(t.total, 10))))
+	return fmt.Sprintf("url-%x", sha256.Sum256([]byte(t.from.url.String()+"\n"+t.validator+"\n"+
+		strconv.FormatInt(t.total, 10))))
 }
 
 // check decides whether an answer continues the writer's content, starts over, or is useless.
@@ -404,8 +406,8 @@ func endsWithConnection(resp *http.Response) bool {
 	return resp.ProtoMajor == 1 && resp.ContentLength < 0 && len(resp.TransferEncoding) == 0
 }
 
-// sameVersion reports whether a part is of the version with this validator. A part repeats the ETag of its file, and may
-// leave out its date (RFC 9110, 15.3.7).
+// sameVersion reports whether a part is of the version with this validator. A part repeats the ETag of its file, and
+// may leave out its date (RFC 9110, 15.3.7).
 func sameVersion(h http.Header, validator string) bool {
 	if strings.HasPrefix(validator, `"`) {
 		return h.Get("ETag") == validator
@@ -423,7 +425,8 @@ func (t *transfer) decoded(h http.Header) error {
 	if t.encoding == "" || t.d.want != "" || t.encoding == "gzip" && archive {
 		return nil
 	}
-	return permanent("the server uses the unrequested encoding %s, and no digest of the file is known: set its sha256", printable(t.encoding))
+	return permanent("the server uses the unrequested encoding %s, and no digest of the file is known: set its sha256",
+		printable(t.encoding))
 }
 
 // learn takes the server's size of the file, -1 for none.
@@ -533,7 +536,8 @@ func contentRange(value string) (start, total int64, ok bool) {
 	if whole != "*" {
 		total, err3 = strconv.ParseInt(whole, 10, 64)
 	}
-	if !inBytes || !slash || !dash || err1 != nil || err2 != nil || err3 != nil || start < 0 || end < start || whole != "*" && end >= total {
+	if !inBytes || !slash || !dash || err1 != nil || err2 != nil || err3 != nil || start < 0 || end < start ||
+		whole != "*" && end >= total {
 		return 0, 0, false
 	}
 	return start, total, true

@@ -35,16 +35,19 @@ func TestAllSurvivesTransport(t *testing.T) {
 		faults []fault
 		ranges []string // of the GET requests
 	}{
-		"no fault":            {nil, []string{""}},
-		"cut once":            {[]fault{cutAfter(5 << 20)}, []string{"", "bytes=5242880-"}},
-		"cut again and again": {[]fault{cutAfter(1 << 20), cutAfter(1 << 20), cutAfter(1 << 20), cutAfter(1 << 20), cutAfter(1 << 20), cutAfter(1 << 20)}, []string{"", "bytes=1048576-", "bytes=2097152-", "bytes=3145728-", "bytes=4194304-", "bytes=5242880-", "bytes=6291456-"}},
-		"500, 502, 503":       {[]fault{answer(500), answer(502), answer(503)}, []string{"", "", "", ""}},
-		"429 with time":       {[]fault{answer(429, "Retry-After", "0")}, []string{"", ""}},
+		"no fault": {nil, []string{""}},
+		"cut once": {[]fault{cutAfter(5 << 20)}, []string{"", "bytes=5242880-"}},
+		"cut again and again": {[]fault{cutAfter(1 << 20), cutAfter(1 << 20), cutAfter(1 << 20), cutAfter(1 << 20),
+			cutAfter(1 << 20), cutAfter(1 << 20)}, []string{"", "bytes=1048576-", "bytes=2097152-", "bytes=3145728-",
+			"bytes=4194304-", "bytes=5242880-", "bytes=6291456-"}},
+		"500, 502, 503": {[]fault{answer(500), answer(502), answer(503)}, []string{"", "", "", ""}},
+		"429 with time": {[]fault{answer(429, "Retry-After", "0")}, []string{"", ""}},
 		"200 to a range": {[]fault{cutAfter(5 << 20), func(w http.ResponseWriter, r *http.Request, f siteFile) bool {
 			r.Header.Del("Range")
 			return false
 		}}, []string{"", "bytes=5242880-"}},
-		"206 from elsewhere": {[]fault{cutAfter(5 << 20), func(w http.ResponseWriter, r *http.Request, f siteFile) bool {
+		"206 from elsewhere": {[]fault{cutAfter(5 << 20), func(w http.ResponseWriter, r *http.Request,
+			f siteFile) bool {
 			w.Header().Set("Content-Range", fmt.Sprintf("bytes 5000000-%d/%d", len(f.content)-1, len(f.content)))
 			w.WriteHeader(http.StatusPartialContent)
 			_, _ = w.Write(f.content[5000000:])
@@ -97,8 +100,8 @@ func TestAllSurvivesTransport(t *testing.T) {
 	}
 }
 
-// TestAllStall has a server that stops after 5 MiB, as often as it is asked for what comes before. That a busy machine may
-// make a stall of any pause changes how many requests there are, and nothing else.
+// TestAllStall has a server that stops after 5 MiB, as often as it is asked for what comes before. That a busy
+// machine may make a stall of any pause changes how many requests there are, and nothing else.
 func TestAllStall(t *testing.T) {
 	t.Parallel()
 	const there = 5 << 20
@@ -135,7 +138,8 @@ func TestAllStall(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := s.seen()
-	if !slices.ContainsFunc(got, func(r siteRequest) bool { return r.rng == fmt.Sprintf("bytes=%d-", there) && r.ifRange != "" }) {
+	if !slices.ContainsFunc(got,
+		func(r siteRequest) bool { return r.rng == fmt.Sprintf("bytes=%d-", there) && r.ifRange != "" }) {
 		t.Errorf("requests: %+v", got)
 	}
 	if !bytes.Equal(content(t, o.Store, pin.Digest), data) {
@@ -175,7 +179,8 @@ func TestAllRefusesAtOnce(t *testing.T) {
 			1,
 			[]string{"wrong content", digestOf(data).String(), digestOf(noise(5, 1<<20)).String()},
 		},
-		"always 500":       {[]fault{answer(500), answer(500), answer(500), answer(500), answer(500)}, 4, []string{"500", "tried 4 times"}},
+		"always 500": {[]fault{answer(500), answer(500), answer(500), answer(500), answer(500)}, 4,
+			[]string{"500", "tried 4 times"}},
 		"come back sunday": {[]fault{answer(429, "Retry-After", "86400")}, 1, []string{"429", "24h0m0s"}},
 		"part of nothing": {[]fault{func(w http.ResponseWriter, _ *http.Request, f siteFile) bool {
 			w.Header().Set("Content-Range", "bytes 0-9/1048576")
@@ -285,7 +290,8 @@ func TestResolveContinuesAcrossRuns(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := l.Items[0]; got.Digest != digestOf(second) || got.Size != big || got.Verified != manifest.VerifiedFirstUse {
+			if got := l.Items[0]; got.Digest != digestOf(second) || got.Size != big ||
+				got.Verified != manifest.VerifiedFirstUse {
 				t.Errorf("pin: %+v", got)
 			}
 			reqs := s.seen()
@@ -447,7 +453,8 @@ func TestItemManifest(t *testing.T) {
 	if got := string(content(t, store, d.Digest)); got != fmt.Sprintf(want, digestOf(data).Encoded()) {
 		t.Errorf("manifest: %s", got)
 	}
-	if d.ArtifactType != "application/vnd.kkbundle.file.v1" || d.Platform == nil || d.Platform.Architecture != "amd64" || d.MediaType != ocispec.MediaTypeImageManifest {
+	if d.ArtifactType != "application/vnd.kkbundle.file.v1" || d.Platform == nil ||
+		d.Platform.Architecture != "amd64" || d.MediaType != ocispec.MediaTypeImageManifest {
 		t.Errorf("descriptor: %+v", d)
 	}
 	if got := string(content(t, store, ocispec.DescriptorEmptyJSON.Digest)); got != "{}" {

@@ -20,11 +20,12 @@ import (
 )
 
 const (
-	maxConfig    = 8 << 20 // most bytes read of an image's config, for its platform
-	maxDepth     = 4       // nesting of indexes
-	maxValues    = 1 << 18 // values in one manifest, some 100 bytes of memory each; 4 MiB of descriptors have half as many
-	maxManifests = 1000    // manifests of one image
-	maxParts     = 20_000  // descriptors in all manifests of one image
+	maxConfig = 8 << 20 // most bytes read of an image's config, for its platform
+	maxDepth  = 4       // nesting of indexes
+	// values in one manifest, some 100 bytes of memory each; 4 MiB of descriptors have half as many
+	maxValues    = 1 << 18
+	maxManifests = 1000   // manifests of one image
+	maxParts     = 20_000 // descriptors in all manifests of one image
 )
 
 // An image holds the facts from an image's manifests.
@@ -121,7 +122,8 @@ func (i *images) resolve(ctx context.Context, img manifest.Image) ([]manifest.Pi
 }
 
 // rootOf returns an image's manifest or index, and what vouches for it.
-func (i *images) rootOf(ctx context.Context, repo *repository, img manifest.Image, ref string) (ocispec.Descriptor, manifest.Verification, error) {
+func (i *images) rootOf(ctx context.Context, repo *repository, img manifest.Image,
+	ref string) (ocispec.Descriptor, manifest.Verification, error) {
 	_, tag, pinned, err := imageRef(ref)
 	if err != nil {
 		return ocispec.Descriptor{}, "", err
@@ -265,8 +267,10 @@ func parseManifest(desc ocispec.Descriptor, data []byte) (manifestDoc, error) {
 		return doc, fmt.Errorf("manifest %s: %w", desc.Digest, err)
 	}
 	// A document of both kinds can be read as two different images (CVE-2021-41190).
-	if isIndex(desc.MediaType) && (doc.Config != nil || len(doc.Layers) > 0) || !isIndex(desc.MediaType) && len(doc.Manifests) > 0 {
-		return doc, fmt.Errorf("manifest %s is an index and an image at once, which is ambiguous and refused", desc.Digest)
+	if isIndex(desc.MediaType) && (doc.Config != nil || len(doc.Layers) > 0) ||
+		!isIndex(desc.MediaType) && len(doc.Manifests) > 0 {
+		return doc, fmt.Errorf("manifest %s is an index and an image at once, which is ambiguous and refused",
+			desc.Digest)
 	}
 	for _, d := range slices.Concat(doc.Layers, doc.Manifests) {
 		if err := checkDescriptor(d); err != nil {
@@ -313,7 +317,8 @@ func (w *imageWalk) manifest(ctx context.Context, desc ocispec.Descriptor, depth
 	return w.index(ctx, desc.Digest, doc.Manifests, depth)
 }
 
-// agree returns an error if the image has two sizes for one digest. One of them is wrong, and no bundle could have such an image.
+// agree returns an error if the image has two sizes for one digest. One of them is wrong, and no bundle could have
+// such an image.
 func (w *imageWalk) agree(parent digest.Digest, doc manifestDoc) error {
 	for _, d := range slices.Concat(doc.blobs(), doc.Manifests) {
 		if size, known := w.sizes[d.Digest]; known && size != d.Size {
@@ -351,7 +356,8 @@ func (w *imageWalk) index(ctx context.Context, parent digest.Digest, children []
 		err := w.manifest(ctx, child, depth+1)
 		if lost := attested(child) != "" && !w.all && lacking(err, http.StatusNotFound); lost {
 			// Registries that remove manifests without a tag leave such holes, and images run without attestations.
-			w.repo.loader.sender.log.WarnContext(ctx, "the registry has lost an attestation that an index lists; going on without it",
+			w.repo.loader.sender.log.WarnContext(ctx,
+				"the registry has lost an attestation that an index lists; going on without it",
 				"image", w.image.root.Digest, "attestation", child.Digest)
 			delete(w.seen, child.Digest)
 			w.image.absent = append(w.image.absent, child.Digest)
@@ -424,11 +430,13 @@ func (w *imageWalk) configPlatform(ctx context.Context, desc ocispec.Descriptor)
 func (w *imageWalk) leaf(ctx context.Context, doc manifestDoc, alone bool) error {
 	for _, b := range doc.blobs() {
 		if isForeign(b.MediaType) {
-			return fmt.Errorf("layer %s (%s) may not be redistributed by its licence, and is not in the registry: %w", b.Digest, b.MediaType, errForeign)
+			return fmt.Errorf("layer %s (%s) may not be redistributed by its licence, and is not in the registry: %w",
+				b.Digest, b.MediaType, errForeign)
 		}
 		if !w.taken[b.Digest] {
 			w.taken[b.Digest] = true
-			w.image.blobs = append(w.image.blobs, ocispec.Descriptor{MediaType: b.MediaType, Digest: b.Digest, Size: b.Size})
+			w.image.blobs = append(w.image.blobs, ocispec.Descriptor{MediaType: b.MediaType, Digest: b.Digest,
+				Size: b.Size})
 		}
 	}
 	if !alone || w.all {
@@ -546,7 +554,8 @@ func (i *images) plan(ctx context.Context, pin manifest.Pin, pinned referrerPins
 
 // pinned reads the manifests of a pinned image.
 func (r *repository) pinned(ctx context.Context, pin manifest.Pin, wanted []string) (image, error) {
-	root, _, err := r.manifest(ctx, ocispec.Descriptor{Digest: pin.Digest, Size: pinnedSize(pin), MediaType: pin.MediaType})
+	root, _, err := r.manifest(ctx, ocispec.Descriptor{Digest: pin.Digest, Size: pinnedSize(pin),
+		MediaType: pin.MediaType})
 	if err != nil {
 		return image{}, gone(err)
 	}
@@ -571,9 +580,10 @@ func isConfig(d ocispec.Descriptor) bool {
 func (r *repository) plan(img image) *plan {
 	p := &plan{root: img.root, absent: img.absent}
 	for _, b := range img.blobs {
-		p.blobs = append(p.blobs, blob{digest: b.Digest, mediaType: b.MediaType, size: b.Size, first: isConfig(b), fetch: func(ctx context.Context) error {
-			return r.blob(b.Digest, b.Size).blob().fetch(ctx) // created on demand: most blobs are shared or cached
-		}})
+		p.blobs = append(p.blobs, blob{digest: b.Digest, mediaType: b.MediaType, size: b.Size, first: isConfig(b),
+			fetch: func(ctx context.Context) error {
+				return r.blob(b.Digest, b.Size).blob().fetch(ctx) // created on demand: most blobs are shared or cached
+			}})
 	}
 	return p
 }

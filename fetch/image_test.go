@@ -70,7 +70,8 @@ func (u *upstream) options(store fetch.Store) fetch.Options {
 	o := options(store)
 	o.Keychain = u.Keychain()
 	for host, path := range map[string]string{"registry.k8s.io": "/k8s", "docker.io": "/hub"} {
-		o.Sources = append(o.Sources, manifest.Source{Host: host, Mirrors: manifest.Mirrors{u.Host + path}, MirrorOnly: true, CA: u.CAFile, PlainHTTP: u.CAFile == ""})
+		o.Sources = append(o.Sources, manifest.Source{Host: host, Mirrors: manifest.Mirrors{u.Host + path},
+			MirrorOnly: true, CA: u.CAFile, PlainHTTP: u.CAFile == ""})
 	}
 	return o
 }
@@ -114,8 +115,9 @@ func add(t testing.TB, idx v1.ImageIndex, child mutate.Appendable, platform stri
 func attest(t testing.TB, idx v1.ImageIndex, child, of v1.Image) v1.ImageIndex {
 	t.Helper()
 	return mutate.AppendManifests(idx, mutate.IndexAddendum{Add: child, Descriptor: v1.Descriptor{
-		Platform:    &v1.Platform{OS: "unknown", Architecture: "unknown"},
-		Annotations: map[string]string{"vnd.docker.reference.type": "attestation-manifest", "vnd.docker.reference.digest": digestString(t, of).String()},
+		Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"},
+		Annotations: map[string]string{"vnd.docker.reference.type": "attestation-manifest",
+			"vnd.docker.reference.digest": digestString(t, of).String()},
 	}})
 }
 
@@ -151,7 +153,8 @@ func TestImages(t *testing.T) {
 }
 
 func testImages(t *testing.T, u *upstream) {
-	amd, arm, other := platformImage(t, "linux/amd64"), platformImage(t, "linux/arm64/v8"), platformImage(t, "linux/s390x")
+	amd, arm, other := platformImage(t, "linux/amd64"), platformImage(t, "linux/arm64/v8"),
+		platformImage(t, "linux/s390x")
 	attestation, unwanted := platformImage(t, "unknown/unknown"), platformImage(t, "unknown/unknown")
 	idx := attest(t, attest(t, v1.ImageIndex(empty.Index), attestation, amd), unwanted, other)
 	idx = add(t, add(t, add(t, idx, amd, "linux/amd64"), arm, "linux/arm64/v8"), other, "linux/s390x")
@@ -175,13 +178,16 @@ func testImages(t *testing.T, u *upstream) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(l2.Items) != 1 || l2.Items[0].Ref != "docker.io/library/nginx:1.29" || l2.Items[0].Name != "docker.io/library/nginx" || l2.Items[0].Version != "1.29" {
+	if len(l2.Items) != 1 || l2.Items[0].Ref != "docker.io/library/nginx:1.29" ||
+		l2.Items[0].Name != "docker.io/library/nginx" || l2.Items[0].Version != "1.29" {
 		t.Errorf("pins: %+v", l2.Items)
 	}
 	l.Items = append(l.Items, l2.Items...)
 	pin := l.Items[0]
-	if pin.Ref != "registry.k8s.io/pause:3.10.1" || pin.Digest != digestString(t, idx) || pin.MediaType != string(types.DockerManifestList) ||
-		!slices.Equal(pin.Platforms, []string{"linux/amd64", "linux/arm64"}) || pin.Verified != manifest.VerifiedMirror {
+	if pin.Ref != "registry.k8s.io/pause:3.10.1" || pin.Digest != digestString(t, idx) ||
+		pin.MediaType != string(types.DockerManifestList) ||
+		!slices.Equal(pin.Platforms, []string{"linux/amd64", "linux/arm64"}) ||
+		pin.Verified != manifest.VerifiedMirror {
 		t.Errorf("pin: %+v", pin)
 	}
 	items, err := fetch.All(t.Context(), l, o)
@@ -213,7 +219,8 @@ func testImages(t *testing.T, u *upstream) {
 	}
 	counts := map[string]int{}
 	for _, r := range u.Requests() {
-		if r.Method == http.MethodGet && r.Status == 200 && regexp.MustCompile("/(blobs|manifests)/sha256:").MatchString(r.Path) {
+		if r.Method == http.MethodGet && r.Status == 200 &&
+			regexp.MustCompile("/(blobs|manifests)/sha256:").MatchString(r.Path) {
 			counts[r.Path[strings.Index(r.Path, "sha256:"):]]++
 		}
 	}
@@ -259,12 +266,16 @@ func wantImage(t *testing.T, store fetch.Store, img v1.Image) {
 func TestImagePlatforms(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, registrytest.Options{})
-	amd, arm, armv6 := platformImage(t, "linux/amd64"), platformImage(t, "linux/arm64"), platformImage(t, "linux/arm/v6")
+	amd, arm, armv6 := platformImage(t, "linux/amd64"), platformImage(t, "linux/arm64"),
+		platformImage(t, "linux/arm/v6")
 	u.pushIndex("k8s/amd:1", add(t, v1.ImageIndex(empty.Index), amd, "linux/amd64"))
 	u.pushIndex("k8s/unsaid:1", add(t, add(t, v1.ImageIndex(empty.Index), amd, ""), arm, ""))
-	u.pushIndex("k8s/nested:1", add(t, add(t, v1.ImageIndex(empty.Index), add(t, v1.ImageIndex(empty.Index), amd, "linux/amd64"), ""), armv6, "linux/arm/v6"))
+	u.pushIndex("k8s/nested:1",
+		add(t, add(t, v1.ImageIndex(empty.Index), add(t, v1.ImageIndex(empty.Index), amd, "linux/amd64"), ""), armv6,
+			"linux/arm/v6"))
 	u.pushImage("k8s/single:1", arm)
-	artifact, err := mutate.Append(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), "application/vnd.example.config"),
+	artifact, err := mutate.Append(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1),
+		"application/vnd.example.config"),
 		mutate.Addendum{Layer: static.NewLayer([]byte("policy"), "application/vnd.example.policy")})
 	if err != nil {
 		t.Fatal(err)
@@ -279,18 +290,26 @@ func TestImagePlatforms(t *testing.T) {
 		pinned    []string
 		items     int
 	}{
-		"strict":                  {"amd:1", []string{"linux/amd64", "linux/arm64"}, "", []string{"registry.k8s.io/amd:1", "missing platforms linux/arm64", "has linux/amd64", "platformPolicy: warn"}, nil, 0},
-		"warn":                    {"amd:1", []string{"linux/amd64", "linux/arm64"}, "warn", nil, []string{"linux/amd64"}, 1},
-		"warn, nothing left":      {"amd:1", []string{"linux/arm64"}, "warn", []string{"missing platforms linux/arm64", "nothing"}, nil, 0},
+		"strict": {"amd:1", []string{"linux/amd64", "linux/arm64"}, "",
+			[]string{"registry.k8s.io/amd:1", "missing platforms linux/arm64", "has linux/amd64",
+				"platformPolicy: warn"}, nil, 0},
+		"warn": {"amd:1", []string{"linux/amd64", "linux/arm64"}, "warn", nil,
+			[]string{"linux/amd64"}, 1},
+		"warn, nothing left": {"amd:1", []string{"linux/arm64"}, "warn",
+			[]string{"missing platforms linux/arm64", "nothing"}, nil, 0},
 		"index without platforms": {"unsaid:1", []string{"linux/arm64"}, "", nil, []string{"linux/arm64"}, 1},
 		"nested":                  {"nested:1", []string{"linux/amd64"}, "", nil, []string{"linux/amd64"}, 1},
 		"older variant":           {"nested:1", []string{"linux/arm"}, "", nil, []string{"linux/arm/v7"}, 1},
-		"newer variant":           {"nested:1", []string{"linux/arm/v5"}, "", []string{"missing platforms linux/arm/v5", "linux/amd64, linux/arm/v6"}, nil, 0},
-		"single, strict":          {"single:1", []string{"linux/amd64"}, "", []string{"missing platforms linux/amd64", "has linux/arm64"}, nil, 0},
-		"single, warn":            {"single:1", []string{"linux/amd64"}, "warn", nil, nil, 1},
-		"artifact":                {"artifact:1", []string{"linux/amd64"}, "", nil, nil, 1},
-		"no such tag":             {"amd:2", []string{"linux/amd64"}, "", []string{"registry.k8s.io (mirror " + u.Host + "/k8s)", "no such tag"}, nil, 0},
-		"no such repository":      {"none:1", []string{"linux/amd64"}, "", []string{"no such", u.Host + "/k8s/none"}, nil, 0},
+		"newer variant": {"nested:1", []string{"linux/arm/v5"}, "",
+			[]string{"missing platforms linux/arm/v5", "linux/amd64, linux/arm/v6"}, nil, 0},
+		"single, strict": {"single:1", []string{"linux/amd64"}, "",
+			[]string{"missing platforms linux/amd64", "has linux/arm64"}, nil, 0},
+		"single, warn": {"single:1", []string{"linux/amd64"}, "warn", nil, nil, 1},
+		"artifact":     {"artifact:1", []string{"linux/amd64"}, "", nil, nil, 1},
+		"no such tag": {"amd:2", []string{"linux/amd64"}, "", []string{"registry.k8s.io (mirror " + u.Host +
+			"/k8s)", "no such tag"}, nil, 0},
+		"no such repository": {"none:1", []string{"linux/amd64"}, "", []string{"no such", u.Host + "/k8s/none"},
+			nil, 0},
 	}
 	for what, c := range cases {
 		t.Run(what, func(t *testing.T) {
@@ -320,15 +339,16 @@ func TestImagePlatforms(t *testing.T) {
 	}
 }
 
-// TestPinnedPlatformsMustBeThere: a lock names the platforms that the build found, so an index without one of them is an error,
-// whatever the policy was. An image of one platform has no index to look at.
+// TestPinnedPlatformsMustBeThere: a lock names the platforms that the build found, so an index without one of them is
+// an error, whatever the policy was. An image of one platform has no index to look at.
 func TestPinnedPlatformsMustBeThere(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, registrytest.Options{})
 	amd := platformImage(t, "linux/amd64")
 	u.pushIndex("k8s/amd:1", add(t, v1.ImageIndex(empty.Index), amd, "linux/amd64"))
 	u.pushImage("k8s/single:1", amd)
-	l, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, "registry.k8s.io/amd:1", "registry.k8s.io/single:1"), u.options(newStore(t)))
+	l, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, "registry.k8s.io/amd:1",
+		"registry.k8s.io/single:1"), u.options(newStore(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,7 +376,8 @@ func TestImagePin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := l.Items[0]; p.Ref != "registry.k8s.io/app:1@"+b.Images[0].Digest || p.Verified != manifest.VerifiedManifest || p.Version != "1" {
+	if p := l.Items[0]; p.Ref != "registry.k8s.io/app:1@"+b.Images[0].Digest ||
+		p.Verified != manifest.VerifiedManifest || p.Version != "1" {
 		t.Errorf("pin: %+v", p)
 	}
 	b.Images[0].Digest = digest.FromString("no").String()
@@ -377,7 +398,9 @@ func TestImageForeignLayer(t *testing.T) {
 	srv := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(srv.Close)
 	host := strings.TrimPrefix(srv.URL, "http://")
-	img, err := mutate.Append(platformImage(t, "linux/amd64"), mutate.Addendum{Layer: static.NewLayer([]byte("x"), types.DockerForeignLayer), URLs: []string{"https://elsewhere.example/x"}})
+	img, err := mutate.Append(platformImage(t, "linux/amd64"),
+		mutate.Addendum{Layer: static.NewLayer([]byte("x"), types.DockerForeignLayer),
+			URLs: []string{"https://elsewhere.example/x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -411,28 +434,37 @@ func TestImageLyingUpstream(t *testing.T) {
 		says   []string
 	}{
 		"manifest of another digest": {
-			[]registrytest.Fault{{Method: "GET", Path: regexp.MustCompile("/manifests/"), Times: -1, Effect: registrytest.Corrupt()}},
+			[]registrytest.Fault{{Method: "GET", Path: regexp.MustCompile("/manifests/"), Times: -1,
+				Effect: registrytest.Corrupt()}},
 			[]string{"sends a wrong manifest", digestString(t, img).String()},
 		},
 		"tag of another digest": {[]registrytest.Fault{
 			{Method: "HEAD", Path: regexp.MustCompile("/manifests/"), Times: -1, Effect: registrytest.Fail(405, "")},
-			{Method: "GET", Path: regexp.MustCompile("/manifests/1"), Times: -1, Effect: registrytest.Header("Docker-Content-Digest", wrong)},
+			{Method: "GET", Path: regexp.MustCompile("/manifests/1"), Times: -1,
+				Effect: registrytest.Header("Docker-Content-Digest", wrong)},
 		}, []string{"sends a wrong manifest", wrong}},
 		"layer of other content": {
-			[]registrytest.Fault{{Path: regexp.MustCompile("/blobs/" + h.String()), Times: -1, Effect: registrytest.Corrupt()}},
+			[]registrytest.Fault{{Path: regexp.MustCompile("/blobs/" + h.String()), Times: -1,
+				Effect: registrytest.Corrupt()}},
 			[]string{"wrong content", h.String()},
 		},
 		"layer of other length": {
-			[]registrytest.Fault{{Path: regexp.MustCompile("/blobs/" + h.String()), Times: -1, Effect: registrytest.LieAboutLength(5)}},
+			[]registrytest.Fault{{Path: regexp.MustCompile("/blobs/" + h.String()), Times: -1,
+				Effect: registrytest.LieAboutLength(5)}},
 			[]string{"wrong size", h.String()},
 		},
 		"layer is lost": {
-			[]registrytest.Fault{{Path: regexp.MustCompile("/blobs/" + h.String()), Times: -1, Effect: registrytest.FailWith(404, "", `{"errors":[{"code":"BLOB_UNKNOWN","message":"gone"}]}`)}},
+			[]registrytest.Fault{{Path: regexp.MustCompile("/blobs/" + h.String()), Times: -1,
+				Effect: registrytest.FailWith(404, "", `{"errors":[{"code":"BLOB_UNKNOWN","message":"gone"}]}`)}},
 			[]string{"has lost this blob", h.String()},
 		},
-		"huge manifest": {[]registrytest.Fault{{Method: "GET", Path: regexp.MustCompile("/manifests/"), Times: -1, Effect: func(http.Handler) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 5<<20)) })
-		}}}, []string{"more than 4194304 bytes"}},
+		"huge manifest": {[]registrytest.Fault{{Method: "GET", Path: regexp.MustCompile("/manifests/"), Times: -1,
+			Effect: func(http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter,
+					_ *http.Request) {
+					_, _ = w.Write(make([]byte, 5<<20))
+				})
+			}}}, []string{"more than 4194304 bytes"}},
 	}
 	for what, c := range cases {
 		t.Run(what, func(t *testing.T) {
@@ -448,7 +480,8 @@ func TestImageLyingUpstream(t *testing.T) {
 			wantError(t, err, append(c.says, "image registry.k8s.io/app:1", u.Host)...)
 			u.ClearFaults()
 			// What was kept of it does no harm.
-			if l, err = fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, "registry.k8s.io/app:1"), o); err != nil {
+			if l, err = fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, "registry.k8s.io/app:1"),
+				o); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := fetch.All(t.Context(), l, o); err != nil {
@@ -468,15 +501,18 @@ func TestImageSurvivesTransport(t *testing.T) {
 	if img, err = mutate.Config(img, v1.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	for what, o := range map[string]registrytest.Options{"plain": {}, "token": {TLS: true, Auth: registrytest.AuthToken}} {
+	for what, o := range map[string]registrytest.Options{"plain": {},
+		"token": {TLS: true, Auth: registrytest.AuthToken}} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t, o)
 			u.pushImage("hub/some/app:1", img)
 			u.AddFaults(
 				registrytest.Fault{Path: regexp.MustCompile("^/v2/$"), Effect: registrytest.Fail(503, "")},
-				registrytest.Fault{Method: "GET", Path: regexp.MustCompile("/manifests/"), Effect: registrytest.Fail(500, "")},
-				registrytest.Fault{Path: regexp.MustCompile("/blobs/"), Times: 2, Effect: registrytest.CutResponse(5 << 20)},
+				registrytest.Fault{Method: "GET", Path: regexp.MustCompile("/manifests/"),
+					Effect: registrytest.Fail(500, "")},
+				registrytest.Fault{Path: regexp.MustCompile("/blobs/"), Times: 2,
+					Effect: registrytest.CutResponse(5 << 20)},
 				registrytest.Fault{Path: regexp.MustCompile("/blobs/"), Effect: registrytest.Fail(429, "0")},
 			)
 			fo := u.options(newStore(t))
@@ -499,10 +535,12 @@ func TestSharedBlob(t *testing.T) {
 	img := platformImage(t, "linux/amd64")
 	u.pushImage("k8s/a:1", img)
 	u.pushImage("k8s/b:1", img)
-	u.AddFaults(registrytest.Fault{Path: regexp.MustCompile("/k8s/a/blobs/"), Skip: 1, Times: -1, Effect: registrytest.Fail(404, "")})
+	u.AddFaults(registrytest.Fault{Path: regexp.MustCompile("/k8s/a/blobs/"), Skip: 1, Times: -1,
+		Effect: registrytest.Fail(404, "")})
 	u.ForgetRequests()
 	o := u.options(newStore(t))
-	l, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, "registry.k8s.io/a:1", "registry.k8s.io/b:1"), o)
+	l, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, "registry.k8s.io/a:1", "registry.k8s.io/b:1"),
+		o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -515,7 +553,8 @@ func TestSharedBlob(t *testing.T) {
 func TestAllUnreachable(t *testing.T) {
 	t.Parallel()
 	o := options(newStore(t))
-	o.Sources = []manifest.Source{{Host: "registry.k8s.io", Mirrors: manifest.Mirrors{"127.0.0.1:1/k8s"}, MirrorOnly: true, PlainHTTP: true}}
+	o.Sources = []manifest.Source{{Host: "registry.k8s.io", Mirrors: manifest.Mirrors{"127.0.0.1:1/k8s"},
+		MirrorOnly: true, PlainHTTP: true}}
 	_, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, "registry.k8s.io/a:1"), o)
 	wantError(t, err, "registry.k8s.io (mirror 127.0.0.1:1/k8s)", "refused")
 	var failed *fetch.Errors
@@ -524,7 +563,8 @@ func TestAllUnreachable(t *testing.T) {
 	}
 }
 
-// TestImageOnThisMachine: as in docker, a registry on this machine needs no leave for plain HTTP. Settings for TLS rule it out.
+// TestImageOnThisMachine: as in docker, a registry on this machine needs no leave for plain HTTP. Settings for TLS
+// rule it out.
 func TestImageOnThisMachine(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, registrytest.Options{})

@@ -27,9 +27,11 @@ func (r *repository) whole(ctx context.Context, root ocispec.Descriptor, wanted 
 	return (&imageWalk{repo: r, wanted: wanted, complete: true}).read(ctx, root)
 }
 
-// completed returns an image with all platforms of its index, and true, if the policy wants that and upstream allows it; else found. Reading
-// the other platforms' manifests costs a few requests, so it is only for images that the policy or the report is about.
-func (i *images) completed(ctx context.Context, repo *repository, found image, ref string, policy manifest.IndexPolicy) (image, bool, error) {
+// completed returns an image with all platforms of its index, and true, if the policy wants that and upstream allows
+// it; else found. Reading the other platforms' manifests costs a few requests, so it is only for images that the
+// policy or the report is about.
+func (i *images) completed(ctx context.Context, repo *repository, found image, ref string,
+	policy manifest.IndexPolicy) (image, bool, error) {
 	pinned := strings.Contains(ref, "@")
 	if !isIndex(found.root.MediaType) || len(found.absent) == 0 || !pinned && policy != manifest.IndexesComplete {
 		return found, false, nil
@@ -51,8 +53,8 @@ func (i *images) completed(ctx context.Context, repo *repository, found image, r
 	return whole, true, nil
 }
 
-// tellIndex says, once in a run, what becomes of an image that is pinned by the digest of an index: registries that check indexes take it with all
-// platforms only, and a reduced index has another digest.
+// tellIndex says, once in a run, what becomes of an image that is pinned by the digest of an index: registries that
+// check indexes take it with all platforms only, and a reduced index has another digest.
 func (i *images) tellIndex(ctx context.Context, pin manifest.Pin) {
 	i.mu.Lock()
 	x, sized := i.indexes[pin.Ref]
@@ -60,7 +62,8 @@ func (i *images) tellIndex(ctx context.Context, pin manifest.Pin) {
 	if !sized || !i.registries.network.hosts.first(pin.Ref) {
 		return
 	}
-	about := []any{"item", pin.Ref, "by", cmp.Or(strings.Join(pin.WantedBy, ", "), "the manifest"), "selected", plain.Size(x.selected)}
+	about := []any{"item", pin.Ref, "by", cmp.Or(strings.Join(pin.WantedBy, ", "), "the manifest"), "selected",
+		plain.Size(x.selected)}
 	if x.whole > 0 {
 		about = append(about, "all", plain.Size(x.whole))
 	}
@@ -69,7 +72,8 @@ func (i *images) tellIndex(ctx context.Context, pin manifest.Pin) {
 		i.log.WarnContext(ctx, "an image is pinned by the digest of its index, and not all its platforms can be had: registries that check indexes (docker-registry 2.8, Harbor) refuse it",
 			append(about, "error", oneLine(x.lost))...)
 	case pin.Complete:
-		i.log.Log(ctx, LevelNote, "an image is pinned by the digest of its index, and goes with all its platforms: registries that check indexes refuse less (indexes: selected leaves them out)", about...)
+		i.log.Log(ctx, LevelNote,
+			"an image is pinned by the digest of its index, and goes with all its platforms: registries that check indexes refuse less (indexes: selected leaves them out)", about...)
 	default:
 		i.log.WarnContext(ctx, "an image is pinned by the digest of its index, and goes without some of its platforms: registries that check indexes (docker-registry 2.8, Harbor) refuse it (indexes: pinned takes all platforms of such images)",
 			about...)

@@ -19,15 +19,16 @@ import (
 // isRegistryAddress reports whether the address of a chart is in a registry.
 func isRegistryAddress(address string) bool { return strings.HasPrefix(address, "oci://") }
 
-// registryAddress parses oci://host/path[:tag][@digest], as indexes of Helm repositories have it. The reference is the digest,
-// else the tag, "" if there is neither.
+// registryAddress parses oci://host/path[:tag][@digest], as indexes of Helm repositories have it. The reference is
+// the digest, else the tag, "" if there is neither.
 func registryAddress(address string) (repo name.Repository, reference string, err error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return repo, "", errors.New("not a URL") // url's error contains the whole URL, perhaps with a password
 	}
 	if u.User != nil {
-		return repo, "", fmt.Errorf("%s: the address has a login in it; log in with kkbundle login %s", printable(u.Redacted()), printable(u.Host))
+		return repo, "", fmt.Errorf("%s: the address has a login in it; log in with kkbundle login %s",
+			printable(u.Redacted()), printable(u.Host))
 	}
 	rest, pinned, _ := strings.Cut(u.Host+u.Path, "@")
 	if i := strings.LastIndexByte(rest, ':'); i > strings.LastIndexByte(rest, '/') {
@@ -45,8 +46,9 @@ func registryAddress(address string) (repo name.Repository, reference string, er
 	return repo, reference, nil
 }
 
-// pinIndexed pins a chart that the index of its repository has in a registry, as Bitnami's does. As for any chart of a repository, the pin
-// is that of the archive: its digest is the one in the index, which must agree, and the chart's artifact is made of it.
+// pinIndexed pins a chart that the index of its repository has in a registry, as Bitnami's does. As for any chart of
+// a repository, the pin is that of the archive: its digest is the one in the index, which must agree, and the chart's
+// artifact is made of it.
 func (h *helmCharts) pinIndexed(ctx context.Context, pin manifest.Pin, known digest.Digest) (manifest.Pin, error) {
 	upstream, reference, err := registryAddress(pin.URL)
 	if err != nil {
@@ -105,7 +107,8 @@ func (m manifestDoc) chartLayers() (archive, signed ocispec.Descriptor, err erro
 		return archive, signed, errNoArchive
 	}
 	archive = m.Layers[i]
-	if i = slices.IndexFunc(m.Layers, func(d ocispec.Descriptor) bool { return d.MediaType == chartProvenance }); i >= 0 {
+	if i = slices.IndexFunc(m.Layers,
+		func(d ocispec.Descriptor) bool { return d.MediaType == chartProvenance }); i >= 0 {
 		signed = m.Layers[i]
 	}
 	if signed.Size > maxProvenance {

@@ -24,25 +24,26 @@ const (
 func TestFindChecksum(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct{ text, want, says string }{
-		"bare":               {sumA, sumA, ""},
-		"bare, upper case":   {strings.ToUpper(sumA) + "\r\n", sumA, ""},
-		"byte order mark":    {"\ufeff" + sumA + "\n", sumA, ""},
-		"from a pipe":        {sumA + "  -\n", sumA, ""},
-		"two spaces":         {sumA + "  f.tgz\n", sumA, ""},
-		"asterisk":           {sumA + " *f.tgz\n", sumA, ""},
-		"tab":                {sumA + "\tf.tgz\n", sumA, ""},
-		"with folder":        {sumA + "  ./_output/release/f.tgz\n", sumA, ""},
-		"bsd":                {"SHA512 (f.tgz) = " + sumA + sumA + "\nSHA256 (f.tgz) = " + sumA + "\n", sumA, ""},
-		"many":               {sumB + "  g.tgz\n" + sumA + "  f.tgz\n" + sumB + "  f.tgz.asc\n", sumA, ""},
-		"longer path wins":   {sumB + "  arm64/f.tgz\n" + sumA + "  amd64/f.tgz\n", sumA, ""},
-		"twice the same":     {sumA + "  f.tgz\n" + sumA + " *f.tgz\n", sumA, ""},
-		"comments":           {"# release 1\n\n" + sumA + "  f.tgz\n", sumA, ""},
-		"sha512 beside":      {sumB + sumB + "  f.tgz\n" + sumA + "  f.tgz\n", sumA, ""},
-		"contradiction":      {sumA + "  f.tgz\n" + sumB + "  f.tgz\n", "", "different sha256"},
-		"other names only":   {sumA + "  g.tgz\n", "", "none for f.tgz"},
-		"two bare":           {sumA + "\n" + sumB + "\n", "", "none for f.tgz"},
-		"sha512 only":        {sumA + sumA + "  f.tgz\n", "", "no sha256"},
-		"several hashes":     {"f.tgz  " + sumA[:8] + "  " + sumA + "  " + sumB + "\n", "", "several unlabelled hashes"},
+		"bare":             {sumA, sumA, ""},
+		"bare, upper case": {strings.ToUpper(sumA) + "\r\n", sumA, ""},
+		"byte order mark":  {"\ufeff" + sumA + "\n", sumA, ""},
+		"from a pipe":      {sumA + "  -\n", sumA, ""},
+		"two spaces":       {sumA + "  f.tgz\n", sumA, ""},
+		"asterisk":         {sumA + " *f.tgz\n", sumA, ""},
+		"tab":              {sumA + "\tf.tgz\n", sumA, ""},
+		"with folder":      {sumA + "  ./_output/release/f.tgz\n", sumA, ""},
+		"bsd":              {"SHA512 (f.tgz) = " + sumA + sumA + "\nSHA256 (f.tgz) = " + sumA + "\n", sumA, ""},
+		"many":             {sumB + "  g.tgz\n" + sumA + "  f.tgz\n" + sumB + "  f.tgz.asc\n", sumA, ""},
+		"longer path wins": {sumB + "  arm64/f.tgz\n" + sumA + "  amd64/f.tgz\n", sumA, ""},
+		"twice the same":   {sumA + "  f.tgz\n" + sumA + " *f.tgz\n", sumA, ""},
+		"comments":         {"# release 1\n\n" + sumA + "  f.tgz\n", sumA, ""},
+		"sha512 beside":    {sumB + sumB + "  f.tgz\n" + sumA + "  f.tgz\n", sumA, ""},
+		"contradiction":    {sumA + "  f.tgz\n" + sumB + "  f.tgz\n", "", "different sha256"},
+		"other names only": {sumA + "  g.tgz\n", "", "none for f.tgz"},
+		"two bare":         {sumA + "\n" + sumB + "\n", "", "none for f.tgz"},
+		"sha512 only":      {sumA + sumA + "  f.tgz\n", "", "no sha256"},
+		"several hashes": {"f.tgz  " + sumA[:8] + "  " + sumA + "  " + sumB + "\n", "",
+			"several unlabelled hashes"},
 		"bsd with a hyphen":  {"MD5 (f.tgz) = 00\nSHA-256 (f.tgz) = " + sumA + "\n", sumA, ""},
 		"a page":             {"<html>not found</html>", "", "no sha256"},
 		"empty":              {"", "", "no sha256"},
@@ -87,7 +88,8 @@ func TestContentRange(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string][3]int64{
 		"bytes 5-9/10": {5, 10, 1}, "bytes 0-0/1": {0, 1, 1}, "bytes 5-9/*": {5, -1, 1},
-		"bytes 5-10/10": {}, "bytes 9-5/10": {}, "bytes */10": {}, "bytes -1-5/10": {}, "5-9/10": {}, "": {}, "bytes 5-9": {}, "bytes a-b/c": {},
+		"bytes 5-10/10": {}, "bytes 9-5/10": {}, "bytes */10": {}, "bytes -1-5/10": {}, "5-9/10": {}, "": {},
+		"bytes 5-9": {}, "bytes a-b/c": {},
 	} {
 		start, total, ok := contentRange(value)
 		if ok != (want[2] == 1) || ok && (start != want[0] || total != want[1]) {
@@ -119,7 +121,8 @@ func TestValidator(t *testing.T) {
 // TestDiagnostics has a registry's codes with their messages, and a code alone where it sent no message.
 func TestDiagnostics(t *testing.T) {
 	t.Parallel()
-	err := &transport.Error{Errors: []transport.Diagnostic{{Code: transport.DeniedErrorCode, Message: "no access"}, {Code: transport.UnknownErrorCode}}}
+	err := &transport.Error{Errors: []transport.Diagnostic{{Code: transport.DeniedErrorCode, Message: "no access"},
+		{Code: transport.UnknownErrorCode}}}
 	if got := diagnostics(fmt.Errorf("GET: %w", err)); got != "DENIED: no access; UNKNOWN" {
 		t.Errorf("got %q", got)
 	}
@@ -157,7 +160,8 @@ func TestNextURL(t *testing.T) {
 
 func TestPickVersion(t *testing.T) {
 	t.Parallel()
-	list := []string{"4.13.9", "4.14.0", "4.14.10", "4.14.9", "4.15.0-rc.1", "v5.0.0", "nonsense", "4.14.10+build.1", "5.1.0-beta"}
+	list := []string{"4.13.9", "4.14.0", "4.14.10", "4.14.9", "4.15.0-rc.1", "v5.0.0", "nonsense", "4.14.10+build.1",
+		"5.1.0-beta"}
 	for want, exp := range map[string]string{
 		"4.14.x": "4.14.10", "4.14.9": "4.14.9", "": "v5.0.0", "~4.13.0": "4.13.9", ">=4.13 <4.14.1": "4.14.0",
 		"4.15.0-rc.1": "4.15.0-rc.1", "^4": "4.14.10", "5.0.0": "v5.0.0", ">5.0.0-0": "5.1.0-beta",
@@ -167,8 +171,10 @@ func TestPickVersion(t *testing.T) {
 			t.Errorf("%q: got %q, %v, want %q", want, got, err, exp)
 		}
 	}
-	for want, says := range map[string]string{"6.x": "newest are 5.1.0-beta, v5.0.0, 4.15.0-rc.1", "one": "neither a version nor a range", "4.15.x": "newest"} {
-		if _, err := pickVersion(list, want, func(s string) string { return s }); err == nil || !strings.Contains(err.Error(), says) {
+	for want, says := range map[string]string{"6.x": "newest are 5.1.0-beta, v5.0.0, 4.15.0-rc.1",
+		"one": "neither a version nor a range", "4.15.x": "newest"} {
+		if _, err := pickVersion(list, want, func(s string) string { return s }); err == nil ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("%q: got %v, want %q", want, err, says)
 		}
 	}
@@ -199,7 +205,8 @@ func TestAddressWithSecret(t *testing.T) {
 
 func TestPrintable(t *testing.T) {
 	t.Parallel()
-	if got := printable("a\x1b[31m\nb" + strings.Repeat("x", 1000)); strings.ContainsAny(got, "\x1b\n") || len(got) > 310 {
+	if got := printable("a\x1b[31m\nb" + strings.Repeat("x", 1000)); strings.ContainsAny(got, "\x1b\n") ||
+		len(got) > 310 {
 		t.Errorf("got %q", got)
 	}
 }
@@ -246,7 +253,8 @@ func TestRoute(t *testing.T) {
 			t.Errorf("%s: %d at once", raw, cap(gate.slots))
 		}
 		last := places[len(places)-1]
-		if strings.HasPrefix(raw, "https://dl.k8s.io") && (last.url.Host != "dl.k8s.io" || last.url.Scheme != "https" || len(places) != 2) {
+		if strings.HasPrefix(raw, "https://dl.k8s.io") && (last.url.Host != "dl.k8s.io" || last.url.Scheme != "https" ||
+			len(places) != 2) {
 			t.Errorf("%s: asked last: %v", raw, last.url)
 		}
 	}
@@ -254,23 +262,27 @@ func TestRoute(t *testing.T) {
 		t.Error("plain HTTP without leave")
 	}
 	for host, want := range map[string]bool{
-		"plain.example": true, "plain.example:80": true, "cache.example": true, "private.example": false, "other.example": false,
+		"plain.example": true, "plain.example:80": true, "cache.example": true, "private.example": false,
+		"other.example": false,
 	} {
 		if got := n.sources.plainHost(host); got != want {
 			t.Errorf("plain HTTP to %s: %v", host, got)
 		}
 	}
-	if p, err := n.peers("registry-1.docker.io"); err != nil || len(p) != 2 || p[0].String() != "docker.io (mirror mirror.example:8443/hub)" || p[1].String() != "docker.io" {
+	if p, err := n.peers("registry-1.docker.io"); err != nil || len(p) != 2 ||
+		p[0].String() != "docker.io (mirror mirror.example:8443/hub)" || p[1].String() != "docker.io" {
 		t.Errorf("%v, %v", p, err)
 	}
 }
 
-// FuzzParseManifest holds for whatever a registry sends: no panic, and what is accepted has digests and sizes that can be
-// asked for.
+// FuzzParseManifest holds for whatever a registry sends: no panic, and what is accepted has digests and sizes that
+// can be asked for.
 func FuzzParseManifest(f *testing.F) {
 	d := sha256Of(nil).String()
-	f.Add(true, []byte(`{"manifests":[{"digest":"`+d+`","size":1,"platform":{"os":"linux","architecture":"arm","variant":"v7"}}]}`))
-	f.Add(false, []byte(`{"config":{"digest":"`+d+`"},"layers":[{"digest":"`+d+`","size":2}],"subject":{"digest":"`+d+`"},"annotations":{"a":"b"}}`))
+	f.Add(true, []byte(`{"manifests":[{"digest":"`+d+
+		`","size":1,"platform":{"os":"linux","architecture":"arm","variant":"v7"}}]}`))
+	f.Add(false, []byte(`{"config":{"digest":"`+d+`"},"layers":[{"digest":"`+d+`","size":2}],"subject":{"digest":"`+d+
+		`"},"annotations":{"a":"b"}}`))
 	f.Add(false, []byte(`{"layers":null,"blobs":[{"digest":"sha512:00","size":-1}]}`))
 	f.Fuzz(func(t *testing.T, index bool, data []byte) {
 		desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest}
@@ -297,13 +309,16 @@ func FuzzParseManifest(f *testing.F) {
 func TestErrorsByCause(t *testing.T) {
 	t.Parallel()
 	gone := func() error {
-		return fmt.Errorf("ask dl.example: %w (tried 3 times)", &unreachableError{"dl.example", errors.New("connection refused")})
+		return fmt.Errorf("ask dl.example: %w (tried 3 times)",
+			&unreachableError{"dl.example", errors.New("connection refused")})
 	}
 	e := &Errors{Items: 30}
 	for i := range 7 {
-		e.Failed = append(e.Failed, &ItemError{Kind: "file", Ref: fmt.Sprintf("https://dl.example/%d", i), Platform: "linux/amd64", Err: gone()})
+		e.Failed = append(e.Failed, &ItemError{Kind: "file", Ref: fmt.Sprintf("https://dl.example/%d", i),
+			Platform: "linux/amd64", Err: gone()})
 	}
-	e.Failed = append(e.Failed, &ItemError{Kind: "image", Ref: "a:1", Err: errors.New("a:1: 404 Not Found")}, &ItemError{Kind: "image", Ref: "b:1", Err: errors.New("not signed")})
+	e.Failed = append(e.Failed, &ItemError{Kind: "image", Ref: "a:1", Err: errors.New("a:1: 404 Not Found")},
+		&ItemError{Kind: "image", Ref: "b:1", Err: errors.New("not signed")})
 	got := e.Error()
 	want := "9 of 30 items could not be fetched:\n  7 items: " + gone().(interface{ Unwrap() error }).Unwrap().Error() + `
     file https://dl.example/0 (linux/amd64)

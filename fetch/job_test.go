@@ -54,7 +54,8 @@ func TestJobHead(t *testing.T) {
 	}
 	// The same items as those of a run that had everything first.
 	all, err := fetch.All(t.Context(), lock(pins...), options(newStore(t), s))
-	if err != nil || !slices.EqualFunc(items, all, func(a, b fetch.Item) bool { return a.Descriptor.Digest == b.Descriptor.Digest }) {
+	if err != nil || !slices.EqualFunc(items, all,
+		func(a, b fetch.Item) bool { return a.Descriptor.Digest == b.Descriptor.Digest }) {
 		t.Errorf("items %v, want %v, %v", items, all, err)
 	}
 }
@@ -106,7 +107,8 @@ func TestJobResumes(t *testing.T) {
 	var last fetch.Event
 	o := options(store, s)
 	o.Jobs, o.Progress = 1, func(e fetch.Event) { last = e }
-	if _, err := fetch.All(t.Context(), lock(pin), o); err != nil || last.Done != piece+5 || last.Total != last.Done || last.Cached != piece {
+	if _, err := fetch.All(t.Context(), lock(pin), o); err != nil || last.Done != piece+5 || last.Total != last.Done ||
+		last.Cached != piece {
 		t.Errorf("%+v, %v", last, err)
 	}
 }
@@ -131,13 +133,15 @@ func (c catalogue) Begin(context.Context, string) (fetch.BlobWriter, int64, erro
 func largeLock(images, layers int) (catalogue, *manifest.Lock) {
 	const each, common = 60, 10
 	layer := func(n int) ocispec.Descriptor {
-		return ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip, Digest: digest.FromString(fmt.Sprint("layer ", n)), Size: int64(1000 + n)}
+		return ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip,
+			Digest: digest.FromString(fmt.Sprint("layer ", n)), Size: int64(1000 + n)}
 	}
 	c, l := catalogue{}, &manifest.Lock{}
 	for i := range images {
 		m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest}
 		m.SchemaVersion = 2
-		m.Config = ocispec.Descriptor{MediaType: "application/vnd.example.config", Digest: digest.FromString(fmt.Sprint("config ", i)), Size: 500}
+		m.Config = ocispec.Descriptor{MediaType: "application/vnd.example.config",
+			Digest: digest.FromString(fmt.Sprint("config ", i)), Size: 500}
 		for n := range each {
 			k := n
 			if n >= common {
@@ -152,7 +156,8 @@ func largeLock(images, layers int) (catalogue, *manifest.Lock) {
 		d := digest.FromBytes(data)
 		c[d] = data
 		l.Items = append(l.Items, manifest.Pin{
-			Kind: manifest.ItemImage, Ref: fmt.Sprintf("registry.example/team/image-%d:1", i), Digest: d, Size: int64(len(data)),
+			Kind: manifest.ItemImage, Ref: fmt.Sprintf("registry.example/team/image-%d:1", i), Digest: d,
+			Size:      int64(len(data)),
 			MediaType: ocispec.MediaTypeImageManifest,
 		})
 	}

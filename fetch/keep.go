@@ -32,14 +32,16 @@ func newKept(l *manifest.Lock) kept {
 	return k
 }
 
-// lookedUp reports whether upstream was asked for the pin's digest. Digests that the manifest or a signature vouched for follow from
-// settings that may have changed.
+// lookedUp reports whether upstream was asked for the pin's digest. Digests that the manifest or a signature vouched
+// for follow from settings that may have changed.
 func lookedUp(pin manifest.Pin) bool {
-	return pin.Verified == manifest.VerifiedUpstream || pin.Verified == manifest.VerifiedMirror || pin.Verified == manifest.VerifiedFirstUse
+	return pin.Verified == manifest.VerifiedUpstream || pin.Verified == manifest.VerifiedMirror ||
+		pin.Verified == manifest.VerifiedFirstUse
 }
 
 // image returns the manifest that an image's tag was pinned to, if it can still be had.
-func (k kept) image(ctx context.Context, repo *repository, ref string) (root ocispec.Descriptor, pin manifest.Pin, ok bool, err error) {
+func (k kept) image(ctx context.Context, repo *repository,
+	ref string) (root ocispec.Descriptor, pin manifest.Pin, ok bool, err error) {
 	pin, ok = k.pins[keptItem{kind: manifest.ItemImage, ref: ref}]
 	if !ok {
 		return root, pin, false, nil
@@ -54,7 +56,8 @@ func (k kept) image(ctx context.Context, repo *repository, ref string) (root oci
 // file returns the pin of a file whose digest the manifest does not name. The same checksum file must have named it.
 func (k kept) file(want manifest.Pin, site *webFiles) (manifest.Pin, bool) {
 	pin, ok := k.pins[keptItem{want.Kind, want.Ref, want.Platform}]
-	if !ok || !lookedUp(pin) || pin.Package != "" || !site.hasSource(pin.Ref, pin.From) || pin.Checksums != want.Checksums {
+	if !ok || !lookedUp(pin) || pin.Package != "" || !site.hasSource(pin.Ref, pin.From) ||
+		pin.Checksums != want.Checksums {
 		return want, false
 	}
 	pin.Name, pin.Version, pin.Mode = want.Name, want.Version, want.Mode
@@ -65,7 +68,8 @@ func (k kept) file(want manifest.Pin, site *webFiles) (manifest.Pin, bool) {
 func (k kept) chart(c manifest.Chart, site *webFiles) (manifest.Pin, bool) {
 	var fitting []manifest.Pin
 	for _, pin := range k.charts {
-		sameSource := isManifest(pin.MediaType) || isRegistryAddress(pin.URL) || site.hasSource(cmp.Or(pin.URL, pin.Ref), pin.From)
+		sameSource := isManifest(pin.MediaType) || isRegistryAddress(pin.URL) ||
+			site.hasSource(cmp.Or(pin.URL, pin.Ref), pin.From)
 		if c.Path == "" && c.Fits(pin) && (lookedUp(pin) || c.Verify != nil) && sameSource {
 			fitting = append(fitting, pin)
 		}

@@ -11,7 +11,8 @@ import (
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
 
-// TestKeepImages adds an image to a locked manifest: the other tags keep their digests, though upstream has moved one, and are not asked for.
+// TestKeepImages adds an image to a locked manifest: the other tags keep their digests, though upstream has moved
+// one, and are not asked for.
 func TestKeepImages(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, registrytest.Options{})
@@ -19,7 +20,8 @@ func TestKeepImages(t *testing.T) {
 		u.pushImage(name, platformImage(t, "linux/amd64"))
 	}
 	store := newStore(t)
-	old, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, "registry.k8s.io/app:1", "registry.k8s.io/gone:1"), u.options(store))
+	old, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, "registry.k8s.io/app:1",
+		"registry.k8s.io/gone:1"), u.options(store))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,8 +71,8 @@ func TestKeepRemovedImage(t *testing.T) {
 	}
 }
 
-// TestKeepFilesAndCharts adds a file to a locked manifest: the digest of a replaced file and the version of a chart stay, and upstream is
-// not asked for them. A sha256 in the manifest counts.
+// TestKeepFilesAndCharts adds a file to a locked manifest: the digest of a replaced file and the version of a chart
+// stay, and upstream is not asked for them. A sha256 in the manifest counts.
 func TestKeepFilesAndCharts(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
@@ -79,7 +81,8 @@ func TestKeepFilesAndCharts(t *testing.T) {
 	s.put("/b", []byte("b"))
 	b := &manifest.Bundle{
 		Metadata: manifest.Metadata{Name: "b", Version: "1"}, Platforms: []string{"linux/amd64"},
-		Charts: []manifest.Chart{{Name: "app", Repo: s.url + "/repo", Version: "^1"}}, Files: []manifest.File{{Name: "a", URL: s.url + "/a"}},
+		Charts: []manifest.Chart{{Name: "app", Repo: s.url + "/repo", Version: "^1"}},
+		Files:  []manifest.File{{Name: "a", URL: s.url + "/a"}},
 	}
 	o := options(newStore(t), s)
 	old, err := fetch.Resolve(t.Context(), b, o)
@@ -104,7 +107,8 @@ func TestKeepFilesAndCharts(t *testing.T) {
 	b.Charts[0].Version = "^1.1"
 	b.Files[0].SHA256 = manifest.Sums{manifest.AllPlatforms: digestOf([]byte("two")).Encoded()}
 	l, err = fetch.Resolve(t.Context(), b, o)
-	if err != nil || l.Items[0].Version != "1.1.0" || l.Items[1].Digest != digestOf([]byte("two")) || l.Items[1].Verified != manifest.VerifiedManifest {
+	if err != nil || l.Items[0].Version != "1.1.0" || l.Items[1].Digest != digestOf([]byte("two")) ||
+		l.Items[1].Verified != manifest.VerifiedManifest {
 		t.Errorf("changed items: %+v, %v", l, err)
 	}
 }
@@ -118,7 +122,8 @@ func TestKeepChecksums(t *testing.T) {
 		s.put(name, []byte(digestOf([]byte("one")).Encoded()+"  a\n"))
 	}
 	file := manifest.File{Name: "a", URL: s.url + "/a", Checksums: s.url + "/old.sha256"}
-	b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"}, Platforms: []string{"linux/amd64"}, Files: []manifest.File{file}}
+	b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"}, Platforms: []string{"linux/amd64"},
+		Files: []manifest.File{file}}
 	o := options(newStore(t), s)
 	old, err := fetch.Resolve(t.Context(), b, o)
 	if err != nil {

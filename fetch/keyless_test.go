@@ -53,20 +53,26 @@ func (p *keylessPublisher) bundle(subject, predicate string) {
 	p.attach(p.image.(partial.Describable), trust.MediaTypeBundle, data)
 }
 
-// TestVerifyIdentity locks an image that an identity signed, in cosign's old and new format, and checks it again from the lock.
+// TestVerifyIdentity locks an image that an identity signed, in cosign's old and new format, and checks it again from
+// the lock.
 func TestVerifyIdentity(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		publish func(p *keylessPublisher)
 		says    []string // nil: it is signed
 	}{
-		"old format":     {func(p *keylessPublisher) { p.simple(releaser) }, nil},
-		"new format":     {func(p *keylessPublisher) { p.bundle(releaser, trust.PredicateSign) }, nil},
-		"unsigned":       {func(*keylessPublisher) {}, []string{"is not signed by " + releaser + " (" + actions + ")", "no signature was found"}},
-		"another, old":   {func(p *keylessPublisher) { p.simple("https://github.com/evil/app") }, []string{"not signed by this identity"}},
-		"another, new":   {func(p *keylessPublisher) { p.bundle("https://github.com/evil/app", trust.PredicateSign) }, []string{"not signed by this identity"}},
-		"an attestation": {func(p *keylessPublisher) { p.bundle(releaser, "https://slsa.dev/provenance/v1") }, []string{"an attestation (https://slsa.dev/provenance/v1), not a signature"}},
-		"a key's":        {func(p *keylessPublisher) { d := digestString(p.t, p.image); p.sign(d, d) }, []string{"is not signed by " + releaser}},
+		"old format": {func(p *keylessPublisher) { p.simple(releaser) }, nil},
+		"new format": {func(p *keylessPublisher) { p.bundle(releaser, trust.PredicateSign) }, nil},
+		"unsigned": {func(*keylessPublisher) {}, []string{"is not signed by " + releaser + " (" + actions + ")",
+			"no signature was found"}},
+		"another, old": {func(p *keylessPublisher) { p.simple("https://github.com/evil/app") },
+			[]string{"not signed by this identity"}},
+		"another, new": {func(p *keylessPublisher) { p.bundle("https://github.com/evil/app", trust.PredicateSign) },
+			[]string{"not signed by this identity"}},
+		"an attestation": {func(p *keylessPublisher) { p.bundle(releaser, "https://slsa.dev/provenance/v1") },
+			[]string{"an attestation (https://slsa.dev/provenance/v1), not a signature"}},
+		"a key's": {func(p *keylessPublisher) { d := digestString(p.t, p.image); p.sign(d, d) },
+			[]string{"is not signed by " + releaser}},
 		"another's, both": {func(p *keylessPublisher) {
 			p.simple("https://github.com/evil/app")
 			p.bundle(releaser, trust.PredicateSign)
@@ -78,7 +84,8 @@ func TestVerifyIdentity(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := &keylessPublisher{newPublisher(t, registrytest.Options{Referrers: true}), s, platformImage(t, "linux/amd64")}
+			p := &keylessPublisher{newPublisher(t, registrytest.Options{Referrers: true}), s,
+				platformImage(t, "linux/amd64")}
 			p.pushImage(appRepo+":1", p.image)
 			c.publish(p)
 			o := p.options(newStore(t))
@@ -101,7 +108,8 @@ func TestVerifyIdentity(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if pin := l.Items[0]; pin.Identity != releaser || pin.Issuer != actions || pin.Root != "root.json" || pin.RootDigest == "" || pin.Key != "" {
+			if pin := l.Items[0]; pin.Identity != releaser || pin.Issuer != actions || pin.Root != "root.json" ||
+				pin.RootDigest == "" || pin.Key != "" {
 				t.Errorf("%+v", pin)
 			}
 			o.Store = newStore(t)

@@ -14,7 +14,8 @@ import (
 
 func TestBadCredentials(t *testing.T) {
 	t.Parallel()
-	for what, auth := range map[string]registrytest.Auth{"basic": registrytest.AuthBasic, "token": registrytest.AuthToken} {
+	for what, auth := range map[string]registrytest.Auth{"basic": registrytest.AuthBasic,
+		"token": registrytest.AuthToken} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t, registrytest.Options{TLS: true, Auth: auth, Password: "right-one"})
@@ -23,7 +24,8 @@ func TestBadCredentials(t *testing.T) {
 			o := u.options(newStore(t))
 			o.Keychain = badKeychain{}
 			_, err := fetch.Resolve(t.Context(), b, o)
-			wantError(t, err, "registry.k8s.io (mirror "+u.Host+"/k8s)", "rejects the configured credentials", "kkbundle login "+u.Host, "401")
+			wantError(t, err, "registry.k8s.io (mirror "+u.Host+"/k8s)", "rejects the configured credentials",
+				"kkbundle login "+u.Host, "401")
 			if strings.Contains(err.Error(), "wr0ng") || strings.Contains(err.Error(), "tried") {
 				t.Errorf("shows the password, or tried again: %v", err)
 			}

@@ -49,7 +49,8 @@ func TestNoMixtureOfVersions(t *testing.T) {
 				},
 				func(w http.ResponseWriter, r *http.Request, _ siteFile) bool {
 					set(w.Header(), "after")
-					if rng := r.Header.Get("Range"); rng != "" && (r.Header.Get("If-Range") == "" || strings.HasPrefix(name, "If-Range")) {
+					if rng := r.Header.Get("Range"); rng != "" && (r.Header.Get("If-Range") == "" ||
+						strings.HasPrefix(name, "If-Range")) {
 						r.Header.Del("If-Range")
 						http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(after))
 						return true
@@ -63,7 +64,8 @@ func TestNoMixtureOfVersions(t *testing.T) {
 					return true
 				},
 			)
-			b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"}, Platforms: []string{"linux/amd64"}, Files: []manifest.File{{URL: address}}}
+			b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"},
+				Platforms: []string{"linux/amd64"}, Files: []manifest.File{{URL: address}}}
 			l, err := fetch.Resolve(t.Context(), b, options(newStore(t), s))
 			if err != nil {
 				t.Fatal(err)
@@ -94,7 +96,8 @@ func TestFileWithoutLengthIsNotComplete(t *testing.T) {
 	s := newSite(t, false)
 	address := s.put("/f", data)
 	s.fault(cut(50_000), cut(50_000), cut(50_000), cut(50_000))
-	b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"}, Platforms: []string{"linux/amd64"}, Files: []manifest.File{{URL: address}}}
+	b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"}, Platforms: []string{"linux/amd64"},
+		Files: []manifest.File{{URL: address}}}
 	_, err := fetch.Resolve(t.Context(), b, options(newStore(t), s))
 	wantError(t, err, "/f", "no Content-Length", "sha256")
 
@@ -117,7 +120,8 @@ func TestWithdrawnArtifact(t *testing.T) {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			switch {
 			case r.URL.Path == "/v2/":
-			case strings.Contains(r.URL.Path, "/manifests/1"), strings.Contains(r.URL.Path, "/manifests/"+digest.FromString(text).String()):
+			case strings.Contains(r.URL.Path, "/manifests/1"),
+				strings.Contains(r.URL.Path, "/manifests/"+digest.FromString(text).String()):
 				w.Header().Set("Content-Type", mediaType)
 				_, _ = io.WriteString(w, text)
 			case strings.Contains(r.URL.Path, "/blobs/"):
@@ -127,6 +131,7 @@ func TestWithdrawnArtifact(t *testing.T) {
 			}
 		})
 	}})
-	_, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, "registry.k8s.io/art:1"), u.options(newStore(t)))
+	_, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, "registry.k8s.io/art:1"),
+		u.options(newStore(t)))
 	wantError(t, err, "registry.k8s.io/art:1", "withdrawn", mediaType)
 }

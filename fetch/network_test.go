@@ -153,9 +153,10 @@ func TestProxy(t *testing.T) {
 		refuse   int
 		says     []string
 	}{
-		"wrong password": {"wr0ng", 0, []string{"example.com cannot be reached", "407", "user and password", "HTTPS_PROXY"}},
-		"forbidden":      {"s3cret", 403, []string{"403", "the proxy blocks this host"}},
-		"no way":         {"s3cret", 502, []string{"502", "cannot reach this host either", "tried 3 times"}},
+		"wrong password": {"wr0ng", 0, []string{"example.com cannot be reached", "407", "user and password",
+			"HTTPS_PROXY"}},
+		"forbidden": {"s3cret", 403, []string{"403", "the proxy blocks this host"}},
+		"no way":    {"s3cret", 502, []string{"502", "cannot reach this host either", "tried 3 times"}},
 	} {
 		set(c.password)
 		proxy.answer(c.refuse)
@@ -196,11 +197,13 @@ func TestUnreachable(t *testing.T) {
 	o := options(newStore(t))
 	o.Jobs, o.Logger, o.Retry.Attempts = 1, said.logger(), 9
 	_, err := fetch.All(t.Context(), lock(pins...), o)
-	wantError(t, err, "6 of 6", "6 items: 127.0.0.1:1 cannot be reached", "refused", "check its name", "HTTPS_PROXY", "mirror")
+	wantError(t, err, "6 of 6", "6 items: 127.0.0.1:1 cannot be reached", "refused", "check its name", "HTTPS_PROXY",
+		"mirror")
 	if n := said.count("trying again"); n != 2 {
 		t.Errorf("tried again %d times", n)
 	}
-	// That it lasts is said now and then, and how long three attempts last is the machine's affair; TestMayTell has that.
+	// That it lasts is said now and then, and how long three attempts last is the machine's affair; TestMayTell has
+	// that.
 	if n := said.count("level=WARN") - said.count("still trying"); n != 0 {
 		t.Errorf("%d warnings about what the error says anyway", n)
 	}
@@ -294,7 +297,8 @@ func TestMemory(t *testing.T) {
 		t.Error("the cache has nothing and nothing was fetched")
 	}
 	file := filepath.Join(o.Memory, entries[0].Name())
-	for _, bad := range []string{"{", `{"url":"https://else.example/","validator":"\"x\"","digest":"` + first.String() + `","size":9000}`} {
+	for _, bad := range []string{"{", `{"url":"https://else.example/","validator":"\"x\"","digest":"` + first.String() +
+		`","size":9000}`} {
 		if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -326,9 +330,11 @@ func clientCertificate(t *testing.T) (certFile, keyFile string, pool *x509.CertP
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: mathbig.NewInt(1), Subject: pkix.Name{CommonName: "builder"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		SerialNumber: mathbig.NewInt(1), Subject: pkix.Name{CommonName: "builder"}, IsCA: true,
+		BasicConstraintsValid: true,
+		NotBefore:             time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
@@ -373,7 +379,8 @@ func TestClientCertificate(t *testing.T) {
 	said := &lines{}
 	o := options(newStore(t))
 	o.Logger = said.logger()
-	o.Sources = []manifest.Source{{Host: strings.TrimPrefix(origin.URL, "https://"), CA: caFile(t, origin), Cert: cert, Key: key}}
+	o.Sources = []manifest.Source{{Host: strings.TrimPrefix(origin.URL, "https://"), CA: caFile(t, origin), Cert: cert,
+		Key: key}}
 	pin := filePin(origin.URL+"/f", data)
 	if _, err := fetch.All(t.Context(), lock(pin), o); err != nil {
 		t.Fatal(err)
@@ -388,7 +395,8 @@ func TestClientCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.Store = newStore(t)
-	if _, err := fetch.All(t.Context(), lock(pin), o); err != nil || said.count("other users of this machine can read") != 1 {
+	if _, err := fetch.All(t.Context(), lock(pin), o); err != nil ||
+		said.count("other users of this machine can read") != 1 {
 		t.Errorf("%v, a key that all can read was not warned about", err)
 	}
 	o.Sources[0].Cert, o.Sources[0].Key, o.Store = "", "", newStore(t)
@@ -426,7 +434,8 @@ func TestEncoded(t *testing.T) {
 		t.Errorf("an archive that is said to be encoded: %v", err)
 	}
 	wantError(t, resolve(manifest.File{Name: "c", URL: srv.URL + "/c"}), "encoding gzip", "sha256")
-	wantError(t, resolve(manifest.File{Name: "d", URL: srv.URL + "/d", SHA256: manifest.Sums{"": digestOf(nil).Encoded()}}), "encoding gzip", "wrong content")
+	wantError(t, resolve(manifest.File{Name: "d", URL: srv.URL + "/d",
+		SHA256: manifest.Sums{"": digestOf(nil).Encoded()}}), "encoding gzip", "wrong content")
 }
 
 // TestEstimateParts counts what an interrupted run left.
@@ -449,7 +458,8 @@ func TestEstimateParts(t *testing.T) {
 func TestResolveGoesOn(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
-	b := &manifest.Bundle{Files: []manifest.File{{Name: "a", URL: s.put("/a", noise(1, 9))}, {Name: "b", URL: s.url + "/b"}, {Name: "c", URL: s.put("/c", noise(2, 9))}}}
+	b := &manifest.Bundle{Files: []manifest.File{{Name: "a", URL: s.put("/a", noise(1, 9))},
+		{Name: "b", URL: s.url + "/b"}, {Name: "c", URL: s.put("/c", noise(2, 9))}}}
 	l, err := fetch.Resolve(t.Context(), b, options(newStore(t), s))
 	wantError(t, err, "/b", "404")
 	if l == nil || len(l.Items) != 2 {

@@ -17,7 +17,8 @@ const (
 	tagsShown = 5
 )
 
-// withTags adds the nearest tags of the repository to the error of a tag that it lacks. The list is a help: without it, err is returned.
+// withTags adds the nearest tags of the repository to the error of a tag that it lacks. The list is a help: without
+// it, err is returned.
 func (r *repository) withTags(ctx context.Context, tag string, err error) error {
 	if tag == "" || !lacking(err, http.StatusNotFound) {
 		return err
@@ -36,7 +37,8 @@ func (r *repository) withTags(ctx context.Context, tag string, err error) error 
 	return fmt.Errorf("%w; its tags are %s%s", err, plain.Line(strings.Join(near, ", ")), more)
 }
 
-// nearestTags returns at most tagsShown tags, the nearest first: those that differ in the fewest letters, of these the last of the list.
+// nearestTags returns at most tagsShown tags, the nearest first: those that differ in the fewest letters, of these
+// the last of the list.
 func nearestTags(tag string, all []string) []string {
 	type candidate struct {
 		tag      string

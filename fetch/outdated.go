@@ -205,7 +205,8 @@ func (l *versionLookup) newerChart(ctx context.Context, n *Newer) error {
 	var all []string
 	for _, v := range versions {
 		all = append(all, v.Version)
-		if now := archiveDigest(v); v.Version == n.Pin.Version && now != "" && n.Pin.Digest != "" && now != n.Pin.Digest {
+		if now := archiveDigest(v); v.Version == n.Pin.Version && now != "" && n.Pin.Digest != "" &&
+			now != n.Pin.Digest {
 			n.Moved = now
 		}
 	}
@@ -214,8 +215,8 @@ func (l *versionLookup) newerChart(ctx context.Context, n *Newer) error {
 	return nil
 }
 
-// unmoved clears Removed and Moved of a chart that is where it was: its version need not be a tag if a moving tag led to it, and a tag
-// may lead to an index that has it.
+// unmoved clears Removed and Moved of a chart that is where it was: its version need not be a tag if a moving tag led
+// to it, and a tag may lead to an index that has it.
 func (l *versionLookup) unmoved(ctx context.Context, n *Newer, upstream name.Repository) error {
 	repo, err := l.registries.repository(upstream)
 	if err != nil {
@@ -231,7 +232,8 @@ func (l *versionLookup) unmoved(ctx context.Context, n *Newer, upstream name.Rep
 	if n.Moved == "" {
 		return nil
 	}
-	desc, data, err := repo.read(ctx, repo.url("manifests", n.Moved.String()), ocispec.Descriptor{Digest: n.Moved, Size: -1})
+	desc, data, err := repo.read(ctx, repo.url("manifests", n.Moved.String()),
+		ocispec.Descriptor{Digest: n.Moved, Size: -1})
 	if err != nil {
 		return err
 	}
@@ -297,7 +299,8 @@ func (l *versionLookup) asks(ctx context.Context, n *Newer) error {
 	return err
 }
 
-// exists returns an error if a server answers that an address has nothing. Other answers tell nothing: some servers refuse HEAD.
+// exists returns an error if a server answers that an address has nothing. Other answers tell nothing: some servers
+// refuse HEAD.
 func (l *versionLookup) exists(ctx context.Context, o origin) (string, error) {
 	client, err := o.client(ctx)
 	if err != nil {
@@ -360,8 +363,8 @@ func githubRelease(address string) (project, version string, ok bool) {
 // maxFeed bounds a feed of releases. It has the texts of the last ten.
 const maxFeed = 4 << 20
 
-// releases returns the tags of a project's releases: the latest, and those of its feed, which has the last ten, of older lines
-// too. Mirrors of files have neither, or one.
+// releases returns the tags of a project's releases: the latest, and those of its feed, which has the last ten, of
+// older lines too. Mirrors of files have neither, or one.
 func (l *versionLookup) releases(ctx context.Context, project string) ([]string, error) {
 	latest, err := l.latestRelease(ctx, project)
 	data, feedErr := l.web.page(ctx, "https://github.com/"+project+"/releases.atom", maxFeed)
@@ -404,18 +407,20 @@ func feedTags(data []byte) []string {
 // without a redirect, for example on a mirror of files.
 func (l *versionLookup) latestRelease(ctx context.Context, project string) (string, error) {
 	return once(&l.flights, "release "+project, func() (string, error) {
-		return l.head(ctx, "https://github.com/"+project+"/releases/latest", "find the latest release of "+project, func(ctx context.Context, o origin) (string, error) {
-			tag, err := l.leadsTo(ctx, o, "/releases/tag/")
-			if err == nil && tag == "" && o.peer.spare {
-				err = &web.StatusError{Code: http.StatusNotFound} // the next place may have it
-			}
-			return tag, err
-		})
+		return l.head(ctx, "https://github.com/"+project+"/releases/latest", "find the latest release of "+project,
+			func(ctx context.Context, o origin) (string, error) {
+				tag, err := l.leadsTo(ctx, o, "/releases/tag/")
+				if err == nil && tag == "" && o.peer.spare {
+					err = &web.StatusError{Code: http.StatusNotFound} // the next place may have it
+				}
+				return tag, err
+			})
 	})
 }
 
 // head asks each place of an address until one answers.
-func (l *versionLookup) head(ctx context.Context, address, what string, ask func(context.Context, origin) (string, error)) (text string, err error) {
+func (l *versionLookup) head(ctx context.Context, address, what string,
+	ask func(context.Context, origin) (string, error)) (text string, err error) {
 	d, err := l.web.urlDownload(address, "", -1)
 	if err != nil {
 		return "", err

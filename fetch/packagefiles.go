@@ -54,7 +54,8 @@ func (n networkFiles) Open(ctx context.Context, address string, size int64, sum 
 	}
 	if err := n.web.loader.fetchBlob(ctx, d); err != nil {
 		if errors.Is(err, errMismatch) {
-			err = fmt.Errorf("%w: the mirror is being updated or is damaged; try again later, or use another mirror", err)
+			err = fmt.Errorf("%w: the mirror is being updated or is damaged; try again later, or use another mirror",
+				err)
 		}
 		return nil, missing(err)
 	}
@@ -165,7 +166,8 @@ func (c *choice) loadImage(ctx context.Context, d *diskImage) error {
 		return err
 	}
 	if len(suites)+len(lists)+len(directories) == 0 {
-		return fmt.Errorf("%s has no repository: it needs dists/SUITE/Release, Packages or repodata/repomd.xml", c.set.ISO)
+		return fmt.Errorf("%s has no repository: it needs dists/SUITE/Release, Packages or repodata/repomd.xml",
+			c.set.ISO)
 	}
 	if err := c.prepare(len(directories) == 0); err != nil {
 		return err

@@ -58,7 +58,8 @@ type packageSets struct {
 }
 
 // resolve pins packages and their dependencies for a platform.
-func (p *packageSets) resolve(ctx context.Context, set manifest.PackageSet, platform string) (pins []manifest.Pin, err error) {
+func (p *packageSets) resolve(ctx context.Context, set manifest.PackageSet,
+	platform string) (pins []manifest.Pin, err error) {
 	p.choosing.Lock() // one at a time: a distribution's lists take much memory
 	defer p.choosing.Unlock()
 	if set.Roles {
@@ -103,7 +104,8 @@ func knownDistribution(set manifest.PackageSet) (packages.Distribution, error) {
 		return d, nil
 	}
 	if len(set.Repositories) == 0 {
-		return d, fmt.Errorf("no repositories are known for it: name them under repositories, or use one of %s", strings.Join(packages.Distributions(), ", "))
+		return d, fmt.Errorf("no repositories are known for it: name them under repositories, or use one of %s",
+			strings.Join(packages.Distributions(), ", "))
 	}
 	d.Debian = set.Repositories[0].Suite != ""
 	return d, nil
@@ -127,8 +129,10 @@ func (c *choice) prepare(debian bool) error {
 // packageArch returns a machine's architecture in the spelling of Debian or rpm, "" for an unknown one.
 func packageArch(machine string, debian bool) string {
 	names := map[string][2]string{
-		"amd64": {"amd64", "x86_64"}, "arm64": {"arm64", "aarch64"}, "arm/v7": {"armhf", "armv7hl"}, "386": {"i386", "i686"},
-		"ppc64le": {"ppc64el", "ppc64le"}, "s390x": {"s390x", "s390x"}, "riscv64": {"riscv64", "riscv64"}, "loong64": {"loong64", "loongarch64"},
+		"amd64": {"amd64", "x86_64"}, "arm64": {"arm64", "aarch64"}, "arm/v7": {"armhf", "armv7hl"},
+		"386":     {"i386", "i686"},
+		"ppc64le": {"ppc64el", "ppc64le"}, "s390x": {"s390x", "s390x"}, "riscv64": {"riscv64", "riscv64"},
+		"loong64": {"loong64", "loongarch64"},
 	}[machine]
 	if debian {
 		return names[0]
@@ -150,13 +154,16 @@ func (c *choice) repositories() ([]packageRepository, error) {
 		_, machine, _ := strings.Cut(c.platform, "/")
 		for _, src := range c.known.Sources {
 			if src.Architecture == "" || src.Architecture == machine {
-				list = append(list, c.repository(manifest.Repository{URL: src.URL, Suite: src.Suite, Components: src.Components}, keys))
+				list = append(list, c.repository(manifest.Repository{URL: src.URL, Suite: src.Suite,
+					Components: src.Components}, keys))
 			}
 		}
 	}
 	for _, r := range c.set.Repositories {
 		if (r.Suite != "") != c.known.Debian {
-			errs = append(errs, fmt.Errorf("%s: repositories of apt have a suite, and those of dnf have none: this one does not match the others", r.URL))
+			errs = append(errs, fmt.Errorf(
+				"%s: repositories of apt have a suite, and those of dnf have none: this one does not match the others",
+				r.URL))
 			continue
 		}
 		keys, err := c.repositoryKeys(r)
@@ -175,7 +182,8 @@ func (c *choice) repositories() ([]packageRepository, error) {
 func (c *choice) repository(r manifest.Repository, keys *signature.Keys) packageRepository {
 	address := strings.TrimSuffix(manifest.Expand(r.URL, c.platform), "/")
 	if r.Suite != "" {
-		return deb.Repository{URL: address, Suite: r.Suite, Components: r.Components, Arch: c.arch, Keys: keys, AllowExpired: c.set.AllowExpired}
+		return deb.Repository{URL: address, Suite: r.Suite, Components: r.Components, Arch: c.arch, Keys: keys,
+			AllowExpired: c.set.AllowExpired}
 	}
 	return &rpm.Repository{URL: address, Arch: c.arch, Keys: keys, Base: c.isBase}
 }
@@ -234,8 +242,10 @@ func (c *choice) pins(ctx context.Context, list []packageRepository) ([]manifest
 	for _, p := range chosen.Packages {
 		file := path.Base(p.File())
 		pin := manifest.Pin{
-			Kind: manifest.ItemFile, Ref: manifest.PackageRef(c.set.Distribution, file), Name: file, Version: p.Version, URL: p.Address,
-			Digest: digest.NewDigestFromEncoded(digest.SHA256, p.SHA256), Size: p.Size, Verified: c.verification(p), Package: p.Name, Provides: c.answers(p),
+			Kind: manifest.ItemFile, Ref: manifest.PackageRef(c.set.Distribution, file), Name: file, Version: p.Version,
+			URL:    p.Address,
+			Digest: digest.NewDigestFromEncoded(digest.SHA256, p.SHA256), Size: p.Size, Verified: c.verification(p),
+			Package: p.Name, Provides: c.answers(p),
 		}
 		if err := checkDigest(pin.Digest); err != nil {
 			return nil, fmt.Errorf("package %s: %w", p.Name, err)
@@ -284,7 +294,8 @@ func (c *choice) choose(ctx context.Context, list []packageRepository) (*package
 		})
 		return all, nil
 	}
-	request := packages.Request{Install: c.set.Install, Full: c.set.Closure == manifest.ClosureFull, Recommends: c.set.Recommends}
+	request := packages.Request{Install: c.set.Install, Full: c.set.Closure == manifest.ClosureFull,
+		Recommends: c.set.Recommends}
 	wanted := map[string]bool{}
 	for {
 		chosen, err := c.universe.Solve(request)

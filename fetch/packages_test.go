@@ -15,8 +15,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// diskImage unpacks one of testdata into a directory. Each has the packages kk-app, which depends on kk-lib, and kk-more; genisoimage -R
-// wrote them: suite as an archive of apt, flat with a list alone as dpkg-scanpackages writes it, rpm with createrepo_c's repodata.
+// diskImage unpacks one of testdata into a directory. Each has the packages kk-app, which depends on kk-lib, and
+// kk-more; genisoimage -R wrote them: suite as an archive of apt, flat with a list alone as dpkg-scanpackages writes
+// it, rpm with createrepo_c's repodata.
 func diskImage(t *testing.T, name, to string) (sha string) {
 	t.Helper()
 	packed, err := os.ReadFile("testdata/" + name + ".iso.gz")
@@ -48,10 +49,12 @@ func TestPackagesInImage(t *testing.T) {
 			o := fetch.Options{Store: newStore(t), Dir: dir}
 			b := &manifest.Bundle{
 				Metadata: manifest.Metadata{Name: "site", Version: "1"}, Platforms: []string{"linux/amd64"},
-				Packages: []manifest.PackageSet{{Distribution: "kylin/v10", ISO: "os.iso", SHA256: sum, Install: []string{"kk-app"}}},
+				Packages: []manifest.PackageSet{{Distribution: "kylin/v10", ISO: "os.iso", SHA256: sum,
+					Install: []string{"kk-app"}}},
 			}
 			lock := resolved(t, b, o, 2)
-			if pin := lock.Items[0]; pin.Verified != manifest.VerifiedManifest || !strings.HasPrefix(pin.Ref, "packages/kylin/v10/kk-app") {
+			if pin := lock.Items[0]; pin.Verified != manifest.VerifiedManifest ||
+				!strings.HasPrefix(pin.Ref, "packages/kylin/v10/kk-app") {
 				t.Errorf("pin %+v", pin)
 			}
 			if items, err := fetch.All(t.Context(), lock, o); err != nil || len(items) != 2 {
@@ -70,7 +73,8 @@ func TestPackagesInImage(t *testing.T) {
 				t.Fatal(err)
 			}
 			o.Store = newStore(t)
-			if _, err := fetch.All(t.Context(), lock, o); err == nil || !strings.Contains(err.Error(), "not an ISO 9660 image") {
+			if _, err := fetch.All(t.Context(), lock, o); err == nil ||
+				!strings.Contains(err.Error(), "not an ISO 9660 image") {
 				t.Errorf("an image that is none: %v", err)
 			}
 		})

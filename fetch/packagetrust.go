@@ -15,10 +15,11 @@ import (
 )
 
 // errNoKeys means that no key is known for a repository whose signature the manifest does not waive.
-var errNoKeys = errors.New("no key checks its signature: set keyring to a file with its keys, or accept it without one with allowUnsigned: true")
+var errNoKeys = errors.New(
+	"no key checks its signature: set keyring to a file with its keys, or accept it without one with allowUnsigned: true")
 
-// distributionKeys returns the keys of the known repositories: those of the manifest, else those on this machine; nil if
-// the manifest accepts unsigned ones.
+// distributionKeys returns the keys of the known repositories: those of the manifest, else those on this machine; nil
+// if the manifest accepts unsigned ones.
 func (c *choice) distributionKeys() (*signature.Keys, error) {
 	switch {
 	case c.set.AllowUnsigned || len(c.known.Sources) == 0:

@@ -25,10 +25,12 @@ func rpmRepository(t *testing.T, s *site, dir, file string) (repomd []byte) {
 		t.Fatal(err)
 	}
 	s.put(dir+"/kk-s-1-1.noarch.rpm", data)
-	primary := fmt.Appendf(nil, `<metadata><package type="rpm"><name>kk-s</name><arch>noarch</arch><version epoch="0" ver="1" rel="1"/>`+
-		`<checksum type="sha256">%x</checksum><size package="%d"/><location href="kk-s-1-1.noarch.rpm"/><format/></package></metadata>`, sha256.Sum256(data), len(data))
+	primary := fmt.Appendf(nil,
+		`<metadata><package type="rpm"><name>kk-s</name><arch>noarch</arch><version epoch="0" ver="1" rel="1"/>`+
+			`<checksum type="sha256">%x</checksum><size package="%d"/><location href="kk-s-1-1.noarch.rpm"/><format/></package></metadata>`, sha256.Sum256(data), len(data))
 	s.put(dir+"/repodata/primary.xml", primary)
-	repomd = fmt.Appendf(nil, `<repomd><data type="primary"><checksum type="sha256">%x</checksum><location href="repodata/primary.xml"/><size>%d</size></data></repomd>`,
+	repomd = fmt.Appendf(nil,
+		`<repomd><data type="primary"><checksum type="sha256">%x</checksum><location href="repodata/primary.xml"/><size>%d</size></data></repomd>`,
 		sha256.Sum256(primary), len(primary))
 	s.put(dir+"/repodata/repomd.xml", repomd)
 	return repomd
@@ -41,8 +43,8 @@ func rpmSet(repositories ...manifest.Repository) *manifest.Bundle {
 	}
 }
 
-// TestRPMSignatures has packages pinned only if a given key signed their list or each of them, or if the manifest waives
-// that. The packages were signed by rpmsign.
+// TestRPMSignatures has packages pinned only if a given key signed their list or each of them, or if the manifest
+// waives that. The packages were signed by rpmsign.
 func TestRPMSignatures(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, true)
@@ -60,20 +62,28 @@ func TestRPMSignatures(t *testing.T) {
 		rpmRepository(t, s, "/"+name, "kk-s-"+name+".rpm")
 	}
 	s.put("/list/repodata/repomd.xml.asc", key.Detached(t, rpmRepository(t, s, "/list", "kk-s-unsigned.rpm")))
-	s.put("/forged/repodata/repomd.xml.asc", key.Detached(t, append(rpmRepository(t, s, "/forged", "kk-s-rsa.rpm"), '\n')))
+	s.put("/forged/repodata/repomd.xml.asc", key.Detached(t, append(rpmRepository(t, s, "/forged", "kk-s-rsa.rpm"),
+		'\n')))
 	for name, c := range map[string]struct {
 		repository manifest.Repository
 		want       manifest.Verification
 		problem    string
 	}{
-		"own signature, RSA":     {repository: manifest.Repository{URL: "/rsa", Keyring: "rsa.asc"}, want: manifest.VerifiedSignature},
-		"own signature, Ed25519": {repository: manifest.Repository{URL: "/eddsa", Keyring: "eddsa.asc"}, want: manifest.VerifiedSignature},
-		"signed list":            {repository: manifest.Repository{URL: "/list", Keyring: "list.gpg"}, want: manifest.VerifiedSignature},
-		"waived":                 {repository: manifest.Repository{URL: "/unsigned", AllowUnsigned: true}, want: manifest.VerifiedUnsigned},
-		"no keyring":             {repository: manifest.Repository{URL: "/rsa"}, problem: "set keyring"},
-		"another key":            {repository: manifest.Repository{URL: "/rsa", Keyring: "eddsa.asc"}, problem: "no given key signed it"},
-		"unsigned":               {repository: manifest.Repository{URL: "/unsigned", Keyring: "rsa.asc"}, problem: "no signature of its header"},
-		"forged list":            {repository: manifest.Repository{URL: "/forged", Keyring: "list.gpg"}, problem: "repomd.xml.asc"},
+		"own signature, RSA": {repository: manifest.Repository{URL: "/rsa", Keyring: "rsa.asc"},
+			want: manifest.VerifiedSignature},
+		"own signature, Ed25519": {repository: manifest.Repository{URL: "/eddsa", Keyring: "eddsa.asc"},
+			want: manifest.VerifiedSignature},
+		"signed list": {repository: manifest.Repository{URL: "/list", Keyring: "list.gpg"},
+			want: manifest.VerifiedSignature},
+		"waived": {repository: manifest.Repository{URL: "/unsigned", AllowUnsigned: true},
+			want: manifest.VerifiedUnsigned},
+		"no keyring": {repository: manifest.Repository{URL: "/rsa"}, problem: "set keyring"},
+		"another key": {repository: manifest.Repository{URL: "/rsa", Keyring: "eddsa.asc"},
+			problem: "no given key signed it"},
+		"unsigned": {repository: manifest.Repository{URL: "/unsigned", Keyring: "rsa.asc"},
+			problem: "no signature of its header"},
+		"forged list": {repository: manifest.Repository{URL: "/forged", Keyring: "list.gpg"},
+			problem: "repomd.xml.asc"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := fetch.Options{Store: newStore(t), Dir: dir, Sources: []manifest.Source{{Host: s.host, CA: s.ca}}}
@@ -122,7 +132,9 @@ func TestRPMDistributionWithoutKeys(t *testing.T) {
 	b := rpmSet()
 	set := &b.Packages[0]
 	set.Distribution = "rocky/9"
-	if _, err := fetch.Resolve(t.Context(), b, o); err == nil || !strings.Contains(err.Error(), "keys are not on this machine") || !strings.Contains(err.Error(), "allowUnsigned") {
+	if _, err := fetch.Resolve(t.Context(), b, o); err == nil ||
+		!strings.Contains(err.Error(), "keys are not on this machine") ||
+		!strings.Contains(err.Error(), "allowUnsigned") {
 		t.Errorf("without keys: %v", err)
 	}
 	set.AllowUnsigned = true

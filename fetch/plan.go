@@ -41,7 +41,8 @@ type blob struct {
 
 func (d *download) blob() blob {
 	d.planned = d.size >= 0
-	return blob{digest: d.want, size: d.size, fetch: func(ctx context.Context) error { return d.loader.fetchBlob(ctx, d) }}
+	return blob{digest: d.want, size: d.size,
+		fetch: func(ctx context.Context) error { return d.loader.fetchBlob(ctx, d) }}
 }
 
 // maxOthers bounds the places to request a blob from that many images share: most are the same registry.
@@ -310,9 +311,10 @@ func (s *session) pinAll(ctx context.Context, entries []entry, failed *failures)
 func (s *session) chartEntries(b *manifest.Bundle) []entry {
 	var list []entry
 	for _, c := range b.Charts {
-		list = append(list, entry{manifest.ItemChart, chartLabel(c), "", func(ctx context.Context) ([]manifest.Pin, error) {
-			return alone(s.charts.resolve(ctx, c))
-		}})
+		list = append(list, entry{manifest.ItemChart, chartLabel(c), "",
+			func(ctx context.Context) ([]manifest.Pin, error) {
+				return alone(s.charts.resolve(ctx, c))
+			}})
 	}
 	return list
 }
@@ -330,12 +332,13 @@ func (s *session) otherEntries(b *manifest.Bundle, images []manifest.Image) []en
 			platforms = []string{""}
 		}
 		for _, p := range platforms {
-			list = append(list, entry{manifest.ItemFile, manifest.FileURL(f, p), p, func(ctx context.Context) ([]manifest.Pin, error) {
-				if err != nil {
-					return nil, err
-				}
-				return alone(s.files.resolve(ctx, f, p))
-			}})
+			list = append(list, entry{manifest.ItemFile, manifest.FileURL(f, p), p,
+				func(ctx context.Context) ([]manifest.Pin, error) {
+					if err != nil {
+						return nil, err
+					}
+					return alone(s.files.resolve(ctx, f, p))
+				}})
 		}
 	}
 	return append(list, s.packageEntries(b)...)
@@ -348,12 +351,13 @@ func (s *session) packageEntries(b *manifest.Bundle) (list []entry) {
 			platforms = []string{""}
 		}
 		for _, p := range platforms {
-			list = append(list, entry{manifest.ItemFile, manifest.PackageRef(set.Distribution, ""), p, func(ctx context.Context) ([]manifest.Pin, error) {
-				if err != nil {
-					return nil, err
-				}
-				return s.packages.resolve(ctx, set, p)
-			}})
+			list = append(list, entry{manifest.ItemFile, manifest.PackageRef(set.Distribution, ""), p,
+				func(ctx context.Context) ([]manifest.Pin, error) {
+					if err != nil {
+						return nil, err
+					}
+					return s.packages.resolve(ctx, set, p)
+				}})
 		}
 	}
 	return list
@@ -370,7 +374,8 @@ func mergePins(pins []manifest.Pin) ([]manifest.Pin, error) {
 			last := &out[len(out)-1]
 			if last.Kind == p.Kind && last.Ref == p.Ref && last.Platform == p.Platform {
 				if err := mergePin(last, p); err != nil {
-					return nil, &Errors{Items: len(pins), Failed: []*ItemError{{Kind: p.Kind, Ref: p.Ref, Platform: p.Platform, Err: err}}}
+					return nil, &Errors{Items: len(pins),
+						Failed: []*ItemError{{Kind: p.Kind, Ref: p.Ref, Platform: p.Platform, Err: err}}}
 				}
 				continue
 			}
@@ -387,8 +392,10 @@ func mergePin(into *manifest.Pin, p manifest.Pin) error {
 		return fmt.Errorf("named twice with different content, %s and %s: use different names", into.Digest, p.Digest)
 	case into.Key != "" && p.Key != "" && into.KeyDigest != p.KeyDigest:
 		return fmt.Errorf("named twice with different keys, %s and %s: keep one", into.Key, p.Key)
-	case mustBeSigned(*into) && mustBeSigned(p) && (into.Identity != p.Identity || into.Issuer != p.Issuer || into.RootDigest != p.RootDigest):
-		return fmt.Errorf("named twice with different signers, %s and %s: keep one", cmp.Or(into.Identity, into.Key), cmp.Or(p.Identity, p.Key))
+	case mustBeSigned(*into) && mustBeSigned(p) && (into.Identity != p.Identity || into.Issuer != p.Issuer ||
+		into.RootDigest != p.RootDigest):
+		return fmt.Errorf("named twice with different signers, %s and %s: keep one", cmp.Or(into.Identity, into.Key),
+			cmp.Or(p.Identity, p.Key))
 	}
 	if !mustBeSigned(*into) {
 		into.Key, into.KeyDigest = p.Key, p.KeyDigest

@@ -74,7 +74,8 @@ func TestVariants(t *testing.T) {
 			continue
 		}
 		for j, p := range there {
-			if absent, taken := slices.Contains(items[0].Absent, children[j]), slices.Contains(strings.Fields(c.taken), p); absent == taken {
+			if absent, taken := slices.Contains(items[0].Absent, children[j]),
+				slices.Contains(strings.Fields(c.taken), p); absent == taken {
 				t.Errorf("%s: %s: taken is %t", what, p, !absent)
 			}
 		}
@@ -87,9 +88,11 @@ func TestWindows(t *testing.T) {
 	u := newUpstream(t, registrytest.Options{})
 	var idx v1.ImageIndex = empty.Index
 	for _, version := range []string{"10.0.17763.1", "10.0.20348.1"} {
-		idx = mutate.AppendManifests(idx, mutate.IndexAddendum{Add: platformImage(t, "windows/amd64"), Descriptor: v1.Descriptor{
-			Platform: &v1.Platform{OS: "windows", Architecture: "amd64", OSVersion: version, OSFeatures: []string{"win32k"}},
-		}})
+		idx = mutate.AppendManifests(idx, mutate.IndexAddendum{Add: platformImage(t, "windows/amd64"),
+			Descriptor: v1.Descriptor{
+				Platform: &v1.Platform{OS: "windows", Architecture: "amd64", OSVersion: version,
+					OSFeatures: []string{"win32k"}},
+			}})
 	}
 	idx = add(t, idx, platformImage(t, "linux/amd64"), "linux/amd64")
 	u.pushIndex("k8s/win:1", idx)
@@ -134,7 +137,8 @@ func TestOwnPlatforms(t *testing.T) {
 	for _, p := range resolve(t, b, o).Items {
 		got = append(got, p.Ref[strings.LastIndexByte(p.Ref, '/')+1:]+" "+p.Platform+strings.Join(p.Platforms, ","))
 	}
-	if want := []string{"f_amd64 linux/amd64", "f_s390x linux/s390x", "app:1 linux/amd64,linux/arm64", "other:1 linux/s390x"}; !slices.Equal(got, want) {
+	if want := []string{"f_amd64 linux/amd64", "f_s390x linux/s390x", "app:1 linux/amd64,linux/arm64",
+		"other:1 linux/s390x"}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
 }
@@ -146,7 +150,8 @@ func TestLacks(t *testing.T) {
 	idx, _ := indexOf(t, "linux/amd64")
 	u.pushIndex("k8s/app:1", idx)
 	u.pushImage("k8s/single:1", platformImage(t, "linux/arm64"))
-	b := images([]string{"linux/s390x", "linux/amd64", "linux/arm64"}, "registry.k8s.io/app:1", "registry.k8s.io/single:1")
+	b := images([]string{"linux/s390x", "linux/amd64", "linux/arm64"}, "registry.k8s.io/app:1",
+		"registry.k8s.io/single:1")
 	b.PlatformPolicy = manifest.PolicyWarn
 	o := u.options(newStore(t))
 	l := resolve(t, b, o)
@@ -155,7 +160,8 @@ func TestLacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, want := range []string{"linux/arm64,linux/s390x", "linux/amd64,linux/s390x"} {
-		if got := strings.Join(l.Items[i].Lacks, ","); got != want || items[i].Descriptor.Annotations[bundle.AnnotationLacks] != want {
+		if got := strings.Join(l.Items[i].Lacks, ","); got != want ||
+			items[i].Descriptor.Annotations[bundle.AnnotationLacks] != want {
 			t.Errorf("%s: pin %s, item %v", l.Items[i].Ref, got, items[i].Descriptor.Annotations)
 		}
 	}

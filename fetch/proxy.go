@@ -28,11 +28,14 @@ func (e *unreachableError) Error() string {
 		return fmt.Sprintf("%s cannot be reached: no connection to the proxy: %s: check HTTPS_PROXY, or name hosts that need no proxy in NO_PROXY",
 			e.host, printable(op.Err.Error()))
 	case errors.As(e.err, &dns) && dns.IsNotFound:
-		return fmt.Sprintf("%s cannot be reached: there is no host of that name: check its spelling; %s", e.host, remedy)
+		return fmt.Sprintf("%s cannot be reached: there is no host of that name: check its spelling; %s", e.host,
+			remedy)
 	case errors.As(e.err, &dns):
-		return fmt.Sprintf("%s cannot be reached: looking up its name fails (%s): check this machine's network; %s", e.host, printable(dns.Err), remedy)
+		return fmt.Sprintf("%s cannot be reached: looking up its name fails (%s): check this machine's network; %s",
+			e.host, printable(dns.Err), remedy)
 	}
-	return fmt.Sprintf("%s cannot be reached: %s: check its name and port and that it is up; %s", e.host, printable(e.err.Error()), remedy)
+	return fmt.Sprintf("%s cannot be reached: %s: check its name and port and that it is up; %s", e.host,
+		printable(e.err.Error()), remedy)
 }
 
 func (e *unreachableError) Unwrap() error { return e.err }
@@ -47,7 +50,8 @@ func unreachable(host string, err error) error {
 	switch {
 	case errors.Is(err, proxy.ErrAddress):
 		return &permanentError{proxy.ErrAddress}
-	case errors.As(err, &refused), errors.As(err, &dns), errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect"):
+	case errors.As(err, &refused), errors.As(err, &dns), errors.As(err, &op) && (op.Op == "dial" ||
+		op.Op == "proxyconnect"):
 		return &unreachableError{host, err}
 	}
 	return err

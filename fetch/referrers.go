@@ -66,7 +66,8 @@ func referrersTag(subject digest.Digest) string {
 }
 
 // askReferrers calls the referrers API; ok is false if there is none. The first request to a host is sent alone.
-func (r *repository) askReferrers(ctx context.Context, subject digest.Digest) (list []ocispec.Descriptor, ok bool, err error) {
+func (r *repository) askReferrers(ctx context.Context,
+	subject digest.Digest) (list []ocispec.Descriptor, ok bool, err error) {
 	api := r.api
 	api.mu.Lock()
 	if api.asked {
@@ -104,7 +105,8 @@ func isLie(err error) bool {
 }
 
 // listReferrers requests all pages from one place after the other.
-func (r *repository) listReferrers(ctx context.Context, subject digest.Digest) (list []ocispec.Descriptor, ok bool, err error) {
+func (r *repository) listReferrers(ctx context.Context,
+	subject digest.Digest) (list []ocispec.Descriptor, ok bool, err error) {
 	err = r.loader.sender.inTurn(ctx, r.peers, func(i int) error {
 		list, err = r.endpoints[i].listReferrers(ctx, r.url("referrers", subject.String()), subject)
 		return err
@@ -128,7 +130,8 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 		data, header, err := e.askWith(ctx, client, u, ocispec.MediaTypeImageIndex)
 		switch {
 		case err == nil && n == 0 && mediaType(header) != ocispec.MediaTypeImageIndex:
-			err = &web.StatusError{Code: http.StatusNotFound, Detail: "the address serves something else than the referrers API"}
+			err = &web.StatusError{Code: http.StatusNotFound,
+				Detail: "the address serves something else than the referrers API"}
 			return nil, fmt.Errorf("referrers of %s: %w", subject, err)
 		case n > 0 && hasNoAPI(err):
 			return nil, lied("referrers of %s: the next page of the list is missing", subject)
@@ -156,8 +159,8 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 	return nil, lied("referrers of %s: the list has more than %d pages", subject, maxReferrerPages)
 }
 
-// noAPIElsewhere answers for a referrers API that redirects and gets no list there: the registry has no such API. GHCR, for example,
-// leads to a page for people, which limits requests for minutes.
+// noAPIElsewhere answers for a referrers API that redirects and gets no list there: the registry has no such API.
+// GHCR, for example, leads to a page for people, which limits requests for minutes.
 type noAPIElsewhere struct {
 	next http.RoundTripper
 	path string // of the API
@@ -165,13 +168,15 @@ type noAPIElsewhere struct {
 
 func (n *noAPIElsewhere) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := n.next.RoundTrip(req)
-	// A registry may lead to the same API elsewhere, as registry.k8s.io does: its refusals and failures count, and are retried.
+	// A registry may lead to the same API elsewhere, as registry.k8s.io does: its refusals and failures count, and
+	// are retried.
 	isAPI := strings.HasPrefix(req.URL.Path, "/v2/") && path.Base(req.URL.Path) == path.Base(n.path)
 	if isAPI || req.Context().Err() != nil {
 		return resp, err
 	}
 	if err != nil {
-		return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{}, Body: http.NoBody, Request: req}, nil
+		return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{}, Body: http.NoBody, Request: req},
+			nil
 	}
 	if resp.StatusCode >= http.StatusBadRequest {
 		resp.StatusCode = http.StatusNotFound
@@ -182,7 +187,8 @@ func (n *noAPIElsewhere) RoundTrip(req *http.Request) (*http.Response, error) {
 // hasNoAPI reports whether an answer is that of a registry without the referrers API: 404 by the specification, or the
 // answer of older registries to unknown addresses.
 func hasNoAPI(err error) bool {
-	return lacking(err, http.StatusNotFound, http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusNotImplemented)
+	return lacking(err, http.StatusNotFound, http.StatusBadRequest, http.StatusMethodNotAllowed,
+		http.StatusNotAcceptable, http.StatusNotImplemented)
 }
 
 // tagged returns the manifest of a tag, if any. The repository's list of tags would answer that for all tags at once,
@@ -324,7 +330,8 @@ func (l *lookup) problem() error {
 
 // take reads one referrer and keeps it if it matches its description.
 func (l *lookup) take(ctx context.Context, desc ocispec.Descriptor, subject digest.Digest, tag string) {
-	a, err := l.read(ctx, ocispec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size}, subject, tag)
+	a, err := l.read(ctx, ocispec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size}, subject,
+		tag)
 	if err != nil {
 		l.note(fmt.Errorf("referrer %s of %s: %w", desc.Digest, subject, err))
 		return
@@ -338,13 +345,15 @@ func (l *lookup) take(ctx context.Context, desc ocispec.Descriptor, subject dige
 		return
 	}
 	if len(l.found) >= maxReferrers {
-		l.problems = append(l.problems, fmt.Errorf("referrer %s of %s: more than %d are not included", desc.Digest, subject, maxReferrers))
+		l.problems = append(l.problems, fmt.Errorf("referrer %s of %s: more than %d are not included", desc.Digest,
+			subject, maxReferrers))
 		return
 	}
 	l.found = append(l.found, a)
 }
 
-func (l *lookup) read(ctx context.Context, desc ocispec.Descriptor, subject digest.Digest, tag string) (referrer, error) {
+func (l *lookup) read(ctx context.Context, desc ocispec.Descriptor, subject digest.Digest,
+	tag string) (referrer, error) {
 	img, err := (&imageWalk{repo: l.repo, all: true}).read(ctx, desc)
 	if err != nil {
 		return referrer{}, err
@@ -364,7 +373,8 @@ func (l *lookup) read(ctx context.Context, desc ocispec.Descriptor, subject dige
 	case !isIndex(desc.MediaType) && doc.Config == nil:
 		return a, fmt.Errorf("a manifest of type %s without a config is not carried: attach it anew", desc.MediaType)
 	case a.size > maxReferrer:
-		return a, fmt.Errorf("%d bytes exceed the limit of %d (%s)", a.size, maxReferrer, printable(a.desc.ArtifactType))
+		return a, fmt.Errorf("%d bytes exceed the limit of %d (%s)", a.size, maxReferrer,
+			printable(a.desc.ArtifactType))
 	}
 	return a, nil
 }

@@ -50,7 +50,8 @@ func isManifest(mediaType string) bool {
 }
 
 func acceptedManifests() string {
-	return strings.Join([]string{ocispec.MediaTypeImageIndex, dockerIndex, ocispec.MediaTypeImageManifest, dockerManifest, ociArtifact}, ", ")
+	return strings.Join([]string{ocispec.MediaTypeImageIndex, dockerIndex, ocispec.MediaTypeImageManifest,
+		dockerManifest, ociArtifact}, ", ")
 }
 
 // registries opens the repositories of a run.
@@ -117,7 +118,8 @@ func (g *registries) pinned(pin manifest.Pin) (*repository, error) {
 // ask sends a HEAD request for a manifest, which does not count against pull limits.
 func (r *repository) ask(ctx context.Context, u *url.URL) (header http.Header, err error) {
 	err = r.loader.sender.inTurn(ctx, r.peers, func(i int) error {
-		_, header, err = r.endpoints[i].ask(ctx, http.MethodHead, r.endpoints[i].at(u), acceptedManifests(), maxManifest)
+		_, header, err = r.endpoints[i].ask(ctx, http.MethodHead, r.endpoints[i].at(u), acceptedManifests(),
+			maxManifest)
 		return err
 	})
 	return header, err
@@ -125,7 +127,8 @@ func (r *repository) ask(ctx context.Context, u *url.URL) (header http.Header, e
 
 // url returns an address in the upstream repository; kind is manifests, blobs or tags.
 func (r *repository) url(kind, id string) *url.URL {
-	return &url.URL{Scheme: "https", Host: r.upstream.RegistryStr(), Path: path.Join("/v2", r.upstream.RepositoryStr(), kind, id)}
+	return &url.URL{Scheme: "https", Host: r.upstream.RegistryStr(), Path: path.Join("/v2", r.upstream.RepositoryStr(),
+		kind, id)}
 }
 
 // String names the repository, and its endpoint if there is only one.
@@ -176,7 +179,8 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 		return want, nil, err
 	}
 	if want.Size > maxManifest {
-		return want, nil, fmt.Errorf("manifest %s: %d bytes exceed the limit of %d", want.Digest, want.Size, maxManifest)
+		return want, nil, fmt.Errorf("manifest %s: %d bytes exceed the limit of %d", want.Digest, want.Size,
+			maxManifest)
 	}
 	own := false
 	got, err := once(&r.loader.cache.flights, "manifest "+want.Digest.String(), func() (result, error) {
@@ -200,7 +204,8 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 		return want, nil, err
 	}
 	if want.Size >= 0 && want.Size != got.desc.Size {
-		return want, nil, fmt.Errorf("manifest %s: wrong size: expected %d bytes, got %d", want.Digest, want.Size, got.desc.Size)
+		return want, nil, fmt.Errorf("manifest %s: wrong size: expected %d bytes, got %d", want.Digest, want.Size,
+			got.desc.Size)
 	}
 	if want.MediaType != "" {
 		got.desc.MediaType = want.MediaType
@@ -209,7 +214,8 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 }
 
 // get stores a manifest from the first endpoint that has the right one.
-func (r *repository) get(ctx context.Context, u *url.URL, want ocispec.Descriptor) (got ocispec.Descriptor, data []byte, err error) {
+func (r *repository) get(ctx context.Context, u *url.URL,
+	want ocispec.Descriptor) (got ocispec.Descriptor, data []byte, err error) {
 	if got, data, err = r.read(ctx, u, want); err != nil {
 		return want, nil, err
 	}
@@ -220,7 +226,8 @@ func (r *repository) get(ctx context.Context, u *url.URL, want ocispec.Descripto
 }
 
 // read reads a manifest from the first endpoint that has the right one.
-func (r *repository) read(ctx context.Context, u *url.URL, want ocispec.Descriptor) (got ocispec.Descriptor, data []byte, err error) {
+func (r *repository) read(ctx context.Context, u *url.URL,
+	want ocispec.Descriptor) (got ocispec.Descriptor, data []byte, err error) {
 	err = r.loader.sender.inTurn(ctx, r.peers, func(i int) error {
 		got, data, err = r.endpoints[i].get(ctx, u, want)
 		return err
@@ -243,7 +250,8 @@ func (e *endpoint) get(ctx context.Context, u *url.URL, want ocispec.Descriptor)
 		}
 	}
 	if got != promised {
-		return want, nil, fmt.Errorf("%s sends a wrong manifest for %s: its digest is %s, not %s; do not use this source, or try another (%w)",
+		return want, nil, fmt.Errorf(
+			"%s sends a wrong manifest for %s: its digest is %s, not %s; do not use this source, or try another (%w)",
 			e.peer, e.at(u).Path, got, promised, errMismatch)
 	}
 	want.Digest, want.Size = got, int64(len(data))
@@ -275,7 +283,8 @@ func (r *repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descri
 	}
 	switch {
 	case doc.SchemaVersion == 1:
-		return desc, nil, fmt.Errorf("manifest %s has docker schema 1, which registries no longer accept: ask its publisher to push the image again", desc.Digest)
+		return desc, nil, fmt.Errorf(
+			"manifest %s has docker schema 1, which registries no longer accept: ask its publisher to push the image again", desc.Digest)
 	case doc.MediaType != "":
 		desc.MediaType = doc.MediaType
 	case isIndex(desc.MediaType), isManifest(desc.MediaType), desc.MediaType == ociArtifact:
@@ -285,17 +294,20 @@ func (r *repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descri
 		desc.MediaType = ocispec.MediaTypeImageManifest
 	}
 	if desc.MediaType == ociArtifact {
-		return desc, nil, fmt.Errorf("manifest %s has the withdrawn media type %s, which registries refuse: ask its publisher to push it again as an image manifest", desc.Digest, ociArtifact)
+		return desc, nil, fmt.Errorf(
+			"manifest %s has the withdrawn media type %s, which registries refuse: ask its publisher to push it again as an image manifest", desc.Digest, ociArtifact)
 	}
 	if !isIndex(desc.MediaType) && !isManifest(desc.MediaType) {
-		return desc, nil, fmt.Errorf("manifest %s has the unknown media type %q", desc.Digest, printable(desc.MediaType))
+		return desc, nil, fmt.Errorf("manifest %s has the unknown media type %q", desc.Digest,
+			printable(desc.MediaType))
 	}
 	return desc, data, nil
 }
 
 // blob returns the download of a blob of this repository.
 func (r *repository) blob(d digest.Digest, size int64) *download {
-	out := &download{loader: r.loader, name: fmt.Sprintf("blob %s of %s", d, r), want: d, size: size, names: layoutNames(d)}
+	out := &download{loader: r.loader, name: fmt.Sprintf("blob %s of %s", d, r), want: d, size: size,
+		names: layoutNames(d)}
 	for _, e := range r.endpoints {
 		out.places = append(out.places, origin{
 			place:   place{e.peer, e.at(r.url("blobs", d.String()))},
@@ -323,8 +335,9 @@ func parseTags(data []byte) ([]string, error) {
 	return page.Tags, err
 }
 
-// nextURL returns the address of the page after u; nil after the last. Of the link only its query counts, which has the place in the list:
-// host and path are often those of another port or of a server behind a proxy, and lead nowhere from here.
+// nextURL returns the address of the page after u; nil after the last. Of the link only its query counts, which has
+// the place in the list: host and path are often those of another port or of a server behind a proxy, and lead
+// nowhere from here.
 func nextURL(u *url.URL, header http.Header) (*url.URL, error) {
 	next, ok := nextPage(header.Values("Link"))
 	if !ok {
@@ -339,8 +352,8 @@ func nextURL(u *url.URL, header http.Header) (*url.URL, error) {
 	return &to, nil
 }
 
-// nextPage returns the link with the relation next of Link headers (RFC 8288): <address>; rel="next". Some registries list other relations
-// in the same line, and write no quotes or no brackets.
+// nextPage returns the link with the relation next of Link headers (RFC 8288): <address>; rel="next". Some registries
+// list other relations in the same line, and write no quotes or no brackets.
 func nextPage(values []string) (string, bool) {
 	for _, rest := range values {
 		for rest != "" {

@@ -103,7 +103,8 @@ func requestError(err error) error {
 	case errors.As(err, &unknown):
 		return fmt.Errorf("%w: if this is your own authority, name its file under sources (ca)", printableError{err})
 	case web.IsPlainHTTP(err), errors.As(err, &record):
-		return fmt.Errorf("%w: if that is intended, name the host under sources with plainHTTP: true", printableError{err})
+		return fmt.Errorf("%w: if that is intended, name the host under sources with plainHTTP: true",
+			printableError{err})
 	}
 	return printableError{err}
 }
@@ -143,7 +144,8 @@ func (a *attempts) limit(err error) int {
 	return a.sender.limits.Attempts
 }
 
-// again waits before another attempt, or returns the error that ends the attempts. The end of the attempts must be reported by end.
+// again waits before another attempt, or returns the error that ends the attempts. The end of the attempts must be
+// reported by end.
 func (a *attempts) again(ctx context.Context, err error) error {
 	a.end()
 	if cause := context.Cause(ctx); cause != nil {
@@ -208,7 +210,8 @@ func (a *attempts) lost(err error) {
 func (a *attempts) tell(ctx context.Context, err error, wait time.Duration) {
 	a.sender.log.DebugContext(ctx, "trying again", "what", a.what, "attempt", a.n+1, "wait", wait, "error", err)
 	if a.peer.server.mayTell(a.began, time.Now().Add(wait)) {
-		a.sender.log.WarnContext(ctx, "a host does not answer properly, still trying", "host", a.peer.host, "since", time.Since(a.began).Round(time.Second),
+		a.sender.log.WarnContext(ctx, "a host does not answer properly, still trying", "host", a.peer.host, "since",
+			time.Since(a.began).Round(time.Second),
 			"next", wait.Round(time.Second), "error", err)
 	}
 }
@@ -244,8 +247,8 @@ func (s *sender) retry(ctx context.Context, p *peer, what string, f func() error
 	}
 }
 
-// send sends the request once. It and reads of the answer's body fail with a *web.StallError if the server sends nothing for Retry.Idle.
-// The body must be closed.
+// send sends the request once. It and reads of the answer's body fail with a *web.StallError if the server sends
+// nothing for Retry.Idle. The body must be closed.
 func (s *sender) send(ctx context.Context, p *peer, c *http.Client, req *http.Request) (*http.Response, error) {
 	if err := p.server.given(); err != nil {
 		return nil, err
@@ -280,7 +283,8 @@ func (b *gatedBody) Close() error {
 }
 
 // small reads a whole answer of at most limit bytes, with retries. A status other than 200 is a *web.StatusError.
-func (s *sender) small(ctx context.Context, p *peer, c *http.Client, req *http.Request, limit int64) (data []byte, header http.Header, err error) {
+func (s *sender) small(ctx context.Context, p *peer, c *http.Client, req *http.Request,
+	limit int64) (data []byte, header http.Header, err error) {
 	err = s.retry(ctx, p, req.URL.Redacted(), func() error {
 		resp, err := s.send(ctx, p, c, req)
 		if err != nil {

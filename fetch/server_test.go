@@ -114,7 +114,8 @@ func (s *site) count(method, path string) int {
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.requests = append(s.requests, siteRequest{
-		r.Method, r.URL.Path, r.Header.Get("Range"), r.Header.Get("If-Range"), r.Header.Get("Authorization"), r.Header.Get("User-Agent"),
+		r.Method, r.URL.Path, r.Header.Get("Range"), r.Header.Get("If-Range"), r.Header.Get("Authorization"),
+		r.Header.Get("User-Agent"),
 	})
 	f, ok := s.files[r.URL.Path]
 	var fault func(http.ResponseWriter, *http.Request, siteFile) bool
@@ -222,7 +223,8 @@ func content(t testing.TB, store fetch.Store, d digest.Digest) []byte {
 
 func filePin(address string, data []byte) manifest.Pin {
 	return manifest.Pin{
-		Kind: manifest.ItemFile, Ref: address, Name: "f", Digest: digestOf(data), Size: int64(len(data)), Verified: manifest.VerifiedManifest,
+		Kind: manifest.ItemFile, Ref: address, Name: "f", Digest: digestOf(data), Size: int64(len(data)),
+		Verified: manifest.VerifiedManifest,
 	}
 }
 

@@ -32,7 +32,8 @@ const (
 // annotated copies a pin's facts, except its content, to the item's descriptor.
 func annotated(d ocispec.Descriptor, pin manifest.Pin) ocispec.Descriptor {
 	notes := map[string]string{
-		annotationLacks: strings.Join(pin.Lacks, ","), annotationReferrers: pin.Referrers, annotationVerified: string(pin.Verified),
+		annotationLacks: strings.Join(pin.Lacks, ","), annotationReferrers: pin.Referrers,
+		annotationVerified: string(pin.Verified),
 		annotationSignedBy: cmp.Or(pin.KeyDigest.String(), strings.TrimSpace(pin.Identity+" "+pin.Issuer)),
 	}
 	if pin.Package != "" {
@@ -135,14 +136,16 @@ func (i *images) pinAttached(
 	}
 	if unknown != nil {
 		pin.Referrers = manifest.ReferrersUnknown
-		i.log.WarnContext(ctx, "not all artifacts attached to an image could be looked up", "item", pin.Ref, "error", oneLine(unknown))
+		i.log.WarnContext(ctx, "not all artifacts attached to an image could be looked up", "item", pin.Ref, "error",
+			oneLine(unknown))
 	}
 	pins := []manifest.Pin{pin}
 	for _, a := range l.found {
 		p := a.pin(imageName(pin.Ref))
 		p.Verified = vouches(repo.peers)
 		if a.size > largeReferrer {
-			i.log.WarnContext(ctx, "a large artifact is attached to an image", "item", pin.Ref, "referrer", p.Ref, "type", p.ArtifactType, "bytes", a.size)
+			i.log.WarnContext(ctx, "a large artifact is attached to an image", "item", pin.Ref, "referrer", p.Ref,
+				"type", p.ArtifactType, "bytes", a.size)
 		}
 		pins = append(pins, p)
 	}
@@ -189,7 +192,8 @@ func pinnedReferrers(pins []manifest.Pin) referrerPins {
 }
 
 // checkPinned checks an image's pinned signatures again, before large transfers.
-func (i *images) checkPinned(ctx context.Context, repo *repository, img image, pin manifest.Pin, pinned referrerPins) error {
+func (i *images) checkPinned(ctx context.Context, repo *repository, img image, pin manifest.Pin,
+	pinned referrerPins) error {
 	if !mustBeSigned(pin) {
 		return nil
 	}
@@ -244,7 +248,8 @@ func (c *signatureCheck) run(ctx context.Context, pin manifest.Pin, unknown erro
 	if err != nil || ok {
 		return err
 	}
-	e := &UnsignedError{Digest: c.image.root.Digest, Key: pin.Key, KeyDigest: pin.KeyDigest, Identity: pin.Identity, Issuer: pin.Issuer, Refused: c.refused, Unknown: unknown}
+	e := &UnsignedError{Digest: c.image.root.Digest, Key: pin.Key, KeyDigest: pin.KeyDigest, Identity: pin.Identity,
+		Issuer: pin.Issuer, Refused: c.refused, Unknown: unknown}
 	for _, d := range c.missing {
 		if d != e.Digest && !slices.Contains(e.Missing, d) {
 			e.Missing = append(e.Missing, d)
@@ -299,7 +304,8 @@ func (c *signatureCheck) signed(ctx context.Context, d digest.Digest) (bool, err
 				continue
 			}
 			if c.tried++; c.tried > maxSignatures {
-				return false, fmt.Errorf("%s has more than %d signatures, and none of those tried is by the signer", d, maxSignatures)
+				return false, fmt.Errorf("%s has more than %d signatures, and none of those tried is by the signer", d,
+					maxSignatures)
 			}
 			refused, err := c.verify(ctx, d, layer)
 			if err != nil {

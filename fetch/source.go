@@ -151,13 +151,14 @@ func (n *network) connect(p *peer, source manifest.Source) error {
 	if err != nil {
 		return err
 	}
-	p.trip = &guard{next: transport, server: p.server, host: p.host, scheme: p.scheme(), local: p.local, log: n.log, plain: n.sources.plainHost, elsewhere: func(host string) (http.RoundTripper, error) {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		other := n.sources.of(canonicalHost(host))
-		// The same company, so probably the same authority; but the client certificate is only for its own host.
-		return n.transport(dial.Files{CA: cmp.Or(other.CA, trust.CA), Cert: other.Cert, Key: other.Key})
-	}}
+	p.trip = &guard{next: transport, server: p.server, host: p.host, scheme: p.scheme(), local: p.local, log: n.log,
+		plain: n.sources.plainHost, elsewhere: func(host string) (http.RoundTripper, error) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			other := n.sources.of(canonicalHost(host))
+			// The same company, so probably the same authority; but the client certificate is only for its own host.
+			return n.transport(dial.Files{CA: cmp.Or(other.CA, trust.CA), Cert: other.Cert, Key: other.Key})
+		}}
 	return nil
 }
 
@@ -171,7 +172,8 @@ func (n *network) transport(f dial.Files) (*http.Transport, error) {
 		return nil, err
 	}
 	if info, err := os.Stat(n.dir.path(f.Key)); err == nil && f.Key != "" && info.Mode().Perm()&0o077 != 0 {
-		n.log.Warn("other users of this machine can read a private key; restrict it with chmod 600", "key", f.Key, "mode", info.Mode().Perm().String())
+		n.log.Warn("other users of this machine can read a private key; restrict it with chmod 600", "key", f.Key,
+			"mode", info.Mode().Perm().String())
 	}
 	n.transports[f] = t
 	return t, nil
@@ -188,7 +190,8 @@ func (l sources) of(host string) manifest.Source {
 			continue
 		}
 		if domain, wild := strings.CutPrefix(src.Host, "*"); wild {
-			if strings.HasSuffix(withoutPort(host, "443"), withoutPort(domain, "443")) && len(src.Host) > len(best.Host) {
+			if strings.HasSuffix(withoutPort(host, "443"), withoutPort(domain, "443")) &&
+				len(src.Host) > len(best.Host) {
 				best = src
 			}
 			continue
@@ -259,7 +262,8 @@ func (n *network) route(raw string) ([]place, error) {
 		return nil, fmt.Errorf("%s: want an https URL", u.Redacted())
 	}
 	if u.User != nil {
-		return nil, fmt.Errorf("%s: a URL must not have credentials in it; put them into netrc (~/.netrc or $NETRC)", u.Redacted())
+		return nil, fmt.Errorf("%s: a URL must not have credentials in it; put them into netrc (~/.netrc or $NETRC)",
+			u.Redacted())
 	}
 	host := strings.TrimSuffix(u.Host, ":443")
 	if u.Scheme == "http" {
@@ -334,7 +338,8 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := next.RoundTrip(req)
 	if here && g.local && isRegistry && web.IsPlainHTTP(err) && req.Body == nil {
 		if g.server.isHTTP.CompareAndSwap(false, true) {
-			g.log.Log(ctx, LevelNote, "plain HTTP is used, because the host is this machine and speaks nothing else", "host", g.host)
+			g.log.Log(ctx, LevelNote, "plain HTTP is used, because the host is this machine and speaks nothing else",
+				"host", g.host)
 		}
 		req.URL.Scheme = "http"
 		resp, err = next.RoundTrip(req)

@@ -37,8 +37,10 @@ func TestRedirect(t *testing.T) {
 	}
 
 	// An error after a redirect does not show the signed address.
-	origin.fault(answer(302, "Location", "http://localhost:1/x?signature=hidden"), answer(302, "Location", "http://localhost:1/x?signature=hidden"),
-		answer(302, "Location", "http://localhost:1/x?signature=hidden"), answer(302, "Location", "http://localhost:1/x?signature=hidden"))
+	origin.fault(answer(302, "Location", "http://localhost:1/x?signature=hidden"),
+		answer(302, "Location", "http://localhost:1/x?signature=hidden"),
+		answer(302, "Location", "http://localhost:1/x?signature=hidden"),
+		answer(302, "Location", "http://localhost:1/x?signature=hidden"))
 	_, err = fetch.All(t.Context(), lock(pin), options(newStore(t), origin, &site{host: "localhost:1"}))
 	wantError(t, err, "refused")
 	for _, secret := range []string{"hidden", "s3cret", "YW5uYTpzM2NyZXQ"} {
@@ -72,7 +74,8 @@ func TestTLS(t *testing.T) {
 	})
 	t.Run("plain to this machine", func(t *testing.T) {
 		t.Parallel()
-		if _, err := fetch.All(t.Context(), lock(filePin(plain.put("/f", data), data)), options(newStore(t))); err != nil {
+		if _, err := fetch.All(t.Context(), lock(filePin(plain.put("/f", data), data)),
+			options(newStore(t))); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -98,8 +101,10 @@ func TestMirror(t *testing.T) {
 	s := newSite(t, false)
 	s.put("/k8s/files/release/v1/kubeadm", data)
 	o := options(newStore(t))
-	o.Sources = []manifest.Source{{Host: "dl.k8s.io", Mirrors: manifest.Mirrors{s.host + "/k8s/files"}, MirrorOnly: true, PlainHTTP: true}}
-	b := &manifest.Bundle{Platforms: []string{"linux/amd64"}, Files: []manifest.File{{Name: "kubeadm", URL: "https://dl.k8s.io/release/v1/kubeadm"}}}
+	o.Sources = []manifest.Source{{Host: "dl.k8s.io", Mirrors: manifest.Mirrors{s.host + "/k8s/files"},
+		MirrorOnly: true, PlainHTTP: true}}
+	b := &manifest.Bundle{Platforms: []string{"linux/amd64"},
+		Files: []manifest.File{{Name: "kubeadm", URL: "https://dl.k8s.io/release/v1/kubeadm"}}}
 	l, err := fetch.Resolve(t.Context(), b, o)
 	if err != nil {
 		t.Fatal(err)
@@ -109,11 +114,12 @@ func TestMirror(t *testing.T) {
 	}
 	b.Files[0].URL += ".gone"
 	_, err = fetch.Resolve(t.Context(), b, o)
-	wantError(t, err, "https://dl.k8s.io/release/v1/kubeadm.gone", "http://"+s.host+"/k8s/files/release/v1/kubeadm.gone", "no such file")
+	wantError(t, err, "https://dl.k8s.io/release/v1/kubeadm.gone", "http://"+s.host+
+		"/k8s/files/release/v1/kubeadm.gone", "no such file")
 }
 
-// TestMaxConcurrent counts how many requests are open at once. One that is about to have its last byte counts no more: the client
-// may have that, and ask for the next file, before the handler is told to go on.
+// TestMaxConcurrent counts how many requests are open at once. One that is about to have its last byte counts no
+// more: the client may have that, and ask for the next file, before the handler is told to go on.
 func TestMaxConcurrent(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)

@@ -83,10 +83,12 @@ func (l *sourceDirs) find(ctx context.Context, d *download) (ocispec.Descriptor,
 			desc, ok, err := l.take(ctx, dir, name, d)
 			switch {
 			case errors.Is(err, errMismatch):
-				l.log.InfoContext(ctx, "a file in a directory of sources has other content", "directory", dir.name, "file", name, "error", err)
+				l.log.InfoContext(ctx, "a file in a directory of sources has other content", "directory", dir.name,
+					"file", name, "error", err)
 				continue
 			case ok && d.want == "":
-				l.log.WarnContext(ctx, "a file comes from a directory, without a published checksum", "file", name, "directory", dir.name, "for", d.name)
+				l.log.WarnContext(ctx, "a file comes from a directory, without a published checksum", "file", name,
+					"directory", dir.name, "for", d.name)
 			}
 			if err != nil || ok {
 				return desc, ok, err
@@ -97,7 +99,8 @@ func (l *sourceDirs) find(ctx context.Context, d *download) (ocispec.Descriptor,
 }
 
 // take stores a file of a directory, if it exists and matches.
-func (l *sourceDirs) take(ctx context.Context, dir *sourceDir, name string, d *download) (desc ocispec.Descriptor, ok bool, err error) {
+func (l *sourceDirs) take(ctx context.Context, dir *sourceDir, name string,
+	d *download) (desc ocispec.Descriptor, ok bool, err error) {
 	f, err := dir.root.Open(name)
 	if err != nil {
 		return desc, false, nil //nolint:nilerr // it is not there, or not for us
@@ -128,7 +131,8 @@ func (l *sourceDirs) take(ctx context.Context, dir *sourceDir, name string, d *d
 	case errors.Is(err, errMismatch), errors.As(err, &store), context.Cause(ctx) != nil:
 		return desc, false, err
 	}
-	l.log.WarnContext(ctx, "a file in a directory of sources cannot be read", "directory", dir.name, "file", name, "error", err)
+	l.log.WarnContext(ctx, "a file in a directory of sources cannot be read", "directory", dir.name, "file", name,
+		"error", err)
 	return desc, false, nil
 }
 

@@ -83,7 +83,8 @@ func (v version) preview() bool {
 func (v version) succeeds(old version) bool {
 	same := v.flavour() == old.flavour() || v.suffix == "" && old.preview()
 	date := func(v version) bool { return v.numbers[0] >= dateNumber }
-	return same && v.prefix == old.prefix && len(v.numbers) == len(old.numbers) && date(v) == date(old) && v.compare(old) > 0
+	return same && v.prefix == old.prefix && len(v.numbers) == len(old.numbers) && date(v) == date(old) &&
+		v.compare(old) > 0
 }
 
 // agree reports whether the first numbers are the same. A version without further numbers agrees only with itself.

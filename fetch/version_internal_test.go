@@ -11,12 +11,14 @@ func TestPick(t *testing.T) {
 		{"1.27.0", "1.27.0 1.27.3 1.29.1 2.0.1 2.1.0-rc.1 latest 1.27.9-alpine", "1.27.3", "1.29.1", "2.0.1"},
 		{"1.27", "1.27 1.28 1.29 1.29.1 2 2.0", "", "1.29", "2.0"},
 		{"v1.34.3", "v1.34.3 v1.34.10 v1.35.0 1.36.0", "v1.34.10", "v1.35.0", "v1.35.0"},
-		{"1.27.0-alpine3.20", "1.27.1 1.27.0-alpine3.22 1.28.0-alpine 1.29.0-alpine3.22", "1.27.0-alpine3.22", "1.29.0-alpine3.22", "1.29.0-alpine3.22"},
+		{"1.27.0-alpine3.20", "1.27.1 1.27.0-alpine3.22 1.28.0-alpine 1.29.0-alpine3.22", "1.27.0-alpine3.22",
+			"1.29.0-alpine3.22", "1.29.0-alpine3.22"},
 		{"3.5.12-0", "3.5.12-0 3.5.12-1 3.5.15-0 3.6.4-0 3.7.0", "3.5.15-0", "3.6.4-0", "3.6.4-0"},
 		{"1.30.0-rc.1", "1.30.0-rc.1 1.30.0-rc.2 1.30.0", "1.30.0", "1.30.0", "1.30.0"},
 		{"3", "3 4 20240101 3.1", "", "", "4"},
 		{"20240101", "20240101 20240301 7", "", "", "20240301"},
-		{"v1.9.1-flannel1", "v1.9.1-flannel1 v1.9.1-flannel2 v1.10.0", "v1.9.1-flannel2", "v1.9.1-flannel2", "v1.9.1-flannel2"},
+		{"v1.9.1-flannel1", "v1.9.1-flannel1 v1.9.1-flannel2 v1.10.0", "v1.9.1-flannel2", "v1.9.1-flannel2",
+			"v1.9.1-flannel2"},
 		{"2.0.0", "1.9.9 2.0.0", "", "", ""},
 		{"bookworm", "trixie bookworm", "", "", ""},
 		{"3a41f90", "4000000 3a41f91", "", "", ""},
@@ -25,7 +27,8 @@ func TestPick(t *testing.T) {
 		var n Newer
 		n.pick(tc.have, strings.Fields(tc.all))
 		if n.Patch != tc.patch || n.Minor != tc.minor || n.Latest != tc.latest {
-			t.Errorf("%s of %s: got %q, %q, %q; want %q, %q, %q", tc.have, tc.all, n.Patch, n.Minor, n.Latest, tc.patch, tc.minor, tc.latest)
+			t.Errorf("%s of %s: got %q, %q, %q; want %q, %q, %q", tc.have, tc.all, n.Patch, n.Minor, n.Latest, tc.patch,
+				tc.minor, tc.latest)
 		}
 	}
 }

@@ -19,32 +19,40 @@ case $u in
 `
 	for unit, state := range states {
 		load, active, file := strings.Split(state, " ")[0], strings.Split(state, " ")[1], strings.Split(state, " ")[2]
-		script += unit + ") printf 'Id=%s\nLoadState=" + load + "\nActiveState=" + active + "\nUnitFileState=" + file + "\n\n' $u;;\n"
+		script += unit + ") printf 'Id=%s\nLoadState=" + load + "\nActiveState=" + active + "\nUnitFileState=" + file +
+			"\n\n' $u;;\n"
 	}
 	return script + `*) printf 'Id=%s\nLoadState=not-found\nActiveState=inactive\nUnitFileState=\n\n' $u;;
 esac; done`
 }
 
-// TestStatusFindsWhatDoesNotStartAtBoot holds that a running service of a node that nothing starts at boot is a warning.
+// TestStatusFindsWhatDoesNotStartAtBoot holds that a running service of a node that nothing starts at boot is a
+// warning.
 func TestStatusFindsWhatDoesNotStartAtBoot(t *testing.T) {
 	t.Parallel()
 	for name, one := range map[string]struct {
 		states map[string]string
 		want   string
 	}{
-		"all are": {map[string]string{"kubelet.service": "loaded active enabled", "containerd.service": "loaded active enabled", "chrony.service": "loaded active enabled"}, ""},
+		"all are": {map[string]string{"kubelet.service": "loaded active enabled",
+			"containerd.service": "loaded active enabled", "chrony.service": "loaded active enabled"}, ""},
 		"the kubelet is not": {
-			map[string]string{"kubelet.service": "loaded active disabled", "containerd.service": "loaded active enabled"}, "kubelet.service",
+			map[string]string{"kubelet.service": "loaded active disabled",
+				"containerd.service": "loaded active enabled"}, "kubelet.service",
 		},
 		"the runtime and the time service are not": {
-			map[string]string{"kubelet.service": "loaded active enabled", "containerd.service": "loaded active masked", "chronyd.service": "loaded active disabled"},
+			map[string]string{"kubelet.service": "loaded active enabled", "containerd.service": "loaded active masked",
+				"chronyd.service": "loaded active disabled"},
 			"containerd.service, chronyd.service",
 		},
 		"containerd is Docker's": {
-			map[string]string{"kubelet.service": "loaded active enabled", "docker.service": "loaded active enabled", "containerd.service": "loaded active disabled"}, "",
+			map[string]string{"kubelet.service": "loaded active enabled", "docker.service": "loaded active enabled",
+				"containerd.service": "loaded active disabled"}, "",
 		},
-		"something that does not run": {map[string]string{"kubelet.service": "loaded active enabled", "crio.service": "loaded inactive disabled"}, ""},
-		"an alias":                    {map[string]string{"kubelet.service": "loaded active enabled", "chronyd.service": "loaded active alias"}, ""},
+		"something that does not run": {map[string]string{"kubelet.service": "loaded active enabled",
+			"crio.service": "loaded inactive disabled"}, ""},
+		"an alias": {map[string]string{"kubelet.service": "loaded active enabled",
+			"chronyd.service": "loaded active alias"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -65,7 +65,8 @@ func catalogTables(t *testing.T) string {
 		one := k.Components[name]
 		roles := users[name]
 		slices.Sort(roles)
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", name, contents(one), versions(one), fitting(one), cmp.Or(strings.Join(slices.Compact(roles), ", "), "on request"))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", name, contents(one), versions(one), fitting(one),
+			cmp.Or(strings.Join(slices.Compact(roles), ", "), "on request"))
 	}
 	b.WriteString("\n| package | Debian, Ubuntu | RPM |\n|---|---|---|\n")
 	for _, name := range slices.Sorted(maps.Keys(k.Packages)) {
@@ -73,7 +74,8 @@ func catalogTables(t *testing.T) string {
 		for _, release := range slices.Sorted(maps.Keys(k.Packages[name].Releases)) {
 			rpm += " " + release + ": " + strings.Join(k.Packages[name].Releases[release], " ") + ";"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, strings.Join(k.Packages[name].Debian, " "), strings.TrimSpace(strings.TrimSuffix(rpm, ";")))
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, strings.Join(k.Packages[name].Debian, " "),
+			strings.TrimSpace(strings.TrimSuffix(rpm, ";")))
 	}
 	return b.String()
 }

@@ -21,7 +21,8 @@ const debianChrony = "pool 2.debian.pool.ntp.org iburst\nsourcedir /etc/chrony/s
 
 func TestWithSources(t *testing.T) {
 	t.Parallel()
-	from := machine.TimeSources{Servers: []string{"10.0.0.1"}, Pools: []string{"pool.corp.example"}, Clients: []netip.Addr{netip.MustParseAddr("10.0.0.4")}}
+	from := machine.TimeSources{Servers: []string{"10.0.0.1"}, Pools: []string{"pool.corp.example"},
+		Clients: []netip.Addr{netip.MustParseAddr("10.0.0.4")}}
 	got := string(machine.WithSources([]byte(debianChrony), from))
 	want := "#kkbundle# pool 2.debian.pool.ntp.org iburst\n#kkbundle# sourcedir /etc/chrony/sources.d\nmakestep 1 3\n# no end\n" + task.OpenBegin + `
 server 10.0.0.1 iburst
@@ -40,8 +41,8 @@ allow 10.0.0.4
 	}
 }
 
-// TestClock has the first control plane give the time to a host with chrony and to one with systemd-timesyncd, and puts everything
-// back. No clock is set: systemctl is played, as all hosts of a test share the machine's.
+// TestClock has the first control plane give the time to a host with chrony and to one with systemd-timesyncd, and
+// puts everything back. No clock is set: systemctl is played, as all hosts of a test share the machine's.
 func TestClock(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1", "node1", "node2")
@@ -63,21 +64,24 @@ func TestClock(t *testing.T) {
 		if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.States(); !slices.Equal(got, []string{"clock@cp1 " + want, "clock@node1 " + want, "clock@node2 " + want}) {
+		if got := s.States(); !slices.Equal(got, []string{"clock@cp1 " + want, "clock@node1 " + want, "clock@node2 " +
+			want}) {
 			t.Errorf("got %q, want %s", got, want)
 		}
 	}
 	r := s.Run(t, nil)
 	ip := func(name string) string { return r.HostNamed(name).IP.String() }
 	for name, want := range map[string]string{
-		"cp1":   "\nserver ntp.corp.example iburst\nlocal stratum 10 orphan\nallow " + ip("node1") + "\nallow " + ip("node2") + "\n",
+		"cp1": "\nserver ntp.corp.example iburst\nlocal stratum 10 orphan\nallow " + ip("node1") + "\nallow " +
+			ip("node2") + "\n",
 		"node1": "\nserver " + ip("cp1") + " iburst\nserver ntp.corp.example iburst\n" + task.BlockEnd,
 	} {
 		if got := s.Hosts[name].Content("/etc/chrony/chrony.conf"); !strings.Contains(got, want) {
 			t.Errorf("%s has %q, want %q", name, got, want)
 		}
 	}
-	if got := s.Hosts["node2"].Content(machine.TimesyncdPath); !strings.Contains(got, "\nNTP="+ip("cp1")+" ntp.corp.example\n") {
+	if got := s.Hosts["node2"].Content(machine.TimesyncdPath); !strings.Contains(got, "\nNTP="+ip("cp1")+
+		" ntp.corp.example\n") {
 		t.Errorf("node2 has %q", got)
 	}
 	for _, target := range r.Hosts {
@@ -85,7 +89,8 @@ func TestClock(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := s.Hosts[target.Name]
-		if got := h.Content("/etc/chrony/chrony.conf"); got != before[target.Name] || h.Content(machine.TimesyncdPath) != "" {
+		if got := h.Content("/etc/chrony/chrony.conf"); got != before[target.Name] ||
+			h.Content(machine.TimesyncdPath) != "" {
 			t.Errorf("%s: after a reset %q", target.Name, got)
 		}
 	}
@@ -93,10 +98,12 @@ func TestClock(t *testing.T) {
 	if err := r.Hosts[0].Run(t.Context(), "rm", "/etc/chrony/chrony.conf"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Run(t, nil).Phases(t.Context(), phases); err == nil || !strings.Contains(err.Error(), "cp1: init clock: systemd-timesyncd cannot serve the time to other hosts") {
+	if err := s.Run(t, nil).Phases(t.Context(), phases); err == nil ||
+		!strings.Contains(err.Error(), "cp1: init clock: systemd-timesyncd cannot serve the time to other hosts") {
 		t.Errorf("a server without chrony: %v", err)
 	}
-	if _, err := machine.TimeConfig(t.Context(), r.Hosts[1], machine.TimeSources{}); errors.Is(err, machine.ErrNoTimeService) {
+	if _, err := machine.TimeConfig(t.Context(), r.Hosts[1], machine.TimeSources{}); errors.Is(err,
+		machine.ErrNoTimeService) {
 		t.Error(err)
 	}
 }

@@ -33,7 +33,8 @@ const ourCorefile = `.:53 {
 }
 `
 
-// A dnsCluster is a cluster with CoreDNS and its nodes. Recorded answers stand in for the API server: it only keeps them.
+// A dnsCluster is a cluster with CoreDNS and its nodes. Recorded answers stand in for the API server: it only keeps
+// them.
 type dnsCluster struct {
 	corefile string
 	nodes    []corev1.Node
@@ -103,8 +104,8 @@ func forwards(corefile string) bool {
 	return false
 }
 
-// TestForwardingComesBack holds that CoreDNS forwards again, with the operator's settings, once every host has a nameserver, and
-// that its pods are replaced: a pod keeps the resolv.conf that it was started with.
+// TestForwardingComesBack holds that CoreDNS forwards again, with the operator's settings, once every host has a
+// nameserver, and that its pods are replaced: a pod keeps the resolv.conf that it was started with.
 func TestForwardingComesBack(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1", "node1")
@@ -188,8 +189,8 @@ func TestForwardingIsJudgedOnAllNodes(t *testing.T) {
 	}
 }
 
-// TestNodesAddKeepsForwarding holds that a host without a nameserver is refused while the cluster forwards, unless CoreDNS cannot
-// run on it.
+// TestNodesAddKeepsForwarding holds that a host without a nameserver is refused while the cluster forwards, unless
+// CoreDNS cannot run on it.
 func TestNodesAddKeepsForwarding(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1", "node1")

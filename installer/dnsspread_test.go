@@ -38,9 +38,12 @@ func (p *dnsPlay) kubectl(_ context.Context, cmd host.Cmd) error {
 	items := []any{}
 	switch {
 	case strings.Contains(line, " get deployments,pods "):
-		items = append(items, kube.Document{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": kube.Document{"name": "coredns"}, "spec": kube.Document{"replicas": max(p.wanted, len(p.pods))}})
+		items = append(items, kube.Document{"apiVersion": "apps/v1", "kind": "Deployment",
+			"metadata": kube.Document{"name": "coredns"},
+			"spec":     kube.Document{"replicas": max(p.wanted, len(p.pods))}})
 		for _, pod := range p.pods {
-			items = append(items, kube.Document{"apiVersion": "v1", "kind": "Pod", "metadata": kube.Document{"name": pod[0]}, "spec": kube.Document{"nodeName": pod[1]}})
+			items = append(items, kube.Document{"apiVersion": "v1", "kind": "Pod",
+				"metadata": kube.Document{"name": pod[0]}, "spec": kube.Document{"nodeName": pod[1]}})
 		}
 		if len(p.pods) < p.wanted { // the controller makes one that is missing after somebody has looked
 			p.pods = append(p.pods, [2]string{"new", ""})
@@ -84,24 +87,29 @@ func TestDNSSpread(t *testing.T) {
 		changed bool // without a deletion
 	}{
 		"both on the first node": {
-			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []corev1.Node{cp, node("node1")}, next: "node1", deleted: []string{"b"},
+			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []corev1.Node{cp, node("node1")}, next: "node1",
+			deleted: []string{"b"},
 		},
 		"not placed yet": {
-			pods: [][2]string{{"a", ""}, {"b", ""}}, nodes: []corev1.Node{cp, node("node1")}, next: "cp1", deleted: []string{"b"},
+			pods: [][2]string{{"a", ""}, {"b", ""}}, nodes: []corev1.Node{cp, node("node1")}, next: "cp1",
+			deleted: []string{"b"},
 		},
 		"spread":  {pods: [][2]string{{"a", "cp1"}, {"b", "node1"}}, nodes: []corev1.Node{cp, node("node1")}},
 		"one pod": {pods: [][2]string{{"a", "cp1"}}, nodes: []corev1.Node{cp, node("node1")}},
 		"no other node takes one": {
-			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []corev1.Node{cp, node("node1", corev1.Taint{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule})},
+			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []corev1.Node{cp,
+				node("node1", corev1.Taint{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule})},
 		},
 		"the second was deleted and is not there yet": {
-			pods: [][2]string{{"a", "cp1"}}, wanted: 2, nodes: []corev1.Node{cp, node("node1")}, next: "node1", changed: true,
+			pods: [][2]string{{"a", "cp1"}}, wanted: 2, nodes: []corev1.Node{cp, node("node1")}, next: "node1",
+			changed: true,
 		},
 		"the other node is lost": {
 			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []corev1.Node{cp, silent}, next: "cp1",
 		},
 		"it comes back to the same node": {
-			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []corev1.Node{cp, node("node1")}, next: "cp1", deleted: []string{"b"},
+			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []corev1.Node{cp, node("node1")}, next: "cp1",
+			deleted: []string{"b"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -110,7 +118,8 @@ func TestDNSSpread(t *testing.T) {
 			s.Hosts["cp1"].Put(t, member.Path, "site v1.34.3\n")
 			play := &dnsPlay{pods: c.pods, wanted: c.wanted, nodes: c.nodes, next: c.next}
 			s.Hosts["cp1"].Answer("kubectl", play.kubectl)
-			if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{addon.DNSSpreadTask()}}}); err != nil {
+			if err := s.Run(t, nil).Phases(t.Context(),
+				[]task.Phase{{Name: "install", Tasks: []task.Task{addon.DNSSpreadTask()}}}); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(play.deleted, c.deleted); diff != "" {
@@ -124,7 +133,8 @@ func TestDNSSpread(t *testing.T) {
 				t.Errorf("got %q, want %s", got, want)
 			}
 			play.deleted = nil
-			if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{addon.DNSSpreadTask()}}}); err != nil {
+			if err := s.Run(t, nil).Phases(t.Context(),
+				[]task.Phase{{Name: "install", Tasks: []task.Task{addon.DNSSpreadTask()}}}); err != nil {
 				t.Fatal(err)
 			}
 			if got := s.States(); len(got) != 1 || got[0] != "dns-spread@cp1 done" || play.deleted != nil {
@@ -145,7 +155,8 @@ func TestDNSSpreadTriesAgain(t *testing.T) {
 		nodes []string
 		want  string
 	}{
-		{[]string{"cp1", "node1"}, "changed"}, {[]string{"node1", "cp1"}, "done"}, {[]string{"cp1", "node1", "node2"}, "changed"},
+		{[]string{"cp1", "node1"}, "changed"}, {[]string{"node1", "cp1"}, "done"},
+		{[]string{"cp1", "node1", "node2"}, "changed"},
 	} {
 		play.nodes = nil
 		for _, name := range c.nodes {
@@ -154,7 +165,8 @@ func TestDNSSpreadTriesAgain(t *testing.T) {
 			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 			play.nodes = append(play.nodes, n)
 		}
-		if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{addon.DNSSpreadTask()}}}); err != nil {
+		if err := s.Run(t, nil).Phases(t.Context(),
+			[]task.Phase{{Name: "install", Tasks: []task.Task{addon.DNSSpreadTask()}}}); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.States(); len(got) != 1 || got[0] != "dns-spread@cp1 "+c.want {

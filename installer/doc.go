@@ -1,10 +1,10 @@
 // Package installer makes a Kubernetes cluster of hosts and a bundle, over SSH and without internet access. It installs
 // and provisions; every other verb of kkbundle is a package below it.
 //
-// plan.Plan lists an installation's phases of tasks. A task can look (is the state reached?) and do. Everything else follows
-// from that list: a dry run only looks, a second run continues the first, a run on a finished cluster changes nothing,
-// and the tasks' needs are the content of a bundle. Every change on a host is a plain command, which an operator can
-// read in install.log and repeat by hand, or a call of kkbundle-node, the helper on every host.
+// plan.Plan lists an installation's phases of tasks. A task can look (is the state reached?) and do. Everything else
+// follows from that list: a dry run only looks, a second run continues the first, a run on a finished cluster changes
+// nothing, and the tasks' needs are the content of a bundle. Every change on a host is a plain command, which an
+// operator can read in install.log and repeat by hand, or a call of kkbundle-node, the helper on every host.
 //
 // The packages below it, from the foundation up:
 //   - host: runs commands over SSH and copies files

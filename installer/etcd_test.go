@@ -58,7 +58,8 @@ func TestEtcdForms(t *testing.T) {
 	}
 }
 
-// A member that lost its data, or was lost with its host, is replaced: the old one goes, the new one learns before it votes.
+// A member that lost its data, or was lost with its host, is replaced: the old one goes, the new one learns before it
+// votes.
 func TestEtcdMemberComesBack(t *testing.T) {
 	t.Parallel()
 	s, r, f := sitetest.EtcdSite(t, "external")
@@ -73,7 +74,8 @@ func TestEtcdMemberComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	added := f.Members[2].HexID()
-	if diff := cmp.Diff(f.Said(), []string{"member remove " + lost, "member add node2", "start node2", "member promote " + added}); diff != "" {
+	if diff := cmp.Diff(f.Said(), []string{"member remove " + lost, "member add node2", "start node2",
+		"member promote " + added}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 	if got := s.Hosts["node2"].Content(etcd.InitialEnv); !strings.Contains(got, "STATE=existing") {
@@ -92,7 +94,8 @@ func TestEtcdKeepsStrangeData(t *testing.T) {
 	if err := etcd.RunMember(t.Context(), r.Hosts[2]); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.Hosts["node2"].Content(only(t, s.Hosts["node2"], etcd.DefaultDataDir+"/kkbundle-before-*/member/snap/db")); got != "old" {
+	if got := s.Hosts["node2"].Content(only(t, s.Hosts["node2"], etcd.DefaultDataDir+
+		"/kkbundle-before-*/member/snap/db")); got != "old" {
 		t.Errorf("the old data are %q", got)
 	}
 }
@@ -114,7 +117,8 @@ func TestEtcdQuorumIsKept(t *testing.T) {
 	f.Runs["node2"] = false
 	f.Said()
 	var quorum interface{ Hint() string }
-	if err := etcd.RunMember(t.Context(), r.Hosts[1]); !errors.As(err, &quorum) || !strings.Contains(err.Error(), "1 of the other 2 members are healthy, 2 must be") {
+	if err := etcd.RunMember(t.Context(), r.Hosts[1]); !errors.As(err, &quorum) ||
+		!strings.Contains(err.Error(), "1 of the other 2 members are healthy, 2 must be") {
 		t.Errorf("restarted with one other: %v", err)
 	}
 	if said := f.Said(); len(said) > 0 {
@@ -138,7 +142,8 @@ func TestEtcdQuorumIsKept(t *testing.T) {
 	}
 }
 
-// The authority's key survives the work directory on the hosts of etcd, and certificates are good for their purpose only.
+// The authority's key survives the work directory on the hosts of etcd, and certificates are good for their purpose
+// only.
 func TestEtcdCertificates(t *testing.T) {
 	t.Parallel()
 	s, r, _ := sitetest.EtcdSite(t, "external")
@@ -173,7 +178,8 @@ func TestEtcdCertificates(t *testing.T) {
 	s.Options.WorkDir = filepath.Join(t.TempDir(), "third")
 	limited := s.Run(t, nil)
 	limited.Hosts[1].Conn = nil
-	if _, err := etcd.MemberFiles(t.Context(), limited.Hosts[0]); err == nil || !strings.Contains(err.Error(), "--limit") {
+	if _, err := etcd.MemberFiles(t.Context(), limited.Hosts[0]); err == nil ||
+		!strings.Contains(err.Error(), "--limit") {
 		t.Errorf("where the host that has it is left out: %v", err)
 	}
 }
@@ -184,7 +190,8 @@ func TestEtcdBackupEndsWithAHungMember(t *testing.T) {
 	_, r, _ := sitetest.EtcdSite(t, "external")
 	dir, bin := t.TempDir(), t.TempDir()
 	sitetest.WriteProgram(t, filepath.Join(bin, "etcdctl"), "#!/bin/sh\nexec sleep 3600\n")
-	script := strings.NewReplacer(etcd.Backups, dir, "PATH=", "PATH="+bin+":", "timeout 600", "timeout 0.2").Replace(string(etcd.BackupScript(r.Hosts[0], 2)))
+	script := strings.NewReplacer(etcd.Backups, dir, "PATH=", "PATH="+bin+":", "timeout 600",
+		"timeout 0.2").Replace(string(etcd.BackupScript(r.Hosts[0], 2)))
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	err := sitetest.NewRooted(t, "save").Run(ctx, host.Cmd{Args: []string{"sh", "-c", script}})

@@ -20,12 +20,15 @@ import (
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
 
-// A quota of the cluster file reaches the members of kubeadm's etcd and kubeadm's configuration, and nothing is done twice.
+// A quota of the cluster file reaches the members of kubeadm's etcd and kubeadm's configuration, and nothing is done
+// twice.
 func TestEtcdQuotaIsApplied(t *testing.T) {
 	t.Parallel()
-	for name, arguments := range map[string]string{"etcd's default": "", "another quota": "    - --quota-backend-bytes=4294967296\n"} {
+	for name, arguments := range map[string]string{"etcd's default": "",
+		"another quota": "    - --quota-backend-bytes=4294967296\n"} {
 		s, r, _, config := sitetest.QuotaSite(t, "8Gi", arguments)
-		tasks := slices.DeleteFunc(plan.Tasks(r.Cluster), func(one task.Task) bool { return !strings.HasPrefix(one.Name, "etcd-quota") })
+		tasks := slices.DeleteFunc(plan.Tasks(r.Cluster),
+			func(one task.Task) bool { return !strings.HasPrefix(one.Name, "etcd-quota") })
 		if len(tasks) != 2 {
 			t.Fatalf("%s: tasks %v", name, tasks)
 		}
@@ -41,7 +44,9 @@ func TestEtcdQuotaIsApplied(t *testing.T) {
 			}
 		}
 		text := s.Hosts["cp1"].Content(sitetest.QuotaManifest)
-		if strings.Count(text, "quota-backend-bytes") != 1 || !strings.Contains(text, "    - --quota-backend-bytes=8589934592\n") || !strings.Contains(text, "    - --name=cp1\n") {
+		if strings.Count(text, "quota-backend-bytes") != 1 ||
+			!strings.Contains(text, "    - --quota-backend-bytes=8589934592\n") ||
+			!strings.Contains(text, "    - --name=cp1\n") {
 			t.Errorf("%s: the manifest is\n%s", name, text)
 		}
 		var made struct {
@@ -68,13 +73,15 @@ func TestEtcdQuotaIsRefused(t *testing.T) {
 		other etcd.Database
 		want  string
 	}{
-		"below the database": {"2560Mi", etcd.Database{Endpoint: "https://10.0.0.4:2379", Member: 4, Leader: 3}, "the database of https://10.0.0.3:2379 has 3.0 GiB"},
-		"without a leader":   {"16Gi", etcd.Database{Endpoint: "https://10.0.0.4:2379", Member: 4}, "knows no leader"},
+		"below the database": {"2560Mi", etcd.Database{Endpoint: "https://10.0.0.4:2379", Member: 4, Leader: 3},
+			"the database of https://10.0.0.3:2379 has 3.0 GiB"},
+		"without a leader": {"16Gi", etcd.Database{Endpoint: "https://10.0.0.4:2379", Member: 4}, "knows no leader"},
 	} {
 		s, r, e, _ := sitetest.QuotaSite(t, c.quota, eight)
 		e.Members = append(e.Members, c.other)
 		at := slices.IndexFunc(plan.Tasks(r.Cluster), func(one task.Task) bool { return one.Name == "etcd-quota" })
-		if err := plan.Tasks(r.Cluster)[at].Do(t.Context(), r.Hosts[0]); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := plan.Tasks(r.Cluster)[at].Do(t.Context(), r.Hosts[0]); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if text := s.Hosts["cp1"].Content(sitetest.QuotaManifest); !strings.Contains(text, eight) {
@@ -95,13 +102,15 @@ func TestEtcdQuotaOfOldMembers(t *testing.T) {
 	}
 }
 
-// External etcd has the quota in its environment. A smaller one than the database is refused before the file is written.
+// External etcd has the quota in its environment. A smaller one than the database is refused before the file is
+// written.
 func TestEtcdQuotaOfExternalEtcd(t *testing.T) {
 	t.Parallel()
 	s, _, _ := sitetest.EtcdSite(t, "external")
 	const env = "/etc/kkbundle/etcd/etcd.env"
 	h := s.Hosts["cp1"]
-	e := &sitetest.SizedEtcd{Members: []etcd.Database{{Endpoint: "https://10.0.0.3:2379", Member: 3, Leader: 3, Size: 3 << 30, Used: 1 << 30}}}
+	e := &sitetest.SizedEtcd{Members: []etcd.Database{{Endpoint: "https://10.0.0.3:2379", Member: 3, Leader: 3,
+		Size: 3 << 30, Used: 1 << 30}}}
 	h.Answer("etcdctl", func(_ context.Context, cmd host.Cmd) error { return e.Control(cmd) })
 	for _, c := range []struct{ before, quota, want string }{
 		{"", "quota: 8Gi", "ETCD_QUOTA_BACKEND_BYTES=8589934592\n"},
@@ -119,19 +128,22 @@ func TestEtcdQuotaOfExternalEtcd(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "has 3.0 GiB") {
 				t.Errorf("%+v: %v", c, err)
 			}
-		case err != nil || !strings.Contains(string(file.Data), c.want) || strings.Contains(string(file.Data), "QUOTA") != (c.want != ""):
+		case err != nil || !strings.Contains(string(file.Data), c.want) ||
+			strings.Contains(string(file.Data), "QUOTA") != (c.want != ""):
 			t.Errorf("%+v: %v\n%s", c, err, file.Data)
 		}
 	}
 }
 
-// A full external etcd gets its larger quota: the restart of a member does not wait for the alarm NOSPACE, which only etcd defrag takes back.
+// A full external etcd gets its larger quota: the restart of a member does not wait for the alarm NOSPACE, which only
+// etcd defrag takes back.
 func TestEtcdRestartsWhenFull(t *testing.T) {
 	t.Parallel()
 	s, r, f := sitetest.EtcdSite(t, "external")
 	formed(t, r)
 	f.Said()
-	full := &sitetest.SizedEtcd{Members: []etcd.Database{{Endpoint: "https://10.0.0.3:2379", Member: 3, Leader: 3, Faults: []string{"memberID:3 alarm:NOSPACE "}}}}
+	full := &sitetest.SizedEtcd{Members: []etcd.Database{{Endpoint: "https://10.0.0.3:2379", Member: 3, Leader: 3,
+		Faults: []string{"memberID:3 alarm:NOSPACE "}}}}
 	s.Hosts["cp1"].Answer("etcdctl", func(_ context.Context, cmd host.Cmd) error {
 		switch line := strings.Join(cmd.Args, " "); {
 		case strings.Contains(line, "endpoint health"):

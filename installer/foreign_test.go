@@ -22,15 +22,18 @@ func TestForeignClusters(t *testing.T) {
 		files []string
 		want  string
 	}{
-		"nothing":             {nil, ""},
-		"a node of kubeadm":   {[]string{"/etc/kubernetes/kubelet.conf"}, "/etc/kubernetes/kubelet.conf"},
-		"an agent of k3s":     {[]string{"/var/lib/rancher/k3s/agent/kubelet.kubeconfig"}, "/var/lib/rancher/k3s/agent/kubelet.kubeconfig"},
-		"a server of k3s":     {[]string{"/var/lib/rancher/k3s/server/tls/x", "/etc/systemd/system/k3s.service"}, "/var/lib/rancher/k3s/server/tls"},
-		"volumes of k3s":      {[]string{"/var/lib/rancher/k3s/storage/pvc-1/data"}, ""},
-		"our node":            {[]string{"/etc/kubernetes/kubelet.conf", member.Path}, ""},
-		"ours, half made":     {[]string{"/etc/kubernetes/manifests/etcd.yaml", member.BegunPath}, ""},
-		"own authorities":     {[]string{"/etc/kubernetes/pki/ca.crt"}, ""},
-		"ours before kubeadm": {[]string{"/etc/kubernetes/kubelet.conf", task.StampDir + "/kernel"}, "/etc/kubernetes/kubelet.conf"},
+		"nothing":           {nil, ""},
+		"a node of kubeadm": {[]string{"/etc/kubernetes/kubelet.conf"}, "/etc/kubernetes/kubelet.conf"},
+		"an agent of k3s": {[]string{"/var/lib/rancher/k3s/agent/kubelet.kubeconfig"},
+			"/var/lib/rancher/k3s/agent/kubelet.kubeconfig"},
+		"a server of k3s": {[]string{"/var/lib/rancher/k3s/server/tls/x", "/etc/systemd/system/k3s.service"},
+			"/var/lib/rancher/k3s/server/tls"},
+		"volumes of k3s":  {[]string{"/var/lib/rancher/k3s/storage/pvc-1/data"}, ""},
+		"our node":        {[]string{"/etc/kubernetes/kubelet.conf", member.Path}, ""},
+		"ours, half made": {[]string{"/etc/kubernetes/manifests/etcd.yaml", member.BegunPath}, ""},
+		"own authorities": {[]string{"/etc/kubernetes/pki/ca.crt"}, ""},
+		"ours before kubeadm": {[]string{"/etc/kubernetes/kubelet.conf", task.StampDir + "/kernel"},
+			"/etc/kubernetes/kubelet.conf"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -84,7 +87,8 @@ func TestResetForeign(t *testing.T) {
 	}
 }
 
-// A k3s that we started, in a run that was killed before it could say so, is ours; one of others is not, whatever is installed.
+// A k3s that we started, in a run that was killed before it could say so, is ours; one of others is not, whatever is
+// installed.
 func TestForeignK3s(t *testing.T) {
 	t.Parallel()
 	for mark, want := range map[string]bool{hostfile.Mark + "\n": false, "[Unit]\n": true} {

@@ -48,7 +48,8 @@ func TestLead(t *testing.T) {
 			s.Join(t, strings.Fields(c.members)...)
 			for _, silent := range strings.Fields(c.silent) {
 				s.Hosts[silent].Answer("kubectl", func(context.Context, host.Cmd) error {
-					return &host.ExitError{Host: silent, Args: []string{"kubectl"}, Code: 1, Stderr: "connection refused"}
+					return &host.ExitError{Host: silent, Args: []string{"kubectl"}, Code: 1,
+						Stderr: "connection refused"}
 				})
 			}
 			r := s.Run(t, nil)
@@ -141,7 +142,8 @@ func TestVerificationWithoutALostHost(t *testing.T) {
 				ready = "Unknown"
 			}
 			status := `"conditions":[{"type":"Ready","status":"` + ready + `"}],"nodeInfo":{"kubeletVersion":"v1.34.3"}`
-			items = append(items, fmt.Sprintf(`{"metadata":{"name":%[1]q},"spec":{"nodeName":%[1]q},"status":{%[2]s}}`, name, status))
+			items = append(items, fmt.Sprintf(`{"metadata":{"name":%[1]q},"spec":{"nodeName":%[1]q},"status":{%[2]s}}`,
+				name, status))
 		}
 		if !strings.Contains(line, " get ") {
 			return nil
@@ -169,7 +171,8 @@ func TestNoSecondCluster(t *testing.T) {
 	r := s.Run(t, nil)
 	r.Hosts[0].Conn, r.Hosts[0].Err = nil, errors.New("no answer")
 	var lost interface{ Hint() string }
-	if err := begin.CheckMembers(t.Context(), r); !errors.As(err, &lost) || !strings.Contains(err.Error(), "it may be running on cp1, which cannot be reached") {
+	if err := begin.CheckMembers(t.Context(), r); !errors.As(err, &lost) ||
+		!strings.Contains(err.Error(), "it may be running on cp1, which cannot be reached") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -211,14 +214,16 @@ func TestEndpointName(t *testing.T) {
 	if err := r.FindLead(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{"cp1": "10.0.0.4", "cp2": "127.0.0.1", "cp3": "10.0.0.4", "node1": "127.0.0.1", "node2": "10.0.0.4"}
+	want := map[string]string{"cp1": "10.0.0.4", "cp2": "127.0.0.1", "cp3": "10.0.0.4", "node1": "127.0.0.1",
+		"node2": "10.0.0.4"}
 	for _, target := range r.Hosts {
 		_, hosts, err := machine.HostsFile(t.Context(), target)
 		if err != nil {
 			t.Fatal(err)
 		}
 		line := want[target.Name] + " api.site.internal\n"
-		if has := strings.Contains(string(hosts), line); has != (want[target.Name] != "") || strings.Count(string(hosts), "api.site.internal") > 1 {
+		if has := strings.Contains(string(hosts), line); has != (want[target.Name] != "") ||
+			strings.Count(string(hosts), "api.site.internal") > 1 {
 			t.Errorf("%s, want %q:\n%s", target.Name, line, hosts)
 		}
 	}
@@ -264,12 +269,14 @@ func TestKubeVIP(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, f := sitetest.NewHA(t, "kubernetes: {version: "+c.version+"}\ncontrolPlaneEndpoint: {type: kube-vip, address: 10.0.0.100}")
+			s, f := sitetest.NewHA(t, "kubernetes: {version: "+c.version+
+				"}\ncontrolPlaneEndpoint: {type: kube-vip, address: 10.0.0.100}")
 			var seen []string
 			for _, name := range []string{"cp1", "cp2", "cp3"} {
 				h := s.Hosts[name]
 				h.Answer("ip", func(_ context.Context, cmd host.Cmd) error {
-					_, err := io.WriteString(cmd.Stdout, "1: lo    inet 127.0.0.1/8 scope host lo\n7: ens3    inet 10.0.0.3/24 brd 10.0.0.255 scope global ens3\n")
+					_, err := io.WriteString(cmd.Stdout,
+						"1: lo    inet 127.0.0.1/8 scope host lo\n7: ens3    inet 10.0.0.3/24 brd 10.0.0.255 scope global ens3\n")
 					return err
 				})
 				h.Answer("etcdctl", sitetest.NoMembers)
@@ -279,7 +286,8 @@ func TestKubeVIP(t *testing.T) {
 					}
 					_, digest, _ := strings.Cut(h.Content(endpoint.KubeVIPManifest), kube.ConfigAnnotation+": ")
 					digest, _, _ = strings.Cut(digest, "\n")
-					_, err := fmt.Fprintf(cmd.Stdout, `{"metadata":{"annotations":{%q:%q}},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, kube.ConfigAnnotation, digest)
+					_, err := fmt.Fprintf(cmd.Stdout,
+						`{"metadata":{"annotations":{%q:%q}},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, kube.ConfigAnnotation, digest)
 					return err
 				})
 				h.Answer("kubeadm", func(_ context.Context, cmd host.Cmd) error {
@@ -296,7 +304,8 @@ func TestKubeVIP(t *testing.T) {
 				})
 			}
 			phases := []task.Phase{{Name: "install", Tasks: append(kubeadm.SecurityTasks(),
-				kubeadm.InitTask(s.Options.Cluster), endpoint.KubeVIPTask(), kubeadm.JoinTask("join-control-plane", task.OneByOne, manifest.RoleControlPlane),
+				kubeadm.InitTask(s.Options.Cluster), endpoint.KubeVIPTask(),
+				kubeadm.JoinTask("join-control-plane", task.OneByOne, manifest.RoleControlPlane),
 			)}}
 			f.Fail = &host.ExitError{Host: "cp1", Args: []string{"kubeadm", "init"}, Code: 1}
 			if err := s.Run(t, nil).Phases(t.Context(), phases); err == nil {
@@ -309,7 +318,8 @@ func TestKubeVIP(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			want := []string{"cp1 init " + c.first, "cp1 init " + c.first, "cp2 join " + kube.AdminConf, "cp3 join " + kube.AdminConf}
+			want := []string{"cp1 init " + c.first, "cp1 init " + c.first, "cp2 join " + kube.AdminConf, "cp3 join " +
+				kube.AdminConf}
 			if diff := cmp.Diff(seen, want); diff != "" {
 				t.Errorf("when kubeadm ran (-got +want):\n%s", diff)
 			}
@@ -350,7 +360,10 @@ func TestDropVIP(t *testing.T) {
 func TestEndpointAnswers(t *testing.T) {
 	t.Parallel()
 	status := http.StatusForbidden // who may not ask is answered all the same
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		w.WriteHeader(status)
+	}))
 	defer server.Close()
 	address := server.Listener.Addr().String()
 	s, _ := sitetest.NewHA(t, "controlPlaneEndpoint: {type: external, address: "+address+"}")
@@ -360,11 +373,13 @@ func TestEndpointAnswers(t *testing.T) {
 		t.Error(err)
 	}
 	err := endpoint.APIAnswers(t.Context(), r.Hosts[4], r.Endpoint(), []byte(sitetest.OtherAuthority(t)))
-	if err == nil || !strings.Contains(err.Error(), "no answer from the API server at "+address+", asked from node2: ") || !strings.Contains(err.Error(), "certificate") {
+	if err == nil || !strings.Contains(err.Error(), "no answer from the API server at "+address+
+		", asked from node2: ") || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("another authority: %v", err)
 	}
 	status = http.StatusServiceUnavailable
-	if err := endpoint.APIAnswers(t.Context(), r.Hosts[4], r.Endpoint(), ca); err == nil || !strings.Contains(err.Error(), "is not ready") {
+	if err := endpoint.APIAnswers(t.Context(), r.Hosts[4], r.Endpoint(), ca); err == nil ||
+		!strings.Contains(err.Error(), "is not ready") {
 		t.Errorf("a server that is not ready: %v", err)
 	}
 }
@@ -373,9 +388,11 @@ func TestEndpointAnswers(t *testing.T) {
 func TestKubectlAsksItsOwnServer(t *testing.T) {
 	t.Parallel()
 	for endpoint, want := range map[string]string{
-		"":                                       "kubectl --kubeconfig=" + kube.AdminConf + " get nodes",
-		"controlPlaneEndpoint: {type: haproxy}":  "kubectl --kubeconfig=" + kube.AdminConf + " --server=https://10.0.0.3:6443 get nodes",
-		"controlPlaneEndpoint: {address: a.lan}": "kubectl --kubeconfig=" + kube.AdminConf + " --server=https://10.0.0.3:6443 get nodes",
+		"": "kubectl --kubeconfig=" + kube.AdminConf + " get nodes",
+		"controlPlaneEndpoint: {type: haproxy}": "kubectl --kubeconfig=" + kube.AdminConf +
+			" --server=https://10.0.0.3:6443 get nodes",
+		"controlPlaneEndpoint: {address: a.lan}": "kubectl --kubeconfig=" + kube.AdminConf +
+			" --server=https://10.0.0.3:6443 get nodes",
 	} {
 		s, _ := sitetest.NewHA(t, endpoint)
 		if _, err := s.Run(t, nil).Hosts[0].Kubectl(t.Context(), "get", "nodes"); err != nil {

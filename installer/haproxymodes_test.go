@@ -23,15 +23,16 @@ import (
 // haproxyUser is the user of the image docker.io/library/haproxy.
 const haproxyUser = 99
 
-// TestHAProxyReadsItsFilesOnAHardenedHost reads every file that haproxy's pod mounts as haproxy's user, after the pass that closes
-// the files of a hardened node. A hard link in an open directory stands for the mount: like it, it has the file's own mode and none
-// of the directories above.
+// TestHAProxyReadsItsFilesOnAHardenedHost reads every file that haproxy's pod mounts as haproxy's user, after the
+// pass that closes the files of a hardened node. A hard link in an open directory stands for the mount: like it, it
+// has the file's own mode and none of the directories above.
 func TestHAProxyReadsItsFilesOnAHardenedHost(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")
 	}
-	s, _ := sitetest.NewHA(t, "controlPlaneEndpoint: {type: haproxy}\nkubernetes: {version: v1.34.3, security: hardened}")
+	s, _ := sitetest.NewHA(t,
+		"controlPlaneEndpoint: {type: haproxy}\nkubernetes: {version: v1.34.3, security: hardened}")
 	h := s.Hosts["node1"]
 	h.Put(t, kube.ClusterCA, "-----BEGIN CERTIFICATE-----\n")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -50,7 +51,8 @@ func TestHAProxyReadsItsFilesOnAHardenedHost(t *testing.T) {
 		t.Fatalf("still open: %v, %v", open, err)
 	}
 	var pod corev1.Pod
-	if err := yaml.Unmarshal([]byte(h.Content("/etc/kubernetes/manifests/haproxy.yaml")), &pod); err != nil || len(pod.Spec.Volumes) != 2 {
+	if err := yaml.Unmarshal([]byte(h.Content("/etc/kubernetes/manifests/haproxy.yaml")), &pod); err != nil ||
+		len(pod.Spec.Volumes) != 2 {
 		t.Fatalf("the static pod: %v, %d volumes", err, len(pod.Spec.Volumes))
 	}
 	mounts, err := os.MkdirTemp("", "kkbundle-haproxy-") //nolint:usetesting // another user cannot enter t.TempDir

@@ -28,7 +28,8 @@ func TestHarbor(t *testing.T) {
 	if err := s.Install(t); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"certificates@ done", "docker-is-ours@reg1 done", "docker@reg1 changed", "harbor-login@reg1 changed", "harbor@reg1 changed", "seed-registry@reg1 changed"}
+	want := []string{"certificates@ done", "docker-is-ours@reg1 done", "docker@reg1 changed",
+		"harbor-login@reg1 changed", "harbor@reg1 changed", "seed-registry@reg1 changed"}
 	if diff := cmp.Diff(s.States(), want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
@@ -36,7 +37,8 @@ func TestHarbor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := strings.NewReplacer(secrets.HarborAdmin, "ADMIN", secrets.HarborDatabase, "DATABASE").Replace(h.Content(siteregistry.HarborDir + "/harbor.yml"))
+	config := strings.NewReplacer(secrets.HarborAdmin, "ADMIN", secrets.HarborDatabase,
+		"DATABASE").Replace(h.Content(siteregistry.HarborDir + "/harbor.yml"))
 	tasktest.Golden(t, "harbor.yml", []byte(config))
 	tasktest.Golden(t, "harbor-docker.service", []byte(h.Content("/etc/systemd/system/"+cri.DockerUnit)))
 	info, err := os.Stat(filepath.Join(h.Root, siteregistry.HarborDir, "harbor.yml"))
@@ -46,10 +48,12 @@ func TestHarbor(t *testing.T) {
 	if p, ok := s.Stands["reg1"].Project("registry.k8s.io"); !ok || p.Public {
 		t.Errorf("project registry.k8s.io: %t, public %t", ok, p.Public)
 	}
-	if access := sitetest.MustAccess(t, s.R); access.Address != "10.0.0.2" || access.Username != "robot$kkbundle-nodes" || access.Password == secrets.HarborAdmin {
+	if access := sitetest.MustAccess(t, s.R); access.Address != "10.0.0.2" ||
+		access.Username != "robot$kkbundle-nodes" || access.Password == secrets.HarborAdmin {
 		t.Errorf("nodes pull from %s as %s", access.Address, access.Username)
 	}
-	for _, program := range []string{"/usr/local/bin/docker", siteregistry.DockerDir + "/dockerd", siteregistry.DockerDir + "/containerd", siteregistry.ComposePlugin} {
+	for _, program := range []string{"/usr/local/bin/docker", siteregistry.DockerDir + "/dockerd",
+		siteregistry.DockerDir + "/containerd", siteregistry.ComposePlugin} {
 		if h.Content(program) == "" {
 			t.Errorf("there is no %s", program)
 		}
@@ -66,14 +70,15 @@ func TestHarbor(t *testing.T) {
 		}
 	}
 	h.Put(t, siteregistry.HarborDir+"/harbor.yml", "hostname: other\n")
-	if err := s.Install(t); err != nil || s.Prepared["reg1"] != 2 || !slices.Contains(s.States(), "harbor@reg1 changed") {
+	if err := s.Install(t); err != nil || s.Prepared["reg1"] != 2 ||
+		!slices.Contains(s.States(), "harbor@reg1 changed") {
 		t.Errorf("after somebody has changed harbor.yml: %v, prepared %d times", err, s.Prepared["reg1"])
 	}
 	s.Quiet(t)
 }
 
-// TestHarborCertificate holds that Harbor's certificate is valid for a year, that its host renews it by a timer, and that certs renew
-// replaces it and has Harbor read it.
+// TestHarborCertificate holds that Harbor's certificate is valid for a year, that its host renews it by a timer, and
+// that certs renew replaces it and has Harbor read it.
 func TestHarborCertificate(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewHarborSite(t, "reg1", "", "")
@@ -86,10 +91,14 @@ func TestHarborCertificate(t *testing.T) {
 		t.Errorf("Harbor's certificate is valid until %s", first)
 	}
 	cluster := s.Options.Cluster
-	if err := s.R.Phases(t.Context(), []task.Phase{{Name: "timer", Tasks: slices.DeleteFunc(plan.Tasks(cluster), func(t task.Task) bool { return t.Name != "certificates-leaf-timer" })}, {Name: "certificates", Tasks: plan.ReissueTasks(cluster, 0)}}); err != nil {
+	if err := s.R.Phases(t.Context(),
+		[]task.Phase{{Name: "timer", Tasks: slices.DeleteFunc(plan.Tasks(cluster),
+			func(t task.Task) bool { return t.Name != "certificates-leaf-timer" })},
+			{Name: "certificates", Tasks: plan.ReissueTasks(cluster, 0)}}); err != nil {
 		t.Fatal(err)
 	}
-	if script := s.Hosts["reg1"].Content(task.ProgramDir + "/bin/renew-leaf-certificates"); !strings.Contains(script, "--restart="+siteregistry.HarborUnit+" ") || !strings.Contains(script, file) {
+	if script := s.Hosts["reg1"].Content(task.ProgramDir + "/bin/renew-leaf-certificates"); !strings.Contains(script,
+		"--restart="+siteregistry.HarborUnit+" ") || !strings.Contains(script, file) {
 		t.Errorf("the timer runs:\n%s", script)
 	}
 	if now := certificateOn(t, s.Hosts["reg1"], file); now == first || s.Prepared["reg1"] != 2 {
@@ -102,7 +111,8 @@ func TestHarborOfAnotherWorkDirectory(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewHarborSite(t, "reg1", "", "Another12345")
 	var refused interface{ Hint() string }
-	if err := s.Install(t); !errors.As(err, &refused) || !strings.Contains(err.Error(), "the Harbor on reg1 ") || !strings.Contains(refused.Hint(), "registry/harbor-admin") {
+	if err := s.Install(t); !errors.As(err, &refused) || !strings.Contains(err.Error(), "the Harbor on reg1 ") ||
+		!strings.Contains(refused.Hint(), "registry/harbor-admin") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -143,7 +153,8 @@ func TestHarborPair(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, to := range map[string]string{"reg1": "kkbundle-reg2 https://10.0.0.3 admin ", "reg2": "kkbundle-reg1 https://10.0.0.2 admin "} {
+	for name, to := range map[string]string{"reg1": "kkbundle-reg2 https://10.0.0.3 admin ",
+		"reg2": "kkbundle-reg1 https://10.0.0.2 admin "} {
 		if got := s.Stands[name].Copies(); !slices.Equal(got, []string{to + secrets.HarborAdmin}) {
 			t.Errorf("%s copies to %q", name, got)
 		}
@@ -163,7 +174,8 @@ func TestHarborPair(t *testing.T) {
 		}
 	}
 	s.Stands["reg2"].DisablePolicies()
-	if err := s.Install(t); err != nil || !slices.Contains(s.States(), "harbor-copies@reg2 changed") || len(s.Stands["reg2"].Copies()) != 1 {
+	if err := s.Install(t); err != nil || !slices.Contains(s.States(), "harbor-copies@reg2 changed") ||
+		len(s.Stands["reg2"].Copies()) != 1 {
 		t.Errorf("after somebody has disabled it: %v", err)
 	}
 	s.Quiet(t)

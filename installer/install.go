@@ -48,7 +48,8 @@ func Run(ctx context.Context, o engine.Options) (engine.Report, error) {
 			begin.TellLeft(r, begin.HostNamesOf(r.Without()))
 		}
 		if r.DryRun {
-			err = errors.Join(err, r.OnAll(r.Connected(), func(_ int, t *task.Host) error { return begin.ForgetHelper(ctx, t) }))
+			err = errors.Join(err, r.OnAll(r.Connected(),
+				func(_ int, t *task.Host) error { return begin.ForgetHelper(ctx, t) }))
 		}
 		return err
 	})

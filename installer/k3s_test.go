@@ -22,8 +22,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// k3s takes a server out of its etcd when the node is deleted. The server may not start again in the time until its host is
-// reset: it would come back as a new member.
+// k3s takes a server out of its etcd when the node is deleted. The server may not start again in the time until its
+// host is reset: it would come back as a new member.
 func TestK3sDeletesNodes(t *testing.T) {
 	t.Parallel()
 	s, l := sitetest.NewLivingK3s(t)
@@ -41,7 +41,8 @@ func TestK3sDeletesNodes(t *testing.T) {
 	}
 	const drain = " --ignore-daemonsets --delete-emptydir-data --force --timeout=5m0s"
 	want := []string{
-		"cordon cp2", "drain cp2" + drain, "delete node cp2 --ignore-not-found", "cordon node1", "drain node1" + drain, "delete node node1 --ignore-not-found",
+		"cordon cp2", "drain cp2" + drain, "delete node cp2 --ignore-not-found", "cordon node1", "drain node1" + drain,
+		"delete node node1 --ignore-not-found",
 	}
 	if diff := cmp.Diff(l.Asked, want); diff != "" {
 		t.Errorf("asked of the cluster (-got +want):\n%s", diff)
@@ -65,12 +66,14 @@ func TestK3sKeepsQuorum(t *testing.T) {
 	if !errors.As(err, &keep) || !strings.Contains(err.Error(), "not healthy: cp3") || len(l.Asked) > 0 {
 		t.Errorf("with another server down: %v, asked %q", err, l.Asked)
 	}
-	if _, err := nodes.Delete(t.Context(), s.Options, nodes.Deletion{Hosts: []string{"node1"}}, sitetest.Yes); err != nil {
+	if _, err := nodes.Delete(t.Context(), s.Options, nodes.Deletion{Hosts: []string{"node1"}},
+		sitetest.Yes); err != nil {
 		t.Errorf("an agent has no part in it: %v", err)
 	}
 }
 
-// The authority of k3s' API server is in k3s' own file: kubeadm's is not there, and status would say that no API server works.
+// The authority of k3s' API server is in k3s' own file: kubeadm's is not there, and status would say that no API
+// server works.
 func TestK3sIsTrusted(t *testing.T) {
 	t.Parallel()
 	s, _ := sitetest.NewLivingK3s(t)

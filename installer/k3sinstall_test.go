@@ -25,8 +25,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A fakeK3s stands for k3s on a site's hosts, which cannot be built here: its unit, once started, makes what k3s makes, and
-// `k3s kubectl` knows the nodes. What k3s reads is in golden files.
+// A fakeK3s stands for k3s on a site's hosts, which cannot be built here: its unit, once started, makes what k3s
+// makes, and `k3s kubectl` knows the nodes. What k3s reads is in golden files.
 type fakeK3s struct {
 	mu    sync.Mutex
 	nodes map[string]bool
@@ -54,7 +54,8 @@ func newFakeK3s(t *testing.T, s *sitetest.Site) *fakeK3s {
 	for name, h := range s.Hosts {
 		h.Answer("ip", func(_ context.Context, cmd host.Cmd) error {
 			if cmd.Stdout != nil {
-				fmt.Fprintf(cmd.Stdout, "2: eth1    inet %s/24 brd 10.0.0.255 scope global eth1\n", cmd.Args[len(cmd.Args)-1])
+				fmt.Fprintf(cmd.Stdout, "2: eth1    inet %s/24 brd 10.0.0.255 scope global eth1\n",
+					cmd.Args[len(cmd.Args)-1])
 			}
 			return nil
 		})
@@ -112,14 +113,17 @@ func TestK3sIsInstalled(t *testing.T) {
 	t.Parallel()
 	s, b := newK3sSite(t, "")
 	// verify-nodes and the labels need a real API; they are common to all clusters.
-	phases := []task.Phase{{Name: "install", Tasks: slices.DeleteFunc(plan.Distribution(s.Options.Cluster).Nodes(s.Options.Cluster), func(task task.Task) bool { return task.Name == "node-labels" })}}
+	phases := []task.Phase{{Name: "install",
+		Tasks: slices.DeleteFunc(plan.Distribution(s.Options.Cluster).Nodes(s.Options.Cluster),
+			func(task task.Task) bool { return task.Name == "node-labels" })}}
 	if err := s.Run(t, b).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	s.States()
 	tasktest.Golden(t, "k3s-first.txt", s.Hosts["cp1"].Written(t, k3s.ConfigFile, "/etc/systemd/system/k3s.service"))
 	tasktest.Golden(t, "k3s-second.txt", s.Hosts["cp2"].Written(t, k3s.ConfigFile))
-	tasktest.Golden(t, "k3s-agent.txt", s.Hosts["node1"].Written(t, k3s.ConfigFile, "/etc/systemd/system/k3s-agent.service"))
+	tasktest.Golden(t, "k3s-agent.txt", s.Hosts["node1"].Written(t, k3s.ConfigFile,
+		"/etc/systemd/system/k3s-agent.service"))
 
 	secret := strings.TrimSpace(s.Hosts["cp1"].Content(k3s.TokenFile))
 	pin := "K10" + strings.Repeat("ab", 32)
@@ -144,7 +148,8 @@ func TestK3sIsInstalled(t *testing.T) {
 		}
 	}
 	admin, err := os.ReadFile(filepath.Join(s.Options.WorkDir, task.AdminConfFile))
-	if err != nil || !strings.Contains(string(admin), "server: https://10.0.0.3:6443") || kube.CheckKubeconfig(admin) != nil {
+	if err != nil || !strings.Contains(string(admin), "server: https://10.0.0.3:6443") ||
+		kube.CheckKubeconfig(admin) != nil {
 		t.Errorf("admin.conf: %v\n%s", err, admin)
 	}
 	if err := s.Run(t, b).Phases(t.Context(), phases); err != nil {
@@ -154,7 +159,8 @@ func TestK3sIsInstalled(t *testing.T) {
 		t.Errorf("a rerun: %s", got)
 	}
 	resetLeavesNothing(t, s, []string{
-		k3s.Dir, cri.K3sData + "/server", cri.K3sData + "/agent", k3s.Binary, "/etc/systemd/system/k3s.service", "/etc/systemd/system/k3s-agent.service",
+		k3s.Dir, cri.K3sData + "/server", cri.K3sData + "/agent", k3s.Binary, "/etc/systemd/system/k3s.service",
+		"/etc/systemd/system/k3s-agent.service",
 		"/usr/local/bin/kubectl", "/usr/local/bin/ctr",
 	})
 	if s.Hosts["node1"].Content(cri.K3sData+"/storage/pvc-1/data") == "" {
@@ -176,11 +182,14 @@ func TestK3sNeedsTheFirstServer(t *testing.T) {
 		t.Errorf("before the first server is up: %v", err)
 	}
 	s.Hosts["cp1"].Put(t, k3s.ServerToken, "password\n")
-	if _, err := k3s.Tokens(t.Context(), r.Hosts[3], false); err == nil || !strings.Contains(err.Error(), "does not begin with K10") {
+	if _, err := k3s.Tokens(t.Context(), r.Hosts[3], false); err == nil ||
+		!strings.Contains(err.Error(), "does not begin with K10") {
 		t.Errorf("a token without a hash: %v", err)
 	}
 	s.Options.DryRun = true
-	if err := s.Run(t, b).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: plan.Distribution(s.Options.Cluster).Nodes(s.Options.Cluster)[:1]}}); err != nil {
+	if err := s.Run(t, b).Phases(t.Context(),
+		[]task.Phase{{Name: "install",
+			Tasks: plan.Distribution(s.Options.Cluster).Nodes(s.Options.Cluster)[:1]}}); err != nil {
 		t.Errorf("a dry run on fresh hosts: %v", err)
 	}
 }
@@ -192,14 +201,18 @@ func TestK3sVariants(t *testing.T) {
 			"etcd: {type: provided, endpoints: ['https://10.9.0.1:2379', 'https://10.9.0.2:2379'], ca: ca, cert: cert, key: key}",
 			"datastore-endpoint: https://10.9.0.1:2379,https://10.9.0.2:2379\n", "cluster-init",
 		},
-		"another network":            {"cni: {type: none}", "flannel-backend: none\n", "flannel-iface"},
-		"what k3s brings":            {"metrics: true\nstorage: {local: true}", "disable:\n- traefik\n- servicelb\ndisable-default", "metrics-server"},
-		"a balancer's endpoint":      {"controlPlaneEndpoint: {type: external, address: 'api.example:8443'}", "tls-san:\n- api.example\n", "10.0.0.4"},
-		"no registry":                {"imageRegistry: {type: none}", "cluster-init: true", "registries"},
-		"parts of the pods' network": {"cni: {ipv4MaskSize: 25}", "kube-controller-manager-arg:\n- node-cidr-mask-size-ipv4=25\n", "ipv6"},
-		"a DNS cache":                {"dns: {nodeLocal: true}", "- max-pods=110\nnode-ip", manifest.NodeDNSAddress},
-		"a DNS cache of pods":        {"dns: {nodeLocal: true}\nkubernetes: {distribution: k3s, version: v1.34.3+k3s1, proxyMode: ipvs}", "- cluster-dns=" + manifest.NodeDNSAddress + "\n", "iptables"},
-		"a network below multus":     {"cni: {type: multus, with: flannel}", "flannel-backend: none\n", "flannel-iface"},
+		"another network": {"cni: {type: none}", "flannel-backend: none\n", "flannel-iface"},
+		"what k3s brings": {"metrics: true\nstorage: {local: true}",
+			"disable:\n- traefik\n- servicelb\ndisable-default", "metrics-server"},
+		"a balancer's endpoint": {"controlPlaneEndpoint: {type: external, address: 'api.example:8443'}",
+			"tls-san:\n- api.example\n", "10.0.0.4"},
+		"no registry": {"imageRegistry: {type: none}", "cluster-init: true", "registries"},
+		"parts of the pods' network": {"cni: {ipv4MaskSize: 25}",
+			"kube-controller-manager-arg:\n- node-cidr-mask-size-ipv4=25\n", "ipv6"},
+		"a DNS cache":         {"dns: {nodeLocal: true}", "- max-pods=110\nnode-ip", manifest.NodeDNSAddress},
+		"a DNS cache of pods": {"dns: {nodeLocal: true}\nkubernetes: {distribution: k3s, version: v1.34.3+k3s1, proxyMode: ipvs}", "- cluster-dns=" + manifest.NodeDNSAddress + "\n", "iptables"},
+		"a network below multus": {"cni: {type: multus, with: flannel}", "flannel-backend: none\n",
+			"flannel-iface"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -22,18 +22,22 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// killedPhases are tasks of every kind, as far as they need no program that cannot run here: kubeadm and kubectl are played.
+// killedPhases are tasks of every kind, as far as they need no program that cannot run here: kubeadm and kubectl are
+// played.
 func killedPhases(c *manifest.Cluster) []task.Phase {
 	return []task.Phase{
 		{Name: "init", Tasks: append(kubeadm.SecurityTasks(),
-			siteregistry.CertificatesTask(), machine.HostsTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c))},
+			siteregistry.CertificatesTask(), machine.HostsTask(), machine.SwapTask(c), machine.KernelTask(c),
+			machine.RouteTask(c))},
 		{Name: "install", Tasks: []task.Task{
-			cri.ContainerdTask(), kubeadm.KubeletTask(c), kubeadm.InitTask(c), kubeadm.JoinTask("join-worker", task.Each, manifest.RoleWorker),
+			cri.ContainerdTask(), kubeadm.KubeletTask(c), kubeadm.InitTask(c),
+			kubeadm.JoinTask("join-worker", task.Each, manifest.RoleWorker),
 		}},
 	}
 }
 
-// killedSite makes hosts that are always the same, with one work directory: certificates and passwords are the same, too.
+// killedSite makes hosts that are always the same, with one work directory: certificates and passwords are the same,
+// too.
 func killedSite(t *testing.T, workDir string) *sitetest.Site {
 	t.Helper()
 	s := sitetest.NewSite(t, "cp1", "node1")
@@ -52,8 +56,9 @@ func killedSite(t *testing.T, workDir string) *sitetest.Site {
 	return s
 }
 
-// TestKilledAtEveryCommand kills an installation after each of its commands in turn; without KKBUNDLE_BIG=1, after some. The
-// next run has to complete it, to the byte as an undisturbed one would have, and the one after that has to find nothing to do.
+// TestKilledAtEveryCommand kills an installation after each of its commands in turn; without KKBUNDLE_BIG=1, after
+// some. The next run has to complete it, to the byte as an undisturbed one would have, and the one after that has to
+// find nothing to do.
 func TestKilledAtEveryCommand(t *testing.T) {
 	t.Parallel()
 	step := sitetest.OneOf(t, 13)
@@ -107,7 +112,8 @@ func (k killing) after(t *testing.T, s *sitetest.Site, n int) {
 	if err := s.Run(t, k.bundle).Phases(t.Context(), k.phases); err != nil {
 		t.Errorf("killed after %d commands: third run: %v", n, err)
 	}
-	if states := s.States(); slices.ContainsFunc(states, func(state string) bool { return !strings.HasSuffix(state, " done") }) {
+	if states := s.States(); slices.ContainsFunc(states,
+		func(state string) bool { return !strings.HasSuffix(state, " done") }) {
 		t.Errorf("killed after %d commands: the third run finds something to do: %q", n, states)
 	}
 }

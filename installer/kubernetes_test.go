@@ -25,10 +25,13 @@ func TestJoin(t *testing.T) {
 	s := sitetest.NewSite(t, "cp1", "node1")
 	f := sitetest.NewFakeCluster(t, s)
 	cp, node := s.Hosts["cp1"], s.Hosts["node1"]
-	phases := []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.JoinTask("join-worker", task.Each, manifest.RoleWorker)}}}
-	f.Fail = &host.ExitError{Host: "node1", Args: []string{"kubeadm", "join"}, Code: 1, Stderr: "the CRI does not answer"}
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.JoinTask("join-worker", task.Each,
+		manifest.RoleWorker)}}}
+	f.Fail = &host.ExitError{Host: "node1", Args: []string{"kubeadm", "join"}, Code: 1,
+		Stderr: "the CRI does not answer"}
 	err := s.Run(t, nil).Phases(t.Context(), phases)
-	if err == nil || !strings.HasPrefix(err.Error(), "node1: install join-worker: kubeadm join: exit code 1: the CRI does not answer\nlogs: ") {
+	if err == nil || !strings.HasPrefix(err.Error(),
+		"node1: install join-worker: kubeadm join: exit code 1: the CRI does not answer\nlogs: ") {
 		t.Errorf("got %v", err)
 	}
 	if node.Content(marks.KubeadmConfig) != "" {
@@ -39,7 +42,8 @@ func TestJoin(t *testing.T) {
 	if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"kubeadm reset --force --cri-socket=" + cri.ContainerdSocket, "kubeadm join --config=" + marks.KubeadmConfig}
+	want := []string{"kubeadm reset --force --cri-socket=" + cri.ContainerdSocket, "kubeadm join --config=" +
+		marks.KubeadmConfig}
 	if diff := cmp.Diff(node.Said("kubeadm"), want); diff != "" {
 		t.Errorf("after a failure (-got +want):\n%s", diff)
 	}
@@ -56,7 +60,8 @@ func TestJoin(t *testing.T) {
 		t.Errorf("the authority is not pinned:\n%s", f.Configs[1])
 	}
 	commands := strings.Join(cp.Said("kubectl"), "\n")
-	if strings.Contains(commands, secret) || !strings.Contains(commands, "delete secret --namespace=kube-system --ignore-not-found bootstrap-token-"+id) {
+	if strings.Contains(commands, secret) ||
+		!strings.Contains(commands, "delete secret --namespace=kube-system --ignore-not-found bootstrap-token-"+id) {
 		t.Errorf("commands on cp1:\n%s", commands)
 	}
 	s.States()
@@ -75,7 +80,8 @@ func TestAnotherClustersNodeIsLeftAlone(t *testing.T) {
 	h := s.Hosts["cp1"]
 	h.Put(t, member.BegunPath, "")
 	h.Put(t, member.Path, "site v1.33.7\n")
-	err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.InitTask(tasktest.Cluster(t, ""))}}})
+	err := s.Run(t, nil).Phases(t.Context(),
+		[]task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.InitTask(tasktest.Cluster(t, ""))}}})
 	var other *member.OtherClusterError
 	if !errors.As(err, &other) || other.Is != "site v1.33.7" || other.Want != "site v1.34.3" {
 		t.Errorf("got %v", err)
@@ -94,11 +100,13 @@ func TestControlPlaneJoinsWithUploadedCertificates(t *testing.T) {
 	}
 	f := sitetest.NewFakeCluster(t, s)
 	s.Hosts["cp1"].Put(t, member.Path, "site v1.34.3\n")
-	phases := []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.JoinTask("join-control-plane", task.OneByOne, manifest.RoleControlPlane)}}}
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.JoinTask("join-control-plane", task.OneByOne,
+		manifest.RoleControlPlane)}}}
 	if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(s.Hosts["cp1"].Said("kubeadm"), []string{"kubeadm init phase upload-certs --upload-certs --config=" + marks.KubeadmConfig}); diff != "" {
+	if diff := cmp.Diff(s.Hosts["cp1"].Said("kubeadm"),
+		[]string{"kubeadm init phase upload-certs --upload-certs --config=" + marks.KubeadmConfig}); diff != "" {
 		t.Errorf("on cp1 (-got +want):\n%s", diff)
 	}
 	_, rest, _ := strings.Cut(f.Configs[0], "certificateKey: ")

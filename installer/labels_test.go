@@ -22,8 +22,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A fakeNode plays the API server's part for one node: server-side apply of its labels and annotations by one manager, and
-// taints. Who owns what follows Kubernetes' documentation.
+// A fakeNode plays the API server's part for one node: server-side apply of its labels and annotations by one
+// manager, and taints. Who owns what follows Kubernetes' documentation.
 type fakeNode struct {
 	labels, annotations map[string]string
 	ownLabels           []string
@@ -49,12 +49,14 @@ func (n *fakeNode) kubectl(_ context.Context, cmd host.Cmd) error {
 		for _, t := range n.taints {
 			taints = append(taints, kube.Document{"key": t.Key, "value": t.Value, "effect": t.Effect})
 		}
-		managed := kube.Document{"manager": "kkbundle", "operation": "Apply", "fieldsV1": kube.Document{"f:metadata": kube.Document{
-			"f:labels": owned(n.ownLabels), "f:annotations": owned(n.ownAnnotations),
-		}}}
+		managed := kube.Document{"manager": "kkbundle", "operation": "Apply",
+			"fieldsV1": kube.Document{"f:metadata": kube.Document{
+				"f:labels": owned(n.ownLabels), "f:annotations": owned(n.ownAnnotations),
+			}}}
 		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": []any{kube.Document{
-			"metadata": kube.Document{"name": "node1", "labels": n.labels, "annotations": n.annotations, "managedFields": []any{managed}},
-			"spec":     kube.Document{"taints": taints},
+			"metadata": kube.Document{"name": "node1", "labels": n.labels, "annotations": n.annotations,
+				"managedFields": []any{managed}},
+			"spec": kube.Document{"taints": taints},
 		}}})
 	case "apply":
 		data, _ := io.ReadAll(cmd.Stdin)
@@ -67,7 +69,8 @@ func (n *fakeNode) kubectl(_ context.Context, cmd host.Cmd) error {
 	case "taint":
 		for _, one := range args[4:] {
 			if id, gone := strings.CutSuffix(one, "-"); gone {
-				n.taints = slices.DeleteFunc(n.taints, func(t manifest.Taint) bool { return cluster.TaintID(t.Key, t.Effect) == id })
+				n.taints = slices.DeleteFunc(n.taints,
+					func(t manifest.Taint) bool { return cluster.TaintID(t.Key, t.Effect) == id })
 				continue
 			}
 			var t manifest.Taint
@@ -98,18 +101,21 @@ func lay(all map[string]string, owned []string, want map[string]string) []string
 func TestMarksFollowTheInventory(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1", "node1")
-	node := &fakeNode{labels: map[string]string{"theirs": "stays"}, annotations: map[string]string{"their/note": "x"}, taints: []manifest.Taint{{Key: "their", Effect: "NoExecute"}}}
+	node := &fakeNode{labels: map[string]string{"theirs": "stays"}, annotations: map[string]string{"their/note": "x"},
+		taints: []manifest.Taint{{Key: "their", Effect: "NoExecute"}}}
 	s.Hosts["cp1"].Answer("kubectl", node.kubectl)
 	s.Hosts["cp1"].Put(t, member.Path, "site v1.34.3\n")
 	run := func(more string) []string {
 		t.Helper()
-		inv, err := manifest.ParseInventory("i", []byte("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  cp1: {address: 10.0.0.3}\n  node1: {address: 10.0.0.4"+more+
-			"}\ngroups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}\n"))
+		inv, err := manifest.ParseInventory("i",
+			[]byte("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  cp1: {address: 10.0.0.3}\n  node1: {address: 10.0.0.4"+more+
+				"}\ngroups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}\n"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.Options.Inventory = inv
-		if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cluster.LabelTask()}}}); err != nil {
+		if err := s.Run(t, nil).Phases(t.Context(),
+			[]task.Phase{{Name: "install", Tasks: []task.Task{cluster.LabelTask()}}}); err != nil {
 			t.Fatal(err)
 		}
 		return s.States()

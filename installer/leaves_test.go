@@ -30,8 +30,8 @@ func certificateOn(t *testing.T, h *sitetest.Rooted, name string) string {
 	return cert.NotAfter.Format(time.DateOnly) + " " + cert.SerialNumber.String()
 }
 
-// leafSite is three hosts with external etcd, of which the first is a registry host, too, and a control plane without etcd.
-// The registry and etcd have their certificates.
+// leafSite is three hosts with external etcd, of which the first is a registry host, too, and a control plane without
+// etcd. The registry and etcd have their certificates.
 func leafSite(t *testing.T) *sitetest.Site {
 	t.Helper()
 	s, _, _ := sitetest.EtcdSite(t, "external")
@@ -75,7 +75,8 @@ func leafSite(t *testing.T) *sitetest.Site {
 func TestLeavesLastAYear(t *testing.T) {
 	t.Parallel()
 	s := leafSite(t)
-	for name, files := range map[string][]task.PairFiles{"cp1": append(etcd.LeafFiles(false), siteregistry.CertificateFiles()), "node1": etcd.LeafFiles(true)} {
+	for name, files := range map[string][]task.PairFiles{"cp1": append(etcd.LeafFiles(false),
+		siteregistry.CertificateFiles()), "node1": etcd.LeafFiles(true)} {
 		for _, f := range files {
 			cert, err := pki.ParseCertificate([]byte(s.Hosts[name].Content(f.Cert)))
 			if err != nil {
@@ -92,12 +93,14 @@ func TestLeavesLastAYear(t *testing.T) {
 	}
 }
 
-// TestLeafTimer holds that the timer's commands renew every certificate of the registry and of external etcd, on hosts with
-// and without a control plane, at hours of their own, and that a manual renewal leaves no authority's key behind.
+// TestLeafTimer holds that the timer's commands renew every certificate of the registry and of external etcd, on
+// hosts with and without a control plane, at hours of their own, and that a manual renewal leaves no authority's key
+// behind.
 func TestLeafTimer(t *testing.T) {
 	t.Parallel()
 	s := leafSite(t)
-	phases := []task.Phase{{Name: "install", Tasks: slices.DeleteFunc(plan.Tasks(s.Options.Cluster), func(t task.Task) bool { return t.Name != "certificates-leaf-timer" })}}
+	phases := []task.Phase{{Name: "install", Tasks: slices.DeleteFunc(plan.Tasks(s.Options.Cluster),
+		func(t task.Task) bool { return t.Name != "certificates-leaf-timer" })}}
 	if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +116,8 @@ func TestLeafTimer(t *testing.T) {
 			args := strings.Fields(command)[4:] // the helper, renew, --restart, the days
 			var pairs []node.CertificatePair
 			for one := range slices.Chunk(args, 2) {
-				pairs = append(pairs, node.CertificatePair{Cert: filepath.Join(h.Root, one[0]), Key: filepath.Join(h.Root, one[1])})
+				pairs = append(pairs, node.CertificatePair{Cert: filepath.Join(h.Root, one[0]),
+					Key: filepath.Join(h.Root, one[1])})
 			}
 			now := time.Now().AddDate(0, 11, 0)
 			got, err := node.Renew(pairs[0], now, now.AddDate(0, 0, 60), pairs[1:]...)
@@ -123,7 +127,8 @@ func TestLeafTimer(t *testing.T) {
 			renewed += len(got)
 		}
 		if renewed != want[name] {
-			t.Errorf("%s renews %d certificates, want %d:\n%s", name, renewed, want[name], h.Content(task.ProgramDir+"/bin/renew-leaf-certificates"))
+			t.Errorf("%s renews %d certificates, want %d:\n%s", name, renewed, want[name],
+				h.Content(task.ProgramDir+"/bin/renew-leaf-certificates"))
 		}
 		_, timer, _ := strings.Cut(h.Content(task.UnitDir+"kkbundle-leaf-certificates.timer"), "OnCalendar=")
 		hours[strings.SplitN(timer, "\n", 2)[0]] = true
@@ -131,7 +136,8 @@ func TestLeafTimer(t *testing.T) {
 	if len(hours) != 3 {
 		t.Errorf("hosts renew at %v", hours)
 	}
-	if !strings.Contains(s.Hosts["cp1"].Content(task.ProgramDir+"/bin/renew-leaf-certificates"), "--restart="+siteregistry.Unit+","+siteregistry.PushUnit+" ") {
+	if !strings.Contains(s.Hosts["cp1"].Content(task.ProgramDir+"/bin/renew-leaf-certificates"), "--restart="+
+		siteregistry.Unit+","+siteregistry.PushUnit+" ") {
 		t.Error("the registry is not restarted")
 	}
 	key := filepath.Join(s.Hosts["cp1"].Root, siteregistry.AuthorityFiles().Key)
@@ -139,10 +145,13 @@ func TestLeafTimer(t *testing.T) {
 		t.Errorf("the authority's key: %v, %v", info, err)
 	}
 	s.Options.Cluster.Certificates.Renew = manifest.RenewManual
-	if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: slices.DeleteFunc(plan.Tasks(s.Options.Cluster), func(t task.Task) bool { return t.Name != "certificates-leaf-timer" })}}); err != nil {
+	if err := s.Run(t, nil).Phases(t.Context(),
+		[]task.Phase{{Name: "install", Tasks: slices.DeleteFunc(plan.Tasks(s.Options.Cluster),
+			func(t task.Task) bool { return t.Name != "certificates-leaf-timer" })}}); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{siteregistry.AuthorityFiles().Key, etcd.ClientAuthorityFiles().Key, task.UnitDir + "kkbundle-leaf-certificates.timer"} {
+	for _, file := range []string{siteregistry.AuthorityFiles().Key, etcd.ClientAuthorityFiles().Key, task.UnitDir +
+		"kkbundle-leaf-certificates.timer"} {
 		if s.Hosts["cp1"].Content(file) != "" {
 			t.Errorf("with renew: manual, cp1 keeps %s", file)
 		}
@@ -152,12 +161,13 @@ func TestLeafTimer(t *testing.T) {
 	}
 }
 
-// TestReissue holds that certs renew replaces the certificates of external etcd on every host, and with --days only those
-// that end soon.
+// TestReissue holds that certs renew replaces the certificates of external etcd on every host, and with --days only
+// those that end soon.
 func TestReissue(t *testing.T) {
 	t.Parallel()
 	s := leafSite(t)
-	all := map[string][]task.PairFiles{"cp1": etcd.LeafFiles(false), "node1": etcd.LeafFiles(true), "node2": etcd.LeafFiles(true)}
+	all := map[string][]task.PairFiles{"cp1": etcd.LeafFiles(false), "node1": etcd.LeafFiles(true),
+		"node2": etcd.LeafFiles(true)}
 	state := func() (list []string) {
 		for name, files := range all {
 			for _, f := range files {

@@ -11,7 +11,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 )
 
-// TestHoldLock runs what holds a host's lock: it lasts while it is fed and ends with its input, or when that goes silent.
+// TestHoldLock runs what holds a host's lock: it lasts while it is fed and ends with its input, or when that goes
+// silent.
 func TestHoldLock(t *testing.T) {
 	t.Parallel()
 	for name, silence := range map[string]string{"its input ends": "60", "its input is silent": "1"} {

@@ -21,8 +21,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A pretended kubectl keeps what was applied last; nothing stands in for an API server but the answers that the tasks read. The lab
-// has the real one.
+// A pretended kubectl keeps what was applied last; nothing stands in for an API server but the answers that the tasks
+// read. The lab has the real one.
 type pretended struct {
 	t       *testing.T
 	applied []string // the kinds of each call, with the namespace that objects without one get
@@ -50,7 +50,8 @@ func (p *pretended) run(_ context.Context, cmd host.Cmd) error {
 				p.record = o.Object
 			}
 		}
-		p.applied = append(p.applied, strings.Join(names, ",")+" "+strings.TrimPrefix(args[len(args)-1], "--filename=-"))
+		p.applied = append(p.applied, strings.Join(names, ",")+" "+
+			strings.TrimPrefix(args[len(args)-1], "--filename=-"))
 	case args[0] == "get" && args[1] == "configmaps":
 		var items []any
 		if p.record != nil {
@@ -86,7 +87,8 @@ func TestManifestsTask(t *testing.T) {
 	p := &pretended{t: t}
 	cp := s.Hosts["cp1"]
 	cp.Answer("kubectl", p.run)
-	wantedAddon := manifest.Addon{Release: "notes", Namespace: "shop", Manifests: []string{"a.yaml"}, Wait: "ready", Timeout: manifest.Duration(addon.ChartWait)}
+	wantedAddon := manifest.Addon{Release: "notes", Namespace: "shop", Manifests: []string{"a.yaml"}, Wait: "ready",
+		Timeout: manifest.Duration(addon.ChartWait)}
 	a, err := addon.ManifestsOf(r.Site, wantedAddon)
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +108,8 @@ func TestManifestsTask(t *testing.T) {
 		t.Errorf("applied %q, want %q", p.applied, want)
 	}
 	said := strings.Join(cp.Said("kubectl"), "\n")
-	for _, want := range []string{"--for=condition=Established --timeout=60s customresourcedefinition/things.a.example", "rollout status deployment/web --namespace=shop --timeout=5m0s"} {
+	for _, want := range []string{"--for=condition=Established --timeout=60s customresourcedefinition/things.a.example",
+		"rollout status deployment/web --namespace=shop --timeout=5m0s"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("%q was not run:\n%s", want, said)
 		}
@@ -137,7 +140,8 @@ func TestManifestsTask(t *testing.T) {
 		t.Errorf("%+v", s.Events)
 	}
 	wantedAddon.Manifests = []string{"missing.yaml"}
-	if _, err := addon.ManifestsOf(r.Site, wantedAddon); err == nil || !strings.Contains(err.Error(), "addon notes: missing.yaml: ") {
+	if _, err := addon.ManifestsOf(r.Site, wantedAddon); err == nil ||
+		!strings.Contains(err.Error(), "addon notes: missing.yaml: ") {
 		t.Error(err)
 	}
 }
@@ -146,12 +150,16 @@ func TestManifestsTask(t *testing.T) {
 func TestLeftAddons(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1")
-	s.Options.Cluster = tasktest.Cluster(t, "addons: [{chart: demo, namespace: shop}, {release: notes, manifests: [a.yaml]}]\ndns: {nodeLocal: true}")
+	s.Options.Cluster = tasktest.Cluster(t,
+		"addons: [{chart: demo, namespace: shop}, {release: notes, manifests: [a.yaml]}]\ndns: {nodeLocal: true}")
 	r := s.Run(t, nil)
 	s.Hosts["cp1"].Answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
-		text := `kube-flannel {"name":"flannel"}` + "\n" + `shop {"name":"demo"}` + "\n" + `old {"name":"gone"}` + "\n" + `old {"name":"gone"}` + "\n"
+		text := `kube-flannel {"name":"flannel"}` + "\n" + `shop {"name":"demo"}` + "\n" + `old {"name":"gone"}` +
+			"\n" + `old {"name":"gone"}` + "\n"
 		if slices.Contains(cmd.Args, "configmaps") {
-			text = `default {"kkbundle.io/manifests":"notes"}` + "\n" + `kube-system {"kkbundle.io/manifests":"node-local-dns"}` + "\n" + `kube-system {"kkbundle.io/manifests":"multus"}` + "\n"
+			text = `default {"kkbundle.io/manifests":"notes"}` + "\n" +
+				`kube-system {"kkbundle.io/manifests":"node-local-dns"}` + "\n" +
+				`kube-system {"kkbundle.io/manifests":"multus"}` + "\n"
 		}
 		_, err := io.WriteString(cmd.Stdout, text)
 		return err
@@ -161,7 +169,9 @@ func TestLeftAddons(t *testing.T) {
 	err := step.Do(t.Context(), r.Hosts[0])
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	if err != nil || len(s.Events) != 1 || !strings.Contains(s.Events[0].Message, "they stay in the cluster: chart old/gone, manifests kube-system/multus; remove") {
+	if err != nil || len(s.Events) != 1 ||
+		!strings.Contains(s.Events[0].Message,
+			"they stay in the cluster: chart old/gone, manifests kube-system/multus; remove") {
 		t.Errorf("%+v, %v", s.Events, err)
 	}
 }

@@ -36,10 +36,11 @@ func TestCheckMembers(t *testing.T) {
 		change  func(s *sitetest.Site)
 		want    string // part of the error; "" if there is none
 	}{
-		"a fresh site":      {},
-		"a rerun":           {members: "cp1 node1 node2"},
-		"a new worker":      {members: "cp1 node1"},
-		"a new worker only": {members: "cp1 node1", change: func(s *sitetest.Site) { s.Options.Limit = []string{"node2"} }},
+		"a fresh site": {},
+		"a rerun":      {members: "cp1 node1 node2"},
+		"a new worker": {members: "cp1 node1"},
+		"a new worker only": {members: "cp1 node1",
+			change: func(s *sitetest.Site) { s.Options.Limit = []string{"node2"} }},
 		"a limit without the beginning": {
 			change: func(s *sitetest.Site) { s.Options.Limit = []string{"node1"} },
 			want:   "cp1 is the first control plane and not a node yet",
@@ -60,8 +61,11 @@ func TestCheckMembers(t *testing.T) {
 		},
 		"another version": {
 			members: "cp1",
-			change:  func(s *sitetest.Site) { s.Options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.4}") },
-			want:    "not of cluster site v1.34.4",
+			change: func(s *sitetest.Site) {
+				s.Options.Cluster = tasktest.Cluster(t,
+					"kubernetes: {version: v1.34.4}")
+			},
+			want: "not of cluster site v1.34.4",
 		},
 		"another domain": {
 			members: "cp1 node1 node2",
@@ -79,7 +83,8 @@ func TestCheckMembers(t *testing.T) {
 			change:  func(s *sitetest.Site) { s.Hosts["node1"].Put(t, kube.ClusterCA, sitetest.OtherAuthority(t)) },
 			want:    "node1 is a node of cluster site v1.34.3 with the authority sha256:",
 		},
-		"a node that the first is to leave": {members: "node1", want: "not of cluster site v1.34.3, not yet installed on cp1"},
+		"a node that the first is to leave": {members: "node1",
+			want: "not of cluster site v1.34.3, not yet installed on cp1"},
 		"reset by hand": {
 			members: "cp1",
 			change:  func(s *sitetest.Site) { _ = os.Remove(s.Hosts["cp1"].Root + kube.ClusterCA) },
@@ -110,7 +115,8 @@ func TestLimitedVerification(t *testing.T) {
 	s := sitetest.NewSite(t, "cp1", "node1", "node2")
 	sitetest.NewFakeCluster(t, s)
 	node := func(name string) string {
-		return `{"metadata":{"name":"` + name + `"},"status":{"conditions":[{"type":"Ready","status":"True"}],"nodeInfo":{"kubeletVersion":"v1.34.3"}}}`
+		return `{"metadata":{"name":"` + name +
+			`"},"status":{"conditions":[{"type":"Ready","status":"True"}],"nodeInfo":{"kubeletVersion":"v1.34.3"}}}`
 	}
 	s.Hosts["cp1"].Answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
 		_, err := io.WriteString(cmd.Stdout, `{"items":[`+node("cp1")+","+node("node1")+"]}")
@@ -119,7 +125,8 @@ func TestLimitedVerification(t *testing.T) {
 	for _, name := range []string{"cp1", "node1"} {
 		s.Hosts[name].Put(t, member.Path, string(member.File(s.Run(t, nil).Site).Data))
 	}
-	if err := health.NodesAreReady(t.Context(), s.Run(t, nil).Hosts[0]); err == nil || !strings.Contains(err.Error(), "node2 is not a node") {
+	if err := health.NodesAreReady(t.Context(), s.Run(t, nil).Hosts[0]); err == nil ||
+		!strings.Contains(err.Error(), "node2 is not a node") {
 		t.Errorf("without a limit: %v", err)
 	}
 	s.Options.Limit = []string{"cp1", "node1"}
@@ -146,7 +153,8 @@ func TestPodsThatAreOver(t *testing.T) {
 		t.Error(err)
 	}
 	pods += `,{"metadata":{"name":"c"},"status":{"phase":"Pending"}}`
-	if err := health.PodsAreReady(t.Context(), s.Run(t, nil).Hosts[0]); err == nil || !strings.Contains(err.Error(), "pod kube-system/c") {
+	if err := health.PodsAreReady(t.Context(), s.Run(t, nil).Hosts[0]); err == nil ||
+		!strings.Contains(err.Error(), "pod kube-system/c") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -157,15 +165,18 @@ func TestForeignImages(t *testing.T) {
 	r := s.Run(t, sitetest.ClusterBundle(t, s.Options.Cluster))
 	namespace, ends := "later", ""
 	s.Hosts["cp1"].Answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
-		_, err := io.WriteString(cmd.Stdout, `{"items":[{"metadata":{"name":"p","namespace":"`+namespace+`"`+ends+`},"status":{"containerStatuses":[{"imageID":"x@sha256:`+strings.Repeat("0", 64)+`"}]}}]}`)
+		_, err := io.WriteString(cmd.Stdout, `{"items":[{"metadata":{"name":"p","namespace":"`+namespace+`"`+ends+
+			`},"status":{"containerStatuses":[{"imageID":"x@sha256:`+strings.Repeat("0", 64)+`"}]}}]}`)
 		return err
 	})
 	var reduced []digest.Digest
 	check := func() error {
-		return health.ImagesAreBundled(t.Context(), r.Hosts[0], func(context.Context, *task.Host) ([]digest.Digest, error) { return reduced, nil })
+		return health.ImagesAreBundled(t.Context(), r.Hosts[0],
+			func(context.Context, *task.Host) ([]digest.Digest, error) { return reduced, nil })
 	}
 	err := check()
-	if err != nil || len(s.Events) != 1 || s.Events[0].State != task.Warned || !strings.Contains(s.Events[0].Message, "pod later/p") {
+	if err != nil || len(s.Events) != 1 || s.Events[0].State != task.Warned ||
+		!strings.Contains(s.Events[0].Message, "pod later/p") {
 		t.Errorf("an application that came later: %v, %+v", err, s.Events)
 	}
 	namespace = "kube-system"
@@ -191,7 +202,8 @@ func TestTokenByTheClustersClock(t *testing.T) {
 		_, err := io.WriteString(cmd.Stdout, "2000000000\n")
 		return err
 	})
-	phases := []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.JoinTask("join-worker", task.Each, manifest.RoleWorker)}}}
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.JoinTask("join-worker", task.Each,
+		manifest.RoleWorker)}}}
 	s.Hosts["node1"].Put(t, member.BegunPath, "") // and an earlier run was interrupted
 	if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
@@ -199,7 +211,8 @@ func TestTokenByTheClustersClock(t *testing.T) {
 	if !strings.Contains(f.Applied[0], `expiration: "2033-05-18T04:33:20Z"`) {
 		t.Errorf("want a token that is valid for an hour, got\n%s", f.Applied[0])
 	}
-	if ran := strings.Join(s.Hosts["cp1"].Said("kubectl"), "\n"); !strings.Contains(ran, "delete node node1 --ignore-not-found") {
+	if ran := strings.Join(s.Hosts["cp1"].Said("kubectl"), "\n"); !strings.Contains(ran,
+		"delete node node1 --ignore-not-found") {
 		t.Errorf("the node of the interrupted join stays:\n%s", ran)
 	}
 }
@@ -224,13 +237,16 @@ users:
 		t.Error(err)
 	}
 	for _, user := range []string{
-		"exec: {apiVersion: client.authentication.k8s.io/v1, command: sh}", "tokenFile: /etc/passwd", "client-key: /root/.ssh/id_ed25519",
+		"exec: {apiVersion: client.authentication.k8s.io/v1, command: sh}", "tokenFile: /etc/passwd",
+		"client-key: /root/.ssh/id_ed25519",
 		"auth-provider: {name: gcp}",
 	} {
 		s := sitetest.NewSite(t, "cp1")
 		s.Hosts["cp1"].Put(t, kube.AdminConf, strings.Replace(good, "client-certificate-data: QQ==", user, 1))
-		err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cluster.AdminConfTask()}}})
-		if _, missing := os.Stat(s.Options.WorkDir + "/" + task.AdminConfFile); err == nil || !errors.Is(missing, os.ErrNotExist) {
+		err := s.Run(t, nil).Phases(t.Context(),
+			[]task.Phase{{Name: "install", Tasks: []task.Task{cluster.AdminConfTask()}}})
+		if _, missing := os.Stat(s.Options.WorkDir + "/" + task.AdminConfFile); err == nil ||
+			!errors.Is(missing, os.ErrNotExist) {
 			t.Errorf("%s: %v; in the work directory: %v", user, err, missing)
 		}
 	}
@@ -255,7 +271,8 @@ func TestWithoutPodNetwork(t *testing.T) {
 	for _, task := range plan.VerifyTasks(tasktest.Cluster(t, "cni: {type: none}")) {
 		list = append(list, task.Name)
 	}
-	if got := strings.Join(list, " "); got != "verify-nodes verify-cluster verify-join verify-images verify-hosts-security verify-security verify-result" {
+	if got := strings.Join(list,
+		" "); got != "verify-nodes verify-cluster verify-join verify-images verify-hosts-security verify-security verify-result" {
 		t.Errorf("without pods that reach each other %s are verified", got)
 	}
 }
@@ -268,7 +285,8 @@ func TestExistingRegistry(t *testing.T) {
 			t.Error("the bundle must hold a registry that nobody installs")
 		}
 	}
-	r := &task.Site{Cluster: c, Inputs: task.Inputs{Values: func(string) ([]byte, error) { return []byte("CA\n"), nil }}}
+	r := &task.Site{Cluster: c,
+		Inputs: task.Inputs{Values: func(string) ([]byte, error) { return []byte("CA\n"), nil }}}
 	access, err := siteregistry.NodeAccess(r)
 	if err != nil {
 		t.Fatal(err)
@@ -277,23 +295,27 @@ func TestExistingRegistry(t *testing.T) {
 	for _, f := range cri.HostsFiles(access, []string{"docker.io"}) {
 		got[f.Path] = string(f.Data)
 	}
-	if text := got[cri.CertsDir+"/docker.io/hosts.toml"]; !strings.Contains(text, `server = "https://harbor.site:8443/v2/mirror/docker.io"`) ||
+	if text := got[cri.CertsDir+"/docker.io/hosts.toml"]; !strings.Contains(text,
+		`server = "https://harbor.site:8443/v2/mirror/docker.io"`) ||
 		strings.Contains(text, "Authorization") || !strings.Contains(text, cri.RegistryCAPath) {
 		t.Errorf("docker.io:\n%s", text)
 	}
-	if text := got[cri.CertsDir+"/harbor.site:8443/hosts.toml"]; !strings.Contains(text, `server = "https://harbor.site:8443/v2"`) {
+	if text := got[cri.CertsDir+"/harbor.site:8443/hosts.toml"]; !strings.Contains(text,
+		`server = "https://harbor.site:8443/v2"`) {
 		t.Errorf("the registry itself:\n%s", text)
 	}
 }
 
-// TestRecordedConfig holds that hosts whose record has digests as earlier releases wrote them are not reported as changed.
+// TestRecordedConfig holds that hosts whose record has digests as earlier releases wrote them are not reported as
+// changed.
 func TestRecordedConfig(t *testing.T) {
 	t.Parallel()
 	const config = "kubernetes: {version: v1.34.3, kubelet: {b: {y: [1, x, true]}, a: 0.5}}"
 	now := tasktest.Cluster(t, config).Kubernetes.Kubelet
 	const (
 		before = "5abf6217d08bce6fe9a8a7ca1be056686fe773241df079c92e2a3a89cbd50e4b" // of map[a:0.5 b:map[y:[1 x true]]]
-		canon  = "bf61684b4223b3498fe8dc03d5eb0c39e1614c30670141e90c780d59ae1de8dc" // of {"a":0.5,"b":{"y":[1,"x",true]}}
+		// of {"a":0.5,"b":{"y":[1,"x",true]}}
+		canon = "bf61684b4223b3498fe8dc03d5eb0c39e1614c30670141e90c780d59ae1de8dc"
 	)
 	if s := member.ConfigSetting("kubernetes.kubelet", now); s.Value != canon || s.Before != before {
 		t.Errorf("digests are %s and %s", s.Value, s.Before)
@@ -329,7 +351,8 @@ func TestRecordedConfig(t *testing.T) {
 				t.Fatalf("no node: %v", err)
 			}
 			changed, _ := member.Changed(r.Site, settings)
-			if want := !c.same && !strings.Contains(c.cluster, "v1.34.4"); want != (len(changed) == 1 && changed[0].Name == "kubernetes.kubelet") {
+			if want := !c.same && !strings.Contains(c.cluster, "v1.34.4"); want != (len(changed) == 1 &&
+				changed[0].Name == "kubernetes.kubelet") {
 				t.Errorf("changed: %+v", changed)
 			}
 		})
@@ -354,7 +377,8 @@ func TestMemberHint(t *testing.T) {
 		s.Options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+config[1])
 		s.Options.Cluster.Metadata.Name = config[0]
 		var other *member.OtherClusterError
-		if err := begin.CheckMembers(t.Context(), s.Run(t, nil)); !errors.As(err, &other) || !strings.Contains(other.Hint(), want) {
+		if err := begin.CheckMembers(t.Context(), s.Run(t, nil)); !errors.As(err, &other) ||
+			!strings.Contains(other.Hint(), want) {
 			t.Errorf("%s: %v", config, err)
 		}
 	}

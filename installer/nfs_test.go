@@ -69,7 +69,8 @@ func TestNFSServer(t *testing.T) {
 	if h.Content("/srv/nfs/kubernetes/volume") != "data" {
 		t.Error("data are gone without --with-data")
 	}
-	if said := strings.Join(h.Said("systemctl"), "\n"); h.Content(addon.ExportsFile) != "" || !strings.Contains(said, "disable --now nfs-kernel-server.service") {
+	if said := strings.Join(h.Said("systemctl"), "\n"); h.Content(addon.ExportsFile) != "" ||
+		!strings.Contains(said, "disable --now nfs-kernel-server.service") {
 		t.Errorf("reset left the export, or the server that was started:\n%s", said)
 	}
 	if _, err := os.Stat(filepath.Join(h.Root, filepath.Dir(addon.ExportsFile))); !os.IsNotExist(err) {
@@ -107,12 +108,15 @@ func TestPodLinks(t *testing.T) {
 		t.Error(done, err)
 	}
 	want := "unmanaged-devices+=interface-name:cali*;interface-name:tunl*;interface-name:vxlan.calico;"
-	if got := h.Content(machine.NetworkManagerFile); !strings.Contains(got, want) || h.Content(machine.NetworkdFile) != "" {
+	if got := h.Content(machine.NetworkManagerFile); !strings.Contains(got, want) ||
+		h.Content(machine.NetworkdFile) != "" {
 		t.Errorf("got\n%s%s", got, h.Content(machine.NetworkdFile))
 	}
-	// A list in a file of the operator's that NetworkManager reads after ours replaces the one that ours adds to. A section of a device stays.
+	// A list in a file of the operator's that NetworkManager reads after ours replaces the one that ours adds to. A
+	// section of a device stays.
 	const section = "[device-kkbundle]\nmatch-device=interface-name:cali*;interface-name:tunl*;interface-name:vxlan.calico;"
-	if got := h.Content(machine.NetworkManagerFile); !strings.Contains(got, section) || !strings.HasSuffix(got, "\nmanaged=0\n") {
+	if got := h.Content(machine.NetworkManagerFile); !strings.Contains(got, section) ||
+		!strings.HasSuffix(got, "\nmanaged=0\n") {
 		t.Errorf("no section of its own in\n%s", got)
 	}
 	if err := task.Leaves.Undo(t.Context(), target); err != nil || h.Content(machine.NetworkManagerFile) != "" {

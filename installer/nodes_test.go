@@ -10,8 +10,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/sitetest"
 )
 
-// TestInstallRenamedNodes holds that install does not touch a host under a name that is not its node's: it would take the node's
-// name out of the others' /etc/hosts, and prove nothing about it.
+// TestInstallRenamedNodes holds that install does not touch a host under a name that is not its node's: it would take
+// the node's name out of the others' /etc/hosts, and prove nothing about it.
 func TestInstallRenamedNodes(t *testing.T) {
 	t.Parallel()
 	s, l := sitetest.NewLivingSite(t, "cp1", "node1")

@@ -15,8 +15,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// allOptions are what a cluster file can ask for beyond the plainest cluster, with the task that does it; none where it needs nothing
-// from a bundle.
+// allOptions are what a cluster file can ask for beyond the plainest cluster, with the task that does it; none where
+// it needs nothing from a bundle.
 func allOptions() map[string]struct{ yaml, task string } {
 	return map[string]struct{ yaml, task string }{
 		"calico":            {"cni: {type: calico}", "calico"},
@@ -39,9 +39,10 @@ func allOptions() map[string]struct{ yaml, task string } {
 		"NFS":               {"storage: {nfs: true}", "nfs-server"},
 		"no registry":       {"imageRegistry: {type: none}", "preload-images"},
 		"node-local DNS":    {"dns: {nodeLocal: true}", "node-local-dns"},
-		"provided etcd":     {"etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}", ""},
-		"two registries":    {"imageRegistry: {vip: 10.0.0.8}", "registry-address"},
-		"tools":             {"cri: {tools: [crictl, nerdctl]}", "runtime-tools"},
+		"provided etcd": {"etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}",
+			""},
+		"two registries": {"imageRegistry: {vip: 10.0.0.8}", "registry-address"},
+		"tools":          {"cri: {tools: [crictl, nerdctl]}", "runtime-tools"},
 	}
 }
 
@@ -49,14 +50,17 @@ func allOptions() map[string]struct{ yaml, task string } {
 func TestOptionsAreInstalled(t *testing.T) {
 	t.Parallel()
 	texts := []string{
-		"", "cni: {type: none}", "imageRegistry: {type: existing, address: r.example}", "kubernetes: {version: v1.30.14, proxyMode: nftables}",
+		"", "cni: {type: none}", "imageRegistry: {type: existing, address: r.example}",
+		"kubernetes: {version: v1.30.14, proxyMode: nftables}",
 		"addons: [{chart: demo}]", "cri: {version: v1.7.30}", "controlPlaneEndpoint: {address: api.example}",
-		"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\nimageRegistry: {type: none}", "cri: {type: docker}\nimageRegistry: {type: none}",
+		"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\nimageRegistry: {type: none}",
+		"cri: {type: docker}\nimageRegistry: {type: none}",
 		"etcd: {type: external, dataDir: /data/etcd}", "etcd: {type: external, backup: {every: 30m, keep: 5}}",
 	}
 	for name, option := range allOptions() {
 		texts = append(texts, option.yaml)
-		if !slices.ContainsFunc(plan.Tasks(tasktest.Cluster(t, option.yaml)), func(task task.Task) bool { return option.task == "" || task.Name == option.task }) {
+		if !slices.ContainsFunc(plan.Tasks(tasktest.Cluster(t, option.yaml)),
+			func(task task.Task) bool { return option.task == "" || task.Name == option.task }) {
 			t.Errorf("%s: there is no task %s", name, option.task)
 		}
 	}
@@ -73,8 +77,8 @@ func TestOptionsAreInstalled(t *testing.T) {
 	}
 }
 
-// Everything that tasks declare is in the catalog for every minor release: the lists of what each kind of cluster adds to
-// the plainest one. The images are those of the sources that the catalog's files name.
+// Everything that tasks declare is in the catalog for every minor release: the lists of what each kind of cluster
+// adds to the plainest one. The images are those of the sources that the catalog's files name.
 func TestNeedsOfEveryKind(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -147,11 +151,15 @@ func TestNeeded(t *testing.T) {
 
 func TestPackagesOf(t *testing.T) {
 	t.Parallel()
-	c := tasktest.Cluster(t, "kubernetes: {version: v1.34.3, proxyMode: ipvs}\nstorage: {nfs: true}\nimageRegistry: {vip: 10.0.0.8}")
+	c := tasktest.Cluster(t,
+		"kubernetes: {version: v1.34.3, proxyMode: ipvs}\nstorage: {nfs: true}\nimageRegistry: {vip: 10.0.0.8}")
 	for _, tc := range []struct{ role, distribution, want string }{
-		{"k8s_cluster", "debian/12", "chrony conntrack ebtables ethtool iproute2 ipset iptables ipvsadm nfs-common socat"},
-		{"k8s_cluster", "rocky/9", "chrony conntrack-tools container-selinux ebtables ethtool iproute ipset iptables ipvsadm nfs-utils socat"},
-		{"k8s_cluster", "rocky/10", "chrony conntrack-tools container-selinux ebtables ethtool iproute ipset iptables ipvsadm kernel-modules-extra nfs-utils socat"},
+		{"k8s_cluster", "debian/12",
+			"chrony conntrack ebtables ethtool iproute2 ipset iptables ipvsadm nfs-common socat"},
+		{"k8s_cluster", "rocky/9",
+			"chrony conntrack-tools container-selinux ebtables ethtool iproute ipset iptables ipvsadm nfs-utils socat"},
+		{"k8s_cluster", "rocky/10",
+			"chrony conntrack-tools container-selinux ebtables ethtool iproute ipset iptables ipvsadm kernel-modules-extra nfs-utils socat"},
 		{"nfs", "ubuntu/24.04", "chrony nfs-kernel-server"},
 		{"image_registry", "debian/12", "chrony keepalived"},
 	} {

@@ -27,8 +27,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A packaged host has a package manager, which is played: installing is what cannot be done here. It looks at what it is told to
-// take packages from.
+// A packaged host has a package manager, which is played: installing is what cannot be done here. It looks at what it
+// is told to take packages from.
 type packaged struct {
 	*sitetest.Rooted
 	distribution string
@@ -64,7 +64,8 @@ func newPackaged(t *testing.T, h *sitetest.Rooted, id, version, manager string) 
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		facts := node.Facts{Version: node.FactsVersion, OS: node.OSRelease{ID: id, VersionID: version}, Packages: map[string]string{}}
+		facts := node.Facts{Version: node.FactsVersion, OS: node.OSRelease{ID: id, VersionID: version},
+			Packages: map[string]string{}}
 		for _, name := range question.Packages {
 			if p.installed[name] {
 				facts.Packages[name] = "1.0"
@@ -144,7 +145,8 @@ func (p *packaged) install(cmd host.Cmd, dir, list string) error {
 	case strings.HasPrefix(dir, "/") && (p.Content(dir+"/"+list) == "" || p.Content(dir+"/socat.pkg") == ""):
 		return sitetest.Exits(cmd, 100, "E: "+dir+" has no packages")
 	case p.half:
-		return sitetest.Exits(cmd, 100, "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.")
+		return sitetest.Exits(cmd, 100,
+			"E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.")
 	case end > 0:
 		for _, name := range cmd.Args[end+1:] {
 			p.installed[name] = true
@@ -155,7 +157,8 @@ func (p *packaged) install(cmd host.Cmd, dir, list string) error {
 
 // sourcesOf is what the host has of its own.
 func (p *packaged) sources() string {
-	return p.Content("/etc/apt/sources.list") + p.Content("/etc/apt/sources.list.d/site.sources") + p.Content("/etc/yum.repos.d/site.repo")
+	return p.Content("/etc/apt/sources.list") + p.Content("/etc/apt/sources.list.d/site.sources") + p.Content(
+		"/etc/yum.repos.d/site.repo")
 }
 
 // packageSite has one host and a bundle with a package for its distribution.
@@ -165,7 +168,8 @@ func packageSite(t *testing.T, id, version, manager, more string) (*sitetest.Sit
 	s.Options.Cluster = tasktest.Cluster(t, more)
 	p := newPackaged(t, s.Hosts["cp1"], id, version, manager)
 	b := bundletest.NewBuilder(t)
-	b.File(manifest.PackageRef(p.distribution, "socat.pkg"), "socat", &ocispec.Platform{OS: "linux", Architecture: "amd64"}, []byte("a package"))
+	b.File(manifest.PackageRef(p.distribution, "socat.pkg"), "socat",
+		&ocispec.Platform{OS: "linux", Architecture: "amd64"}, []byte("a package"))
 	opened := b.Bundle().Reader
 	return s, p, func() *engine.Run {
 		r := s.Run(t, opened)
@@ -187,11 +191,12 @@ func packagePhases(c *manifest.Cluster) []task.Phase {
 	return []task.Phase{{Name: "init", Tasks: []task.Task{machine.PackagesTask(c)}}}
 }
 
-// TestPackagesInterrupted kills kkbundle after each command: the host's own sources are always what they were, and the next run
-// completes.
+// TestPackagesInterrupted kills kkbundle after each command: the host's own sources are always what they were, and
+// the next run completes.
 func TestPackagesInterrupted(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ id, version, manager string }{{"debian", "12", "apt"}, {"almalinux", "9", "dnf"}, {"centos", "7", "yum"}} {
+	for _, c := range []struct{ id, version, manager string }{{"debian", "12", "apt"}, {"almalinux", "9", "dnf"},
+		{"centos", "7", "yum"}} {
 		t.Run(c.manager, func(t *testing.T) {
 			t.Parallel()
 			for n := 1; ; n++ {
@@ -238,9 +243,12 @@ func TestPackagesInterrupted(t *testing.T) {
 func TestPackagesSources(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ id, version, manager, more, want, not string }{
-		"apt":  {"debian", "12", "apt", "", "deb [trusted=yes] file:" + marks.Packages + "/debian/12 ./ and -", "mirror.site"},
-		"dnf":  {"almalinux", "9", "dnf", "", marks.Packages + "/almalinux/9 --assumeyes --quiet --setopt=reposdir=" + marks.Packages + "/repos --disablerepo=* --enablerepo=kkbundle", "repofrompath"},
-		"host": {"debian", "12", "apt", "osPackages: host\n", "deb http://mirror.site/debian bookworm main and /etc/apt/sources.list.d", "file:"},
+		"apt": {"debian", "12", "apt", "", "deb [trusted=yes] file:" + marks.Packages + "/debian/12 ./ and -",
+			"mirror.site"},
+		"dnf": {"almalinux", "9", "dnf", "", marks.Packages + "/almalinux/9 --assumeyes --quiet --setopt=reposdir=" +
+			marks.Packages + "/repos --disablerepo=* --enablerepo=kkbundle", "repofrompath"},
+		"host": {"debian", "12", "apt", "osPackages: host\n",
+			"deb http://mirror.site/debian bookworm main and /etc/apt/sources.list.d", "file:"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -260,8 +268,8 @@ func TestPackagesSources(t *testing.T) {
 	}
 }
 
-// TestPackagesWait waits while another dpkg is at work, and finishes what one that was interrupted has left before anything
-// else.
+// TestPackagesWait waits while another dpkg is at work, and finishes what one that was interrupted has left before
+// anything else.
 func TestPackagesWait(t *testing.T) {
 	t.Parallel()
 	s, p, run := packageSite(t, "debian", "12", "apt", "")
@@ -280,7 +288,8 @@ func TestPackagesWithoutManager(t *testing.T) {
 	s, p, run := packageSite(t, "debian", "12", "apt", "")
 	p.manager = "apk"
 	err := run().Phases(t.Context(), packagePhases(s.Options.Cluster))
-	if err == nil || !strings.Contains(err.Error(), "neither apt-get nor dnf nor yum") || !strings.Contains(err.Error(), "socat") || !strings.Contains(err.Error(), "osPackages: none") {
+	if err == nil || !strings.Contains(err.Error(), "neither apt-get nor dnf nor yum") ||
+		!strings.Contains(err.Error(), "socat") || !strings.Contains(err.Error(), "osPackages: none") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -32,7 +32,8 @@ groups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}
 		t.Fatal(err)
 	}
 	s.Options.Inventory = inv
-	s.Options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, kubelet: {systemReserved: {cpu: 200m}}, patches: [p/kube-apiserver0+merge.yaml]}")
+	s.Options.Cluster = tasktest.Cluster(t,
+		"kubernetes: {version: v1.34.3, kubelet: {systemReserved: {cpu: 200m}}, patches: [p/kube-apiserver0+merge.yaml]}")
 	s.Options.Values = func(path string) ([]byte, error) {
 		if path != "p/kube-apiserver0+merge.yaml" {
 			return nil, errors.New("no such file")
@@ -51,10 +52,12 @@ groups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}
 	}
 	r := once()
 	cp, node := s.Hosts["cp1"], s.Hosts["node1"]
-	if cp.Content(kubeadm.PatchesDir+"/kube-apiserver0+merge.yaml") != "spec: {}\n" || cp.Content(kubeadm.PatchesDir+"/"+kubeadm.HostPatch) != "" {
+	if cp.Content(kubeadm.PatchesDir+"/kube-apiserver0+merge.yaml") != "spec: {}\n" ||
+		cp.Content(kubeadm.PatchesDir+"/"+kubeadm.HostPatch) != "" {
 		t.Error("cp1 has other patches")
 	}
-	if diff := cmp.Diff(node.Content(kubeadm.PatchesDir+"/"+kubeadm.HostPatch), "maxPods: 50\nsystemReserved:\n  memory: 1Gi\n"); diff != "" {
+	if diff := cmp.Diff(node.Content(kubeadm.PatchesDir+"/"+kubeadm.HostPatch),
+		"maxPods: 50\nsystemReserved:\n  memory: 1Gi\n"); diff != "" {
 		t.Errorf("node1's own (-got +want):\n%s", diff)
 	}
 	if ran := node.Said("kubeadm"); len(ran) > 0 {
@@ -78,7 +81,8 @@ groups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}
 	node.Mu.Lock()
 	all := strings.Join(node.Ran, "\n")
 	node.Mu.Unlock()
-	if !strings.Contains(all, "kubeadm upgrade node phase kubelet-config --patches="+kubeadm.PatchesDir) || !strings.Contains(all, "systemctl restart kubelet.service") {
+	if !strings.Contains(all, "kubeadm upgrade node phase kubelet-config --patches="+kubeadm.PatchesDir) ||
+		!strings.Contains(all, "systemctl restart kubelet.service") {
 		t.Errorf("node1 ran\n%s", all)
 	}
 }

@@ -40,7 +40,8 @@ func TestCertificates(t *testing.T) {
 	roots.AppendCertsFromPEM(ca.PEM)
 	for _, name := range []string{"cp1", "10.0.0.3", "127.0.0.1"} {
 		for _, at := range []time.Time{now, now.Add(-time.Hour), now.AddDate(0, 11, 0)} {
-			if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots, CurrentTime: at}); err != nil {
+			if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots,
+				CurrentTime: at}); err != nil {
 				t.Errorf("%s at %s: %v", name, at, err)
 			}
 		}
@@ -135,11 +136,13 @@ func TestHtpasswd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := siteregistry.Htpasswd(r, task.RegistryHashFile, login("password")); string(again) != string(one) || err != nil {
+	if again, err := siteregistry.Htpasswd(r, task.RegistryHashFile, login("password")); string(again) != string(one) ||
+		err != nil {
 		t.Errorf("a second time it differs (%v)", err)
 	}
 	other, err := siteregistry.Htpasswd(r, task.RegistryHashFile, login("changed"))
-	if err != nil || bcrypt.CompareHashAndPassword(other[len(siteregistry.User)+1:len(other)-1], []byte("changed")) != nil {
+	if err != nil || bcrypt.CompareHashAndPassword(other[len(siteregistry.User)+1:len(other)-1],
+		[]byte("changed")) != nil {
 		t.Errorf("%s is not for the changed password (%v)", other, err)
 	}
 }

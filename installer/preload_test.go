@@ -31,8 +31,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// A fakeContainerd stands for ctr and containerd's stores on a host: it reads the archives that it is given, checks blobs
-// against their digests as containerd does, and needs all of an image for its platform. The lab has a real one (TestPreload).
+// A fakeContainerd stands for ctr and containerd's stores on a host: it reads the archives that it is given, checks
+// blobs against their digests as containerd does, and needs all of an image for its platform. The lab has a real one
+// (TestPreload).
 type fakeContainerd struct {
 	mu     sync.Mutex
 	blobs  map[string][]byte
@@ -67,7 +68,8 @@ func (f *fakeContainerd) run(cmd host.Cmd, args []string) error {
 			if f.pinned[name] {
 				label = "io.cri-containerd.image=managed," + cri.PinnedLabel
 			}
-			fmt.Fprintf(cmd.Stdout, "%s application/vnd.oci.image.index.v1+json %s 1.2 MiB linux/amd64 %s\n", name, digest, label)
+			fmt.Fprintf(cmd.Stdout, "%s application/vnd.oci.image.index.v1+json %s 1.2 MiB linux/amd64 %s\n", name,
+				digest, label)
 		}
 	case "content list":
 		for digest := range f.blobs {
@@ -155,7 +157,8 @@ func (f *fakeContainerd) complete(d ocispec.Descriptor) error {
 	return nil
 }
 
-// preloadBundle has a cluster's images, and three that no task knows: one for two platforms, one by its digest, and both.
+// preloadBundle has a cluster's images, and three that no task knows: one for two platforms, one by its digest, and
+// both.
 func preloadBundle(t *testing.T, c *manifest.Cluster) *bundle.Reader {
 	t.Helper()
 	b := bundletest.NewBuilder(t)
@@ -212,12 +215,14 @@ func TestPreloadImages(t *testing.T) {
 	s.States()
 
 	has := func(name, part string) bool {
-		return slices.ContainsFunc(slices.Collect(maps.Keys(stores[name].images)), func(ref string) bool { return strings.HasPrefix(ref, part) })
+		return slices.ContainsFunc(slices.Collect(maps.Keys(stores[name].images)),
+			func(ref string) bool { return strings.HasPrefix(ref, part) })
 	}
 	for part, hosts := range map[string][2]bool{
 		"registry.k8s.io/kube-apiserver:": {true, false}, "registry.k8s.io/kube-proxy:": {true, true},
 		"registry.k8s.io/coredns/coredns:": {true, true}, "docker.io/shop/app:1": {true, true},
-		"docker.io/shop/app@sha256:": {true, true}, "docker.io/shop/db:2": {true, true}, "docker.io/shop/db@sha256:": {true, true},
+		"docker.io/shop/app@sha256:": {true, true}, "docker.io/shop/db:2": {true, true},
+		"docker.io/shop/db@sha256:": {true, true},
 	} {
 		if got := [2]bool{has("cp1", part), has("node1", part)}; got != hosts {
 			t.Errorf("%s: on cp1 and node1: %v, want %v", part, got, hosts)
@@ -264,7 +269,8 @@ func TestPreloadIsVerified(t *testing.T) {
 		}
 		return nil
 	})
-	err := s.Run(t, preloadBundle(t, s.Options.Cluster)).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: cri.PreloadTasks(s.Options.Cluster)}})
+	err := s.Run(t, preloadBundle(t, s.Options.Cluster)).Phases(t.Context(),
+		[]task.Phase{{Name: "install", Tasks: cri.PreloadTasks(s.Options.Cluster)}})
 	if err == nil || !strings.Contains(err.Error(), "the runtime loaded the images, but lacks ") {
 		t.Errorf("got %v", err)
 	}
@@ -304,7 +310,8 @@ func TestPreloadDocker(t *testing.T) {
 			if err := json.NewDecoder(tr).Decode(&images); err != nil {
 				return err
 			}
-			name := strings.TrimPrefix(strings.TrimPrefix(images[0].RepoTags[0], "docker.io/"), "library/") // as Docker shows it
+			// as Docker shows it
+			name := strings.TrimPrefix(strings.TrimPrefix(images[0].RepoTags[0], "docker.io/"), "library/")
 			ids[name] = "sha256:" + strings.TrimPrefix(images[0].Config, "blobs/sha256/")
 		}
 	})

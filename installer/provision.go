@@ -32,13 +32,15 @@ func Provision(ctx context.Context, o engine.Options, name string, p *provision.
 	}
 	for _, wanted := range o.Phases {
 		if !slices.ContainsFunc(phases, func(p task.Phase) bool { return p.Name == wanted }) {
-			return engine.Report{}, errors.Join(fmt.Errorf("there is no phase %q; the phases are %s", wanted, engine.PhaseNames(phases)), r.Dir.Close())
+			return engine.Report{}, errors.Join(fmt.Errorf("there is no phase %q; the phases are %s", wanted,
+				engine.PhaseNames(phases)), r.Dir.Close())
 		}
 	}
 	return r.Start(ctx, func(ctx context.Context) error {
 		err := r.Phases(ctx, phases)
 		if r.DryRun {
-			err = errors.Join(err, r.OnAll(r.Connected(), func(_ int, t *task.Host) error { return begin.ForgetHelper(ctx, t) }))
+			err = errors.Join(err, r.OnAll(r.Connected(),
+				func(_ int, t *task.Host) error { return begin.ForgetHelper(ctx, t) }))
 		}
 		return err
 	})
@@ -48,7 +50,8 @@ func Provision(ctx context.Context, o engine.Options, name string, p *provision.
 func instancePhases(c *manifest.Cluster, bundled bool, p *provision.Program) ([]task.Phase, error) {
 	var phases []task.Phase
 	if bundled {
-		bootstrap := append(bootstrap.StepTasks("bootstrap", bootstrap.DirectorySteps()), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c))
+		bootstrap := append(bootstrap.StepTasks("bootstrap", bootstrap.DirectorySteps()), machine.SwapTask(c),
+			machine.KernelTask(c), machine.RouteTask(c))
 		phases = []task.Phase{
 			{Name: "bootstrap", Tasks: bootstrap},
 			{Name: "repository", Tasks: []task.Task{machine.PackagesTask(c)}},

@@ -73,7 +73,8 @@ func TestProvision(t *testing.T) {
 	t.Parallel()
 	s := provisioned(t)
 	h := s.Hosts["node1"]
-	if _, err := Provision(t.Context(), s.Options, "node1", program(t, bootstrapDocument)); err == nil || !strings.Contains(err.Error(), "run cat") {
+	if _, err := Provision(t.Context(), s.Options, "node1", program(t, bootstrapDocument)); err == nil ||
+		!strings.Contains(err.Error(), "run cat") {
 		t.Fatalf("want the step that failed, got %v", err)
 	}
 	if h.Content(marks.Sentinel) != "" || h.Content("/etc/kubernetes/kubeadm.yaml") != "it's $HOME\n" {
@@ -82,10 +83,12 @@ func TestProvision(t *testing.T) {
 	if !slices.Contains(h.Ran, "mount -- /var/data") || slices.Contains(h.Ran, "mount -- /var/later") {
 		t.Errorf("mounted is what has no noauto: %q", h.Ran)
 	}
-	if got := h.Said("chown"); !slices.ContainsFunc(got, func(line string) bool { return strings.HasSuffix(line, "kube:root /etc/kubernetes/kubeadm.yaml") }) {
+	if got := h.Said("chown"); !slices.ContainsFunc(got,
+		func(line string) bool { return strings.HasSuffix(line, "kube:root /etc/kubernetes/kubeadm.yaml") }) {
 		t.Errorf("owner: %q", got)
 	}
-	if got, want := h.Content("/etc/fstab"), "LABEL=data /var/data auto defaults,nofail 0 2\n/srv/disk.img /var/later ext4 loop,noauto 0 2\n"; got != want {
+	if got, want := h.Content("/etc/fstab"),
+		"LABEL=data /var/data auto defaults,nofail 0 2\n/srv/disk.img /var/later ext4 loop,noauto 0 2\n"; got != want {
 		t.Errorf("fstab: %q", got)
 	}
 	if got, want := h.Content("/etc/keys"), "ssh-ed25519 AAAA\nssh-rsa BBBB\n"; got != want {
@@ -155,14 +158,17 @@ func TestProvisionKeeps(t *testing.T) {
 	}{
 		{provision.File{Path: "/etc/motd", Keep: true, Data: []byte("other")}, "other content"},
 		{provision.Filesystem{Device: "/dev/sdb1", Type: "xfs"}, "already has a filesystem"},
-		{provision.Mount{Source: "/dev/sdb1", Path: "/var/data", Type: "auto", Options: "defaults", Dump: "0", Pass: "2"}, "another line"},
+		{provision.Mount{Source: "/dev/sdb1", Path: "/var/data", Type: "auto", Options: "defaults", Dump: "0",
+			Pass: "2"}, "another line"},
 		{provision.Timezone{Name: "Mars/Olympus"}, "is unknown on the host"},
 	} {
-		if err := bootstrap.Apply(t.Context(), node1, c.step, task.ProvisionDir+"/x/0001"); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := bootstrap.Apply(t.Context(), node1, c.step, task.ProvisionDir+"/x/0001"); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: want %q, got %v", c.step, c.want, err)
 		}
 	}
-	if err := bootstrap.Apply(t.Context(), node1, provision.Disk{Device: "/dev/sdb", Table: "gpt"}, ""); err != nil || len(h.Said("sfdisk")) > 0 {
+	if err := bootstrap.Apply(t.Context(), node1, provision.Disk{Device: "/dev/sdb", Table: "gpt"}, ""); err != nil ||
+		len(h.Said("sfdisk")) > 0 {
 		t.Errorf("a disk that is not empty was partitioned (%v)", err)
 	}
 	if h.Content("/etc/motd") != "hello\n" {

@@ -35,15 +35,19 @@ func TestRegistryPair(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"certificates@ changed", "registry-address@reg1 changed", "registry-address@reg2 changed", "registry-answers@reg1 done", "registry-answers@reg2 done",
-		"registry@reg1 changed", "registry@reg2 changed", "seed-registry@reg1 changed", "seed-registry@reg2 changed", "verify-registry@reg1 done", "verify-registry@reg2 done",
+		"certificates@ changed", "registry-address@reg1 changed", "registry-address@reg2 changed",
+		"registry-answers@reg1 done", "registry-answers@reg2 done",
+		"registry@reg1 changed", "registry@reg2 changed", "seed-registry@reg1 changed", "seed-registry@reg2 changed",
+		"verify-registry@reg1 done", "verify-registry@reg2 done",
 	}
 	if diff := cmp.Diff(p.States(), want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 	port := fmt.Sprint(p.Options.Cluster.ImageRegistry.Port)
 	for _, name := range []string{"reg1", "reg2"} {
-		tasktest.Golden(t, "keepalived-"+name+".conf", []byte(strings.ReplaceAll(p.Hosts[name].Content(siteregistry.AddressDir+"/keepalived.conf"), ":"+port, ":5000")))
+		tasktest.Golden(t, "keepalived-"+name+".conf",
+			[]byte(strings.ReplaceAll(p.Hosts[name].Content(siteregistry.AddressDir+"/keepalived.conf"), ":"+port,
+				":5000")))
 	}
 	cert, err := pki.ParseCertificate([]byte(p.Hosts["reg2"].Content(siteregistry.ConfigDir + "/tls.crt")))
 	if err != nil {
@@ -66,10 +70,13 @@ func TestRegistryPair(t *testing.T) {
 		}
 	}
 	// Missing content of one host is noticed and pushed there only.
-	if err := os.RemoveAll(filepath.Join(p.Hosts["reg2"].Root, siteregistry.DataDir, "docker/registry/v2/repositories/registry.k8s.io/pause")); err != nil {
+	if err := os.RemoveAll(filepath.Join(p.Hosts["reg2"].Root, siteregistry.DataDir,
+		"docker/registry/v2/repositories/registry.k8s.io/pause")); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.R.Phases(t.Context(), []task.Phase{{Name: "verify", Tasks: []task.Task{health.VerifyRegistryTask()}}}); err == nil || !strings.Contains(err.Error(), "reg2: verify verify-registry: the registry on this host lacks images") {
+	if err := p.R.Phases(t.Context(),
+		[]task.Phase{{Name: "verify", Tasks: []task.Task{health.VerifyRegistryTask()}}}); err == nil ||
+		!strings.Contains(err.Error(), "reg2: verify verify-registry: the registry on this host lacks images") {
 		t.Errorf("got %v", err)
 	}
 	p.States()
@@ -77,7 +84,8 @@ func TestRegistryPair(t *testing.T) {
 	if err := p.R.Phases(t.Context(), p.Phases()); err != nil {
 		t.Fatal(err)
 	}
-	if got := p.States(); !slices.Contains(got, "seed-registry@reg2 changed") || !slices.Contains(got, "seed-registry@reg1 done") {
+	if got := p.States(); !slices.Contains(got, "seed-registry@reg2 changed") ||
+		!slices.Contains(got, "seed-registry@reg1 done") {
 		t.Errorf("got %q", got)
 	}
 }
@@ -88,11 +96,14 @@ func TestRegistryAddressTwice(t *testing.T) {
 	p := sitetest.NewPairSite(t)
 	p.Hold("reg1", "reg2")
 	var twice interface{ Hint() string }
-	if err := siteregistry.CheckSharedAddress(t.Context(), p.R.Site); !errors.As(err, &twice) || !strings.Contains(err.Error(), "reg1 and reg2 have the address 127.0.0.4 at once") || !strings.Contains(twice.Hint(), "112") {
+	if err := siteregistry.CheckSharedAddress(t.Context(), p.R.Site); !errors.As(err, &twice) ||
+		!strings.Contains(err.Error(), "reg1 and reg2 have the address 127.0.0.4 at once") ||
+		!strings.Contains(twice.Hint(), "112") {
 		t.Errorf("got %v", err)
 	}
 	p.Hold()
-	if err := siteregistry.CheckSharedAddress(t.Context(), p.R.Site); err == nil || !strings.Contains(err.Error(), "no registry host has the address 127.0.0.4") {
+	if err := siteregistry.CheckSharedAddress(t.Context(), p.R.Site); err == nil ||
+		!strings.Contains(err.Error(), "no registry host has the address 127.0.0.4") {
 		t.Errorf("got %v", err)
 	}
 	p.R.Hosts[1].Err, p.R.Hosts[1].Conn = errors.New("lost"), nil // it may be there
@@ -109,14 +120,16 @@ func TestRegistryAddressRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	var missing interface{ Hint() string }
-	if err := task.Do(t.Context(), p.R.Hosts[1]); !errors.As(err, &missing) || !strings.HasPrefix(err.Error(), "reg1 has no ") || !strings.Contains(missing.Hint(), "keepalived") {
+	if err := task.Do(t.Context(), p.R.Hosts[1]); !errors.As(err, &missing) ||
+		!strings.HasPrefix(err.Error(), "reg1 has no ") || !strings.Contains(missing.Hint(), "keepalived") {
 		t.Errorf("without keepalived: %v", err)
 	}
 	p.Hosts["reg1"].Answer("ip", func(_ context.Context, cmd host.Cmd) error {
 		_, err := io.WriteString(cmd.Stdout, "2: eth0    inet 10.0.0.3/24 brd 10.0.0.255 scope global eth0\n")
 		return err
 	})
-	if err := task.Do(t.Context(), p.R.Hosts[1]); err == nil || !strings.Contains(err.Error(), "no interface of reg1 has a network with the address 127.0.0.4") {
+	if err := task.Do(t.Context(), p.R.Hosts[1]); err == nil ||
+		!strings.Contains(err.Error(), "no interface of reg1 has a network with the address 127.0.0.4") {
 		t.Errorf("in another network: %v", err)
 	}
 }
@@ -174,8 +187,10 @@ func TestRegistryLost(t *testing.T) {
 func TestRegistryNamesOfOne(t *testing.T) {
 	t.Parallel()
 	r := sitetest.NewSite(t, "cp1", "node1").Run(t, nil)
-	want := pki.Names{Hosts: []string{"cp1", "localhost"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("127.0.0.1")}}
-	if diff := cmp.Diff(siteregistry.CertificateNames(r.Site), want, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+	want := pki.Names{Hosts: []string{"cp1", "localhost"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.3"),
+		netip.MustParseAddr("127.0.0.1")}}
+	if diff := cmp.Diff(siteregistry.CertificateNames(r.Site), want,
+		cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 }
@@ -208,7 +223,8 @@ func TestRegistryServices(t *testing.T) {
 	for _, f := range s.JudgeRegistries() {
 		got = append(got, f.ID+" "+f.Host+" "+string(f.State)+" "+f.Found)
 	}
-	want := []string{"registry-service reg1 failed kkbundle-registry.service does not run", "host-reachable reg2 failed reg2: no answer"}
+	want := []string{"registry-service reg1 failed kkbundle-registry.service does not run",
+		"host-reachable reg2 failed reg2: no answer"}
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}

@@ -26,12 +26,14 @@ func sized(h *sitetest.Rooted, t *testing.T, gib float64, processors string) {
 
 func patch(s *sitetest.Site, t *testing.T) {
 	t.Helper()
-	if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.PatchesTask()}}}); err != nil {
+	if err := s.Run(t, nil).Phases(t.Context(),
+		[]task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.PatchesTask()}}}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestKubeletsReserveBySize holds that a new node's kubelet reserves what Google's table has for the size of the machine.
+// TestKubeletsReserveBySize holds that a new node's kubelet reserves what Google's table has for the size of the
+// machine.
 func TestKubeletsReserveBySize(t *testing.T) {
 	t.Parallel()
 	for _, one := range []struct {
@@ -68,7 +70,8 @@ func TestDryRunNamesReservations(t *testing.T) {
 	s.Options.DryRun = true
 	patch(s, t)
 	want := "of 4 processors and 8 GiB the kubelet keeps from pods: kubeReserved: cpu: 80m memory: 1844Mi"
-	if !slices.ContainsFunc(s.Events, func(e task.Event) bool { return e.Host == "node1" && strings.Contains(fmt.Sprint(e), want) }) {
+	if !slices.ContainsFunc(s.Events,
+		func(e task.Event) bool { return e.Host == "node1" && strings.Contains(fmt.Sprint(e), want) }) {
 		t.Errorf("%q is in no event: %+v", want, s.Events)
 	}
 }
@@ -92,8 +95,8 @@ func TestReservationsGiveWay(t *testing.T) {
 	}
 }
 
-// TestReservationsLeaveNodesAlone holds that a node of an earlier release keeps its reservations: at its restart, a kubelet ends
-// pods that have no room any more.
+// TestReservationsLeaveNodesAlone holds that a node of an earlier release keeps its reservations: at its restart, a
+// kubelet ends pods that have no room any more.
 func TestReservationsLeaveNodesAlone(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1", "node1")
@@ -114,8 +117,8 @@ func TestReservationsLeaveNodesAlone(t *testing.T) {
 	}
 }
 
-// TestControlPlanesRequestRoomForEtcd holds that the scheduler keeps memory for the API server and etcd, which kubeadm's manifests
-// hardly ask for, and that an etcd of its own unit is reserved for.
+// TestControlPlanesRequestRoomForEtcd holds that the scheduler keeps memory for the API server and etcd, which
+// kubeadm's manifests hardly ask for, and that an etcd of its own unit is reserved for.
 func TestControlPlanesRequestRoomForEtcd(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1", "node1")
@@ -125,7 +128,8 @@ func TestControlPlanesRequestRoomForEtcd(t *testing.T) {
 	patch(s, t)
 	for _, one := range []struct{ component, memory string }{{"etcd", "512Mi"}, {"kube-apiserver", "1024Mi"}} {
 		path := kubeadm.PatchesDir + "/" + one.component + "%kkbundle+strategic.yaml"
-		want := "spec:\n  containers:\n  - name: " + one.component + "\n    resources:\n      requests:\n        memory: " + one.memory + "\n"
+		want := "spec:\n  containers:\n  - name: " + one.component +
+			"\n    resources:\n      requests:\n        memory: " + one.memory + "\n"
 		if got := s.Hosts["cp1"].Content(path); got != want {
 			t.Errorf("cp1: got %q, want %q", got, want)
 		}
@@ -136,7 +140,8 @@ func TestControlPlanesRequestRoomForEtcd(t *testing.T) {
 	s, _, _ = sitetest.EtcdSite(t, "external")
 	sized(s.Hosts["cp1"], t, 15.6, "0-7")
 	patch(s, t)
-	if got, want := s.Hosts["cp1"].Content(reservation), "kubeReserved:\n  cpu: 90m\n  memory: 2663Mi\nsystemReserved:\n  cpu: 100m\n  memory: 1024Mi\n"; got != want {
+	if got, want := s.Hosts["cp1"].Content(reservation),
+		"kubeReserved:\n  cpu: 90m\n  memory: 2663Mi\nsystemReserved:\n  cpu: 100m\n  memory: 1024Mi\n"; got != want {
 		t.Errorf("with etcd as a unit: got %q, want %q", got, want)
 	}
 	if s.Hosts["cp1"].Content(kubeadm.PatchesDir+"/etcd%kkbundle+strategic.yaml") != "" {

@@ -12,8 +12,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
 
-// TestRestartControlPlane ends components one after the other, each when the API server is ready again, and does not end
-// again what has started anew by itself.
+// TestRestartControlPlane ends components one after the other, each when the API server is ready again, and does not
+// end again what has started anew by itself.
 func TestRestartControlPlane(t *testing.T) {
 	t.Parallel()
 	// etcd's end takes the scheduler with it, and the API server is ready at the third question.
@@ -26,16 +26,21 @@ fi`
 	// Certificates have expired: the API server is not ready before it has new ones.
 	const expired = `echo ask >>"$dir/log"; grep -q 'end kube-apiserver' "$dir/log"`
 	for name, c := range map[string]struct{ kubectl, cluster, want string }{
-		"all go on":    {`echo ask >>"$dir/log"`, "", "end etcd ask end kube-apiserver ask end kube-controller-manager ask end kube-scheduler ask ask"},
-		"away":         {away, "", "end etcd ask ask ask end kube-apiserver ask end kube-controller-manager ask ask ask"},
-		"expired":      {expired, "", "end etcd " + strings.Repeat("ask ", 4) + "end kube-apiserver ask end kube-controller-manager ask end kube-scheduler ask ask"},
-		"etcd outside": {`echo ask >>"$dir/log"`, "etcd: {type: external}", "end kube-apiserver ask end kube-controller-manager ask end kube-scheduler ask ask"},
+		"all go on": {`echo ask >>"$dir/log"`, "",
+			"end etcd ask end kube-apiserver ask end kube-controller-manager ask end kube-scheduler ask ask"},
+		"away": {away, "",
+			"end etcd ask ask ask end kube-apiserver ask end kube-controller-manager ask ask ask"},
+		"expired": {expired, "", "end etcd " + strings.Repeat("ask ", 4) +
+			"end kube-apiserver ask end kube-controller-manager ask end kube-scheduler ask ask"},
+		"etcd outside": {`echo ask >>"$dir/log"`, "etcd: {type: external}",
+			"end kube-apiserver ask end kube-controller-manager ask end kube-scheduler ask ask"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p, cp1 := playedControlPlane(t, c.cluster)
 			p.Stub(t, "kubectl", c.kubectl)
-			if err := cp1.Run(t.Context(), kubeadm.RestartScript(cp1, 3, 5, kubeadm.ControlPlaneProcesses(cp1.Site.Cluster)...)...); err != nil {
+			if err := cp1.Run(t.Context(), kubeadm.RestartScript(cp1, 3, 5,
+				kubeadm.ControlPlaneProcesses(cp1.Site.Cluster)...)...); err != nil {
 				t.Fatal(err)
 			}
 			if got := p.Log(t); got != c.want {
@@ -50,7 +55,8 @@ func TestRestartKills(t *testing.T) {
 	t.Parallel()
 	p, cp1 := playedControlPlane(t, "")
 	p.Stub(t, "pkill", `echo "end $1 $name" >>"$dir/log"; [ "$name$1" = kube-apiserver--full ] || echo 1 >"$dir/$name"`)
-	if err := cp1.Run(t.Context(), kubeadm.RestartScript(cp1, kubeadm.RestartStep, 5, kubeadm.ControlPlaneProcesses(cp1.Site.Cluster)...)...); err != nil {
+	if err := cp1.Run(t.Context(), kubeadm.RestartScript(cp1, kubeadm.RestartStep, 5,
+		kubeadm.ControlPlaneProcesses(cp1.Site.Cluster)...)...); err != nil {
 		t.Fatal(err)
 	}
 	const want = "end --full etcd ask end --full kube-apiserver end -KILL kube-apiserver ask end --full kube-controller-manager ask end --full kube-scheduler ask ask"
@@ -63,12 +69,14 @@ func TestRestartKills(t *testing.T) {
 func TestRestartFails(t *testing.T) {
 	t.Parallel()
 	for want, stubs := range map[string][2]string{
-		"kube-scheduler has not started again": {"pkill", `if [ "$name" = kube-scheduler ]; then rm -f "$dir/$name"; else echo 1 >"$dir/$name"; fi`},
-		"etcd failed: reason withheld":         {"kubectl", "echo etcd failed: reason withheld >&2; exit 1"},
+		"kube-scheduler has not started again": {"pkill",
+			`if [ "$name" = kube-scheduler ]; then rm -f "$dir/$name"; else echo 1 >"$dir/$name"; fi`},
+		"etcd failed: reason withheld": {"kubectl", "echo etcd failed: reason withheld >&2; exit 1"},
 	} {
 		p, cp1 := playedControlPlane(t, "")
 		p.Stub(t, stubs[0], stubs[1])
-		err := cp1.Run(t.Context(), kubeadm.RestartScript(cp1, 1, 2, kubeadm.ControlPlaneProcesses(cp1.Site.Cluster)...)...)
+		err := cp1.Run(t.Context(), kubeadm.RestartScript(cp1, 1, 2,
+			kubeadm.ControlPlaneProcesses(cp1.Site.Cluster)...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
 		}

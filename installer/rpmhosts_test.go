@@ -25,8 +25,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// An rpmHost is a host of an RPM distribution as far as this machine can be one: the real dnf and rpm with their own root, and
-// the host's /etc/dnf/dnf.conf. What stands in: the distribution, whose packages are built here.
+// An rpmHost is a host of an RPM distribution as far as this machine can be one: the real dnf and rpm with their own
+// root, and the host's /etc/dnf/dnf.conf. What stands in: the distribution, whose packages are built here.
 type rpmHost struct {
 	*sitetest.Rooted
 	out *bytes.Buffer // of dnf
@@ -78,9 +78,11 @@ func newRPMHost(t *testing.T, h *sitetest.Rooted) *rpmHost {
 		if err := json.NewDecoder(cmd.Stdin).Decode(&question); err != nil {
 			return err
 		}
-		facts := node.Facts{Version: node.FactsVersion, OS: node.OSRelease{ID: "rocky", VersionID: "9.4"}, SELinux: "enforcing", Packages: map[string]string{}}
+		facts := node.Facts{Version: node.FactsVersion, OS: node.OSRelease{ID: "rocky", VersionID: "9.4"},
+			SELinux: "enforcing", Packages: map[string]string{}}
 		for _, name := range question.Packages {
-			if out, err := exec.CommandContext(ctx, "rpm", "--root", h.Root, "-q", "--qf", "%{VERSION}", name).Output(); err == nil {
+			if out, err := exec.CommandContext(ctx, "rpm", "--root", h.Root, "-q", "--qf", "%{VERSION}",
+				name).Output(); err == nil {
 				facts.Packages[name] = string(out)
 			}
 		}
@@ -101,7 +103,8 @@ func (r *rpmHost) Run(ctx context.Context, cmd host.Cmd) error {
 	return sitetest.Exits(cmd, 1, "")
 }
 
-// dnf runs the real dnf for the host's root, whose paths begin there. Scripts of packages do not run: the root has no shell.
+// dnf runs the real dnf for the host's root, whose paths begin there. Scripts of packages do not run: the root has no
+// shell.
 func (r *rpmHost) dnf(ctx context.Context, cmd host.Cmd) error {
 	repo := filepath.Join(r.Root, marks.Packages, "repos/kkbundle.repo")
 	if text, err := os.ReadFile(repo); err == nil {
@@ -110,7 +113,8 @@ func (r *rpmHost) dnf(ctx context.Context, cmd host.Cmd) error {
 			return err
 		}
 	}
-	args := []string{"--installroot=" + r.Root, "--config=" + r.Root + "/etc/dnf/dnf.conf", "--releasever=9", "--setopt=tsflags=noscripts", "--setopt=logdir=" + r.Root + "/var/log"}
+	args := []string{"--installroot=" + r.Root, "--config=" + r.Root + "/etc/dnf/dnf.conf", "--releasever=9",
+		"--setopt=tsflags=noscripts", "--setopt=logdir=" + r.Root + "/var/log"}
 	for _, a := range cmd.Args[1:] {
 		args = append(args, strings.ReplaceAll(a, "="+marks.Packages, "="+r.Root+marks.Packages))
 	}
@@ -129,8 +133,8 @@ func (r *rpmHost) version(name string) string {
 	return strings.TrimSpace(r.Content("/usr/share/kk/" + name))
 }
 
-// rpmSite has one host, and a bundle with packages for its distribution. The host's roles need socat, container-selinux and others,
-// of which the bundle has those given.
+// rpmSite has one host, and a bundle with packages for its distribution. The host's roles need socat,
+// container-selinux and others, of which the bundle has those given.
 func rpmSite(t *testing.T, files ...string) (*sitetest.Site, *rpmHost, func() error) {
 	t.Helper()
 	s := sitetest.NewSite(t, "cp1")
@@ -161,7 +165,8 @@ func engineRun(t *testing.T, r *engine.Run) error {
 func nodePackages(t *testing.T, without ...string) []string {
 	t.Helper()
 	var files []string
-	for _, name := range []string{"chrony", "conntrack-tools", "container-selinux", "ebtables", "ethtool", "iproute", "iptables"} {
+	for _, name := range []string{"chrony", "conntrack-tools", "container-selinux", "ebtables", "ethtool", "iproute",
+		"iptables"} {
 		if !strings.Contains(strings.Join(without, " "), name) {
 			files = append(files, buildRPM(t, name, "1.0"))
 		}
@@ -169,19 +174,22 @@ func nodePackages(t *testing.T, without ...string) []string {
 	return files
 }
 
-// TestRPMHostInstallsPackages installs a set with a dependency by the real dnf, on a host whose configuration wants signatures of
-// packages and of repositories; run again, nothing changes. A dependency that the host has newer stays.
+// TestRPMHostInstallsPackages installs a set with a dependency by the real dnf, on a host whose configuration wants
+// signatures of packages and of repositories; run again, nothing changes. A dependency that the host has newer stays.
 func TestRPMHostInstallsPackages(t *testing.T) {
 	t.Parallel()
-	s, h, run := rpmSite(t, append(nodePackages(t), buildRPM(t, "socat", "1.7", "Requires: kk-lib >= 2", "Recommends: kk-weak"),
+	s, h, run := rpmSite(t, append(nodePackages(t), buildRPM(t, "socat", "1.7", "Requires: kk-lib >= 2",
+		"Recommends: kk-weak"),
 		buildRPM(t, "kk-lib", "2.0"), buildRPM(t, "kk-weak", "1"))...)
 	h.Put(t, "/etc/dnf/dnf.conf", "[main]\ngpgcheck=1\nrepo_gpgcheck=1\nlocalpkg_gpgcheck=1\n")
 	runProgram(t, "rpm", "--root", h.Root, "--install", "--noscripts", buildRPM(t, "kk-lib", "3.0"))
 	if err := run(); err != nil {
 		t.Fatalf("%v\n%s", err, h.out)
 	}
-	if h.version("socat") != "1.7" || h.version("container-selinux") != "1.0" || h.version("kk-lib") != "3.0" || h.version("kk-weak") != "" {
-		t.Errorf("socat %q, container-selinux %q, kk-lib %q, kk-weak %q\n%s", h.version("socat"), h.version("container-selinux"), h.version("kk-lib"), h.version("kk-weak"), h.out)
+	if h.version("socat") != "1.7" || h.version("container-selinux") != "1.0" || h.version("kk-lib") != "3.0" ||
+		h.version("kk-weak") != "" {
+		t.Errorf("socat %q, container-selinux %q, kk-lib %q, kk-weak %q\n%s", h.version("socat"),
+			h.version("container-selinux"), h.version("kk-lib"), h.version("kk-weak"), h.out)
 	}
 	if _, err := os.Stat(h.Root + marks.Packages); err == nil || h.Content("/etc/yum.repos.d/site.repo") == "" {
 		t.Error("the host's repositories are gone, or packages are left")
@@ -222,12 +230,13 @@ func TestRPMHostNamesMissingDependency(t *testing.T) {
 	}
 }
 
-// TestRPMHostInstallsPackagesOfModules has a package of a module, as container-selinux is one of container-tools in release 8. The
-// bundle has no list of modules, without which dnf refuses such packages.
+// TestRPMHostInstallsPackagesOfModules has a package of a module, as container-selinux is one of container-tools in
+// release 8. The bundle has no list of modules, without which dnf refuses such packages.
 func TestRPMHostInstallsPackagesOfModules(t *testing.T) {
 	t.Parallel()
 	_, h, run := rpmSite(t, append(nodePackages(t, "container-selinux"), buildRPM(t, "socat", "1.7"),
-		buildRPM(t, "container-selinux", "2.229.0", "ModularityLabel: container-tools:rhel8:8100020240808093819:afee755d"))...)
+		buildRPM(t, "container-selinux", "2.229.0",
+			"ModularityLabel: container-tools:rhel8:8100020240808093819:afee755d"))...)
 	if err := run(); err != nil {
 		t.Fatalf("%v\n%s", err, h.out)
 	}

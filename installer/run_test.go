@@ -30,7 +30,8 @@ func TestRunDoesContinuesAndRests(t *testing.T) {
 	broken := true
 	fine := func(*task.Host) error { return nil }
 	phases := []task.Phase{
-		{Name: "one", Tasks: []task.Task{sitetest.FlagTask("a", task.Each, &done, fine), sitetest.FlagTask("b", task.First, &done, fine)}},
+		{Name: "one", Tasks: []task.Task{sitetest.FlagTask("a", task.Each, &done, fine),
+			sitetest.FlagTask("b", task.First, &done, fine)}},
 		{Name: "two", Tasks: []task.Task{
 			sitetest.FlagTask("c", task.Each, &done, func(t *task.Host) error {
 				if broken && t.Name == "node1" {
@@ -232,15 +233,18 @@ func TestSettleNoticesOneStoppedUnit(t *testing.T) {
 	h := s.Hosts["cp1"]
 	stopped := ""
 	h.Answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
-		if cmd.Args[1] == "is-active" && !slices.ContainsFunc(cmd.Args[3:], func(unit string) bool { return unit != stopped }) {
+		if cmd.Args[1] == "is-active" && !slices.ContainsFunc(cmd.Args[3:],
+			func(unit string) bool { return unit != stopped }) {
 			return &host.ExitError{Code: 3}
 		}
 		return nil
 	})
 	step := task.Settle(task.Task{Name: "demo"}, func(context.Context, *task.Host) (task.Setting, error) {
-		return task.Setting{Files: []task.File{{Path: "/etc/demo.conf", Mode: 0o600, Data: []byte("one\n")}}, Units: []string{"one.service", "two.service"}}, nil
+		return task.Setting{Files: []task.File{{Path: "/etc/demo.conf", Mode: 0o600, Data: []byte("one\n")}},
+			Units: []string{"one.service", "two.service"}}, nil
 	})
-	for _, want := range []struct{ stopped, state string }{{"", "changed"}, {"", "done"}, {"one.service", "changed"}, {"two.service", "changed"}} {
+	for _, want := range []struct{ stopped, state string }{{"", "changed"}, {"", "done"}, {"one.service", "changed"},
+		{"two.service", "changed"}} {
 		stopped = want.stopped
 		if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step}}}); err != nil {
 			t.Fatal(err)
@@ -260,7 +264,8 @@ func TestSettleLive(t *testing.T) {
 	config, secret := "one\n", "one\n"
 	step := task.Settle(task.Task{Name: "demo"}, func(context.Context, *task.Host) (task.Setting, error) {
 		return task.Setting{
-			Files: []task.File{{Path: "/etc/demo.conf", Mode: 0o600, Data: []byte(config)}, {Path: "/etc/demo.secret", Mode: 0o640, Data: []byte(secret), Live: true}},
+			Files: []task.File{{Path: "/etc/demo.conf", Mode: 0o600, Data: []byte(config)},
+				{Path: "/etc/demo.secret", Mode: 0o640, Data: []byte(secret), Live: true}},
 			Units: []string{"demo.service"},
 			Reload: func(ctx context.Context, t *task.Host) error {
 				return t.Run(ctx, "systemctl", "reload", "demo.service")
@@ -274,7 +279,8 @@ func TestSettleLive(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 		ran := h.Said("systemctl")
-		if slices.Contains(ran, "systemctl restart demo.service") != restart || slices.Contains(ran, "systemctl reload demo.service") != reload {
+		if slices.Contains(ran, "systemctl restart demo.service") != restart ||
+			slices.Contains(ran, "systemctl reload demo.service") != reload {
 			t.Errorf("%s: ran %q", what, ran)
 		}
 		if restart || reload {
@@ -296,7 +302,8 @@ func TestSettleLive(t *testing.T) {
 	at("live files alone", live, false, true)
 	at("nothing to do again", step, false, false)
 	config, secret = "two\n", "four\n"
-	if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{live}}}); err == nil || h.Content("/etc/demo.secret") != "three\n" {
+	if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{live}}}); err == nil ||
+		h.Content("/etc/demo.secret") != "three\n" {
 		t.Errorf("live files alone, where more differs: %v", err)
 	}
 	at("both", step, true, false)
@@ -311,12 +318,14 @@ func TestKernelRefuses(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1")
 	s.Hosts["cp1"].Answer("sysctl", func(_ context.Context, cmd host.Cmd) error {
-		if strings.HasPrefix(cmd.Args[len(cmd.Args)-1], "fs.") || strings.HasPrefix(cmd.Args[len(cmd.Args)-1], "net.ipv4") {
+		if strings.HasPrefix(cmd.Args[len(cmd.Args)-1], "fs.") ||
+			strings.HasPrefix(cmd.Args[len(cmd.Args)-1], "net.ipv4") {
 			return &host.ExitError{Code: 255}
 		}
 		return nil
 	})
-	err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{machine.KernelTask(s.Options.Cluster)}}})
+	err := s.Run(t, nil).Phases(t.Context(),
+		[]task.Phase{{Name: "init", Tasks: []task.Task{machine.KernelTask(s.Options.Cluster)}}})
 	if err == nil || !strings.Contains(err.Error(), "net.ipv4.ip_forward=1") {
 		t.Errorf("got %v", err)
 	}
@@ -362,7 +371,8 @@ func TestHooks(t *testing.T) {
 	if err := s.Run(t, nil).Phases(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.Hosts["node1"].Content("/ran"); got != "pre_install.sh\nworker\npre_install_node1.sh\npre_install_node1.sh\n" {
+	if got := s.Hosts["node1"].Content(
+		"/ran"); got != "pre_install.sh\nworker\npre_install_node1.sh\npre_install_node1.sh\n" {
 		t.Errorf("after one was changed, on node1 ran %q", got)
 	}
 	if diff := cmp.Diff(s.States(), []string{"pre_install@cp1 done", "pre_install@node1 changed"}); diff != "" {
@@ -370,14 +380,16 @@ func TestHooks(t *testing.T) {
 	}
 	script("pre_install_node1.sh", "echo the disk is missing >&2\nexit 7\n")
 	err = s.Run(t, nil).Phases(t.Context(), task)
-	if err == nil || !strings.Contains(err.Error(), "hook pre_install_node1.sh") || !strings.Contains(err.Error(), "the disk is missing") {
+	if err == nil || !strings.Contains(err.Error(), "hook pre_install_node1.sh") ||
+		!strings.Contains(err.Error(), "the disk is missing") {
 		t.Errorf("got %v", err)
 	}
 	if err := engine.CheckHooks(s.Run(t, nil).Site); err != nil {
 		t.Error(err)
 	}
 	script("pre_install_nod1.sh", "")
-	if err := engine.CheckHooks(s.Run(t, nil).Site); err == nil || !strings.Contains(err.Error(), "pre_install_nod1.sh") {
+	if err := engine.CheckHooks(s.Run(t, nil).Site); err == nil ||
+		!strings.Contains(err.Error(), "pre_install_nod1.sh") {
 		t.Errorf("a misspelled host: %v", err)
 	}
 }
@@ -392,7 +404,8 @@ func TestLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	var locked *task.LockedError
-	if _, err := engine.Lock(t.Context(), two, task.Owner{}); !errors.As(err, &locked) || !strings.Contains(err.Error(), "process") {
+	if _, err := engine.Lock(t.Context(), two, task.Owner{}); !errors.As(err, &locked) ||
+		!strings.Contains(err.Error(), "process") {
 		t.Errorf("a second lock: %v", err)
 	}
 	if _, err := engine.Lock(t.Context(), two, me); err == nil || !strings.Contains(err.Error(), "same machine") {
@@ -441,8 +454,8 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// A program that looks for a file at each use needs no restart for a new one, also on a host with the stamp of an earlier
-// release, which had such files in it.
+// A program that looks for a file at each use needs no restart for a new one, also on a host with the stamp of an
+// earlier release, which had such files in it.
 func TestSettleLiveNew(t *testing.T) {
 	t.Parallel()
 	for _, earlier := range []bool{false, true} {
@@ -454,7 +467,8 @@ func TestSettleLiveNew(t *testing.T) {
 			return task.Settle(task.Task{Name: "demo"}, func(context.Context, *task.Host) (task.Setting, error) {
 				files := []task.File{{Path: "/etc/demo.conf", Mode: 0o600, Data: []byte(config)}}
 				for _, name := range upstreams {
-					files = append(files, task.File{Path: "/etc/demo.d/" + name + "/hosts.toml", Mode: 0o600, Data: []byte(name), LiveNew: isNew})
+					files = append(files, task.File{Path: "/etc/demo.d/" + name + "/hosts.toml", Mode: 0o600,
+						Data: []byte(name), LiveNew: isNew})
 				}
 				return task.Setting{Files: files, Units: []string{"demo.service"}}, nil
 			})
@@ -479,7 +493,8 @@ func TestSettleLiveNew(t *testing.T) {
 			}
 		}
 		if earlier {
-			if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step(false)}}}); err != nil {
+			if err := s.Run(t, nil).Phases(t.Context(),
+				[]task.Phase{{Name: "one", Tasks: []task.Task{step(false)}}}); err != nil {
 				t.Fatal(err)
 			}
 			at("after an earlier release", false, false)

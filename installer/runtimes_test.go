@@ -22,16 +22,20 @@ func TestRuntimesAreInstalled(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ files, secret, programs, units []string }{
 		"docker": {
-			files:    []string{cri.DockerConfig, "/etc/systemd/system/docker.service", "/etc/systemd/system/cri-docker.service"},
-			secret:   []string{cri.KubeletLogins},
-			programs: []string{"/usr/local/bin/dockerd", "/usr/local/bin/cri-dockerd", "/opt/cni/bin/bridge", "/etc/docker/certs.d/10.0.0.3:5000/ca.crt"},
-			units:    []string{"docker.service", "cri-docker.service"},
+			files: []string{cri.DockerConfig, "/etc/systemd/system/docker.service",
+				"/etc/systemd/system/cri-docker.service"},
+			secret: []string{cri.KubeletLogins},
+			programs: []string{"/usr/local/bin/dockerd", "/usr/local/bin/cri-dockerd", "/opt/cni/bin/bridge",
+				"/etc/docker/certs.d/10.0.0.3:5000/ca.crt"},
+			units: []string{"docker.service", "cri-docker.service"},
 		},
 		"crio": {
-			files:    []string{"/etc/crio/crio.conf.d/10-kkbundle.conf", cri.CRIOPolicy, "/etc/systemd/system/crio.service", "/etc/containers/registries.conf.d/50-kkbundle.conf"},
-			secret:   []string{"/etc/kkbundle/mirror-auth.json"},
-			programs: []string{"/usr/local/bin/crio", "/opt/kkbundle/crio/bin/conmon", "/opt/kkbundle/crio/bin/crun", "/opt/cni/bin/bridge"},
-			units:    []string{"crio.service"},
+			files: []string{"/etc/crio/crio.conf.d/10-kkbundle.conf", cri.CRIOPolicy,
+				"/etc/systemd/system/crio.service", "/etc/containers/registries.conf.d/50-kkbundle.conf"},
+			secret: []string{"/etc/kkbundle/mirror-auth.json"},
+			programs: []string{"/usr/local/bin/crio", "/opt/kkbundle/crio/bin/conmon", "/opt/kkbundle/crio/bin/crun",
+				"/opt/cni/bin/bridge"},
+			units: []string{"crio.service"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,11 +85,13 @@ func TestRuntimeTools(t *testing.T) {
 	s.Dialing("")
 	s.Options.Cluster = tasktest.Cluster(t, "cri: {tools: [crictl, nerdctl]}")
 	h := s.Hosts["cp1"]
-	if err := s.Run(t, sitetest.ClusterBundle(t, s.Options.Cluster)).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: cri.ToolTasks(s.Options.Cluster)}}); err != nil {
+	if err := s.Run(t, sitetest.ClusterBundle(t, s.Options.Cluster)).Phases(t.Context(),
+		[]task.Phase{{Name: "install", Tasks: cri.ToolTasks(s.Options.Cluster)}}); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(h.Content(cri.CrictlConfig), "runtime-endpoint: unix:///run/containerd/containerd.sock\n") ||
-		h.Content("/usr/local/bin/crictl") != "member crictl\n" || h.Content("/usr/local/bin/nerdctl") != "member nerdctl\n" {
+		h.Content("/usr/local/bin/crictl") != "member crictl\n" ||
+		h.Content("/usr/local/bin/nerdctl") != "member nerdctl\n" {
 		t.Errorf("crictl.yaml is %q, crictl %q", h.Content(cri.CrictlConfig), h.Content("/usr/local/bin/crictl"))
 	}
 	resetLeavesNothing(t, s, []string{cri.CrictlConfig, "/etc/nerdctl", "/usr/local/bin/crictl"})
@@ -118,7 +124,8 @@ func resetLeavesNothing(t *testing.T, s *sitetest.Site, paths []string) {
 func TestForeignDockerIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, path := range map[string]string{
-		"a package": "/usr/bin/dockerd", "static programs": "/usr/local/bin/dockerd", "a configuration": cri.DockerConfig,
+		"a package": "/usr/bin/dockerd", "static programs": "/usr/local/bin/dockerd",
+		"a configuration":  cri.DockerConfig,
 		"a unit of others": "/etc/systemd/system/docker.service",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -127,7 +134,8 @@ func TestForeignDockerIsRefused(t *testing.T) {
 			s.Options.Cluster = tasktest.Cluster(t, "cri: {type: docker}")
 			h := s.Hosts["cp1"]
 			h.Put(t, path, "theirs\n")
-			err := s.Run(t, sitetest.ClusterBundle(t, s.Options.Cluster)).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: plan.ContainerTasks(s.Options.Cluster)}})
+			err := s.Run(t, sitetest.ClusterBundle(t, s.Options.Cluster)).Phases(t.Context(),
+				[]task.Phase{{Name: "install", Tasks: plan.ContainerTasks(s.Options.Cluster)}})
 			var foreign interface{ Hint() string }
 			if !errors.As(err, &foreign) || !strings.Contains(err.Error(), "("+path+")") || foreign.Hint() == "" {
 				t.Errorf("got %v", err)

@@ -73,11 +73,14 @@ func faults() []fault {
 	return []fault{
 		{name: "refused", want: "connection refused", address: closedPort},
 		{name: "killed", want: "exit code 137", before: failAt("kkbundle-node facts", 137, "\x1b[2JKilled")},
-		{name: "full", want: "No space left on device", before: failAt("write-file.sh", 1, "cat: write error: No space left on device")},
+		{name: "full", want: "No space left on device", before: failAt("write-file.sh", 1,
+			"cat: write error: No space left on device")},
 		{name: "filtered", want: "no answer within 5s", slow: true, address: filteredPort},
 		{name: "silent", want: "did not finish the SSH handshake", slow: true, address: silentPort},
-		{name: "hangs at login", want: "login succeeded, but the server refused to run commands", slow: true, before: hangAt("id -u")},
-		{name: "hangs at facts", want: "no result within 20s", slow: true, leaves: true, before: hangAt("kkbundle-node facts")},
+		{name: "hangs at login", want: "login succeeded, but the server refused to run commands", slow: true,
+			before: hangAt("id -u")},
+		{name: "hangs at facts", want: "no result within 20s", slow: true, leaves: true,
+			before: hangAt("kkbundle-node facts")},
 	}
 }
 
@@ -142,7 +145,8 @@ type fleet struct {
 // newFleet makes hosts that are well, and as many that are not, in turn of every fault.
 func newFleet(t *testing.T, well, ill int, kinds []fault) *fleet {
 	t.Helper()
-	f := &fleet{options: map[string]host.SSHOptions{}, machines: map[string]*hosttest.Simulated{}, faults: map[string]fault{}}
+	f := &fleet{options: map[string]host.SSHOptions{}, machines: map[string]*hosttest.Simulated{},
+		faults: map[string]fault{}}
 	var text strings.Builder
 	text.WriteString("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n")
 	var names []string
@@ -168,9 +172,11 @@ func newFleet(t *testing.T, well, ill int, kinds []fault) *fleet {
 			o.Patience = time.Hour // a busy machine
 		}
 		f.options[name] = o
-		fmt.Fprintf(&text, "  %s: {address: %s, internalIPv4: 10%s}\n", name, address, strings.TrimPrefix(address, "127"))
+		fmt.Fprintf(&text, "  %s: {address: %s, internalIPv4: 10%s}\n", name, address,
+			strings.TrimPrefix(address, "127"))
 	}
-	fmt.Fprintf(&text, "groups: {kube_control_plane: [node1], image_registry: [node1], kube_worker: [%s]}\n", strings.Join(names[1:], ", "))
+	fmt.Fprintf(&text, "groups: {kube_control_plane: [node1], image_registry: [node1], kube_worker: [%s]}\n",
+		strings.Join(names[1:], ", "))
 	var err error
 	if f.inventory, err = manifest.ParseInventory("inventory.yaml", []byte(text.String())); err != nil {
 		t.Fatal(err)
@@ -251,7 +257,8 @@ func (f *fleet) precheck(t *testing.T, helper []byte) (report precheck.Report, t
 	var err error
 	memory = mostMemory(func() {
 		report, err = begin.Precheck(t.Context(), engine.Options{
-			Cluster: tasktest.Cluster(t, "kubernetes: {version: v1.34.3, podCIDR: 10.32.0.0/11}"), Inventory: f.inventory, WorkDir: filepath.Join(t.TempDir(), "work"),
+			Cluster:   tasktest.Cluster(t, "kubernetes: {version: v1.34.3, podCIDR: 10.32.0.0/11}"),
+			Inventory: f.inventory, WorkDir: filepath.Join(t.TempDir(), "work"),
 			Dial: f.dial, Helper: func(string) ([]byte, error) { return helper, nil },
 		})
 	})
@@ -303,7 +310,8 @@ func TestFleet(t *testing.T) {
 	f := newFleet(t, well, ill, kinds)
 	report, took, memory := f.precheck(t, helper)
 	f.check(t, report)
-	t.Logf("%d hosts, %d of them not well: %s, %d MiB at most with the servers, %d connections at most", well+ill, ill, took.Round(time.Millisecond), memory>>20, f.most.Load())
+	t.Logf("%d hosts, %d of them not well: %s, %d MiB at most with the servers, %d connections at most", well+ill, ill,
+		took.Round(time.Millisecond), memory>>20, f.most.Load())
 }
 
 // TestLargeFleet has more hosts than connections are kept to.
@@ -318,7 +326,8 @@ func TestLargeFleet(t *testing.T) {
 		if most := f.most.Load(); most > engine.MaxConnections {
 			t.Errorf("%d connections at the same time, want %d at most", most, engine.MaxConnections)
 		}
-		t.Logf("%d hosts: %s, %d MiB at most with the servers, %d connections at most, %d in all", hosts, took.Round(time.Millisecond), memory>>20, f.most.Load(), f.dials.Load())
+		t.Logf("%d hosts: %s, %d MiB at most with the servers, %d connections at most, %d in all", hosts,
+			took.Round(time.Millisecond), memory>>20, f.most.Load(), f.dials.Load())
 	}
 }
 
@@ -435,7 +444,8 @@ func installFleet(t *testing.T, hosts, hanging int, content func(name string) []
 	return memory
 }
 
-// TestInstallFleet holds that hosts that hang keep nobody waiting. KKBUNDLE_BIG=1 has 20 and 200, and programs of 4 MiB.
+// TestInstallFleet holds that hosts that hang keep nobody waiting. KKBUNDLE_BIG=1 has 20 and 200, and programs of 4
+// MiB.
 func TestInstallFleet(t *testing.T) {
 	t.Parallel()
 	content := func(name string) []byte { return sitetest.FileContent(t, tasktest.Cluster(t, ""), name) }

@@ -24,7 +24,8 @@ import (
 func TestSecurityFiles(t *testing.T) {
 	t.Parallel()
 	const hardened, baseline = manifest.SecurityHardened, manifest.SecurityBaseline
-	got, err := kube.Documents(kubeadm.AdmissionConfig(hardened), kubeadm.AuditPolicy(hardened), kubeadm.AuthenticationConfig(true), kubeadm.AuthenticationConfig(false))
+	got, err := kube.Documents(kubeadm.AdmissionConfig(hardened), kubeadm.AuditPolicy(hardened),
+		kubeadm.AuthenticationConfig(true), kubeadm.AuthenticationConfig(false))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,14 +34,16 @@ func TestSecurityFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	tasktest.Golden(t, "security-baseline.yaml", got)
-	objects := addon.NamespaceDefaults(tasktest.Cluster(t, "cni: {type: calico}\naddons: [{chart: a, namespace: web}, {chart: b, namespace: web, release: c}, {chart: d, namespace: kube-system}]"))
+	objects := addon.NamespaceDefaults(tasktest.Cluster(t,
+		"cni: {type: calico}\naddons: [{chart: a, namespace: web}, {chart: b, namespace: web, release: c}, {chart: d, namespace: kube-system}]"))
 	if got, err = kube.YAML(objects...); err != nil {
 		t.Fatal(err)
 	}
 	tasktest.Golden(t, "namespaces.yaml", got)
 }
 
-// TestKubernetesTagHasTheSecurityFiles: kubeadm's API server never starts without them, and kubeadm waits minutes for it.
+// TestKubernetesTagHasTheSecurityFiles: kubeadm's API server never starts without them, and kubeadm waits minutes for
+// it.
 func TestKubernetesTagHasTheSecurityFiles(t *testing.T) {
 	t.Parallel()
 	phases, err := engine.TaskSelection{Tags: []string{"kubernetes"}}.Selected(plan.Plan(tasktest.Cluster(t, "")))
@@ -66,14 +69,16 @@ func TestKubeadmNeedsTheSecurityFiles(t *testing.T) {
 		began = began || cmd.Args[1] == "init"
 		return nil
 	})
-	err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.InitTask(s.Options.Cluster)}}})
-	if began || err == nil || !strings.Contains(err.Error(), "/etc/kubernetes/security") || !strings.Contains(err.Error(), "the tag security") {
+	err := s.Run(t, nil).Phases(t.Context(),
+		[]task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.InitTask(s.Options.Cluster)}}})
+	if began || err == nil || !strings.Contains(err.Error(), "/etc/kubernetes/security") ||
+		!strings.Contains(err.Error(), "the tag security") {
 		t.Errorf("kubeadm began: %v; %v", began, err)
 	}
 }
 
-// The key is made once, is the same on all control planes, and is never replaced: what was encrypted with it could not be
-// read any more.
+// The key is made once, is the same on all control planes, and is never replaced: what was encrypted with it could
+// not be read any more.
 func TestEncryptionKeyIsKept(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1", "cp2")
@@ -107,18 +112,21 @@ func TestEncryptionKeyIsKept(t *testing.T) {
 		t.Error("without the work directory, another key is made")
 	}
 	// An operator rotates the key on the first control plane.
-	rotated := strings.Replace(first, "- name: kkbundle1", "- name: kkbundle2\n        secret: bmV3IGtleSB0aGF0IGlzIGxvbmc=\n      - name: kkbundle1", 1)
+	rotated := strings.Replace(first, "- name: kkbundle1",
+		"- name: kkbundle2\n        secret: bmV3IGtleSB0aGF0IGlzIGxvbmc=\n      - name: kkbundle1", 1)
 	s.Hosts["cp1"].Put(t, kubeadm.EncryptionOnHost, rotated)
 	once(false)
 	if s.Hosts["cp2"].Content(kubeadm.EncryptionOnHost) != rotated {
 		t.Error("the rotated key is not taken to the other control plane")
 	}
 	r := s.Run(t, nil)
-	if _, err := kubeadm.Encryption(t.Context(), r.Site); err != nil || r.Mask.Mask("x bmV3IGtleSB0aGF0IGlzIGxvbmc= y") == "x bmV3IGtleSB0aGF0IGlzIGxvbmc= y" {
+	if _, err := kubeadm.Encryption(t.Context(), r.Site); err != nil ||
+		r.Mask.Mask("x bmV3IGtleSB0aGF0IGlzIGxvbmc= y") == "x bmV3IGtleSB0aGF0IGlzIGxvbmc= y" {
 		t.Errorf("the key would be in the log (%v)", err)
 	}
 	s.Hosts["cp1"].Put(t, kubeadm.EncryptionOnHost, "- nonsense\n")
-	if err := s.Run(t, nil).Phases(t.Context(), phases); err == nil || !strings.Contains(err.Error(), "is not an EncryptionConfiguration") {
+	if err := s.Run(t, nil).Phases(t.Context(), phases); err == nil ||
+		!strings.Contains(err.Error(), "is not an EncryptionConfiguration") {
 		t.Errorf("a damaged file: %v", err)
 	}
 }
@@ -155,14 +163,16 @@ func TestFileModes(t *testing.T) {
 	h.Put(t, "/etc/cni/net.d/10-flannel.conflist", "x")
 	h.Put(t, "/etc/other", "x")
 	for _, want := range []string{"file-modes@cp1 changed", "file-modes@cp1 done"} {
-		if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.ModesTask()}}}); err != nil {
+		if err := s.Run(t, nil).Phases(t.Context(),
+			[]task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.ModesTask()}}}); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.States(); len(got) != 1 || got[0] != want {
 			t.Errorf("%v, want %s", got, want)
 		}
 	}
-	out, err := s.Run(t, nil).Hosts[0].Output(t.Context(), "find", "/etc/other", "/etc/kubernetes/pki/ca.crt", "-printf", "%m ")
+	out, err := s.Run(t, nil).Hosts[0].Output(t.Context(), "find", "/etc/other", "/etc/kubernetes/pki/ca.crt",
+		"-printf", "%m ")
 	if err != nil || string(out) != "644 600 " {
 		t.Errorf("modes %q, %v", out, err)
 	}
@@ -187,7 +197,8 @@ func TestSecretPaths(t *testing.T) {
 		if err := target.Run(t.Context(), append([]string{"chmod", step.mode}, step.at...)...); err != nil {
 			t.Fatal(err)
 		}
-		if open, err := kubeadm.OpenFiles(t.Context(), target, kubeadm.SecretPaths()...); !slices.Equal(open, step.want) || err != nil {
+		if open, err := kubeadm.OpenFiles(t.Context(), target, kubeadm.SecretPaths()...); !slices.Equal(open,
+			step.want) || err != nil {
 			t.Errorf("%s %q: %q, %v", step.mode, step.at, open, err)
 		}
 	}

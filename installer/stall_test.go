@@ -47,8 +47,10 @@ func TestStalledCommands(t *testing.T) {
 		told  []string
 		after time.Duration // it is ended; 0 if it is not
 	}{
-		{"hangs", hang, 0, []string{name + "2m: $ systemctl restart x", name + "4m: $ systemctl restart x", name + "8m: $ systemctl restart x"}, 15 * time.Minute},
-		{"has a limit of its own", hang, time.Minute, []string{name + "2m: $ systemctl restart x", name + "4m: $ systemctl restart x", name + "8m: $ systemctl restart x"}, 16 * time.Minute},
+		{"hangs", hang, 0, []string{name + "2m: $ systemctl restart x", name + "4m: $ systemctl restart x", name +
+			"8m: $ systemctl restart x"}, 15 * time.Minute},
+		{"has a limit of its own", hang, time.Minute, []string{name + "2m: $ systemctl restart x", name +
+			"4m: $ systemctl restart x", name + "8m: $ systemctl restart x"}, 16 * time.Minute},
 		{"prints", func(_ context.Context, cmd host.Cmd) error {
 			every(time.Minute, 60, func() { _, _ = io.WriteString(cmd.Stdout, ".") })
 			return nil
@@ -71,7 +73,8 @@ func TestStalledCommands(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var told []string
 				w := engine.Watch{Host: "node1", Limit: engine.StallLimit, Tell: func(e task.Event) {
-					if e.State != task.Waiting || e.Phase != "container-runtime" || e.Task != "containerd" || e.Host != "node1" {
+					if e.State != task.Waiting || e.Phase != "container-runtime" || e.Task != "containerd" ||
+						e.Host != "node1" {
 						t.Errorf("told %+v", e)
 					}
 					told = append(told, e.Message)
@@ -100,7 +103,8 @@ func TestStalledHost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var states []string
-		r := &engine.Run{Options: engine.Options{StallLimit: engine.StallLimit}, Site: &task.Site{Parallel: 2, Now: time.Now, Output: task.Output{Mask: task.NewMasker()}}}
+		r := &engine.Run{Options: engine.Options{StallLimit: engine.StallLimit},
+			Site: &task.Site{Parallel: 2, Now: time.Now, Output: task.Output{Mask: task.NewMasker()}}}
 		r.Recorder = engine.NewRecorder(engine.Options{Progress: func(e task.Event) {
 			if e.Task != "" && e.State != task.Started {
 				states = append(states, e.Task+"@"+e.Host+" "+string(e.State))
@@ -110,24 +114,30 @@ func TestStalledHost(t *testing.T) {
 		for _, name := range []string{"node1", "node2"} {
 			t := &task.Host{Site: r.Site}
 			t.Name = name
-			t.Conn = &engine.Journaled{Watch: r.Watch(name), Journal: j, Host: playedHost(func(ctx context.Context, cmd host.Cmd) error {
-				if name == "node1" && cmd.Args[0] == "hangs" {
-					return hang(ctx, cmd)
-				}
-				return nil
-			})}
+			t.Conn = &engine.Journaled{Watch: r.Watch(name), Journal: j,
+				Host: playedHost(func(ctx context.Context, cmd host.Cmd) error {
+					if name == "node1" && cmd.Args[0] == "hangs" {
+						return hang(ctx, cmd)
+					}
+					return nil
+				})}
 			r.Hosts = append(r.Hosts, t)
 		}
 		do := func(program string) task.Task {
-			return task.Task{Name: program, Do: func(ctx context.Context, t *task.Host) error { return t.Run(ctx, program, "--password", "123456") }}
+			return task.Task{Name: program, Do: func(ctx context.Context,
+				t *task.Host) error {
+				return t.Run(ctx, program, "--password", "123456")
+			}}
 		}
 		err := r.Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{do("hangs"), do("works")}}})
 		var failed *engine.TaskError
 		var stalled *engine.StalledError
-		if !errors.As(err, &failed) || failed.Host != "node1" || !errors.As(err, &stalled) || stalled.Limit != engine.StallLimit {
+		if !errors.As(err, &failed) || failed.Host != "node1" || !errors.As(err, &stalled) ||
+			stalled.Limit != engine.StallLimit {
 			t.Errorf("got %v", err)
 		}
-		want := []string{"hangs@node2 done", "hangs@node1 waiting", "hangs@node1 waiting", "hangs@node1 waiting", "hangs@node1 failed", "works@node2 done"}
+		want := []string{"hangs@node2 done", "hangs@node1 waiting", "hangs@node1 waiting", "hangs@node1 waiting",
+			"hangs@node1 failed", "works@node2 done"}
 		if diff := cmp.Diff(states, want); diff != "" {
 			t.Errorf("events (-got +want):\n%s", diff)
 		}
@@ -142,7 +152,8 @@ func TestWatchedInputIsClosed(t *testing.T) {
 	played := playedHost(func(_ context.Context, cmd host.Cmd) error {
 		return cmd.Stdin.(host.ClosableReader).CloseWithError(gone)
 	})
-	if err := (engine.Watch{Limit: engine.StallLimit}).Run(t.Context(), played, host.Cmd{Args: []string{"true"}, Stdin: r}, nil); err != nil {
+	if err := (engine.Watch{Limit: engine.StallLimit}).Run(t.Context(), played,
+		host.Cmd{Args: []string{"true"}, Stdin: r}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.Write([]byte("x")); !errors.Is(err, gone) {

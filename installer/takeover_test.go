@@ -16,8 +16,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// foreignContainerd gives a host a containerd of somebody else: a configuration, a unit, programs where ours go, and images.
-// systemctl knows it as running until it is stopped.
+// foreignContainerd gives a host a containerd of somebody else: a configuration, a unit, programs where ours go, and
+// images. systemctl knows it as running until it is stopped.
 func foreignContainerd(t *testing.T, h *sitetest.Rooted) map[string]string {
 	t.Helper()
 	files := map[string]string{
@@ -105,7 +105,8 @@ func TestContainerdOfOurs(t *testing.T) {
 	s := sitetest.NewSite(t, "cp1")
 	h := s.Hosts["cp1"]
 	h.Stub(t, "systemctl", `case $1 in is-active|is-enabled) [ -e "$0.started" ];; restart) : >"$0.started";; esac`)
-	if err := s.Run(t, sitetest.ClusterBundle(t, s.Options.Cluster)).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask()}}}); err != nil {
+	if err := s.Run(t, sitetest.ClusterBundle(t, s.Options.Cluster)).Phases(t.Context(),
+		[]task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask()}}}); err != nil {
 		t.Fatal(err)
 	}
 	h.Put(t, "/var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db", "our images")
@@ -113,7 +114,8 @@ func TestContainerdOfOurs(t *testing.T) {
 	if err := reset.Reset(t.Context(), s.Options); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"/etc/containerd", "/var/lib/containerd", "/usr/local/bin/containerd", "/etc/systemd/system/containerd.service", task.StateDir} {
+	for _, name := range []string{"/etc/containerd", "/var/lib/containerd", "/usr/local/bin/containerd",
+		"/etc/systemd/system/containerd.service", task.StateDir} {
 		if _, err := os.Stat(filepath.Join(h.Root, name)); err == nil {
 			t.Errorf("%s is still there", name)
 		}

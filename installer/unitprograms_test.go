@@ -11,8 +11,9 @@ import (
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
 
-// TestProgramsMoveFromEarlierDirectory has a host that an older release installed: its programs are in a directory whose files have the
-// SELinux type lib_t. An install moves the programs, and a reset removes those that are left in the old directory.
+// TestProgramsMoveFromEarlierDirectory has a host that an older release installed: its programs are in a directory
+// whose files have the SELinux type lib_t. An install moves the programs, and a reset removes those that are left in
+// the old directory.
 func TestProgramsMoveFromEarlierDirectory(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1")
@@ -22,7 +23,8 @@ func TestProgramsMoveFromEarlierDirectory(t *testing.T) {
 	const earlier = task.EarlierProgramDir + "/crio/conmon"
 	h.Put(t, earlier, "older")
 	b := sitetest.ClusterBundle(t, s.Options.Cluster)
-	if err := s.Run(t, b).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: plan.ContainerTasks(s.Options.Cluster)}}); err != nil {
+	if err := s.Run(t, b).Phases(t.Context(),
+		[]task.Phase{{Name: "install", Tasks: plan.ContainerTasks(s.Options.Cluster)}}); err != nil {
 		t.Fatal(err)
 	}
 	if h.Content(earlier) != "" || h.Content("/opt/kkbundle/crio/bin/conmon") == "" {

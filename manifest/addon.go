@@ -56,7 +56,8 @@ func (c *checker) addons(at string, list []Addon) {
 	for i, a := range list {
 		path := document.Index(at, i)
 		if a.Namespace != "" && !document.IsName(a.Namespace, false) {
-			c.Add(document.Join(path, "namespace"), "%q is not a namespace; use lower case letters, digits and hyphens", document.Shorten(a.Namespace))
+			c.Add(document.Join(path, "namespace"), "%q is not a namespace; use lower case letters, digits and hyphens",
+				document.Shorten(a.Namespace))
 		}
 		c.addon(path, a)
 		release := orDefault(a.Release, a.Chart)

@@ -9,7 +9,9 @@ import (
 func TestAddons(t *testing.T) {
 	t.Parallel()
 	parse := func(more string) (*Cluster, error) {
-		return ParseCluster("c", []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: v1.34.3}\n"+more))
+		return ParseCluster("c",
+			[]byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: v1.34.3}\n"+
+				more))
 	}
 	for text, want := range map[string]string{
 		"addons: [{release: a}]":                                       "addons[0]: chart is missing; write the name of a chart in the bundle, or manifests",
@@ -35,7 +37,8 @@ func TestAddons(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := c.WithDefaults()
-	if a := d.Addons[0]; a.Wait != "ready" || time.Duration(a.Timeout) != 5*time.Minute || a.OnFailure != "rollback" || a.Release != "a" {
+	if a := d.Addons[0]; a.Wait != "ready" || time.Duration(a.Timeout) != 5*time.Minute || a.OnFailure != "rollback" ||
+		a.Release != "a" {
 		t.Errorf("%+v", a)
 	}
 	if a := d.Addons[1]; time.Duration(a.Timeout) != time.Minute || a.OnFailure != "" || a.Namespace != "default" {

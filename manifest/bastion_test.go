@@ -76,7 +76,8 @@ func TestResolved(t *testing.T) {
 				for i := range h.Hops { // a hop that is a host here is named; its login is that host's
 					h.Hops[i].SSH.Bastion = ""
 				}
-				rows = append(rows, fmt.Sprint(h.Name, h.Address, h.InternalIPv4, h.InternalIPv6, h.Local, h.SSH, h.Hops, h.Sudo, h.Roles, h.Labels, h.Annotations, h.Taints, len(h.settings)))
+				rows = append(rows, fmt.Sprint(h.Name, h.Address, h.InternalIPv4, h.InternalIPv6, h.Local, h.SSH,
+					h.Hops, h.Sudo, h.Roles, h.Labels, h.Annotations, h.Taints, len(h.settings)))
 			}
 			return rows
 		}
@@ -91,7 +92,8 @@ func TestInventoryLargest(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("vars: {ssh: {bastion: \"jump.example,h1\"}, labels: {a: b}}\nhosts:\n")
 	for i := range MaxHosts {
-		fmt.Fprintf(&b, "  h%d: {address: 10.%d.%d.%d, cluster: {kubernetes: {maxPods: 50}}}\n", i, i>>16, i>>8&255, i&255)
+		fmt.Fprintf(&b, "  h%d: {address: 10.%d.%d.%d, cluster: {kubernetes: {maxPods: 50}}}\n", i, i>>16, i>>8&255,
+			i&255)
 	}
 	b.WriteString("groups: {kube_control_plane: [h0], kube_worker: [\"h[1:9999]\"]}\n")
 	inv := parseInventory(t, b.String())
@@ -99,7 +101,8 @@ func TestInventoryLargest(t *testing.T) {
 	if len(hosts) != MaxHosts || len(hosts[MaxHosts-1].Hops) != 2 {
 		t.Fatalf("%d hosts, the last %+v", len(hosts), hosts[len(hosts)-1])
 	}
-	c, err := ParseCluster("c", []byte("{apiVersion: kkbundle.io/v1, kind: Cluster, metadata: {name: a}, kubernetes: {version: v1.34.3}}"))
+	c, err := ParseCluster("c",
+		[]byte("{apiVersion: kkbundle.io/v1, kind: Cluster, metadata: {name: a}, kubernetes: {version: v1.34.3}}"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,12 +15,15 @@ func TestLockOf100000Pins(t *testing.T) { //nolint:paralleltest // measures the 
 	if testing.Short() {
 		t.Skip("a lock of 100,000 items is written and read")
 	}
-	l := manifest.Lock{Metadata: manifest.Metadata{Name: "big", Version: "1.0.0"}, Manifest: digest.FromString("x").String()}
+	l := manifest.Lock{Metadata: manifest.Metadata{Name: "big", Version: "1.0.0"},
+		Manifest: digest.FromString("x").String()}
 	for i := range 100_000 {
 		name := fmt.Sprintf("registry.example.com/team/product/component-%06d", i)
 		l.Items = append(l.Items, manifest.Pin{
-			Kind: manifest.ItemImage, Ref: name + ":v1.30.2-rev.4", Name: name, Version: "v1.30.2-rev.4", Digest: digest.FromString(name), Size: 4711,
-			MediaType: "application/vnd.oci.image.index.v1+json", Platforms: []string{"linux/amd64", "linux/arm64"}, Verified: manifest.VerifiedUpstream,
+			Kind: manifest.ItemImage, Ref: name + ":v1.30.2-rev.4", Name: name, Version: "v1.30.2-rev.4",
+			Digest: digest.FromString(name), Size: 4711,
+			MediaType: "application/vnd.oci.image.index.v1+json", Platforms: []string{"linux/amd64", "linux/arm64"},
+			Verified: manifest.VerifiedUpstream,
 		})
 	}
 	data, err := l.Marshal()
@@ -36,8 +39,8 @@ func TestLockOf100000Pins(t *testing.T) { //nolint:paralleltest // measures the 
 	t.Logf("%d MiB of text, %d MiB from the system", len(data)>>20, m.Sys>>20)
 }
 
-// BenchmarkCoversSigned compares locks with manifests that require a signature of each image. The time for each image does
-// not grow with their number.
+// BenchmarkCoversSigned compares locks with manifests that require a signature of each image. The time for each image
+// does not grow with their number.
 func BenchmarkCoversSigned(b *testing.B) {
 	for _, n := range []int{2_000, 20_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -46,7 +49,8 @@ func BenchmarkCoversSigned(b *testing.B) {
 			for i := range n {
 				name := fmt.Sprintf("registry.example.com/team/component-%06d:v1.0.0", i)
 				m.Images = append(m.Images, manifest.Image{Name: name, Verify: &manifest.Verify{Key: "cosign.pub"}})
-				l.Items = append(l.Items, manifest.Pin{Kind: manifest.ItemImage, Ref: name, Digest: digest.FromString(name), Key: "cosign.pub"})
+				l.Items = append(l.Items, manifest.Pin{Kind: manifest.ItemImage, Ref: name,
+					Digest: digest.FromString(name), Key: "cosign.pub"})
 			}
 			sum, err := m.Fingerprint()
 			if err != nil {

@@ -57,8 +57,9 @@ type IndexPolicy string
 
 // The policies; an empty one is IndexesPinned.
 const (
-	// IndexesPinned includes all platforms of images that are pinned by the digest of their index: registries that check indexes take them
-	// complete only, and no reduced index has that digest. Other images have the platforms that were asked for.
+	// IndexesPinned includes all platforms of images that are pinned by the digest of their index: registries that
+	// check indexes take them complete only, and no reduced index has that digest. Other images have the platforms
+	// that were asked for.
 	IndexesPinned IndexPolicy = "pinned"
 	// IndexesComplete includes all platforms of every image.
 	IndexesComplete IndexPolicy = "complete"
@@ -217,8 +218,8 @@ func (s Sums) MarshalYAML() (any, error) {
 	return map[string]string(s), nil
 }
 
-// ParseBundle reads a Bundle. The error is Problems. The Bundle is never nil: of a file with problems it has the values that could be read,
-// for checks that find the other problems.
+// ParseBundle reads a Bundle. The error is Problems. The Bundle is never nil: of a file with problems it has the
+// values that could be read, for checks that find the other problems.
 func ParseBundle(file string, data []byte) (*Bundle, error) {
 	b := &Bundle{}
 	_, err := decode(file, data, KindBundle, b, func(c *checker) {

@@ -55,7 +55,8 @@ func (c bundleChecker) deployedCharts(b *Bundle) {
 	}
 	for i, a := range b.Deploy {
 		if a.Chart != "" && !slices.Contains(names, a.Chart) {
-			c.Add(document.Join(document.Index("deploy", i), "chart"), "no chart %s is listed under charts", document.Shorten(a.Chart))
+			c.Add(document.Join(document.Index("deploy", i), "chart"), "no chart %s is listed under charts",
+				document.Shorten(a.Chart))
 		}
 	}
 }
@@ -71,13 +72,15 @@ func (c bundleChecker) clusters(b *Bundle) {
 
 func (c *checker) name(name string) {
 	if name != "" && !document.IsName(name, true) {
-		c.Add("metadata.name", "%q is not a name; use lower case letters, digits, hyphens and dots", document.Shorten(name))
+		c.Add("metadata.name", "%q is not a name; use lower case letters, digits, hyphens and dots",
+			document.Shorten(name))
 	}
 }
 
 func (c *checker) version(path, version string) {
 	if version != "" && (!isToken(version) || len(version) > maxToken) {
-		c.Add(path, "%q is not a version; use letters, digits and . _ + -, at most %d of them", document.Shorten(version), maxToken)
+		c.Add(path, "%q is not a version; use letters, digits and . _ + -, at most %d of them",
+			document.Shorten(version), maxToken)
 	}
 }
 
@@ -120,7 +123,8 @@ func (c bundleChecker) images(list []Image, root string) {
 			continue
 		}
 		if err != nil {
-			c.Add(path, "%q is not an image reference; write one such as docker.io/library/nginx:1.29 (%v)", document.Shorten(image.Name), err)
+			c.Add(path, "%q is not an image reference; write one such as docker.io/library/nginx:1.29 (%v)",
+				document.Shorten(image.Name), err)
 			continue
 		}
 		digest := image.Digest
@@ -160,7 +164,9 @@ func (c bundleChecker) key(path string, v *Verify, root string) {
 		c.Add(at, "an identity is checked with a trusted root; write trust: {root: trusted_root.json} for the whole manifest")
 	}
 	if strings.Contains(v.Key, "://") {
-		c.Add(document.Join(document.Join(path, "verify"), "key"), "%q is not a path; write the public key into a file beside the manifest and name that", document.Shorten(v.Key))
+		c.Add(document.Join(document.Join(path, "verify"), "key"),
+			"%q is not a path; write the public key into a file beside the manifest and name that",
+			document.Shorten(v.Key))
 	}
 }
 
@@ -196,7 +202,8 @@ func (c bundleChecker) chart(path string, chart *Chart) {
 	case chart.Repo != "":
 		c.address(document.Join(path, "repo"), chart.Repo, "https", "http", "oci")
 		if strings.Contains(chart.Repo, "?") {
-			c.Add(document.Join(path, "repo"), "a repository is an address without a query; leave out the part from ? on")
+			c.Add(document.Join(path, "repo"),
+				"a repository is an address without a query; leave out the part from ? on")
 		}
 		if chart.Name == "" {
 			c.Add(path, "name is missing")
@@ -216,12 +223,15 @@ func (c bundleChecker) chart(path string, chart *Chart) {
 		c.Add(document.Join(path, "values"), "with imagesListed the chart is not rendered; leave one of them out")
 	}
 	if chart.Name != "" && !isToken(chart.Name) {
-		c.Add(document.Join(path, "name"), "%q is not a chart name; use letters, digits, hyphens and dots", document.Shorten(chart.Name))
+		c.Add(document.Join(path, "name"), "%q is not a chart name; use letters, digits, hyphens and dots",
+			document.Shorten(chart.Name))
 	}
 	if chart.Version != "" {
 		if _, err := semver.NewConstraint(chart.Version); err != nil {
-			// Another tag, such as latest, moves. Helm takes none either, and a lock, which has the chart's own version, could not tell two apart.
-			c.Add(document.Join(path, "version"), `%q is neither a version nor a range of versions such as 4.14.x; write "*" for the newest stable version`, document.Shorten(chart.Version))
+			// Another tag, such as latest, moves. Helm takes none either, and a lock, which has the chart's own
+			// version, could not tell two apart.
+			c.Add(document.Join(path, "version"),
+				`%q is neither a version nor a range of versions such as 4.14.x; write "*" for the newest stable version`, document.Shorten(chart.Version))
 		}
 	}
 }
@@ -234,7 +244,8 @@ func (c bundleChecker) sameChart(list []Chart) {
 			id = ChartRef(chart, chart.Name, chart.Version)
 		}
 		if at, twice := document.Earlier(first, id, i); twice && id != "" {
-			c.Add(document.Index("charts", i), "%s is there twice, first on %s", shown(id), c.Place(document.Index("charts", at)))
+			c.Add(document.Index("charts", i), "%s is there twice, first on %s", shown(id),
+				c.Place(document.Index("charts", at)))
 		}
 	}
 }
@@ -249,7 +260,8 @@ const (
 // or a token. It is "" if there is none.
 func SecretParameter(u *url.URL) string {
 	known := []string{
-		"x-amz-signature", "x-amz-security-token", "x-goog-signature", "signature", "sig", "token", "access_token", "private_token",
+		"x-amz-signature", "x-amz-security-token", "x-goog-signature", "signature", "sig", "token", "access_token",
+		"private_token",
 		"job_token", "api_key", "apikey", "auth", "password", "secret",
 	}
 	for _, name := range sortedKeys(u.Query()) {
@@ -311,13 +323,16 @@ func (c *checker) address(path, s string, schemes ...string) {
 func (c *checker) placeholders(path, s string) {
 	rest := strings.NewReplacer("{os}", "", "{arch}", "", "{x86arch}", "").Replace(s)
 	if at := strings.IndexAny(rest, "{}"); at >= 0 {
-		c.Add(path, "%q has a placeholder that is not known; known: {os}, {arch} and {x86arch}", document.Shorten(rest[at:]))
+		c.Add(path, "%q has a placeholder that is not known; known: {os}, {arch} and {x86arch}",
+			document.Shorten(rest[at:]))
 	}
 }
 
 func (c bundleChecker) file(path string, f *File) {
 	if f.Name != "" && (!isFileName(f.Name) || len(f.Name) > maxToken) {
-		c.Add(document.Join(path, "name"), "%q is not a file name; use letters, digits and . _ + - ~, a letter or digit first", document.Shorten(f.Name))
+		c.Add(document.Join(path, "name"),
+			"%q is not a file name; use letters, digits and . _ + - ~, a letter or digit first",
+			document.Shorten(f.Name))
 	}
 	c.version(document.Join(path, "version"), f.Version)
 	switch {
@@ -337,7 +352,8 @@ func (c bundleChecker) file(path string, f *File) {
 	}
 	c.platforms(document.Join(path, "platforms"), f.Platforms)
 	if len(f.Platforms) > 0 && !f.hasPlaceholders() {
-		c.Add(document.Join(path, "platforms"), "the address has no placeholders, so all platforms share one file; leave this out")
+		c.Add(document.Join(path, "platforms"),
+			"the address has no placeholders, so all platforms share one file; leave this out")
 	}
 	c.sums(path, f)
 }
@@ -398,7 +414,8 @@ func (c bundleChecker) sameFile(list []File, platforms []string) {
 		}
 		for _, id := range sortedKeys(ids) {
 			if at, twice := first[id]; twice {
-				c.Add(document.Index("files", i), "%s is there twice, first on %s", shown(ids[id]), c.Place(document.Index("files", at)))
+				c.Add(document.Index("files", i), "%s is there twice, first on %s", shown(ids[id]),
+					c.Place(document.Index("files", at)))
 				break
 			}
 		}
@@ -423,7 +440,8 @@ func splitHostPort(s string) (string, int, error) {
 		return "", 0, errors.New(noSecrets)
 	}
 	if scheme, _, has := strings.Cut(s, "://"); has {
-		return "", 0, fmt.Errorf("%q: want host or host:port, without %s://", document.Shorten(s), document.Shorten(scheme))
+		return "", 0, fmt.Errorf("%q: want host or host:port, without %s://", document.Shorten(s),
+			document.Shorten(scheme))
 	}
 	u, err := url.Parse("//" + s)
 	if err != nil || u.Host != s || !isHost(u.Hostname()) || u.Hostname() == "" {

@@ -23,7 +23,8 @@ type Catalog struct {
 	// Releases has, by minor release of Kubernetes, the newest patch release that the entries were checked against.
 	Releases   map[string]string       `yaml:"releases,omitempty" doc:"By minor release of Kubernetes, such as v1.36, the newest patch release that this catalog was checked against."`
 	Components map[string]CatalogEntry `yaml:"components,omitempty" doc:"The components, by name. An entry replaces kkbundle's entry of that name."`
-	// Kubeadm has, by release of Kubernetes, the images that its kubeadm asks for. They replace the versions of components.
+	// Kubeadm has, by release of Kubernetes, the images that its kubeadm asks for. They replace the versions of
+	// components.
 	Kubeadm map[string]KubeadmImages `yaml:"kubeadm,omitempty" doc:"By release of Kubernetes, such as v1.36.3, the tags of the images that its kubeadm asks for. They replace the versions under components."`
 	// Packages are operating system packages by purpose.
 	Packages map[string]CatalogPackage `yaml:"packages,omitempty" doc:"Operating system packages by purpose."`
@@ -235,7 +236,8 @@ func (c catalogChecker) check(k *Catalog) {
 	}
 	for _, minor := range sortedKeys(k.RemovedGates) {
 		if !minorPattern().MatchString(minor) {
-			c.AddKey(document.Key("removedGates", minor), "%q is not a minor release; write one such as v1.27", document.Shorten(minor))
+			c.AddKey(document.Key("removedGates", minor), "%q is not a minor release; write one such as v1.27",
+				document.Shorten(minor))
 		}
 	}
 	for _, zone := range sortedKeys(k.Zones) {
@@ -247,7 +249,8 @@ func (c catalogChecker) check(k *Catalog) {
 func (c *checker) kubeadmImages(all map[string]KubeadmImages) {
 	for _, release := range sortedKeys(all) {
 		at, one := document.Key("kubeadm", release), all[release]
-		if _, err := semver.StrictNewVersion(strings.TrimPrefix(release, "v")); err != nil || !strings.HasPrefix(release, "v") {
+		if _, err := semver.StrictNewVersion(strings.TrimPrefix(release, "v")); err != nil ||
+			!strings.HasPrefix(release, "v") {
 			c.AddKey(at, "%q is not a release; write one such as v1.36.3", document.Shorten(release))
 		}
 		for _, tag := range [][2]string{{"etcd", one.Etcd}, {"coredns", one.CoreDNS}, {"pause", one.Pause}} {
@@ -285,7 +288,8 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 		path := document.Index(document.Join(at, "fits"), i)
 		for _, bound := range [][2]string{{"line", fit.Line}, {"from", fit.From}, {"to", fit.To}} {
 			if bound[1] != "" && !minorPattern().MatchString(bound[1]) {
-				c.Add(document.Join(path, bound[0]), "%q is not a release line; write one such as v1.36", document.Shorten(bound[1]))
+				c.Add(document.Join(path, bound[0]), "%q is not a release line; write one such as v1.36",
+					document.Shorten(bound[1]))
 			}
 		}
 	}
@@ -375,13 +379,15 @@ func (c catalogChecker) platformURLs(at string, urls PlatformText) PlatformText 
 
 // fillSample replaces the catalog's placeholders in a template by values, so that the result can be checked.
 func fillSample(template string) string {
-	return strings.NewReplacer("{version}", "v1.2.3", "{number}", "1.2.3", "{core}", "1.2.3", "{line}", "v1.2", "{tag}", "v1", "{minor}", "-1.2").Replace(template)
+	return strings.NewReplacer("{version}", "v1.2.3", "{number}", "1.2.3", "{core}", "1.2.3", "{line}", "v1.2", "{tag}",
+		"v1", "{minor}", "-1.2").Replace(template)
 }
 
 // versionTable checks the keys of since and minimum.
 func (c catalogChecker) versionTable(at string, table map[string]string) {
 	for _, from := range sortedKeys(table) {
-		if _, err := semver.StrictNewVersion(strings.TrimPrefix(from, "v")); err != nil || !strings.HasPrefix(from, "v") {
+		if _, err := semver.StrictNewVersion(strings.TrimPrefix(from, "v")); err != nil ||
+			!strings.HasPrefix(from, "v") {
 			c.AddKey(document.Key(at, from), "%q is not a release; write one such as v1.36.0", document.Shorten(from))
 		}
 		c.version(document.Key(at, from), table[from])

@@ -41,8 +41,8 @@ type Cluster struct {
 	// Catalogs are the parsed files of Catalog, in their order. The reader of the cluster file fills them; they are not
 	// part of the file.
 	Catalogs []*Catalog `yaml:"-"`
-	// Base is the catalog of the bundle, in place of the program's own; nil means the program's. It is not part of the file
-	// either.
+	// Base is the catalog of the bundle, in place of the program's own; nil means the program's. It is not part of
+	// the file either.
 	Base *Catalog `yaml:"-"`
 
 	src *document.Tree

@@ -126,13 +126,15 @@ func (c clusterChecker) networks(k *Cluster) {
 		}
 	}
 	if len(d.PodCIDR) != len(d.ServiceCIDR) {
-		c.Add("kubernetes", "podCIDR has %d networks and serviceCIDR has %d; dual stack needs both in both", len(d.PodCIDR), len(d.ServiceCIDR))
+		c.Add("kubernetes", "podCIDR has %d networks and serviceCIDR has %d; dual stack needs both in both",
+			len(d.PodCIDR), len(d.ServiceCIDR))
 	} else if d.PodCIDR[0].Addr().Is4() != d.ServiceCIDR[0].Addr().Is4() {
 		c.Add("kubernetes", "podCIDR and serviceCIDR are of different IP versions")
 	}
 	most := all.podsPerNode()
 	if d.MaxPods < 1 || d.MaxPods > most {
-		c.Add("kubernetes.maxPods", "%d is not between 1 and %d, which a node's /%d holds", d.MaxPods, most, all.CNI.nodeBits(d.PodCIDR[0]))
+		c.Add("kubernetes.maxPods", "%d is not between 1 and %d, which a node's /%d holds", d.MaxPods, most,
+			all.CNI.nodeBits(d.PodCIDR[0]))
 	}
 }
 
@@ -170,8 +172,10 @@ func (c clusterChecker) endpoint(e *Endpoint) {
 	} else if e.Type == EndpointKubeVIP || e.Type == EndpointExternal {
 		c.Add(at, "address is missing; type %s needs it", e.Type)
 	}
-	if _, port, _ := splitHostPort(e.Address); (e.Type == EndpointKubeVIP || e.Type == EndpointHAProxy) && port != 0 && port != DefaultPort {
-		c.Add(document.Join(at, "address"), "port %d: with type %s it is the API server's own, %d; leave the port out", port, e.Type, DefaultPort)
+	if _, port, _ := splitHostPort(e.Address); (e.Type == EndpointKubeVIP || e.Type == EndpointHAProxy) && port != 0 &&
+		port != DefaultPort {
+		c.Add(document.Join(at, "address"), "port %d: with type %s it is the API server's own, %d; leave the port out",
+			port, e.Type, DefaultPort)
 	}
 }
 
@@ -185,7 +189,8 @@ func (c clusterChecker) endpointAddress(at string, e *Endpoint) {
 	a, err := netip.ParseAddr(host)
 	switch {
 	case err != nil && !document.IsName(host, true):
-		c.Add(at, "%q is no DNS name in lower case, which kubeadm asks for; write %q", document.Shorten(host), document.Shorten(strings.ToLower(strings.TrimSuffix(host, "."))))
+		c.Add(at, "%q is no DNS name in lower case, which kubeadm asks for; write %q", document.Shorten(host),
+			document.Shorten(strings.ToLower(strings.TrimSuffix(host, "."))))
 	case err == nil && !a.IsGlobalUnicast() && (!a.IsLoopback() || e.Type == EndpointKubeVIP):
 		c.Add(at, "nodes do not reach %s; give an address of their network", a)
 	}
@@ -215,7 +220,9 @@ func (c *checker) dataDir(at, dir string) {
 func (c clusterChecker) timeServers(servers []string) {
 	for i, s := range servers {
 		if _, err := netip.ParseAddr(s); err != nil && !document.IsName(s, true) {
-			c.Add(document.Index("time.servers", i), "%q is neither a name nor an address; write one without a port, such as ntp.corp.example", document.Shorten(s))
+			c.Add(document.Index("time.servers", i),
+				"%q is neither a name nor an address; write one without a port, such as ntp.corp.example",
+				document.Shorten(s))
 		}
 	}
 }
@@ -223,8 +230,11 @@ func (c clusterChecker) timeServers(servers []string) {
 // backup checks the form of recipients. age checks the keys.
 func (c *checker) backup(b BackupKeys) {
 	for i, r := range b.Recipients {
-		if strings.ContainsAny(r, "\r\n") || !slices.ContainsFunc([]string{"age1", "ssh-ed25519 ", "ssh-rsa "}, func(p string) bool { return strings.HasPrefix(r, p) }) {
-			c.Add(document.Index("backup.recipients", i), "%q is not a recipient; write a public key: age1..., ssh-ed25519 ... or ssh-rsa ...", document.Shorten(r))
+		if strings.ContainsAny(r, "\r\n") || !slices.ContainsFunc([]string{"age1", "ssh-ed25519 ", "ssh-rsa "},
+			func(p string) bool { return strings.HasPrefix(r, p) }) {
+			c.Add(document.Index("backup.recipients", i),
+				"%q is not a recipient; write a public key: age1..., ssh-ed25519 ... or ssh-rsa ...",
+				document.Shorten(r))
 		}
 	}
 }
@@ -236,15 +246,18 @@ func (c *checker) s3(b BackupKeys) {
 	}
 	at, err := url.Parse(b.S3.Endpoint)
 	switch {
-	case err != nil || at.Scheme != "https" && at.Scheme != "http" || at.Hostname() == "" || strings.TrimSuffix(at.Path, "/") != "" || at.User != nil || at.RawQuery != "":
+	case err != nil || at.Scheme != "https" && at.Scheme != "http" || at.Hostname() == "" ||
+		strings.TrimSuffix(at.Path, "/") != "" || at.User != nil || at.RawQuery != "":
 		c.Add("backup.s3.endpoint", "%q: want https://host or https://host:port", document.Shorten(b.S3.Endpoint))
 	case at.Scheme == "http" && len(b.Recipients) == 0:
-		c.Add("backup.s3.endpoint", "copies of etcd would pass the network in clear; use https://, or encrypt them with backup.recipients")
+		c.Add("backup.s3.endpoint",
+			"copies of etcd would pass the network in clear; use https://, or encrypt them with backup.recipients")
 	}
 	if !regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`).MatchString(b.S3.Bucket) {
 		c.Add("backup.s3.bucket", "%q is no name of a bucket", document.Shorten(b.S3.Bucket))
 	}
-	for _, one := range []struct{ name, value string }{{"prefix", b.S3.Prefix}, {"region", b.S3.Region}, {"accessKey", b.S3.AccessKey}} {
+	for _, one := range []struct{ name, value string }{{"prefix", b.S3.Prefix}, {"region", b.S3.Region},
+		{"accessKey", b.S3.AccessKey}} {
 		if strings.ContainsFunc(one.value, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			c.Add("backup.s3."+one.name, "%q has blanks, or characters outside ASCII", document.Shorten(one.value))
 		}
@@ -281,7 +294,8 @@ func (c clusterChecker) etcd(e *Etcd) {
 		case e.Type == EtcdProvided && !one.set:
 			c.Add("etcd", "%s is missing; type provided needs endpoints, ca, cert and key", one.name)
 		case e.Type != EtcdProvided && one.set:
-			c.AddKey(document.Join("etcd", one.name), "belongs to an etcd of yours; write type: provided or leave it out")
+			c.AddKey(document.Join("etcd", one.name),
+				"belongs to an etcd of yours; write type: provided or leave it out")
 		}
 	}
 	for i, endpoint := range e.Endpoints {
@@ -321,7 +335,9 @@ func (c clusterChecker) imageRegistry(r *ImageRegistry) {
 		host, below := cutPath(r.Address)
 		c.hostPort(document.Join(path, "address"), host)
 		if below != "" && !document.Only(below, "./-_") {
-			c.Add(document.Join(path, "address"), "%q: want host[:port][/path] with a path of lower case letters, digits and . - _ /", document.Shorten(r.Address))
+			c.Add(document.Join(path, "address"),
+				"%q: want host[:port][/path] with a path of lower case letters, digits and . - _ /",
+				document.Shorten(r.Address))
 		}
 	}
 	c.registryVIP(document.Join(path, "vip"), r)
@@ -342,7 +358,8 @@ func (c clusterChecker) imageRegistry(r *ImageRegistry) {
 		set  bool
 	}{{"address", r.Address != ""}, {"ca", r.CA != ""}, {"auth", r.Auth != nil}} {
 		if one.set {
-			c.AddKey(document.Join(path, one.name), "belongs to an existing registry; write type: existing or leave it out")
+			c.AddKey(document.Join(path, one.name),
+				"belongs to an existing registry; write type: existing or leave it out")
 		}
 	}
 }
@@ -356,7 +373,8 @@ func (c clusterChecker) registryVIP(path string, r *ImageRegistry) {
 		return
 	}
 	if a, err := netip.ParseAddr(r.VIP); err != nil || a.Zone() != "" || !a.IsGlobalUnicast() {
-		c.Add(path, "%q is not an address; write an unused one of the registry hosts' network, such as 10.0.0.100", document.Shorten(r.VIP))
+		c.Add(path, "%q is not an address; write an unused one of the registry hosts' network, such as 10.0.0.100",
+			document.Shorten(r.VIP))
 	}
 }
 

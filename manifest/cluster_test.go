@@ -18,21 +18,25 @@ kubernetes: {version: v1.34.3, kubelet: {a: {b: [1]}}}, addons: [{chart: web}]}`
 	}
 	d := c.WithDefaults()
 	got := []any{
-		d.Kubernetes.Distribution, d.Kubernetes.PodCIDR.String(), d.Kubernetes.ServiceCIDR.String(), d.Kubernetes.MaxPods,
+		d.Kubernetes.Distribution, d.Kubernetes.PodCIDR.String(), d.Kubernetes.ServiceCIDR.String(),
+		d.Kubernetes.MaxPods,
 		d.Kubernetes.ProxyMode, d.ControlPlaneEndpoint.Type, d.Etcd.Type, d.CRI.Type, d.CNI.Type, d.ImageRegistry.Type,
 		d.ImageRegistry.Port, d.Precheck.MinMemory.ControlPlane.Bytes(), d.Precheck.MinMemory.Worker.Bytes(),
 		d.Precheck.MinKernel, d.Addons[0].Namespace, d.Addons[0].Release,
 	}
 	want := []any{
-		Distribution("kubernetes"), "10.233.64.0/18", "10.233.0.0/18", 110, ProxyMode("iptables"), EndpointType("local"),
-		EtcdType("internal"), RuntimeType("containerd"), NetworkType("flannel"), RegistryType("registry"), 5000, int64(1782579200), int64(1073741824), "4.9.17", "default", "web",
+		Distribution("kubernetes"), "10.233.64.0/18", "10.233.0.0/18", 110, ProxyMode("iptables"),
+		EndpointType("local"),
+		EtcdType("internal"), RuntimeType("containerd"), NetworkType("flannel"), RegistryType("registry"), 5000,
+		int64(1782579200), int64(1073741824), "4.9.17", "default", "web",
 	}
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("defaults (-got +want):\n%s", diff)
 	}
 	d.Kubernetes.Kubelet["a"].(map[string]any)["b"].([]any)[0] = 2
 	d.Addons[0].Chart = "other"
-	if c.Kubernetes.Kubelet["a"].(map[string]any)["b"].([]any)[0] != int64(1) || c.Addons[0].Chart != "web" || c.Addons[0].Release != "" {
+	if c.Kubernetes.Kubelet["a"].(map[string]any)["b"].([]any)[0] != int64(1) || c.Addons[0].Chart != "web" ||
+		c.Addons[0].Release != "" {
 		t.Error("the copy shares memory with what it was made from")
 	}
 	if diff := cmp.Diff(d.WithDefaults(), d, content()); diff != "" {
@@ -104,7 +108,8 @@ func TestScalars(t *testing.T) {
 			t.Errorf("networks %q: got %s, %v; want %q", text, c, err, want)
 		}
 	}
-	for text, want := range map[string]string{"0755": "0755", "755": "0755", "0o644": "0644", "4755": "4755", "0": "", "8": "", "77777": ""} {
+	for text, want := range map[string]string{"0755": "0755", "755": "0755", "0o644": "0644", "4755": "4755", "0": "",
+		"8": "", "77777": ""} {
 		var m FileMode
 		if err := m.UnmarshalText([]byte(text)); (err != nil) != (want == "") || err == nil && m.String() != want {
 			t.Errorf("mode %q: got %s, %v; want %q", text, m, err, want)
@@ -150,17 +155,20 @@ func TestNamesThatKubeadmTakes(t *testing.T) {
 		"controlPlaneEndpoint: {type: external, address: 169.254.1.1}":             "nodes do not reach 169.254.1.1",
 		"controlPlaneEndpoint: {type: external, address: 0.0.0.0}":                 "nodes do not reach 0.0.0.0",
 		"controlPlaneEndpoint: {type: kube-vip, address: 127.0.0.1}":               "nodes do not reach 127.0.0.1",
-		"controlPlaneEndpoint: {type: external, address: 127.0.0.1}":               "", // a balancer of yours on each node
-		"controlPlaneEndpoint: {type: external, address: k8s.corp.example:443}":    "",
-		"controlPlaneEndpoint: {type: kube-vip, address: 'fd00::1'}":               "neither a host nor host:port",
-		"controlPlaneEndpoint: {type: kube-vip, address: '[fd00::1]'}":             "",
-		"dns: {domain: k8s.corp.example}":                                          "",
-		"dns: {domain: K8s.corp}":                                                  `dns.domain: "K8s.corp" is no domain`,
-		"dns: {domain: .}":                                                         "is no domain",
-		"dns: {domain: 10.0.0.1}":                                                  "is no domain",
-		"imageRegistry: {vip: 169.254.0.9}":                                        "is not an address",
+		// a balancer of yours on each node
+		"controlPlaneEndpoint: {type: external, address: 127.0.0.1}":            "",
+		"controlPlaneEndpoint: {type: external, address: k8s.corp.example:443}": "",
+		"controlPlaneEndpoint: {type: kube-vip, address: 'fd00::1'}":            "neither a host nor host:port",
+		"controlPlaneEndpoint: {type: kube-vip, address: '[fd00::1]'}":          "",
+		"dns: {domain: k8s.corp.example}":                                       "",
+		"dns: {domain: K8s.corp}":                                               `dns.domain: "K8s.corp" is no domain`,
+		"dns: {domain: .}":                                                      "is no domain",
+		"dns: {domain: 10.0.0.1}":                                               "is no domain",
+		"imageRegistry: {vip: 169.254.0.9}":                                     "is not an address",
 	} {
-		c, err := ParseCluster("c", []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: v1.34.3}\n"+text+"\n"))
+		c, err := ParseCluster("c",
+			[]byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: v1.34.3}\n"+
+				text+"\n"))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}

@@ -58,7 +58,8 @@ func (b *Bundle) findSettings() *findSettings {
 	if len(b.Charts) == 0 && len(b.Manifests) == 0 {
 		return nil
 	}
-	s := findSettings{Kubernetes: b.Kubernetes, Manifests: b.Manifests, Rules: b.ImageRules, Exclude: b.ExcludeImages, Uses: b.Uses}
+	s := findSettings{Kubernetes: b.Kubernetes, Manifests: b.Manifests, Rules: b.ImageRules, Exclude: b.ExcludeImages,
+		Uses: b.Uses}
 	if canonical(s) == canonical(findSettings{}) {
 		return nil
 	}
@@ -70,7 +71,8 @@ func (b *Bundle) findSettings() *findSettings {
 func (b *Bundle) ExcludesImage(text string) bool {
 	names := []string{text}
 	if named, err := reference.ParseNormalizedNamed(text); err == nil {
-		names = append(names, named.String(), named.Name(), reference.FamiliarString(named), reference.FamiliarName(named))
+		names = append(names, named.String(), named.Name(), reference.FamiliarString(named),
+			reference.FamiliarName(named))
 		if digested, ok := named.(reference.Digested); ok {
 			names = append(names, strings.TrimSuffix(named.String(), "@"+digested.Digest().String()))
 		}

@@ -59,13 +59,14 @@ func TestCheckInputs(t *testing.T) {
 	if diff := cmp.Diff(stale, &manifest.StaleError{Missing: []string{"c"}, Changed: []string{"a", "b"}}); diff != "" {
 		t.Error(diff)
 	}
-	if got, want := stale.Error(), "the lock does not fit the manifest; not in the lock: c; changed: a, b"; got != want {
+	if got, want := stale.Error(),
+		"the lock does not fit the manifest; not in the lock: c; changed: a, b"; got != want {
 		t.Errorf("got %s", got)
 	}
 }
 
-// TestFindFingerprint wants everything that decides what is found to make a lock stale, and nothing to change for those who
-// have no charts.
+// TestFindFingerprint wants everything that decides what is found to make a lock stale, and nothing to change for
+// those who have no charts.
 func TestFindFingerprint(t *testing.T) {
 	t.Parallel()
 	fingerprint := func(change func(*manifest.Bundle)) digest.Digest {
@@ -118,7 +119,8 @@ func TestLockOfFoundImages(t *testing.T) {
 		Inputs: []manifest.Input{{Path: "v.yaml", Digest: d}},
 		Items: []manifest.Pin{
 			{Kind: "chart", Ref: "https://x/c:1.0.0", Name: "c", Version: "1.0.0", Digest: d, Verified: "upstream"},
-			{Kind: "image", Ref: "quay.io/a/b:1", Name: "quay.io/a/b", Digest: d, Verified: "upstream", WantedBy: []string{"chart c"}},
+			{Kind: "image", Ref: "quay.io/a/b:1", Name: "quay.io/a/b", Digest: d, Verified: "upstream",
+				WantedBy: []string{"chart c"}},
 		},
 	}
 	data, err := l.Marshal()

@@ -58,7 +58,8 @@ func Convertible(data []byte) string {
 // foreign returns an error for a file that package convert can read.
 func foreign(src *document.Tree) error {
 	if program := convertible(src); program != "" {
-		return fmt.Errorf("this is a file of %s; kkbundle convert %s makes files of kkbundle from it", program, src.File)
+		return fmt.Errorf("this is a file of %s; kkbundle convert %s makes files of kkbundle from it", program,
+			src.File)
 	}
 	return nil
 }

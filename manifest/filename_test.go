@@ -32,7 +32,8 @@ func TestFileNames(t *testing.T) {
 		}
 	}
 	// Versions become tags, which cannot have it.
-	if _, err := ParseBundle("b", []byte(strings.Replace(fmt.Sprintf(text, "a"), "1.0.0", "1.0~rc1", 1))); err == nil || !strings.Contains(err.Error(), "is not a version") {
+	if _, err := ParseBundle("b", []byte(strings.Replace(fmt.Sprintf(text, "a"), "1.0.0", "1.0~rc1", 1))); err == nil ||
+		!strings.Contains(err.Error(), "is not a version") {
 		t.Errorf("a version with ~: %v", err)
 	}
 }

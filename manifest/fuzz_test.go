@@ -21,8 +21,8 @@ func FuzzParseCatalog(f *testing.F)   { fuzz(f, "catalog", ParseCatalog) }
 
 func parseClusterFile(file string, data []byte) (*Cluster, error) { return ParseCluster(file, data) }
 
-// fuzz holds for any bytes: no panic; an error is Problems at places in the file; and what is accepted is accepted again
-// when it is written out, with the same meaning. The seeds are the files of testdata/manifests.
+// fuzz holds for any bytes: no panic; an error is Problems at places in the file; and what is accepted is accepted
+// again when it is written out, with the same meaning. The seeds are the files of testdata/manifests.
 func fuzz[T any](f *testing.F, kind string, parse func(string, []byte) (*T, error)) {
 	for _, folder := range []string{"valid", "invalid", "examples"} {
 		files, err := filepath.Glob(filepath.Join(dir, folder, kind+"*.yaml"))

@@ -26,7 +26,8 @@ func (k *Kubernetes) FeatureGates() []FeatureGate {
 		at := document.Join(document.Join("kubernetes", string(one.section)), "featureGates")
 		gates, _ := one.config["featureGates"].(map[string]any)
 		for _, name := range sortedKeys(gates) {
-			list = append(list, FeatureGate{Program: one.program, Name: name, Value: fmt.Sprint(gates[name]), Path: document.Join(at, name)})
+			list = append(list, FeatureGate{Program: one.program, Name: name, Value: fmt.Sprint(gates[name]),
+				Path: document.Join(at, name)})
 		}
 	}
 	for _, a := range k.Arguments() {
@@ -38,7 +39,8 @@ func (k *Kubernetes) FeatureGates() []FeatureGate {
 			if _, after, has := strings.Cut(name, ":"); has { // COMPONENT:NAME
 				name = after
 			}
-			list = append(list, FeatureGate{Program: a.Program, Name: strings.TrimSpace(name), Value: value, Path: a.Path})
+			list = append(list, FeatureGate{Program: a.Program, Name: strings.TrimSpace(name), Value: value,
+				Path: a.Path})
 		}
 	}
 	return list
@@ -51,18 +53,20 @@ type Argument struct {
 	Path string
 }
 
-// Arguments returns the arguments that the cluster file gives to the programs of the control plane. null, which takes an argument of
-// kkbundle away, is none.
+// Arguments returns the arguments that the cluster file gives to the programs of the control plane. null, which takes
+// an argument of kkbundle away, is none.
 func (k *Kubernetes) Arguments() []Argument {
 	var list []Argument
 	for _, one := range []struct{ section, program string }{
-		{"apiServer", "kube-apiserver"}, {"controllerManager", "kube-controller-manager"}, {"scheduler", "kube-scheduler"},
+		{"apiServer", "kube-apiserver"}, {"controllerManager", "kube-controller-manager"},
+		{"scheduler", "kube-scheduler"},
 	} {
 		section, _ := k.Kubeadm[one.section].(map[string]any)
 		at := document.Join("kubernetes.kubeadm."+one.section, "extraArgs")
 		add := func(path string, name, value any) {
 			if value != nil {
-				list = append(list, Argument{Program: one.program, Name: fmt.Sprint(name), Value: fmt.Sprint(value), Path: path})
+				list = append(list, Argument{Program: one.program, Name: fmt.Sprint(name), Value: fmt.Sprint(value),
+					Path: path})
 			}
 		}
 		switch args := section["extraArgs"].(type) {

@@ -280,8 +280,8 @@ const (
 	defaultSSHPort = 22
 )
 
-// WithDefaults returns the inventory with the default that depends on the cluster: a registry that kkbundle installs is on the first control
-// plane. Only a registry with a VIP, which is on two hosts, has no default.
+// WithDefaults returns the inventory with the default that depends on the cluster: a registry that kkbundle installs
+// is on the first control plane. Only a registry with a VIP, which is on two hosts, has no default.
 func (inv *Inventory) WithDefaults(k *Cluster) *Inventory {
 	r := k.WithDefaults().ImageRegistry
 	if len(inv.Groups.Registry) > 0 || !r.Type.Installed() || r.VIP != "" {
@@ -414,7 +414,8 @@ func (s SSH) with(o SSH) SSH {
 	s.Port = orDefault(o.Port, s.Port)
 	s.Bastion = orDefault(o.Bastion, s.Bastion)
 	if o.Key != "" || o.PasswordEnv != "" || o.PasswordFile != "" || o.Password.IsSet() || o.PrivateKey.IsSet() {
-		s.Key, s.PasswordEnv, s.PasswordFile, s.Password, s.PrivateKey = o.Key, o.PasswordEnv, o.PasswordFile, o.Password, o.PrivateKey
+		s.Key, s.PasswordEnv, s.PasswordFile, s.Password, s.PrivateKey = o.Key, o.PasswordEnv, o.PasswordFile,
+			o.Password, o.PrivateKey
 	}
 	return s
 }

@@ -61,7 +61,8 @@ func (c inventoryChecker) marks(inv *Inventory) {
 			continue // already reported
 		}
 		if roled, some := nodes(names); roled && !some {
-			report(document.Key("hosts", spec.Name), document.Shorten(spec.Name)+" is in no group of nodes (kube_control_plane, kube_worker)", spec.vars())
+			report(document.Key("hosts", spec.Name), document.Shorten(spec.Name)+
+				" is in no group of nodes (kube_control_plane, kube_worker)", spec.vars())
 		}
 	}
 	for _, g := range inv.GroupVars.all() {
@@ -72,7 +73,8 @@ func (c inventoryChecker) marks(inv *Inventory) {
 			}
 		}
 		if roled, some := nodes(names); roled && !some {
-			report(document.Join("groupVars", string(g.role)), "no host of "+string(g.role)+" is in a group of nodes (kube_control_plane, kube_worker)", g.Vars)
+			report(document.Join("groupVars", string(g.role)), "no host of "+string(g.role)+
+				" is in a group of nodes (kube_control_plane, kube_worker)", g.Vars)
 		}
 	}
 }
@@ -106,7 +108,8 @@ func (c varsChecker) vars(path string, v *Vars) {
 		size += len(name) + len(v.Annotations[name])
 	}
 	if size > maxAnnotation {
-		c.Add(document.Join(path, "annotations"), "have %d bytes; a node's annotations have at most %d", size, maxAnnotation)
+		c.Add(document.Join(path, "annotations"), "have %d bytes; a node's annotations have at most %d", size,
+			maxAnnotation)
 	}
 	first := map[[2]string]int{}
 	for i, t := range v.Taints {
@@ -115,7 +118,8 @@ func (c varsChecker) vars(path string, v *Vars) {
 			continue // unreadable
 		}
 		if at, twice := document.Earlier(first, id, i); twice {
-			c.Add(document.Index(document.Join(path, "taints"), i), "%s:%s is there twice, first on %s", t.Key, t.Effect, c.Place(document.Index(document.Join(path, "taints"), at)))
+			c.Add(document.Index(document.Join(path, "taints"), i), "%s:%s is there twice, first on %s", t.Key,
+				t.Effect, c.Place(document.Index(document.Join(path, "taints"), at)))
 		}
 	}
 	if v.Cluster != nil {
@@ -126,7 +130,9 @@ func (c varsChecker) vars(path string, v *Vars) {
 // qualified checks the name of a label or an annotation.
 func (c varsChecker) qualified(path, name string) {
 	if !isQualified(name) {
-		c.AddKey(document.Key(path, name), "%q is not a name; write [prefix/]name, the name with at most 63 letters, digits and . - _", document.Shorten(name))
+		c.AddKey(document.Key(path, name),
+			"%q is not a name; write [prefix/]name, the name with at most 63 letters, digits and . - _",
+			document.Shorten(name))
 	} else if ownedByKubelet(name) {
 		c.AddKey(document.Key(path, name), "%s is set by Kubernetes itself", name)
 	}
@@ -181,7 +187,8 @@ func (c varsChecker) login(path string, s *SSH, sudo *Sudo) {
 
 // hosts checks the entries and returns the names of all hosts.
 func (c inventoryChecker) hosts(inv *Inventory) map[string]bool {
-	one := hostChecker{checker: c.checker, names: map[string]string{}, addresses: map[string]string{}, internal: map[netip.Addr]string{}}
+	one := hostChecker{checker: c.checker, names: map[string]string{}, addresses: map[string]string{},
+		internal: map[netip.Addr]string{}}
 	roles := inv.roles()
 	known := map[string]bool{}
 	total, locals := 0, 0
@@ -240,7 +247,8 @@ type hostChecker struct {
 	internal  map[netip.Addr]string
 }
 
-// MaxNodeName is the longest name of a node: the kubelet gives it a label with the name, and values of labels end there.
+// MaxNodeName is the longest name of a node: the kubelet gives it a label with the name, and values of labels end
+// there.
 const MaxNodeName = 63
 
 // host checks one host and reports whether it is sound.
@@ -250,7 +258,8 @@ func (c *hostChecker) host(path string, h Host) bool {
 	at := document.Join(path, "address")
 	switch {
 	case !document.IsName(h.Name, true):
-		c.AddKey(path, "%q is not a host name; use lower case letters, digits, hyphens and dots", document.Shorten(h.Name))
+		c.AddKey(path, "%q is not a host name; use lower case letters, digits, hyphens and dots",
+			document.Shorten(h.Name))
 	case h.Is(RoleCluster) && len(h.Name) > MaxNodeName:
 		c.AddKey(path, "%s has %d characters; a node's name has at most %d, because it is the value of its label kubernetes.io/hostname", document.Shorten(h.Name), len(h.Name), MaxNodeName)
 	case c.names[h.Name] != "":
@@ -258,9 +267,11 @@ func (c *hostChecker) host(path string, h Host) bool {
 	case !isHost(h.Address):
 		c.Add(at, "%q is neither an address nor a host name", document.Shorten(h.Address))
 	case c.addresses[address] != "" && !h.Local:
-		c.Add(at, "%s is the address of two hosts, first on %s; list each host once", h.Address, c.Place(c.addresses[address]))
+		c.Add(at, "%s is the address of two hosts, first on %s; list each host once", h.Address,
+			c.Place(c.addresses[address]))
 	default:
-		if !c.internalAddress(path, "internalIPv4", h.InternalIPv4) || !c.internalAddress(path, "internalIPv6", h.InternalIPv6) {
+		if !c.internalAddress(path, "internalIPv4", h.InternalIPv4) ||
+			!c.internalAddress(path, "internalIPv6", h.InternalIPv6) {
 			return false
 		}
 		c.names[h.Name] = path
@@ -277,7 +288,8 @@ func (c *hostChecker) internalAddress(path, field string, a netip.Addr) bool {
 	case !a.IsValid():
 		return true
 	case c.internal[a] != "":
-		c.Add(at, "%s is the address of two hosts, first on %s; list each host once, or give each its own %s", a, c.Place(c.internal[a]), field)
+		c.Add(at, "%s is the address of two hosts, first on %s; list each host once, or give each its own %s", a,
+			c.Place(c.internal[a]), field)
 	case !a.IsGlobalUnicast():
 		c.Add(at, "other nodes do not reach %s; give the node's own address", a)
 	default:
@@ -345,12 +357,14 @@ func (c inventoryChecker) group(r Role, entries []string, known map[string]bool)
 		}
 		for _, name := range names {
 			if at, twice := first[name]; twice {
-				c.Add(path, "%s is in the group twice, first on %s", document.Shorten(name), c.Place(document.Index(document.Join("groups", string(r)), at)))
+				c.Add(path, "%s is in the group twice, first on %s", document.Shorten(name),
+					c.Place(document.Index(document.Join("groups", string(r)), at)))
 				break
 			}
 			first[name] = i
 			if !known[name] {
-				c.Add(path, "%s is not a host of this inventory%s", document.Shorten(name), document.DidYouMean(name, sortedKeys(known)))
+				c.Add(path, "%s is not a host of this inventory%s", document.Shorten(name),
+					document.DidYouMean(name, sortedKeys(known)))
 				break
 			}
 		}
@@ -379,11 +393,14 @@ func (c siteChecker) registryHosts(inv *Inventory, r *ImageRegistry) {
 	installed := r.Type.Installed()
 	switch {
 	case r.Type == RegistryExisting && n > 0:
-		c.AddKey("groups.image_registry", "the cluster uses the registry %s, so none is installed; leave the group out", r.Address)
+		c.AddKey("groups.image_registry", "the cluster uses the registry %s, so none is installed; leave the group out",
+			r.Address)
 	case installed && r.VIP == "" && n > 1:
-		c.AddKey("groups.image_registry", "%d hosts, and the cluster file has no imageRegistry.vip; two hosts need an address that they share, else name one host", n)
+		c.AddKey("groups.image_registry",
+			"%d hosts, and the cluster file has no imageRegistry.vip; two hosts need an address that they share, else name one host", n)
 	case installed && r.VIP != "" && n != pair:
-		c.AddKey("groups.image_registry", "imageRegistry.vip of the cluster file is for two hosts and here is %d; name two, or leave vip out and name one", n)
+		c.AddKey("groups.image_registry",
+			"imageRegistry.vip of the cluster file is for two hosts and here is %d; name two, or leave vip out and name one", n)
 	}
 	vip, err := netip.ParseAddr(r.VIP)
 	if err != nil {

@@ -18,11 +18,13 @@ func TestInventoryHosts(t *testing.T) {
 	}
 	var got []row
 	for _, h := range inv.Hosts() {
-		got = append(got, row{h.Name, h.Address, h.InternalIPv4.String(), h.SSH.User, h.SSH.Key, h.Sudo.PasswordEnv + h.Sudo.PasswordFile, h.SSH.Port, h.Roles})
+		got = append(got, row{h.Name, h.Address, h.InternalIPv4.String(), h.SSH.User, h.SSH.Key,
+			h.Sudo.PasswordEnv + h.Sudo.PasswordFile, h.SSH.Port, h.Roles})
 	}
 	worker := []Role{RoleWorker, RoleCluster}
 	want := []row{
-		{"cp1", "192.168.0.3", "10.0.0.3", "ubuntu", "~/.ssh/id_ed25519", "SUDO_PASSWORD", 22, []Role{RoleControlPlane, RoleEtcd, RoleRegistry, RoleCluster}},
+		{"cp1", "192.168.0.3", "10.0.0.3", "ubuntu", "~/.ssh/id_ed25519", "SUDO_PASSWORD", 22,
+			[]Role{RoleControlPlane, RoleEtcd, RoleRegistry, RoleCluster}},
 		{"node1", "192.168.0.11", "192.168.0.11", "ubuntu", "~/.ssh/id_ed25519", "sudo.txt", 2222, worker},
 		{"node2", "192.168.0.12", "192.168.0.12", "ubuntu", "~/.ssh/id_ed25519", "sudo.txt", 2222, worker},
 		{"node3", "192.168.0.13", "192.168.0.13", "ubuntu", "~/.ssh/id_ed25519", "sudo.txt", 2222, worker},
@@ -32,7 +34,8 @@ func TestInventoryHosts(t *testing.T) {
 	}
 
 	hosts := readInventory(t, "inventory-dns.yaml").Hosts()
-	if h := hosts[1]; h.Name != "w08.site.example" || h.Address != h.Name || h.InternalIPv4.IsValid() || h.SSH.User != "root" || h.SSH.Port != 22 {
+	if h := hosts[1]; h.Name != "w08.site.example" || h.Address != h.Name || h.InternalIPv4.IsValid() ||
+		h.SSH.User != "root" || h.SSH.Port != 22 {
 		t.Errorf("host by name: %+v", h)
 	}
 	if h := hosts[0]; !h.Is(RoleEtcd) {
@@ -54,7 +57,9 @@ func TestInventoryLogin(t *testing.T) {
 
 func TestInventoryCheck(t *testing.T) {
 	cluster := func(more string) *Cluster {
-		c, err := ParseCluster("c", []byte("{apiVersion: kkbundle.io/v1, kind: Cluster, metadata: {name: a}, kubernetes: {version: v1.34.3"+more+"}"))
+		c, err := ParseCluster("c",
+			[]byte("{apiVersion: kkbundle.io/v1, kind: Cluster, metadata: {name: a}, kubernetes: {version: v1.34.3"+
+				more+"}"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,13 +68,16 @@ func TestInventoryCheck(t *testing.T) {
 	for _, tc := range []struct{ inventory, cluster, want string }{
 		{"inventory.yaml", "}", ""},
 		{"inventory-dns.yaml", "}", ""}, // the registry is on the first control plane
-		{"inventory-dns.yaml", "}, imageRegistry: {vip: 10.0.0.9}", "inventory-dns.yaml:8:1: groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 0; name two, or leave vip out and name one"},
+		{"inventory-dns.yaml", "}, imageRegistry: {vip: 10.0.0.9}",
+			"inventory-dns.yaml:8:1: groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 0; name two, or leave vip out and name one"},
 		{"inventory-dns.yaml", "}, imageRegistry: {type: existing, address: h}", ""},
-		{"inventory.yaml", "}, imageRegistry: {type: existing, address: h}", "inventory.yaml:10:3: groups.image_registry: the cluster uses the registry h, so none is installed; leave the group out"},
-		{"inventory.yaml", ", podCIDR: 192.168.0.0/23}", "inventory.yaml:5:3: hosts: node1 has the address 192.168.0.11, which lies in a network of the cluster; change podCIDR or serviceCIDR\n" +
-			"inventory.yaml:5:3: hosts: node2 has the address 192.168.0.12, which lies in a network of the cluster; change podCIDR or serviceCIDR\n" +
-			"inventory.yaml:5:3: hosts: node3 has the address 192.168.0.13, which lies in a network of the cluster; change podCIDR or serviceCIDR\n" +
-			"inventory.yaml:8:3: groups: 4 nodes do not fit into podCIDR 192.168.0.0/23: each takes a /24"},
+		{"inventory.yaml", "}, imageRegistry: {type: existing, address: h}",
+			"inventory.yaml:10:3: groups.image_registry: the cluster uses the registry h, so none is installed; leave the group out"},
+		{"inventory.yaml", ", podCIDR: 192.168.0.0/23}",
+			"inventory.yaml:5:3: hosts: node1 has the address 192.168.0.11, which lies in a network of the cluster; change podCIDR or serviceCIDR\n" +
+				"inventory.yaml:5:3: hosts: node2 has the address 192.168.0.12, which lies in a network of the cluster; change podCIDR or serviceCIDR\n" +
+				"inventory.yaml:5:3: hosts: node3 has the address 192.168.0.13, which lies in a network of the cluster; change podCIDR or serviceCIDR\n" +
+				"inventory.yaml:8:3: groups: 4 nodes do not fit into podCIDR 192.168.0.0/23: each takes a /24"},
 	} {
 		got := ""
 		if err := readInventory(t, tc.inventory).Check(cluster(tc.cluster)); err != nil {
@@ -86,9 +94,12 @@ func TestInventoryCheck(t *testing.T) {
 		{"b, c", "registry, vip: 10.0.0.9", ""},
 		{"b, c", "harbor, vip: 10.0.0.9", ""},
 		{"b, c", "registry", "groups.image_registry: 2 hosts, and the cluster file has no imageRegistry.vip; two hosts need an address that they share, else name one host"},
-		{"a", "registry, vip: 10.0.0.9", "groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 1; name two, or leave vip out and name one"},
-		{"a, b, c", "harbor, vip: 10.0.0.9", "groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 3; name two, or leave vip out and name one"},
-		{"b, c", "registry, vip: 10.0.0.1", "hosts: a has the address 10.0.0.1, which imageRegistry.vip of the cluster file has, too; choose one that nobody has"},
+		{"a", "registry, vip: 10.0.0.9",
+			"groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 1; name two, or leave vip out and name one"},
+		{"a, b, c", "harbor, vip: 10.0.0.9",
+			"groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 3; name two, or leave vip out and name one"},
+		{"b, c", "registry, vip: 10.0.0.1",
+			"hosts: a has the address 10.0.0.1, which imageRegistry.vip of the cluster file has, too; choose one that nobody has"},
 		{"", "harbor", ""},
 		{"a", "none", ""},
 	} {
@@ -104,7 +115,8 @@ func TestInventoryCheck(t *testing.T) {
 			t.Errorf("[%s] with %s: %s\nwant %s", tc.hosts, tc.registry, got, tc.want)
 		}
 	}
-	inv, err := ParseInventory("i", []byte("{apiVersion: kkbundle.io/v1, kind: Inventory, hosts: {a: , b: }, groups: {kube_control_plane: [a], image_registry: [a], etcd: [b]}}"))
+	inv, err := ParseInventory("i",
+		[]byte("{apiVersion: kkbundle.io/v1, kind: Inventory, hosts: {a: , b: }, groups: {kube_control_plane: [a], image_registry: [a], etcd: [b]}}"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +141,8 @@ func TestInventoryWithDefaults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := ParseCluster("c", []byte("{apiVersion: kkbundle.io/v1, kind: Cluster, metadata: {name: a}, kubernetes: {version: v1.34.3}, imageRegistry: {"+tc.registry+"}}"))
+		c, err := ParseCluster("c",
+			[]byte("{apiVersion: kkbundle.io/v1, kind: Cluster, metadata: {name: a}, kubernetes: {version: v1.34.3}, imageRegistry: {"+tc.registry+"}}"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -203,7 +216,8 @@ func TestNodesAreRegistrable(t *testing.T) {
 		"n1: {address: 10.0.0.1}\n  " + long + "n: {address: 10.0.0.2}": "", // a registry
 	} {
 		name, _, _ := strings.Cut(text, ":")
-		_, err := ParseInventory("i", []byte("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  "+text+"\ngroups: {kube_control_plane: ["+name+"], kube_worker: ["+name+"]}\n"))
+		_, err := ParseInventory("i", []byte("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  "+text+
+			"\ngroups: {kube_control_plane: ["+name+"], kube_worker: ["+name+"]}\n"))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}

@@ -65,7 +65,8 @@ func (f File) LocalPath(platform Platform) (path string, local bool) {
 func (f File) PerPlatform() bool { return len(f.Platforms) > 0 || f.hasPlaceholders() }
 
 func (f File) hasPlaceholders() bool {
-	return slices.ContainsFunc([]string{f.URL, f.Path, f.Checksums}, func(s string) bool { return Expand(s, "linux/amd64") != s })
+	return slices.ContainsFunc([]string{f.URL, f.Path, f.Checksums},
+		func(s string) bool { return Expand(s, "linux/amd64") != s })
 }
 
 // PlatformsIn returns the file's own platforms, or else the bundle's.

@@ -7,11 +7,15 @@ import (
 
 func TestPlatformString(t *testing.T) {
 	for in, want := range map[string]string{
-		"linux/amd64": "linux/amd64", "linux/x86_64": "linux/amd64", "linux/amd64/v1": "linux/amd64", "linux/amd64/v3": "linux/amd64/v3",
-		"linux/arm64": "linux/arm64", "linux/arm64/v8": "linux/arm64", "linux/aarch64": "linux/arm64", "Linux/ARM64": "linux/arm64",
-		"linux/arm": "linux/arm/v7", "linux/arm/v7": "linux/arm/v7", "linux/arm/v6": "linux/arm/v6", "linux/armhf": "linux/arm/v7",
-		"linux/i386": "linux/386", "windows/amd64": "windows/amd64",
-		"": "", "linux": "", "amd64": "", "linux/": "", "linux/amd64/": "linux/amd64", "linux/amd64/v1/x": "", "linux/vax": "", "linux/arm/7": "",
+		"linux/amd64": "linux/amd64", "linux/x86_64": "linux/amd64", "linux/amd64/v1": "linux/amd64",
+		"linux/amd64/v3": "linux/amd64/v3",
+		"linux/arm64":    "linux/arm64", "linux/arm64/v8": "linux/arm64", "linux/aarch64": "linux/arm64",
+		"Linux/ARM64": "linux/arm64",
+		"linux/arm":   "linux/arm/v7", "linux/arm/v7": "linux/arm/v7", "linux/arm/v6": "linux/arm/v6",
+		"linux/armhf": "linux/arm/v7",
+		"linux/i386":  "linux/386", "windows/amd64": "windows/amd64",
+		"": "", "linux": "", "amd64": "", "linux/": "", "linux/amd64/": "linux/amd64", "linux/amd64/v1/x": "",
+		"linux/vax": "", "linux/arm/7": "",
 	} {
 		got, err := PlatformString(in)
 		if got != want || (err != nil) != (want == "") {
@@ -34,7 +38,8 @@ func TestImageName(t *testing.T) {
 		"localhost:5000/app":                  "localhost:5000/app:latest",
 		"nginx" + digest:                      "docker.io/library/nginx" + digest,
 		"registry.k8s.io/pause:3.10" + digest: "registry.k8s.io/pause:3.10" + digest,
-		"":                                    "", "a b": "", "Nginx": "", "nginx:": "", "nginx@sha256:00": "", strings.Repeat("a", 300): "",
+		"":                                    "", "a b": "", "Nginx": "", "nginx:": "", "nginx@sha256:00": "",
+		strings.Repeat("a", 300): "",
 	} {
 		got, err := ImageName(in)
 		if got != want || (err != nil) != (want == "") {

@@ -32,7 +32,8 @@ func TestKubeadmChecked(t *testing.T) {
 		if !strings.Contains(text, "version:") {
 			text = "version: v1.34.3, " + text
 		}
-		_, err := ParseCluster("c", []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {"+text+"}\n"))
+		_, err := ParseCluster("c",
+			[]byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {"+text+"}\n"))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
@@ -50,7 +51,8 @@ func TestMaskSizes(t *testing.T) {
 		"kubernetes: {version: v1.34.3, podCIDR: 'fd00:1::/48', serviceCIDR: 'fd00:2::/112', maxPods: 110}":                                     "",
 		"kubernetes: {version: v1.34.3, podCIDR: '10.1.0.0/16,fd00:1::/48', serviceCIDR: '10.2.0.0/16,fd00:2::/112'}\ncni: {ipv6MaskSize: 124}": "write cni.ipv6MaskSize of at most 64",
 	} {
-		c, err := ParseCluster("c", []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\n"+text+"\n"))
+		c, err := ParseCluster("c", []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\n"+text+
+			"\n"))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
@@ -69,15 +71,17 @@ func TestNodeMarksChecked(t *testing.T) {
 		"labels: {node-role.kubernetes.io/storage: ''}":      "",
 		"labels: {topology.kubernetes.io/zone: a}":           "",
 	} {
-		_, err := ParseInventory("i", []byte("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  a: {address: 10.0.0.1, "+text+"}\ngroups: {kube_control_plane: [a]}\n"))
+		_, err := ParseInventory("i",
+			[]byte("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  a: {address: 10.0.0.1, "+text+
+				"}\ngroups: {kube_control_plane: [a]}\n"))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
 }
 
-// TestOnePlace: values that kkbundle uses are refused in the sections of other programs, in either form of kubeadm's arguments, with the
-// key that is meant. Values that change nothing there, and all other settings, are accepted.
+// TestOnePlace: values that kkbundle uses are refused in the sections of other programs, in either form of kubeadm's
+// arguments, with the key that is meant. Values that change nothing there, and all other settings, are accepted.
 func TestOnePlace(t *testing.T) {
 	t.Parallel()
 	const own = "it has a place of its own in the cluster file: "
@@ -136,21 +140,26 @@ func TestOnePlace(t *testing.T) {
 		"kubeadm: {etcd: {local: {peerCertSANs: ['a b']}}}":                                     "peerCertSANs[0]",
 		"kubeadm: {networking: null, etcd: {local: null}}":                                      "",
 	} {
-		_, err := ParseCluster("c", []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: v1.34.3, "+text+"}\n"))
+		_, err := ParseCluster("c",
+			[]byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: v1.34.3, "+
+				text+"}\n"))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
-	_, err := ParseInventory("i", []byte("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  a: {address: 10.0.0.1, cluster: {kubernetes: {kubelet: {maxPods: 20}}}}\ngroups: {kube_control_plane: [a]}\n"))
+	_, err := ParseInventory("i",
+		[]byte("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  a: {address: 10.0.0.1, cluster: {kubernetes: {kubelet: {maxPods: 20}}}}\ngroups: {kube_control_plane: [a]}\n"))
 	if err == nil || !strings.Contains(err.Error(), "hosts[a].cluster.kubernetes.kubelet.maxPods: "+own) {
 		t.Errorf("in an inventory: %v", err)
 	}
 }
 
-// The sizes of nodes' networks have one place, so that they are checked beside arguments of the controller manager, too.
+// The sizes of nodes' networks have one place, so that they are checked beside arguments of the controller manager,
+// too.
 func TestMaskSizesBesideArguments(t *testing.T) {
 	t.Parallel()
-	_, err := ParseCluster("c", []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: v1.34.3, maxPods: 500, kubeadm: {controllerManager: {extraArgs: {v: '2'}}}}\n"))
+	_, err := ParseCluster("c",
+		[]byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: v1.34.3, maxPods: 500, kubeadm: {controllerManager: {extraArgs: {v: '2'}}}}\n"))
 	if err == nil || !strings.Contains(err.Error(), "500 is not between 1 and 254") {
 		t.Error(err)
 	}

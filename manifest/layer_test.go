@@ -37,19 +37,23 @@ groups: {kube_control_plane: [cp], kube_worker: ["w[1:2]", big]}
 // Default < cluster file < vars < groupVars < host < --set, each value with the place it is from.
 func TestForHost(t *testing.T) {
 	inv := parseInventory(t, layers)
-	c, err := ParseCluster("c.yaml", []byte(layered), "kubernetes.kubelet.a=2", "addons[0].namespace=front", "etcd.dataDir=")
+	c, err := ParseCluster("c.yaml", []byte(layered), "kubernetes.kubelet.a=2", "addons[0].namespace=front",
+		"etcd.dataDir=")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for host, want := range map[string]map[string]string{
 		"cp": {
-			"kubernetes.maxPods": "120 c.yaml:6:12", "kubernetes.kubelet[a]": "2 --set", "kubernetes.kubelet[b][d]": "true c.yaml:7:37",
-			"precheck.minKernel": "5.4.0 i:4:40 (vars)", "etcd.dataDir": "/var/lib/etcd default", "addons[0].namespace": "front --set",
-			"addons[0].chart": "web c.yaml:9:13", "addons[1].namespace": "data c.yaml:10:28",
+			"kubernetes.maxPods": "120 c.yaml:6:12", "kubernetes.kubelet[a]": "2 --set",
+			"kubernetes.kubelet[b][d]": "true c.yaml:7:37",
+			"precheck.minKernel":       "5.4.0 i:4:40 (vars)", "etcd.dataDir": "/var/lib/etcd default",
+			"addons[0].namespace": "front --set",
+			"addons[0].chart":     "web c.yaml:9:13", "addons[1].namespace": "data c.yaml:10:28",
 		},
 		"w2": {
 			"kubernetes.maxPods": "200 i:6:49 (group kube_worker)", "kubernetes.kubelet[a]": "2 --set",
-			"kubernetes.kubelet[b][d]": "false i:6:71 (group kube_worker)", "kubernetes.kubelet[b][c]": "[x y] c.yaml:7:26",
+			"kubernetes.kubelet[b][d]": "false i:6:71 (group kube_worker)",
+			"kubernetes.kubelet[b][c]": "[x y] c.yaml:7:26",
 		},
 		"big": {"kubernetes.maxPods": "250 i:10:61 (host big)"},
 	} {
@@ -88,7 +92,8 @@ func TestForHostProblem(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = c.ForHost(inv, h)
-	if want := "i:10:61: kubernetes.maxPods: 300 is not between 1 and 254, which a node's /24 holds"; err == nil || err.Error() != want {
+	if want := "i:10:61: kubernetes.maxPods: 300 is not between 1 and 254, which a node's /24 holds"; err == nil ||
+		err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
@@ -117,7 +122,8 @@ func TestSettings(t *testing.T) {
 		"kubernetes.kubelet=text":             `--set kubernetes.kubelet: kubernetes.kubelet: want a mapping, have "text"`,
 		"imageRegistry.auth.password=hunter2": "--set imageRegistry.auth.password: imageRegistry.auth: belongs to an existing registry; write type: existing or leave it out\n--set imageRegistry.auth.password: imageRegistry.auth: password is refused: secrets never live in this file; write passwordEnv (an environment variable's name) or passwordFile\n--set imageRegistry.auth.password: imageRegistry.auth: username is missing",
 		"kind=Inventory":                      `--set kind: kind: want Cluster, have "Inventory"`,
-		"kubernetes.version=" + strings.Repeat("1", 5000): `--set kubernetes.version: kubernetes.version: "` + strings.Repeat("1", 120) + `…" is not a version; write v and three numbers, as in v1.36.3`,
+		"kubernetes.version=" + strings.Repeat("1", 5000): `--set kubernetes.version: kubernetes.version: "` +
+			strings.Repeat("1", 120) + `…" is not a version; write v and three numbers, as in v1.36.3`,
 	} {
 		_, err := ParseCluster("c.yaml", []byte(layered), setting)
 		got := ""
@@ -156,7 +162,8 @@ func sameIn(t *testing.T, part, whole reflect.Type, path string) {
 
 // FuzzSetting holds for any setting: no panic, and an error that names it.
 func FuzzSetting(f *testing.F) {
-	for _, seed := range []string{"kubernetes.maxPods=200", "addons[0].namespace=web", "components[a.b]={version: v1}", "a[", "[=", "kubernetes.kubelet=[*a"} {
+	for _, seed := range []string{"kubernetes.maxPods=200", "addons[0].namespace=web", "components[a.b]={version: v1}",
+		"a[", "[=", "kubernetes.kubelet=[*a"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, setting string) {

@@ -43,8 +43,8 @@ const (
 	VerifiedSignature Verification = "signature"
 	// VerifiedUpstream means upstream's own server published the digest, and was asked over TLS.
 	VerifiedUpstream Verification = "upstream"
-	// VerifiedMirror means a server published the digest that is not upstream's own, or that was asked without TLS. Whoever
-	// controls it can change item and digest together.
+	// VerifiedMirror means a server published the digest that is not upstream's own, or that was asked without TLS.
+	// Whoever controls it can change item and digest together.
 	VerifiedMirror Verification = "mirror"
 	// VerifiedFirstUse means no published digest: it is that of the first download.
 	VerifiedFirstUse Verification = "first use"
@@ -80,8 +80,8 @@ type Input struct {
 type Pin struct {
 	// Kind is ItemImage, ItemChart, ItemFile or ItemReferrer.
 	Kind string `yaml:"kind" kk:"required" enum:"image,chart,file,referrer" doc:"Kind of the item."`
-	// Ref is the item's upstream reference; see ImageName, ChartRef and FileURL. A referrer has its repository and @ and its
-	// digest, or : and its tag where cosign attached it by a tag.
+	// Ref is the item's upstream reference; see ImageName, ChartRef and FileURL. A referrer has its repository and @
+	// and its digest, or : and its tag where cosign attached it by a tag.
 	Ref     string `yaml:"ref" kk:"required" doc:"Upstream reference."`
 	Name    string `yaml:"name" kk:"required" doc:"Name of the item."`
 	Version string `yaml:"version,omitempty" doc:"Version of the item."`
@@ -112,12 +112,12 @@ type Pin struct {
 	Lacks []string `yaml:"lacks,omitempty" doc:"Platforms that upstream lacks."`
 	// Referrers is ReferrersUnknown if upstream could not list all attached artifacts of an image.
 	Referrers string `yaml:"referrers,omitempty" enum:"unknown" doc:"unknown: the lookup of signatures and other referrers failed."`
-	// Key is the path of the key that signed an image, relative to the manifest; KeyDigest the key's fingerprint: the sha256
-	// of its DER form.
+	// Key is the path of the key that signed an image, relative to the manifest; KeyDigest the key's fingerprint: the
+	// sha256 of its DER form.
 	Key       string        `yaml:"key,omitempty" doc:"Public key that must have signed the image."`
 	KeyDigest digest.Digest `yaml:"keyDigest,omitempty" doc:"Digest of that key."`
-	// Identity and Issuer are of the certificate that signed an image; Root is the path of the trusted root that vouches
-	// for it, relative to the manifest, and RootDigest its digest.
+	// Identity and Issuer are of the certificate that signed an image; Root is the path of the trusted root that
+	// vouches for it, relative to the manifest, and RootDigest its digest.
 	Identity   string        `yaml:"identity,omitempty" doc:"Identity that must have signed the image."`
 	Issuer     string        `yaml:"issuer,omitempty" doc:"Issuer of that identity."`
 	Root       string        `yaml:"root,omitempty" doc:"Trusted root that vouches for that identity."`
@@ -135,8 +135,8 @@ type Pin struct {
 // ReferrersUnknown in a Pin means that the image's referrers could not be looked up when the lock was written.
 const ReferrersUnknown = "unknown"
 
-// IsLock reports whether data is a lock, by its kind only. The nodes of the text are enough for it: the decoder into Go values
-// compares each key of an object with each other one, and a hostile file may have a million of them.
+// IsLock reports whether data is a lock, by its kind only. The nodes of the text are enough for it: the decoder into
+// Go values compares each key of an object with each other one, and a hostile file may have a million of them.
 func IsLock(data []byte) bool {
 	src, err := document.Parse("", data, lockLimits())
 	if err != nil {

@@ -52,7 +52,8 @@ func (c lockChecker) check(l *Lock) {
 		}
 		id := [3]string{p.Kind, p.Ref, p.Platform}
 		if at, twice := document.Earlier(first, id, i); twice {
-			c.Add(path, "%s %s is there twice, first on %s", p.Kind, document.Shorten(p.Ref), c.Place(document.Index("items", at)))
+			c.Add(path, "%s %s is there twice, first on %s", p.Kind, document.Shorten(p.Ref),
+				c.Place(document.Index("items", at)))
 		}
 	}
 }
@@ -71,7 +72,8 @@ func (c lockChecker) pinnedReferrer(path string, p *Pin) {
 		c.Add(path, "an image that has key has keyDigest too, and nothing else has them")
 	}
 	c.pinnedDigest(document.Join(path, "rootDigest"), p.RootDigest.String())
-	some, all := p.Identity+p.Issuer+p.Root+p.RootDigest.String() != "", p.Identity != "" && p.Issuer != "" && p.Root != "" && p.RootDigest != ""
+	some, all := p.Identity+p.Issuer+p.Root+p.RootDigest.String() != "", p.Identity != "" && p.Issuer != "" &&
+		p.Root != "" && p.RootDigest != ""
 	if some != all || some && (p.Kind != ItemImage || p.Key != "") {
 		c.Add(path, "an image that has identity has issuer, root and rootDigest too, and no key; nothing else has them")
 	}
@@ -141,7 +143,8 @@ func (l *Lock) Marshal() ([]byte, error) {
 }
 
 func comparePins(a, b Pin) int {
-	for _, pair := range [][2]string{{a.Kind, b.Kind}, {a.Ref, b.Ref}, {a.Platform, b.Platform}, {a.Digest.String(), b.Digest.String()}} {
+	for _, pair := range [][2]string{{a.Kind, b.Kind}, {a.Ref, b.Ref}, {a.Platform, b.Platform},
+		{a.Digest.String(), b.Digest.String()}} {
 		if d := strings.Compare(pair[0], pair[1]); d != 0 {
 			return d
 		}
@@ -177,7 +180,8 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 		if err != nil {
 			return "", err
 		}
-		more := Image{Verify: image.Verify, Platforms: slices.Sorted(slices.Values(image.Platforms)), Referrers: image.Referrers, Indexes: image.Indexes}
+		more := Image{Verify: image.Verify, Platforms: slices.Sorted(slices.Values(image.Platforms)),
+			Referrers: image.Referrers, Indexes: image.Indexes}
 		if more.Verify != nil || len(more.Platforms) > 0 || more.Referrers != "" || more.Indexes != "" {
 			ref += "\n" + canonical(more)
 		}
@@ -272,7 +276,8 @@ func (l *Lock) Covers(b *Bundle) error {
 	}
 	m.bundle(b)
 	for i, p := range l.Items {
-		if !m.used[i] && p.Kind != ItemReferrer && len(p.WantedBy) == 0 { // these come and go with images, or with the places that need them
+		// these come and go with images, or with the places that need them
+		if !m.used[i] && p.Kind != ItemReferrer && len(p.WantedBy) == 0 {
 			m.stale.Stale = append(m.stale.Stale, p.Kind+" "+p.Ref)
 		}
 	}
@@ -300,7 +305,8 @@ func (l *Lock) signed(b *Bundle) error {
 			return err
 		}
 		if v := image.Verify; v != nil && !slices.ContainsFunc(images[ref], func(p *Pin) bool {
-			return p.Key == v.Key && p.Identity == v.Identity && p.Issuer == v.Issuer && (p.Identity == "" || p.Root == b.Trust.Root)
+			return p.Key == v.Key && p.Identity == v.Identity && p.Issuer == v.Issuer && (p.Identity == "" ||
+				p.Root == b.Trust.Root)
 		}) {
 			stale.Missing = append(stale.Missing, ItemImage+" "+ref+" with its key "+cmp.Or(v.Key, v.Identity))
 		}
@@ -311,13 +317,15 @@ func (l *Lock) signed(b *Bundle) error {
 		}
 		prefix := ChartRef(c, c.Name, "")
 		if i, _ := slices.BinarySearch(charts, prefix); i == len(charts) || !strings.HasPrefix(charts[i], prefix) {
-			stale.Missing = append(stale.Missing, ItemChart+" "+ChartRef(c, c.Name, c.Version)+" signed by "+c.Verify.Key)
+			stale.Missing = append(stale.Missing, ItemChart+" "+ChartRef(c, c.Name, c.Version)+" signed by "+
+				c.Verify.Key)
 		}
 	}
 	for _, p := range l.Items {
 		if p.Package != "" && p.Verified == VerifiedUpstream {
 			distribution, _ := PackageDistribution(p.Ref)
-			stale.Changed = append(stale.Changed, "packages of "+distribution+", whose signatures an earlier version did not record")
+			stale.Changed = append(stale.Changed, "packages of "+distribution+
+				", whose signatures an earlier version did not record")
 		}
 	}
 	stale.Changed = slices.Compact(stale.Changed)

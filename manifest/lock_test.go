@@ -79,8 +79,10 @@ func sampleLock(n int) *Lock {
 	l := &Lock{Metadata: Metadata{Name: "site", Version: "1.0.0"}, Manifest: digest.FromString("").String()}
 	for i := range n {
 		l.Items = append(l.Items, Pin{
-			Kind: ItemFile, Ref: fmt.Sprintf("https://example.com/release/v1.34.3/file-%05d-linux-amd64", i), Name: fmt.Sprintf("file-%05d", i),
-			Version: "v1.34.3", Platform: "linux/amd64", URL: fmt.Sprintf("https://mirror.example.com/release/file-%05d", i),
+			Kind: ItemFile, Ref: fmt.Sprintf("https://example.com/release/v1.34.3/file-%05d-linux-amd64", i),
+			Name:    fmt.Sprintf("file-%05d", i),
+			Version: "v1.34.3", Platform: "linux/amd64",
+			URL:    fmt.Sprintf("https://mirror.example.com/release/file-%05d", i),
 			Digest: digest.FromString(fmt.Sprint(i)), Size: int64(i), MediaType: "application/octet-stream",
 			Platforms: []string{"linux/amd64", "linux/arm64"}, Mode: 0o755, Verified: VerifiedFirstUse,
 		})
@@ -93,7 +95,8 @@ func TestLockCovers(t *testing.T) {
 	b := &Bundle{
 		Metadata: Metadata{Name: "site", Version: "1"}, Platforms: []string{"linux/amd64", "linux/arm64"},
 		Images: []Image{{Name: "nginx"}, {Name: "busybox:1", Digest: "sha256:" + zeros}},
-		Charts: []Chart{{Name: "app", Repo: "https://charts.example", Version: "1.x"}, {Path: "charts/own"}, {URL: "https://example.com/f.tgz"}},
+		Charts: []Chart{{Name: "app", Repo: "https://charts.example", Version: "1.x"}, {Path: "charts/own"},
+			{URL: "https://example.com/f.tgz"}},
 		Files: []File{
 			{Name: "yq", URL: "https://example.com/yq_{arch}", SHA256: Sums{"linux/amd64": zeros}},
 			{Name: "iso", URL: "https://example.com/iso"},
@@ -136,15 +139,18 @@ func TestLockCovers(t *testing.T) {
 		},
 		{
 			name: "other tag", change: func(b *Bundle) { b.Images[0].Name = "nginx:1.29" },
-			missing: []string{"image docker.io/library/nginx:1.29"}, stale: []string{"image docker.io/library/nginx:latest"},
+			missing: []string{"image docker.io/library/nginx:1.29"},
+			stale:   []string{"image docker.io/library/nginx:latest"},
 		},
 		{
 			name: "other range", change: func(b *Bundle) { b.Charts[0].Version = "2.x" },
-			missing: []string{"chart https://charts.example/app:2.x"}, stale: []string{"chart https://charts.example/app:1.4.0"},
+			missing: []string{"chart https://charts.example/app:2.x"},
+			stale:   []string{"chart https://charts.example/app:1.4.0"},
 		},
 		{
 			name: "other hash", change: func(b *Bundle) { b.Files[0].SHA256 = Sums{"linux/amd64": ones} },
-			missing: []string{"file https://example.com/yq_amd64"}, stale: []string{"file https://example.com/yq_amd64"},
+			missing: []string{"file https://example.com/yq_amd64"},
+			stale:   []string{"file https://example.com/yq_amd64"},
 		},
 		{
 			name: "fewer platforms", change: func(b *Bundle) { b.Platforms = b.Platforms[:1] },
@@ -165,7 +171,8 @@ func TestLockCovers(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			changed := *b
-			changed.Images, changed.Charts, changed.Files = slices.Clone(b.Images), slices.Clone(b.Charts), slices.Clone(b.Files)
+			changed.Images, changed.Charts, changed.Files = slices.Clone(b.Images), slices.Clone(b.Charts),
+				slices.Clone(b.Files)
 			tc.change(&changed)
 			err := l.Covers(&changed)
 			var stale *StaleError
@@ -192,13 +199,15 @@ func TestLockCoversKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &Lock{Manifest: fingerprint.String(), Items: []Pin{{Kind: ItemImage, Ref: "docker.io/library/nginx:latest", Key: "key.pub"}}}
+	l := &Lock{Manifest: fingerprint.String(), Items: []Pin{{Kind: ItemImage, Ref: "docker.io/library/nginx:latest",
+		Key: "key.pub"}}}
 	if err := l.Covers(b); err != nil {
 		t.Error(err)
 	}
 	l.Items[0].Key = ""
 	var stale *StaleError
-	if err := l.Covers(b); !errors.As(err, &stale) || !strings.Contains(err.Error(), "nginx:latest with its key key.pub") {
+	if err := l.Covers(b); !errors.As(err, &stale) ||
+		!strings.Contains(err.Error(), "nginx:latest with its key key.pub") {
 		t.Errorf("without the key: %v", err)
 	}
 }

@@ -6,9 +6,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
-// MachineFields returns a problem with this message for each value in a cluster file that names a file or an environment
-// variable of the machine that reads it. Values of settings (ParseCluster) are left out. A cluster file from a bundle
-// must have none: the author of the bundle would choose what this machine reads, and the address that it is sent to.
+// MachineFields returns a problem with this message for each value in a cluster file that names a file or an
+// environment variable of the machine that reads it. Values of settings (ParseCluster) are left out. A cluster file
+// from a bundle must have none: the author of the bundle would choose what this machine reads, and the address that
+// it is sent to.
 func (c *Cluster) MachineFields(message string) document.Problems {
 	k := checkerOf(c.src)
 	for _, path := range machineFields(c) {

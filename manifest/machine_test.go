@@ -11,8 +11,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
-// TestEveryTextIsClassified fails for a new field of text until somebody has decided whether this machine resolves it: then
-// the field gets the tag local, else a place in the list below.
+// TestEveryTextIsClassified fails for a new field of text until somebody has decided whether this machine resolves
+// it: then the field gets the tag local, else a place in the list below.
 func TestEveryTextIsClassified(t *testing.T) {
 	var found []string
 	seen := map[reflect.Type]bool{}
@@ -64,11 +64,14 @@ func TestMachineFields(t *testing.T) {
 		sets []string
 		want []string
 	}{
-		"none":          {"imageRegistry: {type: existing, address: r.example, ca: ca.pem}\n", nil, nil},
-		"a variable":    {"imageRegistry: {type: existing, address: r.example, auth: {username: u, passwordEnv: HOME}}\n", nil, []string{"imageRegistry.auth.passwordEnv"}},
-		"a file":        {"imageRegistry: {type: existing, address: r.example, auth: {username: u, passwordFile: /etc/shadow}}\n", nil, []string{"imageRegistry.auth.passwordFile"}},
-		"keys":          {"certificates: {ca: {cert: a, key: b}}\n", nil, []string{"certificates.ca.cert", "certificates.ca.key"}},
-		"a setting":     {"imageRegistry: {type: existing, address: r.example, auth: {username: u}}\n", []string{"imageRegistry.auth.passwordFile=p"}, nil},
+		"none": {"imageRegistry: {type: existing, address: r.example, ca: ca.pem}\n", nil, nil},
+		"a variable": {"imageRegistry: {type: existing, address: r.example, auth: {username: u, passwordEnv: HOME}}\n",
+			nil, []string{"imageRegistry.auth.passwordEnv"}},
+		"a file": {"imageRegistry: {type: existing, address: r.example, auth: {username: u, passwordFile: /etc/shadow}}\n", nil, []string{"imageRegistry.auth.passwordFile"}},
+		"keys": {"certificates: {ca: {cert: a, key: b}}\n", nil,
+			[]string{"certificates.ca.cert", "certificates.ca.key"}},
+		"a setting": {"imageRegistry: {type: existing, address: r.example, auth: {username: u}}\n",
+			[]string{"imageRegistry.auth.passwordFile=p"}, nil},
 		"replaced":      {"imageRegistry: {type: existing, address: r.example, auth: {username: u, passwordFile: /etc/shadow}}\n", []string{"imageRegistry.auth.passwordFile=p"}, nil},
 		"another set":   {"imageRegistry: {type: existing, address: r.example, auth: {username: u, passwordFile: /etc/shadow}}\n", []string{"imageRegistry.auth.username=p"}, []string{"imageRegistry.auth.passwordFile"}},
 		"by an alias":   {"imageRegistry: {type: existing, address: &x r.example, auth: {username: u, passwordFile: *x}}\n", nil, []string{"imageRegistry.auth.passwordFile"}},
@@ -93,22 +96,25 @@ func TestMachineFields(t *testing.T) {
 }
 
 func TestCarriedFiles(t *testing.T) {
-	c := Cluster{Catalog: []string{"c"}, Addons: []Addon{{Values: []string{"v"}, Manifests: []string{"m", "v"}}}, CNI: CNI{Values: []string{"n"}}}
+	c := Cluster{Catalog: []string{"c"}, Addons: []Addon{{Values: []string{"v"}, Manifests: []string{"m", "v"}}},
+		CNI: CNI{Values: []string{"n"}}}
 	c.Kubernetes.Patches, c.ImageRegistry.CA, c.Etcd.Key = []string{"p"}, "ca", "not carried"
 	if got := strings.Join(c.CarriedFiles(), " "); got != "c ca m n p v" {
 		t.Error(got)
 	}
-	if got := strings.Join((&Bundle{Manifests: []string{"*.yaml"}, Deploy: []Addon{{Values: []string{"v"}, Manifests: []string{"m"}}}}).CarriedFiles(), " "); got != "m v" {
+	if got := strings.Join((&Bundle{Manifests: []string{"*.yaml"},
+		Deploy: []Addon{{Values: []string{"v"}, Manifests: []string{"m"}}}}).CarriedFiles(), " "); got != "m v" {
 		t.Error(got)
 	}
 	b := Bundle{Cluster: "x", Sources: []Source{{Host: "a"}, {Host: "b", Cert: "c", Key: "k"}, {Directory: "d"}}}
-	if got := fmt.Sprint(b.MachineSources("x")); got != "sources[1].cert: x\nsources[1].key: x\nsources[2].directory: x" {
+	if got := fmt.Sprint(b.MachineSources(
+		"x")); got != "sources[1].cert: x\nsources[1].key: x\nsources[2].directory: x" {
 		t.Error(got)
 	}
 }
 
-// namesNothingLocal lists the fields of text that this machine never resolves: names, versions, addresses of others, paths on
-// hosts and in registries, patterns of references, and text for people.
+// namesNothingLocal lists the fields of text that this machine never resolves: names, versions, addresses of others,
+// paths on hosts and in registries, patterns of references, and text for people.
 func namesNothingLocal() []string {
 	return []string{
 		"Verify.identity", "Verify.issuer",
@@ -116,10 +122,13 @@ func namesNothingLocal() []string {
 		"Bundle.apiVersion", "Bundle.excludeImages", "Bundle.kind", "Bundle.platforms", "Bundle.zone",
 		"CNI.version",
 		"CRI.version",
-		"Catalog.apiVersion", "ClusterDNS.domain", "Catalog.endOfLife", "Catalog.kind", "Catalog.releases", "Catalog.removedGates",
+		"Catalog.apiVersion", "ClusterDNS.domain", "Catalog.endOfLife", "Catalog.kind", "Catalog.releases",
+		"Catalog.removedGates",
 		"CatalogChart.from", "CatalogChart.name", "CatalogChart.repo", "CatalogChart.url", "CatalogChart.version",
-		"CatalogEntry.default", "CatalogEntry.follows", "CatalogEntry.minimum", "CatalogEntry.platforms", "CatalogEntry.since",
-		"CatalogFile.checksums", "CatalogFile.stable", "CatalogFile.url", "CatalogFile.version", "CatalogFormer.before", "CatalogFormer.checksums", "CatalogFormer.url",
+		"CatalogEntry.default", "CatalogEntry.follows", "CatalogEntry.minimum", "CatalogEntry.platforms",
+		"CatalogEntry.since",
+		"CatalogFile.checksums", "CatalogFile.stable", "CatalogFile.url", "CatalogFile.version", "CatalogFormer.before",
+		"CatalogFormer.checksums", "CatalogFormer.url",
 		"CatalogImage.before", "CatalogImage.from", "CatalogImage.name", "CatalogImage.tags",
 		"CatalogPackage.debian", "CatalogPackage.releases", "CatalogPackage.rpm",
 		"Chart.name", "Chart.repo", "Chart.url", "Chart.version",
@@ -134,7 +143,8 @@ func namesNothingLocal() []string {
 		"HostEtcd.dataDir",
 		"HostSpec.address", "HostSpec.annotations", "HostSpec.internalIPv4", "HostSpec.internalIPv6", "HostSpec.labels",
 		"Image.digest", "Image.name", "Image.platforms",
-		"ImageRegistry.address", "ImageRegistry.vip", "S3.accessKey", "S3.bucket", "S3.endpoint", "S3.prefix", "S3.region",
+		"ImageRegistry.address", "ImageRegistry.vip", "S3.accessKey", "S3.bucket", "S3.endpoint", "S3.prefix",
+		"S3.region",
 		"ImageRule.apiVersion", "ImageRule.images", "ImageRule.kind", "ImageRule.paths",
 		"Inventory.apiVersion", "Inventory.kind",
 		"InventoryMetadata.name",
@@ -144,7 +154,8 @@ func namesNothingLocal() []string {
 		"Metadata.name", "Metadata.version",
 		"Override.host", "Override.path", "Override.sha256", "Override.url", "Override.with",
 		"PackageSet.distribution", "PackageSet.install", "PackageSet.platforms", "PackageSet.sha256",
-		"RuntimeClass.binary", "RuntimeClass.name", "RuntimeClass.nodeSelector", "RuntimeClass.options", "RuntimeClass.type",
+		"RuntimeClass.binary", "RuntimeClass.name", "RuntimeClass.nodeSelector", "RuntimeClass.options",
+		"RuntimeClass.type",
 		"Precheck.minKernel",
 		"RegistryAuth.username",
 		"Repository.components", "Repository.suite", "Repository.url",

@@ -8,8 +8,8 @@ import (
 // NodeDNSAddress is the link-local address of the DNS cache on nodes, the same as KubeKey's and Kubespray's.
 const NodeDNSAddress = "169.254.25.10"
 
-// AsksItself reports whether CoreDNS of the cluster would ask itself if it asked the nameserver at an address: one of the host, the
-// DNS cache or a service. Hosts that were nodes before may have such a line in /etc/resolv.conf.
+// AsksItself reports whether CoreDNS of the cluster would ask itself if it asked the nameserver at an address: one of
+// the host, the DNS cache or a service. Hosts that were nodes before may have such a line in /etc/resolv.conf.
 func (c *Cluster) AsksItself(nameserver string) bool {
 	a, err := netip.ParseAddr(nameserver)
 	if err != nil {

@@ -53,7 +53,8 @@ func (t *Taint) UnmarshalText(text []byte) error {
 	case !isQualified(name), value != "" && !isLabel(value):
 		return fmt.Errorf("want a taint such as dedicated=database:NoSchedule, have %q", document.Shorten(string(text)))
 	case !slices.Contains(taintEffects(), effect):
-		return fmt.Errorf("%q does not end with an effect: want :%s", document.Shorten(string(text)), document.Or(taintEffects()))
+		return fmt.Errorf("%q does not end with an effect: want :%s", document.Shorten(string(text)),
+			document.Or(taintEffects()))
 	}
 	*t = Taint{name, value, effect}
 	return nil
@@ -130,7 +131,8 @@ func (*HostEtcd) Hint(name string) string       { return wholeCluster[Etcd](name
 
 // wholeCluster refuses a setting for one host that must be the same on all.
 func wholeCluster[T any](name string) string {
-	if slices.ContainsFunc(document.Fields(reflect.TypeFor[T]()), func(f document.Field) bool { return f.Name == name }) {
+	if slices.ContainsFunc(document.Fields(reflect.TypeFor[T]()),
+		func(f document.Field) bool { return f.Name == name }) {
 		return "it is the same on all hosts; write it in the cluster file"
 	}
 	return ""

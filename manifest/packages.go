@@ -102,7 +102,9 @@ func (b *Bundle) AddPackages(names func(distribution string) ([]string, error)) 
 		}
 		more, err := names(set.Distribution)
 		if err != nil {
-			c.Add(document.Index("packages", i), "what the cluster's tasks need on %s is not known: %v; name packages under install and leave roles out", set.Distribution, err)
+			c.Add(document.Index("packages", i),
+				"what the cluster's tasks need on %s is not known: %v; name packages under install and leave roles out",
+				set.Distribution, err)
 			continue
 		}
 		set.Install = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(set.Install), more...))))
@@ -121,12 +123,15 @@ func (c packageChecker) packages(list []PackageSet) {
 	for i := range list {
 		set := &list[i]
 		path := document.Index("packages", i)
-		if name, version, ok := strings.Cut(set.Distribution, "/"); set.Distribution != "" && (!ok || !document.IsName(name, true) || !isToken(version)) {
-			c.Add(document.Join(path, "distribution"), "%q: want distribution and version, such as debian/12", document.Shorten(set.Distribution))
+		if name, version, ok := strings.Cut(set.Distribution, "/"); set.Distribution != "" &&
+			(!ok || !document.IsName(name, true) || !isToken(version)) {
+			c.Add(document.Join(path, "distribution"), "%q: want distribution and version, such as debian/12",
+				document.Shorten(set.Distribution))
 		}
 		for j, name := range set.Install {
 			if !isPackageName(name) {
-				c.Add(document.Index(document.Join(path, "install"), j), "%q is not a package name", document.Shorten(name))
+				c.Add(document.Index(document.Join(path, "install"), j), "%q is not a package name",
+					document.Shorten(name))
 			} else if slices.Index(set.Install, name) < j {
 				c.Add(document.Index(document.Join(path, "install"), j), "%s is there twice", document.Shorten(name))
 			}
@@ -149,15 +154,19 @@ func (c *checker) packageKeys(path string, set *PackageSet) {
 	case set.AllowUnsigned && set.Keyring != "":
 		c.Add(path, "has keyring and allowUnsigned; keep one")
 	case set.AllowUnsigned && set.ISO != "":
-		c.Add(document.Join(path, "allowUnsigned"), "is for repositories; an image vouches for its packages, and sha256 for the image")
+		c.Add(document.Join(path, "allowUnsigned"),
+			"is for repositories; an image vouches for its packages, and sha256 for the image")
 	case set.AllowUnsigned && set.OnlyRepositories:
-		c.Add(document.Join(path, "allowUnsigned"), "is for the distribution's own repositories, which onlyRepositories leaves out; write it under repositories")
+		c.Add(document.Join(path, "allowUnsigned"),
+			"is for the distribution's own repositories, which onlyRepositories leaves out; write it under repositories")
 	}
 }
 
 // isPackageName also allows names provided by RPM packages: paths and names such as perl(Foo::Bar).
 func isPackageName(s string) bool {
-	return s != "" && len(s) <= 256 && !strings.HasPrefix(s, "-") && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"'\;|&$<>*?`, r) })
+	return s != "" && len(s) <= 256 && !strings.HasPrefix(s, "-") &&
+		!strings.ContainsFunc(s,
+			func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"'\;|&$<>*?`, r) })
 }
 
 func (c packageChecker) packageImage(path string, set *PackageSet) {
@@ -168,13 +177,15 @@ func (c packageChecker) packageImage(path string, set *PackageSet) {
 		return
 	}
 	if strings.Contains(set.ISO, "://") {
-		c.Add(document.Join(path, "iso"), "%q: want a path of this machine; fetch the image first", document.Shorten(set.ISO))
+		c.Add(document.Join(path, "iso"), "%q: want a path of this machine; fetch the image first",
+			document.Shorten(set.ISO))
 	}
 	if len(set.Repositories) > 0 {
 		c.Add(path, "has iso and repositories; keep one, or write two entries")
 	}
 	if set.SHA256 = strings.ToLower(set.SHA256); set.SHA256 != "" && !isHex(set.SHA256, 64) {
-		c.Add(document.Join(path, "sha256"), "%q is not a sha256; write 64 hexadecimal digits", document.Shorten(set.SHA256))
+		c.Add(document.Join(path, "sha256"), "%q is not a sha256; write 64 hexadecimal digits",
+			document.Shorten(set.SHA256))
 	}
 }
 

@@ -17,11 +17,15 @@ func TestAddPackages(t *testing.T) {
 		{Distribution: "debian/13", Install: []string{"vim"}},
 		{Distribution: "kylin/v10", ISO: "os.iso"},
 	}}
-	err := b.AddPackages(func(distribution string) ([]string, error) { return []string{"conntrack", "for-" + distribution}, nil })
+	err := b.AddPackages(func(distribution string) ([]string, error) {
+		return []string{"conntrack", "for-" +
+			distribution}, nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range [][]string{{"conntrack", "for-debian/12", "socat"}, {"conntrack", "for-rocky/9"}, {"vim"}, nil} {
+	for i, want := range [][]string{{"conntrack", "for-debian/12", "socat"}, {"conntrack", "for-rocky/9"}, {"vim"},
+		nil} {
 		if set := b.Packages[i]; !slices.Equal(set.Install, want) || set.Roles {
 			t.Errorf("%s: %q, want %q", set.Distribution, set.Install, want)
 		}
@@ -87,12 +91,14 @@ func TestPackageInImage(t *testing.T) {
 // A set that changed is another manifest; a lock knows the sets that it has nothing of.
 func TestLockCoversPackages(t *testing.T) {
 	t.Parallel()
-	b := &Bundle{Platforms: []string{"linux/amd64"}, Packages: []PackageSet{{Distribution: "debian/12", Install: []string{"socat"}}}}
+	b := &Bundle{Platforms: []string{"linux/amd64"},
+		Packages: []PackageSet{{Distribution: "debian/12", Install: []string{"socat"}}}}
 	fingerprint, err := b.Fingerprint()
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &Lock{Manifest: fingerprint.String(), Items: []Pin{{Kind: ItemFile, Ref: PackageRef("debian/12", "socat_1_amd64.deb"), Platform: "linux/amd64"}}}
+	l := &Lock{Manifest: fingerprint.String(),
+		Items: []Pin{{Kind: ItemFile, Ref: PackageRef("debian/12", "socat_1_amd64.deb"), Platform: "linux/amd64"}}}
 	if err := l.Covers(b); err != nil {
 		t.Error(err)
 	}
@@ -107,7 +113,8 @@ func TestLockCoversPackages(t *testing.T) {
 		t.Error("a lock of other packages was taken")
 	}
 	b.Packages[0].Distribution = "debian/13"
-	if err := l.Covers(b); err == nil || err.Error() != "the lock does not fit the manifest; not in the lock: packages debian/13; no longer in the manifest: file packages/debian/12/socat_1_amd64.deb" {
+	if err := l.Covers(b); err == nil ||
+		err.Error() != "the lock does not fit the manifest; not in the lock: packages debian/13; no longer in the manifest: file packages/debian/12/socat_1_amd64.deb" {
 		t.Error(err)
 	}
 }
@@ -121,8 +128,10 @@ func TestLockPackageNames(t *testing.T) {
 		"ref: packages/rocky/9/a.rpm, provides: [iptables]":                        false,
 		"ref: local/a.rpm, package: a":                                             false,
 	} {
-		l := "apiVersion: kkbundle.io/v1\nkind: Lock\nmetadata: {name: a, version: 1.0.0}\nmanifest: sha256:" + strings.Repeat("0", 64) +
-			"\nitems: [{kind: file, name: a.rpm, digest: 'sha256:" + strings.Repeat("0", 64) + "', size: 1, verified: upstream, " + text + "}]\n"
+		l := "apiVersion: kkbundle.io/v1\nkind: Lock\nmetadata: {name: a, version: 1.0.0}\nmanifest: sha256:" +
+			strings.Repeat("0", 64) +
+			"\nitems: [{kind: file, name: a.rpm, digest: 'sha256:" + strings.Repeat("0", 64) +
+			"', size: 1, verified: upstream, " + text + "}]\n"
 		if _, err := ParseLock("lock.yaml", []byte(l)); (err == nil) != good {
 			t.Errorf("%s: %v", text, err)
 		}

@@ -164,7 +164,8 @@ func TestParseSecrets(t *testing.T) {
 		"image":             "images: ['me:hunter2@h/image']",
 		"list for a string": "zone: [hunter2]",
 	} {
-		text = strings.Replace(head, "%s", KindBundle, 1) + "metadata: {name: a, version: 1.0.0}\nplatforms: [linux/amd64]\n" + text + "\n"
+		text = strings.Replace(head, "%s", KindBundle, 1) +
+			"metadata: {name: a, version: 1.0.0}\nplatforms: [linux/amd64]\n" + text + "\n"
 		_, err := ParseBundle("b", []byte(text))
 		if err == nil {
 			t.Errorf("%s: accepted", name)

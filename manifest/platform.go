@@ -26,7 +26,8 @@ func PlatformString(s string) (Platform, error) {
 		arch = "386"
 	}
 	if !slices.Contains(systems(), os) || !slices.Contains(architectures(), arch) {
-		return "", fmt.Errorf("%q is not a known platform; write one such as linux/amd64 or linux/arm64", document.Shorten(s))
+		return "", fmt.Errorf("%q is not a known platform; write one such as linux/amd64 or linux/arm64",
+			document.Shorten(s))
 	}
 	usual := map[string]string{"arm": "v7", "arm64": "v8", "amd64": "v1"}[arch]
 	if variant == "" && arch == "arm" {

@@ -67,7 +67,8 @@ func checkPrecheckRules(c *checker, r *PrecheckRules, known []string) {
 	for i, rule := range r.Rules {
 		path := document.Index("rules", i)
 		if rule.Check != "" && !names[rule.Check] {
-			c.Add(document.Join(path, "check"), "there is no check %q%s; `kkbundle precheck list` shows all", document.Shorten(rule.Check), document.DidYouMean(rule.Check, known))
+			c.Add(document.Join(path, "check"), "there is no check %q%s; `kkbundle precheck list` shows all",
+				document.Shorten(rule.Check), document.DidYouMean(rule.Check, known))
 		}
 		for j, entry := range rule.Hosts {
 			list, err := expand(entry)
@@ -75,7 +76,8 @@ func checkPrecheckRules(c *checker, r *PrecheckRules, known []string) {
 			case err != nil:
 				c.Add(document.Index(document.Join(path, "hosts"), j), "%v", err)
 			case total > maxRuleHosts:
-				c.Add(document.Index(document.Join(path, "hosts"), j), "more than %d hosts in all rules; leave hosts out where a rule is about all", maxRuleHosts)
+				c.Add(document.Index(document.Join(path, "hosts"), j),
+					"more than %d hosts in all rules; leave hosts out where a rule is about all", maxRuleHosts)
 				return
 			}
 		}

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A quota is refused where kkbundle does not run etcd, and where it is a number of bytes that somebody took for another unit.
+// A quota is refused where kkbundle does not run etcd, and where it is a number of bytes that somebody took for
+// another unit.
 func TestEtcdQuota(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -21,8 +22,10 @@ func TestEtcdQuota(t *testing.T) {
 		if !strings.Contains(text, "kubernetes:") {
 			text += "\nkubernetes: {version: v1.34.3}"
 		}
-		c, err := ParseCluster("cluster.yaml", []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: site}\netcd: "+text+"\n"))
-		if want == "" && (err != nil || c.Etcd.Quota.Bytes() < 3<<30) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		c, err := ParseCluster("cluster.yaml",
+			[]byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: site}\netcd: "+text+"\n"))
+		if want == "" && (err != nil || c.Etcd.Quota.Bytes() < 3<<30) ||
+			want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %+v, %v", text, c, err)
 		}
 	}

@@ -18,7 +18,8 @@ func (inv *Inventory) Host(name string) (Host, error) {
 		}
 		known[h.Name] = true
 	}
-	return Host{}, fmt.Errorf("%s is not a host of the inventory%s", document.Shorten(name), document.DidYouMean(name, sortedKeys(known)))
+	return Host{}, fmt.Errorf("%s is not a host of the inventory%s", document.Shorten(name),
+		document.DidYouMean(name, sortedKeys(known)))
 }
 
 // Resolved returns an inventory of the same hosts with complete entries, without ranges. Differences from the cluster

@@ -43,7 +43,8 @@ func (c clusterChecker) runtimeClasses(at string, list []RuntimeClass) {
 		path := document.Index(at, i)
 		switch {
 		case !document.IsName(r.Name, false):
-			c.Add(document.Join(path, "name"), "%q is not a name; use lower case letters, digits and -", document.Shorten(r.Name))
+			c.Add(document.Join(path, "name"), "%q is not a name; use lower case letters, digits and -",
+				document.Shorten(r.Name))
 		case r.Name == runcHandler:
 			c.Add(document.Join(path, "name"), "runc is the default runtime of all pods; choose another name")
 		case slices.Contains(names, r.Name):
@@ -51,7 +52,8 @@ func (c clusterChecker) runtimeClasses(at string, list []RuntimeClass) {
 		}
 		names = append(names, r.Name)
 		if r.Type != "" && !runtimeTypePattern().MatchString(r.Type) {
-			c.Add(document.Join(path, "type"), "%q is not a runtime type; write one such as io.containerd.kata.v2", document.Shorten(r.Type))
+			c.Add(document.Join(path, "type"), "%q is not a runtime type; write one such as io.containerd.kata.v2",
+				document.Shorten(r.Type))
 		}
 		c.runtimeClass(path, r)
 	}
@@ -63,7 +65,8 @@ func (c clusterChecker) runtimeClass(at string, r RuntimeClass) {
 	}
 	for _, name := range sortedKeys(r.Options) {
 		if !optionPattern().MatchString(name) || !isPlainText(r.Options[name]) {
-			c.AddKey(document.Key(document.Join(at, "options"), name), "is not an option; write NAME: VALUE with letters, digits and _ in the name, and one line")
+			c.AddKey(document.Key(document.Join(at, "options"), name),
+				"is not an option; write NAME: VALUE with letters, digits and _ in the name, and one line")
 		}
 	}
 	if _, there := r.Options["BinaryName"]; there && r.Binary != "" {
@@ -71,7 +74,8 @@ func (c clusterChecker) runtimeClass(at string, r RuntimeClass) {
 	}
 	for _, name := range sortedKeys(r.NodeSelector) {
 		if !isQualified(name) {
-			c.AddKey(document.Key(document.Join(at, "nodeSelector"), name), "%q is not a label name", document.Shorten(name))
+			c.AddKey(document.Key(document.Join(at, "nodeSelector"), name), "%q is not a label name",
+				document.Shorten(name))
 		}
 	}
 }

@@ -121,7 +121,8 @@ func (c *CIDRs) UnmarshalText(text []byte) error {
 	for _, one := range splitCIDRs(string(text)) {
 		p, err := netip.ParsePrefix(strings.TrimSpace(one))
 		if err != nil {
-			return fmt.Errorf("want a network such as 10.233.64.0/18, or two (IPv4,IPv6), have %q", document.Shorten(string(text)))
+			return fmt.Errorf("want a network such as 10.233.64.0/18, or two (IPv4,IPv6), have %q",
+				document.Shorten(string(text)))
 		}
 		if p != p.Masked() {
 			return fmt.Errorf("%s has bits after its first %d; did you mean %s?", p, p.Bits(), p.Masked())

@@ -69,7 +69,8 @@ func TestSchemaAgreesWithDecoder(t *testing.T) {
 
 // The invalid files whose mistakes are of shape do not fit the schema either.
 func TestSchemaRefuses(t *testing.T) {
-	for _, name := range []string{"bundle-missing.yaml", "bundle-header.yaml", "bundle-list.yaml", "cluster-values.yaml", "inventory-kubekey.yaml", "lock-values.yaml"} {
+	for _, name := range []string{"bundle-missing.yaml", "bundle-header.yaml", "bundle-list.yaml",
+		"cluster-values.yaml", "inventory-kubekey.yaml", "lock-values.yaml"} {
 		data, err := os.ReadFile(filepath.Join(dir, "invalid", name))
 		if err != nil {
 			t.Fatal(err)
@@ -149,7 +150,8 @@ func validate(s map[string]any, v any, path string) []string {
 		}
 		return problems
 	}
-	if types := typesOf(s["type"]); len(types) > 0 && !slices.Contains(types, typeOf(v)) && !(typeOf(v) == "integer" && slices.Contains(types, "number")) {
+	if types := typesOf(s["type"]); len(types) > 0 && !slices.Contains(types, typeOf(v)) &&
+		!(typeOf(v) == "integer" && slices.Contains(types, "number")) {
 		return []string{path + ": want " + strings.Join(types, " or ") + ", have " + typeOf(v)}
 	}
 	if enum, ok := s["enum"].([]any); ok && !slices.Contains(enum, v) {

@@ -33,7 +33,8 @@ func TestSecretHidden(t *testing.T) {
 	if got := string(asJSON) + string(asYAML); strings.Contains(got, text) {
 		t.Error(got)
 	}
-	if got := h.SSH.Password.Reveal(); got != text || !h.SSH.Password.IsSet() || (Secret{}).IsSet() || NewSecret("").IsSet() {
+	if got := h.SSH.Password.Reveal(); got != text || !h.SSH.Password.IsSet() || (Secret{}).IsSet() ||
+		NewSecret("").IsSet() {
 		t.Errorf("revealed %q", got)
 	}
 	if a, b := NewSecret(text), NewSecret(text); !a.Equal(b) || a.Equal(NewSecret("other")) {

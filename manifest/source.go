@@ -146,7 +146,8 @@ func (c sourceChecker) sources(at string, list []Source) {
 }
 
 func (c sourceChecker) directorySource(path string, s Source) {
-	if s.Host != "" || len(s.Mirrors) > 0 || s.MirrorOnly || s.MaxConcurrent != 0 || s.PlainHTTP || s.CA+s.Cert+s.Key != "" {
+	if s.Host != "" || len(s.Mirrors) > 0 || s.MirrorOnly || s.MaxConcurrent != 0 || s.PlainHTTP ||
+		s.CA+s.Cert+s.Key != "" {
 		c.Add(path, "directory %s stands alone; write another entry for a host", document.Shorten(s.Directory))
 	}
 	if strings.Contains(s.Directory, "://") {
@@ -160,7 +161,8 @@ func (c sourceChecker) hostSource(path string, s Source) {
 	} else if domain, wild := strings.CutPrefix(s.Host, "*."); wild && strings.Contains(domain, ".") {
 		c.hostPort(document.Join(path, "host"), domain)
 	} else if strings.Contains(s.Host, "*") {
-		c.Add(document.Join(path, "host"), "%q: a pattern is *. and a domain, such as *.example.com", document.Shorten(s.Host))
+		c.Add(document.Join(path, "host"), "%q: a pattern is *. and a domain, such as *.example.com",
+			document.Shorten(s.Host))
 	} else {
 		c.hostPort(document.Join(path, "host"), s.Host)
 	}
@@ -211,7 +213,8 @@ func (c sourceChecker) overrides(list []Override) {
 		default:
 			c.hostPort(document.Join(path, "host"), o.Host)
 			if o.Path != "" && (!strings.HasPrefix(o.Path, "/") || strings.ContainsAny(o.Path, "?#{} \\")) {
-				c.Add(document.Join(path, "path"), "%q: want the beginning of a path, such as /release", document.Shorten(o.Path))
+				c.Add(document.Join(path, "path"), "%q: want the beginning of a path, such as /release",
+					document.Shorten(o.Path))
 			}
 			if strings.Contains(o.With, "{") {
 				c.Add(document.Join(path, "with"), "placeholders need the whole address: write url instead of host")

@@ -52,7 +52,8 @@ func clusterGaps() []gap[*Cluster] {
 		}, "leave it out, and save it where it runs"},
 		{"Hybridnet with more than one network for pods", func(c *Cluster) []string {
 			two := len(c.Kubernetes.PodCIDR) > 1
-			return append(when(two && c.CNI.Type == NetworkHybridnet, "cni.type"), when(two && c.CNI.With == NetworkHybridnet, "cni.with")...)
+			return append(when(two && c.CNI.Type == NetworkHybridnet, "cni.type"),
+				when(two && c.CNI.With == NetworkHybridnet, "cni.with")...)
 		}, "use calico, cilium, kube-ovn or flannel"},
 	}...)
 }
@@ -60,10 +61,12 @@ func clusterGaps() []gap[*Cluster] {
 func inventoryGaps() []gap[*Inventory] {
 	return []gap[*Inventory]{
 		{"another interface for the endpoint's address on some hosts", func(inv *Inventory) []string {
-			return inv.saying("cluster.controlPlaneEndpoint.interface", func(v *Vars) bool { return v.Cluster != nil && v.Cluster.ControlPlaneEndpoint.Interface != "" })
+			return inv.saying("cluster.controlPlaneEndpoint.interface",
+				func(v *Vars) bool { return v.Cluster != nil && v.Cluster.ControlPlaneEndpoint.Interface != "" })
 		}, "write it into the cluster file, for all hosts"},
 		{"another directory for etcd on some hosts", func(inv *Inventory) []string {
-			return inv.saying("cluster.etcd.dataDir", func(v *Vars) bool { return v.Cluster != nil && v.Cluster.Etcd.DataDir != "" })
+			return inv.saying("cluster.etcd.dataDir",
+				func(v *Vars) bool { return v.Cluster != nil && v.Cluster.Etcd.DataDir != "" })
 		}, "write it into the cluster file, for all hosts"},
 	}
 }

@@ -96,7 +96,8 @@ func works(t *testing.T, path, value string) bool {
 		return true
 	}
 	var problems document.Problems
-	if !errors.As(err, &problems) || len(problems) != 1 || !strings.Contains(err.Error(), path+": "+value+" is not supported yet by this version; use ") {
+	if !errors.As(err, &problems) || len(problems) != 1 || !strings.Contains(err.Error(), path+": "+value+
+		" is not supported yet by this version; use ") {
 		t.Errorf("%s %s: %v", path, value, err)
 	}
 	return false

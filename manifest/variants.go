@@ -147,8 +147,8 @@ const (
 // RunsEtcd reports whether the distribution runs etcd in itself: it adds, removes and saves the members.
 func (d Distribution) RunsEtcd() bool { return d == DistributionK3s }
 
-// BringsNetwork reports whether the pod network is a part of the distribution: k3s' own flannel, with its own plugins. It
-// writes its configuration where no other network looks, so that multus needs the catalog's.
+// BringsNetwork reports whether the pod network is a part of the distribution: k3s' own flannel, with its own
+// plugins. It writes its configuration where no other network looks, so that multus needs the catalog's.
 func (c *Cluster) BringsNetwork() bool {
 	return c.Kubernetes.Distribution == DistributionK3s && c.CNI.Type == NetworkFlannel
 }

@@ -68,8 +68,8 @@ func BenchmarkPushAgain(b *testing.B) {
 	}
 }
 
-// BenchmarkSeed compares a push of 20 images (700 MB that do not compress) into an empty registry on disk with plain parallel
-// uploads of the same blobs out of memory. cpu-ms is what the process took, the registry included.
+// BenchmarkSeed compares a push of 20 images (700 MB that do not compress) into an empty registry on disk with plain
+// parallel uploads of the same blobs out of memory. cpu-ms is what the process took, the registry included.
 func BenchmarkSeed(b *testing.B) {
 	const images, layers, size = 20, 4, 700 << 20 / 80
 	builder := bundletest.NewBuilder(b)

@@ -29,8 +29,8 @@ type request struct {
 	size   int64
 	body   func() (io.ReadCloser, error) // opens it from the start; nil for none
 	want   []int
-	// stay takes a refusal of another address, after a redirect, for that of an unknown address: GHCR leads from the referrers API to a
-	// page for people, which limits requests.
+	// stay takes a refusal of another address, after a redirect, for that of an unknown address: GHCR leads from the
+	// referrers API to a page for people, which limits requests.
 	stay bool
 }
 
@@ -47,7 +47,8 @@ type answer struct {
 func (r *repo) call(ctx context.Context, q request) (answer, error) {
 	for try := 1; ; try++ {
 		a, err := r.callOnce(ctx, q)
-		if te, ok := asRegistryError(err); !ok || te.StatusCode != http.StatusUnauthorized || try == tokensTried || !r.usesTokens() {
+		if te, ok := asRegistryError(err); !ok || te.StatusCode != http.StatusUnauthorized || try == tokensTried ||
+			!r.usesTokens() {
 			return a, err
 		}
 		r.forgetToken()
@@ -112,7 +113,8 @@ func (r *repo) expect(req *http.Request, body *source) *http.Request {
 		}
 		moved()
 	}
-	return req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{Got100Continue: func() { heard.Store(true) }}))
+	return req.WithContext(httptrace.WithClientTrace(req.Context(),
+		&httptrace.ClientTrace{Got100Continue: func() { heard.Store(true) }}))
 }
 
 func receive(client *http.Client, req *http.Request, q request) (answer, error) {

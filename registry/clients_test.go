@@ -18,7 +18,8 @@ import (
 // TestHelmPullsPushedChart uses Helm's own client, as helm pull oci:// does.
 func TestHelmPullsPushedChart(t *testing.T) {
 	t.Parallel()
-	s, b := registrytest.Start(t, registrytest.Options{TLS: true, Auth: registrytest.AuthBasic}), bundletest.NewBuilder(t)
+	s, b := registrytest.Start(t, registrytest.Options{TLS: true, Auth: registrytest.AuthBasic}),
+		bundletest.NewBuilder(t)
 	archive := bundletest.ChartArchive(t, "demo", "0.1.0+build.1")
 	b.Chart("https://charts.example/stable/demo:0.1.0+build.1", "demo", "0.1.0+build.1", archive)
 	push(t, b.Bundle(), options(s))
@@ -60,7 +61,8 @@ func TestSkopeoCopiesPushedImages(t *testing.T) {
 	access := []string{"--cert-dir", certs, "--creds", s.Username + ":" + s.Password}
 	for i, it := range b.Reader.Index().Items {
 		source := "docker://" + sum.Items[i].Destination
-		raw, err := exec.CommandContext(t.Context(), skopeo, append([]string{"inspect", "--raw", source}, access...)...).Output()
+		raw, err := exec.CommandContext(t.Context(), skopeo,
+			append([]string{"inspect", "--raw", source}, access...)...).Output()
 		if got := digest.FromBytes(raw); err != nil || got != it.Descriptor.Digest {
 			t.Errorf("%s: %v; skopeo got %s, want %s", it, err, got, it.Descriptor.Digest)
 		}

@@ -74,7 +74,8 @@ func (s *session) explain(repo string, err error) error {
 		e.fatal, e.text = true, fmt.Sprintf("%s; it demands a pause of %s", e.text, status.After.Round(time.Second))
 	}
 	if out, ok := errors.AsType[*outageError](err); ok {
-		e.fatal, e.text = true, fmt.Sprintf("%s; the registry has answered nothing for %s", e.text, out.lasted.Round(time.Second))
+		e.fatal, e.text = true, fmt.Sprintf("%s; the registry has answered nothing for %s", e.text,
+			out.lasted.Round(time.Second))
 	}
 	return e
 }
@@ -90,25 +91,32 @@ func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 		return e
 	}
 	switch {
-	case te.StatusCode == http.StatusUnauthorized && !(repo != "" && s.account.Username != "" && s.loggedIn.Load() && s.usesTokens()):
+	case te.StatusCode == http.StatusUnauthorized && !(repo != "" && s.account.Username != "" && s.loggedIn.Load() &&
+		s.usesTokens()):
 		e.text, e.class, e.fatal = s.loginText(te), ErrLogin, true
-	case te.StatusCode == http.StatusForbidden || te.StatusCode == http.StatusUnauthorized: // with tokens, 401 may be about permissions, too
+	// with tokens, 401 may be about permissions, too
+	case te.StatusCode == http.StatusForbidden || te.StatusCode == http.StatusUnauthorized:
 		e.text = fmt.Sprintf("%s may not push to %s%s: request push permission there; where projects must be created first (Harbor), %q must exist", s.who(), where, reason(te), project)
 	case te.StatusCode == http.StatusMethodNotAllowed || hasCode(te, transport.UnsupportedErrorCode):
-		e.text, e.fatal = fmt.Sprintf("registry %s does not accept pushes%s: it is read-only, a mirror or under maintenance", s.host, reason(te)), true
+		e.text, e.fatal = fmt.Sprintf(
+			"registry %s does not accept pushes%s: it is read-only, a mirror or under maintenance", s.host, reason(te)),
+			true
 	case hasCode(te, transport.NameInvalidErrorCode):
 		e.text = fmt.Sprintf("%s refuses the name %s%s: some registries take only a few levels of names; --rename FROM=TO shortens them, as in --rename docker.io/library=base",
 			s.host, repo, reason(te))
-	case te.StatusCode == http.StatusNotFound && !hasCode(te, transport.ManifestUnknownErrorCode, transport.BlobUnknownErrorCode):
+	case te.StatusCode == http.StatusNotFound && !hasCode(te, transport.ManifestUnknownErrorCode,
+		transport.BlobUnknownErrorCode):
 		e.text = fmt.Sprintf("%s does not exist and the registry does not create it%s: create the project or namespace %q first, or push under another prefix", where, reason(te), project)
 	case te.StatusCode == http.StatusRequestEntityTooLarge:
 		e.text = fmt.Sprintf("%s refuses content of this size%s: raise the limit of the registry or of its proxy (nginx: client_max_body_size 0)", s.host, reason(te))
 	case te.StatusCode == http.StatusProxyAuthRequired:
 		e.text, e.class, e.fatal = proxy.LoginText(s.host), ErrUnreachable, true
 	case te.StatusCode == http.StatusTooManyRequests:
-		e.text = fmt.Sprintf("%s limits requests even after several retries%s: use fewer --jobs, or try later", s.host, reason(te))
+		e.text = fmt.Sprintf("%s limits requests even after several retries%s: use fewer --jobs, or try later", s.host,
+			reason(te))
 	case te.StatusCode == http.StatusBadRequest && s.plain && len(te.Errors) == 0 && !s.loggedIn.Load():
-		e.text, e.class, e.fatal = fmt.Sprintf("%s does not speak plain HTTP: omit --plain-http", s.host), ErrUnreachable, true
+		e.text, e.class, e.fatal = fmt.Sprintf("%s does not speak plain HTTP: omit --plain-http", s.host),
+			ErrUnreachable, true
 	default:
 		e.text = fmt.Sprintf("%s answered %d %s%s", where, te.StatusCode, http.StatusText(te.StatusCode), reason(te))
 	}
@@ -137,7 +145,8 @@ func (s *session) refusalText(repo string, te *transport.Error) (text string, fa
 		if s.harbor != nil && s.harbor.refused[project] != nil {
 			return s.mayNotCreate(project, s.harbor.refused[project]), false
 		}
-		return fmt.Sprintf("project %s does not exist at %s%s: create it, or push as a user who may create projects", project, s.host, reason(te)), false
+		return fmt.Sprintf("project %s does not exist at %s%s: create it, or push as a user who may create projects",
+			project, s.host, reason(te)), false
 	}
 	return "", false
 }
@@ -189,25 +198,29 @@ func (s *session) explainNetwork(err error) *plainError {
 	case unknown:
 		e.text = fmt.Sprintf("the certificate of %s is signed by a CA unknown to this machine: give the CA's certificate with --ca FILE", s.host)
 	case wrongHost:
-		e.text = fmt.Sprintf("the certificate of %s is for another name (%s): use the certificate's name", s.host, clean(host.Error()))
+		e.text = fmt.Sprintf("the certificate of %s is for another name (%s): use the certificate's name", s.host,
+			clean(host.Error()))
 	case isInvalid && invalid.Reason == x509.Expired:
 		e.text = fmt.Sprintf("the certificate of %s is expired or not yet valid: check this machine's clock and renew the certificate", s.host)
 	case isInvalid:
 		e.text = fmt.Sprintf("the certificate of %s is invalid: %s", s.host, clean(invalid.Error()))
 	case web.IsPlainHTTP(err):
-		e.text = fmt.Sprintf("%s speaks plain HTTP, not HTTPS: allow it with --plain-http if you trust the network", s.host)
+		e.text = fmt.Sprintf("%s speaks plain HTTP, not HTTPS: allow it with --plain-http if you trust the network",
+			s.host)
 	case errors.Is(err, errPlain):
 		e.text = fmt.Sprintf("%s: %s", s.host, clean(inner.Error()))
 	case isDNS:
 		e.text = fmt.Sprintf("the name %s has no address: check the registry's name and this machine's DNS or /etc/hosts", dns.Name)
 	case strings.HasPrefix(inner.Error(), "no token in bearer response"): // followed by the actual answer
 		e.text = fmt.Sprintf("the token service %s answers without a token", s.tokenService())
-	case strings.Contains(inner.Error(), "tls: certificate required"), strings.Contains(inner.Error(), "remote error: tls: bad certificate"):
+	case strings.Contains(inner.Error(), "tls: certificate required"),
+		strings.Contains(inner.Error(), "remote error: tls: bad certificate"):
 		e.text = fmt.Sprintf("%s requires a client certificate: give one with --cert FILE and --key FILE", s.host)
 	case web.IsUntrusted(err):
 		e.text = fmt.Sprintf("no trusted connection to %s: %s", s.host, clean(inner.Error()))
 	default:
-		e.text = fmt.Sprintf("connection to %s failed: %s: check that the registry runs and is reachable from here", s.host, clean(inner.Error()))
+		e.text = fmt.Sprintf("connection to %s failed: %s: check that the registry runs and is reachable from here",
+			s.host, clean(inner.Error()))
 		e.fatal = isOp && op.Op == "dial" // a broken connection may concern a single blob
 	}
 	return e

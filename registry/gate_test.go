@@ -30,8 +30,8 @@ func push(t *testing.T, s *registrytest.Server, o PushOptions) (PushSummary, err
 	return Push(t.Context(), b.Bundle().Reader, o)
 }
 
-// TestPushNeverFallsBackToHTTP: an upload that the registry sends to plain HTTP stays on HTTPS if it is the registry itself
-// (a proxy that ends TLS before it), and is refused elsewhere.
+// TestPushNeverFallsBackToHTTP: an upload that the registry sends to plain HTTP stays on HTTPS if it is the registry
+// itself (a proxy that ends TLS before it), and is refused elsewhere.
 func TestPushNeverFallsBackToHTTP(t *testing.T) {
 	t.Parallel()
 	s := registrytest.Start(t, registrytest.Options{TLS: true, Auth: registrytest.AuthBasic})
@@ -58,7 +58,8 @@ func TestPushNeverFallsBackToHTTP(t *testing.T) {
 // TestPushSendsNoLoginElsewhere: uploads may go to another host, which gets no credentials.
 func TestPushSendsNoLoginElsewhere(t *testing.T) {
 	t.Parallel()
-	for what, auth := range map[string]registrytest.Auth{"basic": registrytest.AuthBasic, "token": registrytest.AuthToken} {
+	for what, auth := range map[string]registrytest.Auth{"basic": registrytest.AuthBasic,
+		"token": registrytest.AuthToken} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			s := registrytest.Start(t, registrytest.Options{Auth: auth})
@@ -103,7 +104,8 @@ func (c changed) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestPushDetectsChangedTag(t *testing.T) {
 	t.Parallel()
 	s := registrytest.Start(t, registrytest.Options{Faults: []registrytest.Fault{{
-		Method: http.MethodHead, Path: regexp.MustCompile("manifests/1$"), Skip: 1, Effect: registrytest.Header("Docker-Content-Digest", zeros),
+		Method: http.MethodHead, Path: regexp.MustCompile("manifests/1$"), Skip: 1,
+		Effect: registrytest.Header("Docker-Content-Digest", zeros),
 	}}})
 	_, err := push(t, s, PushOptions{PlainHTTP: true})
 	if err == nil || !strings.Contains(err.Error(), "after the push") || !strings.Contains(err.Error(), zeros) {
@@ -122,7 +124,8 @@ func TestNewTransport(t *testing.T) {
 	if _, err := push(t, s, PushOptions{Transport: rt}); err != nil {
 		t.Error(err)
 	}
-	if _, err := dial.NewTransport(dial.Files{CA: filepath.Join(t.TempDir(), "none")}); err == nil || !strings.Contains(err.Error(), "CA file") {
+	if _, err := dial.NewTransport(dial.Files{CA: filepath.Join(t.TempDir(), "none")}); err == nil ||
+		!strings.Contains(err.Error(), "CA file") {
 		t.Errorf("no file: %v", err)
 	}
 	empty := filepath.Join(t.TempDir(), "empty")
@@ -139,7 +142,8 @@ func TestPushLoginIsAskedOnce(t *testing.T) {
 	s := registrytest.Start(t, registrytest.Options{Auth: registrytest.AuthBasic})
 	k := &countingKeychain{Keychain: s.Keychain()}
 	b := bundletest.New(t)
-	if _, err := Push(t.Context(), b.Reader, PushOptions{Registry: s.Host, Auth: k, PlainHTTP: true, Transport: s.Transport()}); err != nil {
+	if _, err := Push(t.Context(), b.Reader, PushOptions{Registry: s.Host, Auth: k, PlainHTTP: true,
+		Transport: s.Transport()}); err != nil {
 		t.Fatal(err)
 	}
 	if k.n != 1 {

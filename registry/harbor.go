@@ -19,9 +19,10 @@ import (
 // registry is HOST, that is one for each upstream host; with HOST/PROJECT it is that project. Rename gives others.
 // Existing projects are used unchanged.
 type HarborOptions struct {
-	Public bool   // make new projects public: pulls need no login
-	Quota  int64  // storage quota of new projects in bytes; 0 is Harbor's default, below 0 no limit
-	Robot  string // name of an account to create that may pull from all these projects, see HarborResult; "" creates none
+	Public bool  // make new projects public: pulls need no login
+	Quota  int64 // storage quota of new projects in bytes; 0 is Harbor's default, below 0 no limit
+	// name of an account to create that may pull from all these projects, see HarborResult; "" creates none
+	Robot string
 }
 
 // States of a HarborProject.
@@ -79,10 +80,13 @@ func (s *session) isNew(r *repo) bool { return s.harbor != nil && s.harbor.fresh
 // lists all problems, and then nothing was created.
 func (h *harborSite) prepare(ctx context.Context) error {
 	login := h.session.account
-	h.client = &harbor.Client{URL: h.session.url(""), HTTP: h.session.rt, Username: login.Username, Password: login.Password}
+	h.client = &harbor.Client{URL: h.session.url(""), HTTP: h.session.rt, Username: login.Username,
+		Password: login.Password}
 	var info harbor.Info
-	err := h.call(ctx, "look for Harbor", func(ctx context.Context) (err error) { info, err = h.client.Info(ctx); return err })
-	_, answered := errors.AsType[*harbor.Error](err) // a proxy before another registry may answer anything for a foreign path
+	err := h.call(ctx, "look for Harbor",
+		func(ctx context.Context) (err error) { info, err = h.client.Info(ctx); return err })
+	// a proxy before another registry may answer anything for a foreign path
+	_, answered := errors.AsType[*harbor.Error](err)
 	switch {
 	case errors.Is(err, harbor.ErrNotHarbor), answered:
 		if h.options.Robot != "" {
@@ -126,7 +130,9 @@ func (h *harborSite) call(ctx context.Context, what string, f func(context.Conte
 func (h *harborSite) explain(err error) error {
 	if e, answered := errors.AsType[*harbor.Error](err); answered {
 		if e.Status == http.StatusUnauthorized {
-			return &plainError{text: fmt.Sprintf("%v: its API requires the user and password of an account: use --username and --password-stdin", e), class: ErrLogin, cause: err, fatal: true}
+			return &plainError{text: fmt.Sprintf(
+				"%v: its API requires the user and password of an account: use --username and --password-stdin", e),
+				class: ErrLogin, cause: err, fatal: true}
 		}
 		return err
 	}
@@ -143,7 +149,9 @@ func (h *harborSite) needs() (map[string]int64, error) {
 			continue
 		}
 		if err := harbor.CheckRepository(j.repo.name); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w: give it another name with --rename, or one project for all with --registry %s/PROJECT", j.item, err, h.session.host))
+			errs = append(errs, fmt.Errorf(
+				"%s: %w: give it another name with --rename, or one project for all with --registry %s/PROJECT", j.item,
+				err, h.session.host))
 			continue
 		}
 		project := projectOf(j.repo.name)
@@ -165,7 +173,8 @@ func (h *harborSite) look(ctx context.Context, needs map[string]int64) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(needs)) {
 		var project harbor.Project
-		err := h.call(ctx, "look at project "+name, func(ctx context.Context) (err error) { project, err = h.client.Project(ctx, name); return err })
+		err := h.call(ctx, "look at project "+name,
+			func(ctx context.Context) (err error) { project, err = h.client.Project(ctx, name); return err })
 		found := HarborProject{Name: name, State: ProjectExists}
 		switch {
 		case errors.Is(err, harbor.ErrAbsent):
@@ -175,7 +184,8 @@ func (h *harborSite) look(ctx context.Context, needs map[string]int64) error {
 		case err != nil:
 			return h.explain(err)
 		case project.Proxy:
-			errs = append(errs, fmt.Errorf("project %s at %s is a proxy cache of another registry and does not accept pushes: use another project (--rename, or --registry %s/PROJECT)", name, h.session.host, h.session.host))
+			errs = append(errs, fmt.Errorf(
+				"project %s at %s is a proxy cache of another registry and does not accept pushes: use another project (--rename, or --registry %s/PROJECT)", name, h.session.host, h.session.host))
 		default:
 			if found.Quota, err = h.checkQuota(ctx, name, needs[name]); err != nil {
 				errs = append(errs, err)
@@ -193,7 +203,8 @@ func (h *harborSite) look(ctx context.Context, needs map[string]int64) error {
 // limit counts.
 func (h *harborSite) checkQuota(ctx context.Context, name string, need int64) (int64, error) {
 	var hard int64
-	err := h.call(ctx, "quota of project "+name, func(ctx context.Context) (err error) { hard, _, err = h.client.Quota(ctx, name); return err })
+	err := h.call(ctx, "quota of project "+name,
+		func(ctx context.Context) (err error) { hard, _, err = h.client.Quota(ctx, name); return err })
 	if err != nil { // not every user may see it; a push reports an exceeded quota
 		h.logger.DebugContext(ctx, "the project's quota is unknown", "project", name, "error", h.explain(err))
 		return 0, nil
@@ -216,7 +227,8 @@ func (h *harborSite) createProjects(ctx context.Context) error {
 			continue
 		}
 		ask := harbor.Project{Name: project.Name, Public: h.options.Public, Quota: h.options.Quota}
-		err := h.call(ctx, "create project "+project.Name, func(ctx context.Context) error { return h.client.CreateProject(ctx, ask) })
+		err := h.call(ctx, "create project "+project.Name,
+			func(ctx context.Context) error { return h.client.CreateProject(ctx, ask) })
 		switch {
 		case errors.Is(err, harbor.ErrExists):
 			project.State, h.fresh[project.Name] = ProjectExists, false
@@ -251,7 +263,8 @@ func (h *harborSite) checkNewQuota(ctx context.Context, project *HarborProject) 
 		return
 	}
 	var hard int64
-	err := h.call(ctx, "quota of project "+project.Name, func(ctx context.Context) (err error) { hard, _, err = h.client.Quota(ctx, project.Name); return err })
+	err := h.call(ctx, "quota of project "+project.Name,
+		func(ctx context.Context) (err error) { hard, _, err = h.client.Quota(ctx, project.Name); return err })
 	if project.Quota = hard; err == nil && hard != max(want, -1) {
 		h.warn(fmt.Sprintf("project %s has a storage quota of %d bytes, not the requested %d: only system administrators of Harbor can set it", project.Name, hard, want))
 	}
@@ -273,7 +286,8 @@ func (h *harborSite) makeRobot(ctx context.Context) error {
 	for _, project := range h.result.Projects {
 		projects = append(projects, project.Name)
 	}
-	robot, err := h.client.GrantPull(ctx, h.options.Robot, projects) // no retry: the secret of a first attempt would be lost
+	// no retry: the secret of a first attempt would be lost
+	robot, err := h.client.GrantPull(ctx, h.options.Robot, projects)
 	if errors.Is(err, harbor.ErrDenied) {
 		return fmt.Errorf("%s may not create robot account %s at %s%s: an account for several projects requires a system administrator, for a single project its administrator",
 			h.session.who(), h.options.Robot, h.session.host, harborWords(err))

@@ -29,8 +29,8 @@ func (k *killed) RoundTrip(r *http.Request) (*http.Response, error) {
 	return k.RoundTripper.RoundTrip(r)
 }
 
-// TestPushKilledAnywhere kills a push after each of its requests, without a word to the registry, and runs it again: what had
-// arrived is not sent twice, and everything is there.
+// TestPushKilledAnywhere kills a push after each of its requests, without a word to the registry, and runs it again:
+// what had arrived is not sent twice, and everything is there.
 func TestPushKilledAnywhere(t *testing.T) {
 	t.Parallel()
 	b := bundletest.NewBuilder(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/kkbundle/kkbundle/web"
 )
 
-// CheckLogin checks that a registry accepts a login: Registry, Auth, Transport and PlainHTTP of the options count. It shows nothing about
-// permissions.
+// CheckLogin checks that a registry accepts a login: Registry, Auth, Transport and PlainHTTP of the options count. It
+// shows nothing about permissions.
 func CheckLogin(ctx context.Context, o PushOptions) error {
 	o = o.withDefaults()
 	t, err := parseTarget(o.Registry)
@@ -44,7 +44,8 @@ func CheckLogin(ctx context.Context, o PushOptions) error {
 	return s.explain("", transport.CheckError(resp, http.StatusOK))
 }
 
-// SpeaksPlainHTTP reports whether the server at host[:port] answers HTTPS with plain HTTP. Servers that do not answer do not.
+// SpeaksPlainHTTP reports whether the server at host[:port] answers HTTPS with plain HTTP. Servers that do not answer
+// do not.
 func SpeaksPlainHTTP(ctx context.Context, host string, t http.RoundTripper) bool {
 	const limit = 10 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, limit)

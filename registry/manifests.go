@@ -29,8 +29,8 @@ func (p *pusher) manifestsOf(j *job) manifestPusher {
 	return manifestPusher{p.bundle, p.session, p.options.Logger, p.tally, j, map[*node]ocispec.Descriptor{}}
 }
 
-// put makes sure, once, that the registry has n under reference, and returns its descriptor, as queried. The result differs from n.desc only for an index that
-// the registry refused because of missing children.
+// put makes sure, once, that the registry has n under reference, and returns its descriptor, as queried. The result
+// differs from n.desc only for an index that the registry refused because of missing children.
 func (m manifestPusher) put(ctx context.Context, n *node, reference string) (ocispec.Descriptor, error) {
 	d, ok := m.there[n]
 	if ok {
@@ -86,15 +86,18 @@ func (m manifestPusher) putNew(ctx context.Context, n *node, reference string) (
 		return n.desc, m.list(ctx, n, listed)
 	}
 	if len(n.absent) == 0 || !refused(err) {
-		return ocispec.Descriptor{}, fmt.Errorf("manifest %s: %w", n.desc.Digest, m.session.explain(m.job.repo.name, err))
+		return ocispec.Descriptor{}, fmt.Errorf("manifest %s: %w", n.desc.Digest,
+			m.session.explain(m.job.repo.name, err))
 	}
-	m.logger.InfoContext(ctx, "registry refuses an index without all children", "item", m.job.item.String(), "error", m.session.explain(m.job.repo.name, err))
+	m.logger.InfoContext(ctx, "registry refuses an index without all children", "item", m.job.item.String(), "error",
+		m.session.explain(m.job.repo.name, err))
 	return m.putReduced(ctx, n, reference, nil)
 }
 
-// send puts a manifest in place of before, "" for nothing. A tag is queried afterwards: another client may write to it, or the registry may
-// change content.
-func (m manifestPusher) send(ctx context.Context, reference string, before digest.Digest, d ocispec.Descriptor, content []byte) (listed bool, err error) {
+// send puts a manifest in place of before, "" for nothing. A tag is queried afterwards: another client may write to
+// it, or the registry may change content.
+func (m manifestPusher) send(ctx context.Context, reference string, before digest.Digest, d ocispec.Descriptor,
+	content []byte) (listed bool, err error) {
 	repo := m.job.repo
 	if listed, err = repo.putManifest(ctx, reference, d.MediaType, content); err != nil {
 		return false, err
@@ -109,18 +112,21 @@ func (m manifestPusher) send(ctx context.Context, reference string, before diges
 // blobsLost reports whether a registry misses blobs of a manifest, which were sent or reported present.
 func blobsLost(err error) bool {
 	te, ok := asRegistryError(err)
-	return ok && te.StatusCode < http.StatusInternalServerError && hasCode(te, transport.ManifestBlobUnknownErrorCode, transport.BlobUnknownErrorCode)
+	return ok && te.StatusCode < http.StatusInternalServerError && hasCode(te, transport.ManifestBlobUnknownErrorCode,
+		transport.BlobUnknownErrorCode)
 }
 
 // sendAgain sends the blobs named by the registry, or all of the manifest, once, without querying them.
 func (m manifestPusher) sendAgain(ctx context.Context, n *node, cause error) error {
 	named := lostOf(n.blobs, cause, func(d digest.Digest) digest.Digest { return d })
-	m.logger.WarnContext(ctx, "registry lost blobs; sending them again", "item", m.job.item.String(), "blobs", len(named))
+	m.logger.WarnContext(ctx, "registry lost blobs; sending them again", "item", m.job.item.String(), "blobs",
+		len(named))
 	for _, d := range named {
 		size, _ := m.bundle.Stat(d)
-		_, err := m.job.repo.sendBlob(ctx, ocispec.Descriptor{Digest: d, Size: size}, "", func(offset int64) (io.ReadCloser, error) {
-			return m.bundle.Blob(ctx, d, offset)
-		})
+		_, err := m.job.repo.sendBlob(ctx, ocispec.Descriptor{Digest: d, Size: size}, "",
+			func(offset int64) (io.ReadCloser, error) {
+				return m.bundle.Blob(ctx, d, offset)
+			})
 		if err != nil {
 			return fmt.Errorf("blob %s: %w", d, err)
 		}
@@ -143,7 +149,8 @@ func refused(err error) bool {
 }
 
 // alreadyReduced recognises the result of an earlier push under the reference.
-func (m manifestPusher) alreadyReduced(ctx context.Context, n *node, have digest.Digest) (ocispec.Descriptor, bool, error) {
+func (m manifestPusher) alreadyReduced(ctx context.Context, n *node,
+	have digest.Digest) (ocispec.Descriptor, bool, error) {
 	nested := n != m.job.root
 	if have == "" && !nested || m.job.pinned {
 		return ocispec.Descriptor{}, false, nil
@@ -170,18 +177,22 @@ func (m manifestPusher) alreadyReduced(ctx context.Context, n *node, have digest
 type indexError struct{ error }
 
 // putReduced puts an index of the existing children.
-func (m manifestPusher) putReduced(ctx context.Context, n *node, reference string, replaced map[digest.Digest]ocispec.Descriptor) (ocispec.Descriptor, error) {
+func (m manifestPusher) putReduced(ctx context.Context, n *node, reference string,
+	replaced map[digest.Digest]ocispec.Descriptor) (ocispec.Descriptor, error) {
 	if m.job.pinned {
-		return ocispec.Descriptor{}, indexError{fmt.Errorf("registry %s requires all platforms of an index, the bundle lacks some of %s, and its digest is pinned, so no smaller index can replace it: "+
-			"build the bundle with every platform of this image (indexes: pinned in the manifest), or pin the digest of one platform, or configure the registry to accept it (distribution: validation.manifests.indexes.platforms: none)",
-			m.session.host, n.desc.Digest)}
+		return ocispec.Descriptor{},
+			indexError{fmt.Errorf("registry %s requires all platforms of an index, the bundle lacks some of %s, and its digest is pinned, so no smaller index can replace it: "+
+				"build the bundle with every platform of this image (indexes: pinned in the manifest), or pin the digest of one platform, or configure the registry to accept it (distribution: validation.manifests.indexes.platforms: none)",
+				m.session.host, n.desc.Digest)}
 	}
 	content, err := m.reduce(ctx, n, replaced)
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
 	if content == nil {
-		return ocispec.Descriptor{}, indexError{fmt.Errorf("registry %s refuses index %s although all its children exist", m.session.host, n.desc.Digest)}
+		return ocispec.Descriptor{},
+			indexError{fmt.Errorf("registry %s refuses index %s although all its children exist", m.session.host,
+				n.desc.Digest)}
 	}
 	d := n.desc
 	d.Digest, d.Size = digest.FromBytes(content), int64(len(content))
@@ -193,20 +204,23 @@ func (m manifestPusher) putReduced(ctx context.Context, n *node, reference strin
 		_, err = m.send(ctx, reference, have, d, content)
 	}
 	if err != nil {
-		return ocispec.Descriptor{}, fmt.Errorf("index %s in place of %s: %w", d.Digest, n.desc.Digest, m.session.explain(m.job.repo.name, err))
+		return ocispec.Descriptor{}, fmt.Errorf("index %s in place of %s: %w", d.Digest, n.desc.Digest,
+			m.session.explain(m.job.repo.name, err))
 	}
 	m.warnReduced(n, d)
 	return d, nil
 }
 
 func (m manifestPusher) warnReduced(n *node, d ocispec.Descriptor) {
-	m.tally.warn(m.job.item.String() + ": " + fmt.Sprintf("the registry requires all platforms of an index and the bundle lacks some, so %s has index %s of the existing platforms, instead of %s: pulls by tag work, pulls and signatures by the upstream index's digest do not",
-		m.job.dest.Name(), d.Digest, n.desc.Digest))
+	m.tally.warn(m.job.item.String() + ": " +
+		fmt.Sprintf("the registry requires all platforms of an index and the bundle lacks some, so %s has index %s of the existing platforms, instead of %s: pulls by tag work, pulls and signatures by the upstream index's digest do not",
+			m.job.dest.Name(), d.Digest, n.desc.Digest))
 }
 
 // reduce returns n's index without the children that the registry lacks; nil if it lacks none. Children only at the
 // registry stay: they came with a bundle of other platforms. The result depends on nothing else.
-func (m manifestPusher) reduce(ctx context.Context, n *node, replaced map[digest.Digest]ocispec.Descriptor) ([]byte, error) {
+func (m manifestPusher) reduce(ctx context.Context, n *node,
+	replaced map[digest.Digest]ocispec.Descriptor) ([]byte, error) {
 	content, err := m.bundle.ReadBlob(ctx, n.desc.Digest, maxManifest)
 	if err != nil {
 		return nil, err
@@ -244,7 +258,8 @@ func (m manifestPusher) reduce(ctx context.Context, n *node, replaced map[digest
 }
 
 // keep returns the children that are not missing, with the digests of replaced ones.
-func keep(children []map[string]json.RawMessage, missing map[digest.Digest]bool, replaced map[digest.Digest]ocispec.Descriptor) ([]map[string]json.RawMessage, error) {
+func keep(children []map[string]json.RawMessage, missing map[digest.Digest]bool,
+	replaced map[digest.Digest]ocispec.Descriptor) ([]map[string]json.RawMessage, error) {
 	var kept []map[string]json.RawMessage
 	for _, c := range children {
 		var d digest.Digest

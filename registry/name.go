@@ -84,7 +84,8 @@ func CheckTarget(s string) error {
 func parseTarget(s string) (target, error) {
 	host, prefix, _ := strings.Cut(strings.TrimSuffix(s, "/"), "/")
 	if strings.Contains(s, "://") {
-		return target{}, fmt.Errorf("registry %q: write HOST[:PORT][/PREFIX], without https:// or http://", withoutUser(s))
+		return target{}, fmt.Errorf("registry %q: write HOST[:PORT][/PREFIX], without https:// or http://",
+			withoutUser(s))
 	}
 	if host == "" || strings.Contains(s, "@") { // a password may have a slash in it
 		return target{}, fmt.Errorf("registry %q: write HOST[:PORT][/PREFIX]", withoutUser(s))
@@ -94,7 +95,9 @@ func parseTarget(s string) (target, error) {
 		return target{}, fmt.Errorf("registry %q: write HOST[:PORT][/PREFIX]: %w", s, err)
 	}
 	if prefix != "" && (!validName(prefix) || len(prefix) > maxNameLen/2) {
-		return target{}, fmt.Errorf("registry %q: prefix %q is not a repository name: use lower-case letters, digits, and . _ - between them", s, prefix)
+		return target{}, fmt.Errorf(
+			"registry %q: prefix %q is not a repository name: use lower-case letters, digits, and . _ - between them",
+			s, prefix)
 	}
 	return target{registry: registry, prefix: prefix}, nil
 }
@@ -286,7 +289,8 @@ func separator(s string) string {
 func (t target) repository(path string, shorten bool) (name.Repository, error) {
 	full := rename(t.rules, path)
 	if full == "" {
-		return name.Repository{}, fmt.Errorf("the name %q has no valid characters: choose another one with --rename", path)
+		return name.Repository{}, fmt.Errorf("the name %q has no valid characters: choose another one with --rename",
+			path)
 	}
 	if t.prefix != "" {
 		full = t.prefix + "/" + full
@@ -295,7 +299,9 @@ func (t target) repository(path string, shorten bool) (name.Repository, error) {
 		full = strings.TrimRight(full[:maxNameLen-shortHashLen-1], "-._/") + "-" + shortHash(full)
 	}
 	if len(full) > maxNameLen {
-		return name.Repository{}, fmt.Errorf("the name at %s would have %d characters; registries allow at most %d: use a shorter prefix", t.registry, len(full), maxNameLen)
+		return name.Repository{},
+			fmt.Errorf("the name at %s would have %d characters; registries allow at most %d: use a shorter prefix",
+				t.registry, len(full), maxNameLen)
 	}
 	if !validName(full) {
 		return name.Repository{}, fmt.Errorf("%q is not a repository name", full)

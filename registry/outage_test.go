@@ -87,8 +87,8 @@ func TestPushPipeOutage(t *testing.T) {
 	}
 }
 
-// TestPushPipeWaitsWithoutSlot: a large blob fills the pipe's memory, and its chunk is refused. The small blob behind it
-// is not there yet and must not hold the only slot that the registry has left.
+// TestPushPipeWaitsWithoutSlot: a large blob fills the pipe's memory, and its chunk is refused. The small blob behind
+// it is not there yet and must not hold the only slot that the registry has left.
 func TestPushPipeWaitsWithoutSlot(t *testing.T) {
 	t.Parallel()
 	frames := 2*min(runtime.GOMAXPROCS(0), 8) + 2 // in memory at a time, see bundle.Stream
@@ -127,8 +127,8 @@ func TestPushPipeWaitsWithoutSlot(t *testing.T) {
 	pipePushEnds(t, b, o)
 }
 
-// pipePushEnds pushes a bundle from a pipe, within five minutes: far more than a busy machine needs. A push that hangs may ignore
-// its context: the limit is beside it.
+// pipePushEnds pushes a bundle from a pipe, within five minutes: far more than a busy machine needs. A push that
+// hangs may ignore its context: the limit is beside it.
 func pipePushEnds(t *testing.T, b *bundletest.Bundle, o registry.PushOptions) {
 	t.Helper()
 	done := make(chan error, 1)

@@ -19,7 +19,8 @@ import (
 const inMemory = 8 << 20
 
 // errGone means the content came from a pipe and is no longer in memory.
-var errGone = errors.New("the content came from the pipe and cannot be read again: run the same push again, which continues")
+var errGone = errors.New(
+	"the content came from the pipe and cannot be read again: run the same push again, which continues")
 
 // An origin is the source of a bundle's content: a *bundle.Reader, or a pipe.
 type origin interface {
@@ -81,8 +82,8 @@ func (p *pipe) Blob(ctx context.Context, d digest.Digest, offset int64) (io.Read
 	return io.NopCloser(bytes.NewReader(content[offset:])), nil
 }
 
-// await reads a blob that fits into memory from the pipe. A request that opens the blob afterwards does not wait for the
-// pipe: while it has its turn with the registry, the pipe may be waiting for that turn.
+// await reads a blob that fits into memory from the pipe. A request that opens the blob afterwards does not wait for
+// the pipe: while it has its turn with the registry, the pipe may be waiting for that turn.
 func (p *pipe) await(ctx context.Context, d digest.Digest) error {
 	p.mu.Lock()
 	b := p.passing[d]
@@ -209,7 +210,8 @@ func (p *pusher) placeLarge(ctx context.Context, pipe *pipe, b *sharedBlob, sb *
 		from = t.sent
 	}
 	atOnce(later, func(pl *place) { // errGone if the registry does not mount it
-		p.settleAll(ctx, []*place{pl}, p.sendFrom(ctx, pl, b.desc, from, func(int64) (io.ReadCloser, error) { return nil, errGone }))
+		p.settleAll(ctx, []*place{pl}, p.sendFrom(ctx, pl, b.desc, from,
+			func(int64) (io.ReadCloser, error) { return nil, errGone }))
 	})
 }
 
@@ -241,12 +243,14 @@ type pipeUpload struct {
 // begin opens an upload for each place, unless the registry mounts the blob from another repository.
 func (t *tee) begin(ctx context.Context, places []*place, from string) {
 	for _, pl := range places {
-		u := &pipeUpload{upload: &upload{repo: pl.repo, desc: t.desc}, place: pl, meter: &meter{advance: t.pusher.tally.advance}}
+		u := &pipeUpload{upload: &upload{repo: pl.repo, desc: t.desc}, place: pl,
+			meter: &meter{advance: t.pusher.tally.advance}}
 		mounted := false
-		err := pl.repo.retry.do(ctx, "upload of "+t.desc.Digest.String()+" to "+pl.repo.name, passingUpload, func() (err error) {
-			mounted, err = u.start(ctx, from)
-			return err
-		})
+		err := pl.repo.retry.do(ctx, "upload of "+t.desc.Digest.String()+" to "+pl.repo.name, passingUpload,
+			func() (err error) {
+				mounted, err = u.start(ctx, from)
+				return err
+			})
 		switch {
 		case err != nil:
 			t.settle(ctx, u, err)

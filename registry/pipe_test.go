@@ -54,7 +54,8 @@ func content(t *testing.T, b *bundletest.Bundle) []byte {
 func TestPushPipe(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]registrytest.Options{
-		"plain": {}, "basic": {TLS: true, Auth: registrytest.AuthBasic}, "token": {TLS: true, Auth: registrytest.AuthToken},
+		"plain": {}, "basic": {TLS: true, Auth: registrytest.AuthBasic},
+		"token": {TLS: true, Auth: registrytest.AuthToken},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -64,7 +65,8 @@ func TestPushPipe(t *testing.T) {
 			s.ForgetRequests()
 			again := pushPipe(t, b, options(s))
 			if again.BytesSent != 0 || again.ItemsPresent != first.ItemsPushed {
-				t.Errorf("again: %d bytes sent, %d of %d items there", again.BytesSent, again.ItemsPresent, first.ItemsPushed)
+				t.Errorf("again: %d bytes sent, %d of %d items there", again.BytesSent, again.ItemsPresent,
+					first.ItemsPushed)
 			}
 		})
 	}
@@ -82,12 +84,13 @@ func largeImages(t *testing.T) *bundletest.Bundle {
 
 func TestPushPipeToSeveralRepositories(t *testing.T) {
 	t.Parallel()
-	refuse := registrytest.Fault{Method: "POST", Path: regexp.MustCompile("(one|two)/blobs/uploads/$"), Times: -1, Effect: func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			r.URL.RawQuery = "" // it opens a session instead
-			next.ServeHTTP(w, r)
-		})
-	}}
+	refuse := registrytest.Fault{Method: "POST", Path: regexp.MustCompile("(one|two)/blobs/uploads/$"), Times: -1,
+		Effect: func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				r.URL.RawQuery = "" // it opens a session instead
+				next.ServeHTTP(w, r)
+			})
+		}}
 	for name, tt := range map[string]struct {
 		faults        []registrytest.Fault
 		sent, mounted int
@@ -103,7 +106,8 @@ func TestPushPipeToSeveralRepositories(t *testing.T) {
 			sum := pushPipe(t, b, o)
 			checkPulled(t, s, b, sum)
 			if sum.BlobsSent != tt.sent || sum.BlobsMounted != tt.mounted {
-				t.Errorf("%d blobs sent and %d mounted, want %d and %d", sum.BlobsSent, sum.BlobsMounted, tt.sent, tt.mounted)
+				t.Errorf("%d blobs sent and %d mounted, want %d and %d", sum.BlobsSent, sum.BlobsMounted, tt.sent,
+					tt.mounted)
 			}
 		})
 	}
@@ -136,16 +140,18 @@ func TestPushPipeRecovers(t *testing.T) {
 func TestPushPipeContinues(t *testing.T) {
 	t.Parallel()
 	s, b := registrytest.Start(t, registrytest.Options{}), bigBundle(t, largeLayer)
-	s.AddFaults(registrytest.Fault{Method: "PATCH", Path: regexp.MustCompile(`/blobs/uploads/.`), Times: -1, Effect: func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if !strings.HasPrefix(r.Header.Get("Content-Range"), "0-") {
-				w.WriteHeader(http.StatusNotFound)
-				_, _ = io.WriteString(w, `{"errors":[{"code":"BLOB_UPLOAD_UNKNOWN"}]}`)
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
-	}}, registrytest.Fault{Method: "GET", Path: regexp.MustCompile(`/blobs/uploads/.`), Times: -1, Effect: registrytest.Fail(404, "")})
+	s.AddFaults(registrytest.Fault{Method: "PATCH", Path: regexp.MustCompile(`/blobs/uploads/.`), Times: -1,
+		Effect: func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if !strings.HasPrefix(r.Header.Get("Content-Range"), "0-") {
+					w.WriteHeader(http.StatusNotFound)
+					_, _ = io.WriteString(w, `{"errors":[{"code":"BLOB_UPLOAD_UNKNOWN"}]}`)
+					return
+				}
+				next.ServeHTTP(w, r)
+			})
+		}}, registrytest.Fault{Method: "GET", Path: regexp.MustCompile(`/blobs/uploads/.`), Times: -1,
+		Effect: registrytest.Fail(404, "")})
 	_, err := pipePush(t.Context(), t, bytes.NewReader(content(t, b)), options(s))
 	if err == nil || !strings.Contains(err.Error(), "cannot be read again: run the same push again") {
 		t.Fatalf("got %v", err)
@@ -154,7 +160,8 @@ func TestPushPipeContinues(t *testing.T) {
 	checkPulled(t, s, b, pushPipe(t, b, options(s)))
 }
 
-// TestPushPipeBreaks has a pipe that ends early, or fails, or is stopped: what came is there, and the next run completes it.
+// TestPushPipeBreaks has a pipe that ends early, or fails, or is stopped: what came is there, and the next run
+// completes it.
 func TestPushPipeBreaks(t *testing.T) {
 	t.Parallel()
 	b := bundletest.NewBuilder(t)
@@ -232,7 +239,8 @@ func TestPushPipeDamaged(t *testing.T) {
 		}
 		data[i] ^= 1
 		sum, err := pipePush(t.Context(), t, bytes.NewReader(data), options(s))
-		if !errors.Is(err, bundle.ErrDamaged) || states(sum)[registry.StatePushed] != 1 || states(sum)[registry.StateFailed] != 1 {
+		if !errors.Is(err, bundle.ErrDamaged) || states(sum)[registry.StatePushed] != 1 ||
+			states(sum)[registry.StateFailed] != 1 {
 			t.Errorf("%d bytes: %v, %v", size, states(sum), err)
 		}
 	}

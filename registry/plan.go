@@ -103,7 +103,8 @@ func (p *planner) plan(ctx context.Context) error {
 
 // read collects everything below an item. An image without a selected platform is not pushed.
 func (p *planner) read(ctx context.Context, j *job) {
-	w := walker{bundle: p.bundle, job: j, platforms: p.platforms, seen: map[digest.Digest]bool{}, nodes: map[digest.Digest]*node{}}
+	w := walker{bundle: p.bundle, job: j, platforms: p.platforms, seen: map[digest.Digest]bool{},
+		nodes: map[digest.Digest]*node{}}
 	j.root, j.err = w.walk(ctx, j.item.Descriptor, 0)
 	if j.err == nil && len(j.root.children) == 0 && len(j.root.absent) > 0 {
 		j.skip()
@@ -114,7 +115,8 @@ func (p *planner) read(ctx context.Context, j *job) {
 func (j *job) skip() { j.dest, j.result.Destination, j.result.State = nil, "", StateSkipped }
 
 func (p *planner) newJob(it bundle.Item) *job {
-	j := &job{item: it, result: ItemResult{Kind: it.Kind, Ref: it.Ref, Platform: bundle.PlatformString(it.Descriptor.Platform)}}
+	j := &job{item: it, result: ItemResult{Kind: it.Kind, Ref: it.Ref,
+		Platform: bundle.PlatformString(it.Descriptor.Platform)}}
 	follows := it.Kind == bundle.KindReferrer // selected with its subject
 	if !pushable(it.Kind) || !follows && !p.choose(it) || !selected(p.platforms, it.Descriptor.Platform) {
 		j.result.State = StateSkipped
@@ -128,7 +130,8 @@ func (p *planner) newJob(it bundle.Item) *job {
 	if it.Kind == bundle.KindImage {
 		_, pin, pinned := strings.Cut(it.Ref, "@")
 		if j.pinned = pinned; pinned && pin != it.Descriptor.Digest.String() {
-			j.err = fmt.Errorf("the bundle holds %s under a reference that wants %s: build the bundle again", it.Descriptor.Digest, pin)
+			j.err = fmt.Errorf("the bundle holds %s under a reference that wants %s: build the bundle again",
+				it.Descriptor.Digest, pin)
 		}
 	}
 	return j
@@ -146,11 +149,12 @@ func selected(platforms []string, p *ocispec.Platform) bool {
 }
 
 func pushable(kind string) bool {
-	return kind == bundle.KindImage || kind == bundle.KindChart || kind == bundle.KindFile || kind == bundle.KindReferrer
+	return kind == bundle.KindImage || kind == bundle.KindChart || kind == bundle.KindFile ||
+		kind == bundle.KindReferrer
 }
 
-// collisions fails if two items with different content have the same destination. An image whose digest is pinned gives way: whoever uses
-// it asks for its digest, so it is pushed by digest, and the other image keeps the tag.
+// collisions fails if two items with different content have the same destination. An image whose digest is pinned
+// gives way: whoever uses it asks for its digest, so it is pushed by digest, and the other image keeps the tag.
 func collisions(jobs []*job) error {
 	var errs []error
 	first := map[string]*job{}
@@ -169,7 +173,9 @@ func collisions(jobs []*job) error {
 			first[j.dest.Name()] = j
 			other.byDigest()
 		default:
-			errs = append(errs, fmt.Errorf("%s and %s would both be %s: push them under different prefixes, or leave one out", other.item, j.item, j.dest.Name()))
+			errs = append(errs, fmt.Errorf(
+				"%s and %s would both be %s: push them under different prefixes, or leave one out", other.item, j.item,
+				j.dest.Name()))
 		}
 	}
 	return nothingPushed(errs)
@@ -284,7 +290,8 @@ func (w *walker) children(ctx context.Context, n *node, doc document, depth int)
 		_, ok := w.bundle.Stat(c.Digest)
 		switch {
 		case !ok && !slices.Contains(w.job.item.Absent, c.Digest):
-			return fmt.Errorf("the bundle lacks %s, which index %s names: run kkbundle verify on the bundle", c.Digest, n.desc.Digest)
+			return fmt.Errorf("the bundle lacks %s, which index %s names: run kkbundle verify on the bundle", c.Digest,
+				n.desc.Digest)
 		case !ok || !wanted[c.Digest]:
 			n.absent = append(n.absent, c)
 			continue
@@ -330,14 +337,16 @@ func (w *walker) contents(n *node, blobs []ocispec.Descriptor) error {
 		case !ok && len(d.URLs) > 0: // layers with a licence against redistribution come from elsewhere
 			continue
 		case !ok:
-			return fmt.Errorf("the bundle lacks blob %s, which manifest %s names: run kkbundle verify on the bundle", d.Digest, n.desc.Digest)
+			return fmt.Errorf("the bundle lacks blob %s, which manifest %s names: run kkbundle verify on the bundle",
+				d.Digest, n.desc.Digest)
 		case size != d.Size:
 			return fmt.Errorf("blob %s has %d bytes, and manifest %s says %d", d.Digest, size, n.desc.Digest, d.Size)
 		}
 		n.blobs = append(n.blobs, d.Digest)
 		if !w.seen[d.Digest] {
 			w.seen[d.Digest] = true
-			w.job.blobs = append(w.job.blobs, ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size})
+			w.job.blobs = append(w.job.blobs, ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest,
+				Size: d.Size})
 		}
 	}
 	return nil

@@ -38,13 +38,14 @@ func jobsOf(n int, repoOf func(i int) *repo) []*job {
 	for i := range jobs {
 		r := repoOf(i)
 		root := &node{desc: ocispec.Descriptor{Digest: digest.FromString(fmt.Sprint(i))}}
-		jobs[i] = &job{dest: name.MustParseReference("site.example/app:1"), repo: r, root: root, nodes: []*node{root}, blobs: []ocispec.Descriptor{blob}}
+		jobs[i] = &job{dest: name.MustParseReference("site.example/app:1"), repo: r, root: root, nodes: []*node{root},
+			blobs: []ocispec.Descriptor{blob}}
 	}
 	return jobs
 }
 
-// TestPlanOfManyItems: the time that push takes for itself grows with the number of items, and not with its square: neither with files in
-// a repository each that share a blob, nor with images of one repository and a signature each.
+// TestPlanOfManyItems: the time that push takes for itself grows with the number of items, and not with its square:
+// neither with files in a repository each that share a blob, nor with images of one repository and a signature each.
 func TestPlanOfManyItems(t *testing.T) {
 	const few, times, most = 3000, 8, 24
 	share := func(n int) func() {

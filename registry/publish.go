@@ -54,8 +54,9 @@ type PublishSummary struct {
 	Deltas       []digest.Digest          `json:"deltas,omitempty"` // of the manifests of attached deltas
 	BlobsSent    int                      `json:"blobsSent"`
 	BlobsPresent int                      `json:"blobsPresent"`
-	BytesSent    int64                    `json:"bytesSent"` // of pushed blobs and the manifest; failed attempts do not count
-	BytesPresent int64                    `json:"bytesPresent"`
+	// of pushed blobs and the manifest; failed attempts do not count
+	BytesSent    int64 `json:"bytesSent"`
+	BytesPresent int64 `json:"bytesPresent"`
 }
 
 // CheckRepository checks the name of a repository, HOST[:PORT]/PATH.
@@ -75,10 +76,10 @@ func CheckTag(tag string) error {
 	return nil
 }
 
-// Publish pushes a bundle as one artifact whose layers are the bundle's blobs; see bundle.Reader.Published. Content at
-// the registry is not sent again, so a later version costs only its new content, and a repeated run only the missing
-// content. A bundle with too many blobs is refused before anything is sent. The tags are set last; the summary has their
-// previous digests. Errors match the same classes as Push's.
+// Publish pushes a bundle as one artifact whose layers are the bundle's blobs; see bundle.Reader.Published. Content
+// at the registry is not sent again, so a later version costs only its new content, and a repeated run only the
+// missing content. A bundle with too many blobs is refused before anything is sent. The tags are set last; the
+// summary has their previous digests. Errors match the same classes as Push's.
 func Publish(ctx context.Context, b *bundle.Reader, o PublishOptions) (PublishSummary, error) {
 	doc, err := published.Of(b, o.Signatures)
 	if err != nil {
@@ -115,8 +116,9 @@ type publishedBlob struct {
 
 func (p *publisher) publish(ctx context.Context) error {
 	o := PushOptions{
-		Registry: p.options.Repository, Auth: p.options.Auth, Transport: p.options.Transport, PlainHTTP: p.options.PlainHTTP,
-		Jobs: p.options.Jobs, Retries: p.options.Retries, Logger: p.options.Logger,
+		Registry: p.options.Repository, Auth: p.options.Auth, Transport: p.options.Transport,
+		PlainHTTP: p.options.PlainHTTP,
+		Jobs:      p.options.Jobs, Retries: p.options.Retries, Logger: p.options.Logger,
 	}.withDefaults()
 	if err := CheckRepository(o.Registry); err != nil {
 		return err
@@ -141,7 +143,10 @@ func (p *publisher) publish(ctx context.Context) error {
 		return s.explain(p.repo.name, err)
 	}
 	if there == p.sum.Digest && len(p.options.Deltas) == 0 { // an existing manifest implies its blobs, see look
-		p.count(func(sum *PublishSummary) { sum.BlobsPresent, sum.BytesPresent, p.done = len(p.blobs), p.total, p.total })
+		p.count(func(sum *PublishSummary) {
+			sum.BlobsPresent, sum.BytesPresent, p.done = len(p.blobs), p.total,
+				p.total
+		})
 	} else if err := p.sendContent(ctx, o.Jobs); err != nil {
 		return err
 	}
@@ -268,8 +273,8 @@ func (p *publisher) store(ctx context.Context, mediaType string, content []byte)
 	return listed, nil
 }
 
-// attachDeltas puts the manifests of deltas, whose subject is the bundle. Some registries refuse a manifest before its subject.
-// Tags are set later, so that clients of a tag find the deltas.
+// attachDeltas puts the manifests of deltas, whose subject is the bundle. Some registries refuse a manifest before
+// its subject. Tags are set later, so that clients of a tag find the deltas.
 func (p *publisher) attachDeltas(ctx context.Context) error {
 	if len(p.options.Deltas) == 0 {
 		return nil
@@ -301,7 +306,8 @@ func (p *publisher) list(ctx context.Context, subject digest.Digest, content []b
 	if err := json.Unmarshal(content, &doc); err != nil {
 		return err
 	}
-	entry := listing(ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(content), Size: int64(len(content))}, doc)
+	entry := listing(ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(content),
+		Size: int64(len(content))}, doc)
 	return p.repo.listReferrer(ctx, subject, entry, func(tag string, _ digest.Digest, index []byte) error {
 		_, err := p.putManifest(ctx, tag, ocispec.MediaTypeImageIndex, index)
 		return err
@@ -347,7 +353,8 @@ func (p *publisher) putRoot(ctx context.Context, tag string) error {
 }
 
 // putManifest puts a manifest. Blobs that the registry lost are sent again, once.
-func (p *publisher) putManifest(ctx context.Context, reference, mediaType string, content []byte) (listed bool, err error) {
+func (p *publisher) putManifest(ctx context.Context, reference, mediaType string,
+	content []byte) (listed bool, err error) {
 	listed, err = p.repo.putManifest(ctx, reference, mediaType, content)
 	if blobsLost(err) && !isIndex(mediaType) {
 		if err = p.sendLost(ctx, err); err == nil {
@@ -376,7 +383,10 @@ func (p *publisher) sendLost(ctx context.Context, cause error) error {
 func lostOf[T any](all []T, cause error, digestOf func(T) digest.Digest) []T {
 	te, _ := asRegistryError(cause)
 	lost := slices.DeleteFunc(slices.Clone(all), func(b T) bool {
-		named := func(e transport.Diagnostic) bool { return strings.Contains(fmt.Sprint(e.Detail), digestOf(b).String()) }
+		named := func(e transport.Diagnostic) bool {
+			return strings.Contains(fmt.Sprint(e.Detail),
+				digestOf(b).String())
+		}
 		return !slices.ContainsFunc(te.Errors, named)
 	})
 	if len(lost) == 0 {

@@ -55,8 +55,9 @@ func (p *pusher) push(ctx context.Context) (PushSummary, error) {
 		}
 		if p.options.Harbor != nil {
 			site := &harborSite{
-				session: p.session, jobs: p.jobs, options: *p.options.Harbor, dryRun: p.options.DryRun, logger: p.options.Logger,
-				warn: p.tally.warn, fresh: map[string]bool{}, refused: map[string]error{},
+				session: p.session, jobs: p.jobs, options: *p.options.Harbor, dryRun: p.options.DryRun,
+				logger: p.options.Logger,
+				warn:   p.tally.warn, fresh: map[string]bool{}, refused: map[string]error{},
 			}
 			if err := site.prepare(ctx); err != nil {
 				return p.summary(), fmt.Errorf("push to %s: %w", p.target, err)
@@ -225,7 +226,8 @@ func (p *pusher) send(ctx context.Context, pl *place, d ocispec.Descriptor, from
 			return fmt.Errorf("blob %s: read from the pipe: %w", d.Digest, err)
 		}
 	}
-	return p.sendFrom(ctx, pl, d, from, func(offset int64) (io.ReadCloser, error) { return p.bundle.Blob(ctx, d.Digest, offset) })
+	return p.sendFrom(ctx, pl, d, from,
+		func(offset int64) (io.ReadCloser, error) { return p.bundle.Blob(ctx, d.Digest, offset) })
 }
 
 func (p *pusher) sendFrom(ctx context.Context, pl *place, d ocispec.Descriptor, from string, open opener) error {
@@ -322,8 +324,9 @@ func (p *pusher) finishDry(ctx context.Context, j *job) {
 			}
 		}
 		if !there && len(n.absent) > 0 && j.pinned {
-			p.tally.warn(fmt.Sprintf("%s: its digest is pinned, and the bundle lacks platforms of its index: a registry that requires all of them (docker-registry 2.8, Harbor) refuses it; "+
-				"a bundle built with indexes: pinned has them", j.item))
+			p.tally.warn(fmt.Sprintf(
+				"%s: its digest is pinned, and the bundle lacks platforms of its index: a registry that requires all of them (docker-registry 2.8, Harbor) refuses it; "+
+					"a bundle built with indexes: pinned has them", j.item))
 		}
 		if !there {
 			p.tally.count(func(c *PushSummary) { c.BytesMissing += n.desc.Size; j.sent = true })
@@ -428,7 +431,8 @@ func (p *pusher) failure(ctx context.Context, cause error) error {
 		case j.err == nil || isFatal(j.err) || errors.Is(j.err, context.Canceled):
 			open++
 		default:
-			errs = append(errs, fmt.Errorf("%s to %s: %w", j.item, cmp.Or(j.result.Destination, p.target.String()), j.err))
+			errs = append(errs, fmt.Errorf("%s to %s: %w", j.item, cmp.Or(j.result.Destination, p.target.String()),
+				j.err))
 		}
 	}
 	if open == 0 {
@@ -437,7 +441,8 @@ func (p *pusher) failure(ctx context.Context, cause error) error {
 	if ctx.Err() != nil {
 		cause = context.Cause(ctx)
 	}
-	return errors.Join(append([]error{fmt.Errorf("push to %s: %w; %d items are incomplete, and running it again continues", p.target, cause, open)}, errs...)...)
+	return errors.Join(append([]error{fmt.Errorf(
+		"push to %s: %w; %d items are incomplete, and running it again continues", p.target, cause, open)}, errs...)...)
 }
 
 // A meter counts the bytes of one blob over all attempts.

@@ -25,7 +25,8 @@ import (
 // options are those for s, with no more patience than tests have.
 func options(s *registrytest.Server) registry.PushOptions {
 	return registry.PushOptions{
-		Registry: s.Host, Auth: s.Keychain(), Transport: s.Transport(), PlainHTTP: strings.HasPrefix(s.URL, "http:"), Retries: 2,
+		Registry: s.Host, Auth: s.Keychain(), Transport: s.Transport(), PlainHTTP: strings.HasPrefix(s.URL, "http:"),
+		Retries: 2,
 	}
 }
 
@@ -48,7 +49,8 @@ func states(s registry.PushSummary) map[string]int {
 
 func remoteOptions(t *testing.T, s *registrytest.Server) []remote.Option {
 	t.Helper()
-	return []remote.Option{remote.WithAuthFromKeychain(s.Keychain()), remote.WithTransport(s.Transport()), remote.WithContext(t.Context())}
+	return []remote.Option{remote.WithAuthFromKeychain(s.Keychain()), remote.WithTransport(s.Transport()),
+		remote.WithContext(t.Context())}
 }
 
 func get(t *testing.T, s *registrytest.Server, ref string) *remote.Descriptor {
@@ -148,10 +150,13 @@ func TestPushAllKinds(t *testing.T) {
 			if diff := cmp.Diff(states(sum), map[string]int{registry.StatePushed: 4}); diff != "" {
 				t.Errorf("states (-got +want):\n%s", diff)
 			}
-			if so.TokenApart { // go-containerregistry itself refuses a token service on a private address: pull at another server over the same files
+			// go-containerregistry itself refuses a token service on a private address: pull at another server over
+			// the same files
+			if so.TokenApart {
 				s = registrytest.Start(t, registrytest.Options{Dir: so.Dir})
 				for i := range sum.Items {
-					sum.Items[i].Destination = strings.Replace(sum.Items[i].Destination, strings.Split(o.Registry, "/")[0], s.Host, 1)
+					sum.Items[i].Destination = strings.Replace(sum.Items[i].Destination,
+						strings.Split(o.Registry, "/")[0], s.Host, 1)
 				}
 			}
 			checkPulled(t, s, b, sum)
@@ -170,7 +175,8 @@ func TestPushAgainSendsNothing(t *testing.T) {
 			t.Errorf("%s %s", r.Method, r.Path)
 		}
 	}
-	if s.Received() != 0 || sum.BytesSent != 0 || sum.BlobsSent != 0 || sum.BlobsPresent != first.BlobsSent+first.BlobsMounted {
+	if s.Received() != 0 || sum.BytesSent != 0 || sum.BlobsSent != 0 ||
+		sum.BlobsPresent != first.BlobsSent+first.BlobsMounted {
 		t.Errorf("%d bytes received; summary %+v", s.Received(), sum)
 	}
 	if diff := cmp.Diff(states(sum), map[string]int{registry.StatePresent: 4}); diff != "" {
@@ -188,7 +194,8 @@ func TestPushSelect(t *testing.T) {
 	s, b := registrytest.Start(t, registrytest.Options{}), bundletest.New(t)
 	o := options(s)
 	o.Select = func(it bundle.Item) bool { return it.Kind == bundle.KindChart }
-	if diff := cmp.Diff(states(push(t, b, o)), map[string]int{registry.StatePushed: 1, registry.StateSkipped: 3}); diff != "" {
+	if diff := cmp.Diff(states(push(t, b, o)), map[string]int{registry.StatePushed: 1,
+		registry.StateSkipped: 3}); diff != "" {
 		t.Errorf("states (-got +want):\n%s", diff)
 	}
 }
@@ -223,7 +230,8 @@ func TestPushOneTokenEach(t *testing.T) {
 
 func TestPushUploadsWhereMountIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, status := range []int{http.StatusForbidden, http.StatusNotFound, http.StatusBadRequest, http.StatusInternalServerError} {
+	for _, status := range []int{http.StatusForbidden, http.StatusNotFound, http.StatusBadRequest,
+		http.StatusInternalServerError} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
 			s := registrytest.Start(t, registrytest.Options{})
@@ -235,7 +243,8 @@ func TestPushUploadsWhereMountIsRefused(t *testing.T) {
 			o := options(s)
 			o.Jobs = 1
 			// the first three sessions are for repository one; every second request after that is a mount
-			s.AddFaults(registrytest.Fault{Method: "POST", Path: regexp.MustCompile("two/blobs/uploads/$"), Effect: registrytest.Fail(status, "")})
+			s.AddFaults(registrytest.Fault{Method: "POST", Path: regexp.MustCompile("two/blobs/uploads/$"),
+				Effect: registrytest.Fail(status, "")})
 			sum := push(t, bun, o)
 			if sum.BlobsSent != 4 || sum.BlobsMounted != 2 {
 				t.Errorf("%d blobs sent and %d mounted, want 4 and 2", sum.BlobsSent, sum.BlobsMounted)
@@ -247,7 +256,8 @@ func TestPushUploadsWhereMountIsRefused(t *testing.T) {
 
 func TestPushExpiringTokens(t *testing.T) {
 	t.Parallel()
-	s, b := registrytest.Start(t, registrytest.Options{TLS: true, Auth: registrytest.AuthToken, TokenUses: 3}), bundletest.New(t)
+	s, b := registrytest.Start(t, registrytest.Options{TLS: true, Auth: registrytest.AuthToken, TokenUses: 3}),
+		bundletest.New(t)
 	o := options(s)
 	o.Jobs = 2 // more could use up each other's tokens for ever
 	checkPulled(t, s, b, push(t, b, o))
@@ -261,7 +271,8 @@ func TestPushExpiringTokens(t *testing.T) {
 func TestPushTokenExpiresBeforeUpload(t *testing.T) {
 	t.Parallel()
 	for uses := 2; uses <= 5; uses++ {
-		s, b := registrytest.Start(t, registrytest.Options{TLS: true, Auth: registrytest.AuthToken, TokenUses: uses}), bigBundle(t, layerSize)
+		s, b := registrytest.Start(t, registrytest.Options{TLS: true, Auth: registrytest.AuthToken, TokenUses: uses}),
+			bigBundle(t, layerSize)
 		o := options(s)
 		o.Jobs = 1
 		sum := push(t, b, o)
@@ -290,15 +301,22 @@ func TestPushRecovers(t *testing.T) {
 	t.Parallel()
 	uploads, manifests := regexp.MustCompile(`/blobs/uploads/.`), regexp.MustCompile(`/manifests/`)
 	cases := map[string][]registrytest.Fault{
-		"429 with Retry-After":   {{Path: regexp.MustCompile(`^/v2/.+`), Times: 1, Effect: registrytest.Fail(429, "0")}},
-		"503 everywhere once":    {{Method: "HEAD", Effect: registrytest.Fail(503, "0")}, {Method: "POST", Effect: registrytest.Fail(503, "0")}, {Method: "PUT", Effect: registrytest.Fail(503, "0")}},
-		"503 at login":           {{Path: regexp.MustCompile(`^/v2/$`), Effect: registrytest.Fail(503, "0")}},
-		"upload cut":             {{Method: "PUT", Path: uploads, Times: 2, Effect: registrytest.CutRequest(layerSize / 4)}},
-		"session lost":           {{Method: "PUT", Path: uploads, Effect: registrytest.FailWith(404, "0", `{"errors":[{"code":"BLOB_UPLOAD_UNKNOWN"}]}`)}},
-		"digest refused once":    {{Method: "PUT", Path: uploads, Effect: registrytest.FailWith(400, "0", `{"errors":[{"code":"DIGEST_INVALID"}]}`)}},
+		"429 with Retry-After": {{Path: regexp.MustCompile(`^/v2/.+`), Times: 1,
+			Effect: registrytest.Fail(429, "0")}},
+		"503 everywhere once": {{Method: "HEAD", Effect: registrytest.Fail(503, "0")},
+			{Method: "POST", Effect: registrytest.Fail(503, "0")},
+			{Method: "PUT", Effect: registrytest.Fail(503, "0")}},
+		"503 at login": {{Path: regexp.MustCompile(`^/v2/$`), Effect: registrytest.Fail(503, "0")}},
+		"upload cut": {{Method: "PUT", Path: uploads, Times: 2,
+			Effect: registrytest.CutRequest(layerSize / 4)}},
+		"session lost": {{Method: "PUT", Path: uploads,
+			Effect: registrytest.FailWith(404, "0", `{"errors":[{"code":"BLOB_UPLOAD_UNKNOWN"}]}`)}},
+		"digest refused once": {{Method: "PUT", Path: uploads,
+			Effect: registrytest.FailWith(400, "0", `{"errors":[{"code":"DIGEST_INVALID"}]}`)}},
 		"no Expect: 100":         {{Method: "PUT", Path: uploads, Effect: registrytest.Fail(417, "0")}},
 		"manifest answer is cut": {{Method: "PUT", Path: manifests, Effect: registrytest.CutRequest(10)}},
-		"no digest header":       {{Path: manifests, Times: -1, Effect: registrytest.Header("Docker-Content-Digest", "")}},
+		"no digest header": {{Path: manifests, Times: -1, Effect: registrytest.Header("Docker-Content-Digest",
+			"")}},
 	}
 	for what, faults := range cases {
 		t.Run(what, func(t *testing.T) {
@@ -318,7 +336,8 @@ func TestPushRecovers(t *testing.T) {
 func TestPushAbandonsUploads(t *testing.T) {
 	t.Parallel()
 	s, b := registrytest.Start(t, registrytest.Options{}), bigBundle(t, layerSize)
-	s.AddFaults(registrytest.Fault{Method: "PUT", Path: regexp.MustCompile(`/blobs/uploads/.`), Effect: registrytest.CutRequest(layerSize / 4)})
+	s.AddFaults(registrytest.Fault{Method: "PUT", Path: regexp.MustCompile(`/blobs/uploads/.`),
+		Effect: registrytest.CutRequest(layerSize / 4)})
 	push(t, b, options(s))
 	if n := s.Count("DELETE", "/blobs/uploads/"); n != 1 {
 		t.Errorf("%d uploads dropped, want 1", n)
@@ -354,7 +373,8 @@ func TestPushContinues(t *testing.T) {
 func TestPushStalls(t *testing.T) {
 	t.Parallel()
 	s, b := registrytest.Start(t, registrytest.Options{}), bigBundle(t, layerSize)
-	s.AddFaults(registrytest.Fault{Method: "PUT", Path: regexp.MustCompile(`/blobs/uploads/.`), Effect: registrytest.Stall()})
+	s.AddFaults(registrytest.Fault{Method: "PUT", Path: regexp.MustCompile(`/blobs/uploads/.`),
+		Effect: registrytest.Stall()})
 	o := options(s)
 	o.StallTimeout, o.Retries = time.Second, 10 // a loaded machine may stall by itself
 	checkPulled(t, s, b, push(t, b, o))
@@ -365,7 +385,8 @@ func TestPushManyParallel(t *testing.T) {
 	s := registrytest.Start(t, registrytest.Options{TLS: true, Auth: registrytest.AuthToken})
 	b := bundletest.NewBuilder(t)
 	for i := range 30 {
-		b.Image(fmt.Sprintf("a.example/app%d:1", i), bundletest.RandomImage(t, int64(i%10), 3, 2000)) // 3 repositories share each
+		// 3 repositories share each
+		b.Image(fmt.Sprintf("a.example/app%d:1", i), bundletest.RandomImage(t, int64(i%10), 3, 2000))
 	}
 	bun := b.Bundle()
 	var mu sync.Mutex

@@ -114,7 +114,8 @@ func (p *pusher) holders(at spot) []*job {
 
 // listing returns a manifest's entry in the list of its subject's referrers, by the distribution specification.
 func listing(d ocispec.Descriptor, doc document) ocispec.Descriptor {
-	l := ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size, ArtifactType: doc.ArtifactType, Annotations: doc.Annotations}
+	l := ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size, ArtifactType: doc.ArtifactType,
+		Annotations: doc.Annotations}
 	if l.ArtifactType == "" && doc.Config != nil {
 		l.ArtifactType = doc.Config.MediaType
 	}
@@ -148,21 +149,24 @@ func (m manifestPusher) list(ctx context.Context, n *node, kept bool) error {
 		return nil
 	}
 	if n.subject.Validate() != nil {
-		return fmt.Errorf("manifest %s is attached to %q, which is not a digest", n.desc.Digest, clean(n.subject.String()))
+		return fmt.Errorf("manifest %s is attached to %q, which is not a digest", n.desc.Digest,
+			clean(n.subject.String()))
 	}
-	return m.job.repo.listReferrer(ctx, n.subject, n.listing, func(tag string, before digest.Digest, index []byte) error {
-		d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex, Digest: digest.FromBytes(index), Size: int64(len(index))}
-		_, err := m.send(ctx, tag, before, d, index)
-		return err
-	})
+	return m.job.repo.listReferrer(ctx, n.subject, n.listing,
+		func(tag string, before digest.Digest, index []byte) error {
+			d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex, Digest: digest.FromBytes(index),
+				Size: int64(len(index))}
+			_, err := m.send(ctx, tag, before, d, index)
+			return err
+		})
 }
 
 // putList puts a list of referrers under a tag, in place of the list with the digest before.
 type putList func(tag string, before digest.Digest, index []byte) error
 
-// listReferrer makes sure that clients find a manifest by its subject. A registry with the referrers API reports so when it
-// accepts the manifest. For others the list is an index under a tag derived from the subject's digest, to which an entry for
-// the manifest is added; put stores it.
+// listReferrer makes sure that clients find a manifest by its subject. A registry with the referrers API reports so
+// when it accepts the manifest. For others the list is an index under a tag derived from the subject's digest, to
+// which an entry for the manifest is added; put stores it.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#unavailable-referrers-api
 func (r *repo) listReferrer(ctx context.Context, subject digest.Digest, entry ocispec.Descriptor, put putList) error {
 	has, err := r.hasReferrers(ctx, subject)
@@ -189,18 +193,21 @@ func (r *repo) hasReferrers(ctx context.Context, subject digest.Digest) (bool, e
 	api.mu.Lock()
 	defer api.mu.Unlock()
 	if !api.asks {
-		a, err := r.ask(ctx, request{method: http.MethodGet, url: r.path("/referrers/%s", subject), want: []int{http.StatusOK}, stay: true})
+		a, err := r.ask(ctx, request{method: http.MethodGet, url: r.path("/referrers/%s", subject),
+			want: []int{http.StatusOK}, stay: true})
 		if _, answered := asRegistryError(err); err != nil && !answered {
 			return false, err
 		}
-		api.asks, api.has = true, err == nil && strings.HasPrefix(a.header.Get("Content-Type"), ocispec.MediaTypeImageIndex)
+		api.asks, api.has = true, err == nil && strings.HasPrefix(a.header.Get("Content-Type"),
+			ocispec.MediaTypeImageIndex)
 	}
 	return api.has, nil
 }
 
-// withReferrer returns the index under a tag with one more entry, nil if it has the entry, and the digest of the index without it, "" for
-// none.
-func (r *repo) withReferrer(ctx context.Context, tag string, entry ocispec.Descriptor) (index []byte, before digest.Digest, err error) {
+// withReferrer returns the index under a tag with one more entry, nil if it has the entry, and the digest of the
+// index without it, "" for none.
+func (r *repo) withReferrer(ctx context.Context, tag string,
+	entry ocispec.Descriptor) (index []byte, before digest.Digest, err error) {
 	q := request{
 		method: http.MethodGet, url: r.path("/manifests/%s", tag), want: []int{http.StatusOK},
 		header: http.Header{"Accept": {ocispec.MediaTypeImageIndex}},
@@ -222,7 +229,8 @@ func (r *repo) withReferrer(ctx context.Context, tag string, entry ocispec.Descr
 // merged returns an index with one more manifest, nil if it already has it. The rest of the index is unchanged.
 func merged(index []byte, d ocispec.Descriptor) ([]byte, error) {
 	if len(index) == 0 {
-		return json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{d}})
+		return json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2},
+			MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{d}})
 	}
 	var fields map[string]json.RawMessage
 	var manifests []json.RawMessage

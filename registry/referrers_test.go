@@ -25,8 +25,10 @@ func attach(b *bundletest.Builder, repo string, subject ocispec.Descriptor, text
 	config, layer := b.Bytes([]byte("{}")), b.Bytes([]byte(text))
 	config.MediaType, layer.MediaType = ocispec.MediaTypeEmptyJSON, "text/plain"
 	d := b.JSON(ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "application/vnd.example.note",
-		Config: config, Layers: []ocispec.Descriptor{layer}, Subject: &subject, Annotations: map[string]string{"note": text},
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
+		ArtifactType: "application/vnd.example.note",
+		Config:       config, Layers: []ocispec.Descriptor{layer}, Subject: &subject,
+		Annotations: map[string]string{"note": text},
 	})
 	d.MediaType = ocispec.MediaTypeImageManifest
 	b.Item(bundle.Item{Kind: bundle.KindReferrer, Ref: repo + "@" + d.Digest.String(), Descriptor: d})
@@ -73,7 +75,8 @@ func TestPushReferrersByTag(t *testing.T) {
 	checkPulled(t, s, b, sum)
 	for of, want := range map[digest.Digest]ocispec.Descriptor{subject.Digest: note, note.Digest: second} {
 		got := listed(t, s, "a.example/app", of)
-		if len(got) != 1 || got[0].Digest != want.Digest || got[0].ArtifactType != "application/vnd.example.note" || got[0].Annotations["note"] == "" || got[0].Size != want.Size {
+		if len(got) != 1 || got[0].Digest != want.Digest || got[0].ArtifactType != "application/vnd.example.note" ||
+			got[0].Annotations["note"] == "" || got[0].Size != want.Size {
 			t.Errorf("attached to %s: %+v", of, got)
 		}
 	}
@@ -85,7 +88,8 @@ func TestPushReferrersByTag(t *testing.T) {
 	more := bundletest.NewBuilder(t) // another signature, from another bundle: the list keeps what it has
 	third := attach(more, "a.example/app", subject, "third")
 	push(t, more.Bundle(), options(s))
-	if got := listed(t, s, "a.example/app", subject.Digest); len(got) != 2 || got[0].Digest != note.Digest || got[1].Digest != third.Digest {
+	if got := listed(t, s, "a.example/app", subject.Digest); len(got) != 2 || got[0].Digest != note.Digest ||
+		got[1].Digest != third.Digest {
 		t.Errorf("merged list: %+v", got)
 	}
 }
@@ -166,9 +170,11 @@ func TestPushPlatform(t *testing.T) {
 	b.File("https://files.example/amd", "amd", amd, []byte("amd"))
 	b.File("https://files.example/arm", "arm", arm, []byte("arm"))
 	b.Chart("https://charts.example/demo:0.1.0", "demo", "0.1.0", bundletest.ChartArchive(t, "demo", "0.1.0"))
-	b.ImageIndex("a.example/armless:1", bundletest.MultiImage(t, 77), func(d v1.Descriptor) bool { return d.Platform.Architecture == "amd64" })
+	b.ImageIndex("a.example/armless:1", bundletest.MultiImage(t, 77),
+		func(d v1.Descriptor) bool { return d.Platform.Architecture == "amd64" })
 	bun := b.Bundle()
-	for what, so := range map[string]registrytest.Options{"strict": {}, "lenient": {Children: registrytest.ChildrenNone}} {
+	for what, so := range map[string]registrytest.Options{"strict": {},
+		"lenient": {Children: registrytest.ChildrenNone}} {
 		s := registrytest.Start(t, so)
 		o := options(s)
 		o.Platforms = []string{"linux/arm64"}

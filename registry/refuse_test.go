@@ -141,17 +141,24 @@ func TestPushItemErrors(t *testing.T) {
 		effect registrytest.Effect
 		want   []string
 	}{
-		"forbidden":         {registrytest.FailWith(403, "", `{"errors":[{"code":"DENIED","message":"no \u001b[31mpush\nfor you"}]}`), []string{"may not push", "DENIED: no \uFFFD[31mpush for you", `"docker.io" must exist`}},
-		"no project":        {registrytest.FailWith(404, "", `{"errors":[{"code":"NAME_UNKNOWN","message":"project not found"}]}`), []string{"project docker.io does not exist", "project not found", "create it"}},
-		"too large":         {registrytest.Fail(413, ""), []string{"client_max_body_size"}},
-		"quota":             {registrytest.FailWith(412, "", `{"errors":[{"code":"PRECONDITION","message":"quota exceeded"}]}`), []string{"quota of project docker.io", "quota exceeded", "raise it"}},
+		"forbidden": {registrytest.FailWith(403, "",
+			`{"errors":[{"code":"DENIED","message":"no \u001b[31mpush\nfor you"}]}`),
+			[]string{"may not push", "DENIED: no \uFFFD[31mpush for you", `"docker.io" must exist`}},
+		"no project": {registrytest.FailWith(404, "",
+			`{"errors":[{"code":"NAME_UNKNOWN","message":"project not found"}]}`),
+			[]string{"project docker.io does not exist", "project not found", "create it"}},
+		"too large": {registrytest.Fail(413, ""), []string{"client_max_body_size"}},
+		"quota": {registrytest.FailWith(412, "",
+			`{"errors":[{"code":"PRECONDITION","message":"quota exceeded"}]}`),
+			[]string{"quota of project docker.io", "quota exceeded", "raise it"}},
 		"too many requests": {registrytest.Fail(429, "0"), []string{"--jobs"}},
 	}
 	for what, c := range cases {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			s, b := registrytest.Start(t, registrytest.Options{}), bundletest.New(t)
-			s.AddFaults(registrytest.Fault{Method: "POST", Path: regexp.MustCompile("library/app/"), Times: -1, Effect: c.effect})
+			s.AddFaults(registrytest.Fault{Method: "POST", Path: regexp.MustCompile("library/app/"), Times: -1,
+				Effect: c.effect})
 			sum, err := registry.Push(t.Context(), b.Reader, options(s))
 			if err == nil {
 				t.Fatal("no error")
@@ -161,21 +168,25 @@ func TestPushItemErrors(t *testing.T) {
 					t.Errorf("%q lacks %q", err, w)
 				}
 			}
-			if diff := cmp.Diff(states(sum), map[string]int{registry.StatePushed: 3, registry.StateFailed: 1}); diff != "" {
+			if diff := cmp.Diff(states(sum), map[string]int{registry.StatePushed: 3,
+				registry.StateFailed: 1}); diff != "" {
 				t.Errorf("states (-got +want):\n%s", diff)
 			}
 		})
 	}
 }
 
-// TestPushNoRightsForOneRepository: token registries answer 401 where rights are missing, not only where the login is wrong.
+// TestPushNoRightsForOneRepository: token registries answer 401 where rights are missing, not only where the login is
+// wrong.
 func TestPushNoRightsForOneRepository(t *testing.T) {
 	t.Parallel()
-	s := registrytest.Start(t, registrytest.Options{TLS: true, Auth: registrytest.AuthToken, MayPush: func(repository string) bool {
-		return repository != "docker.io/library/app"
-	}})
+	s := registrytest.Start(t, registrytest.Options{TLS: true, Auth: registrytest.AuthToken,
+		MayPush: func(repository string) bool {
+			return repository != "docker.io/library/app"
+		}})
 	sum, err := registry.Push(t.Context(), bundletest.New(t).Reader, options(s))
-	if err == nil || errors.Is(err, registry.ErrLogin) || !strings.Contains(err.Error(), `user "pusher" may not push to `+s.Host+"/docker.io/library/app") {
+	if err == nil || errors.Is(err, registry.ErrLogin) ||
+		!strings.Contains(err.Error(), `user "pusher" may not push to `+s.Host+"/docker.io/library/app") {
 		t.Errorf("got %v", err)
 	}
 	if diff := cmp.Diff(states(sum), map[string]int{registry.StatePushed: 3, registry.StateFailed: 1}); diff != "" {
@@ -195,7 +206,8 @@ func TestPushDamagedBundle(t *testing.T) {
 	reader := damage(t, whole.Path)
 	s := registrytest.Start(t, registrytest.Options{})
 	sum, err := registry.Push(t.Context(), reader, options(s))
-	if !errors.Is(err, bundle.ErrDamaged) || !strings.Contains(err.Error(), want.String()) || !strings.Contains(err.Error(), "a.example/bad:1") {
+	if !errors.Is(err, bundle.ErrDamaged) || !strings.Contains(err.Error(), want.String()) ||
+		!strings.Contains(err.Error(), "a.example/bad:1") {
 		t.Errorf("got %v, want damage in blob %s of a.example/bad:1", err, want)
 	}
 	if sum.ItemsPushed != 1 || sum.ItemsFailed != 1 {
@@ -209,7 +221,8 @@ func TestPushDamagedBundle(t *testing.T) {
 	}
 }
 
-// TestPushForgedBundle sends content whose checksums were made to fit: the registry does not take it, and who is wrong is said.
+// TestPushForgedBundle sends content whose checksums were made to fit: the registry does not take it, and who is
+// wrong is said.
 func TestPushForgedBundle(t *testing.T) {
 	t.Parallel()
 	content := make([]byte, 9<<20)
@@ -228,7 +241,8 @@ func TestPushForgedBundle(t *testing.T) {
 	defer r.Close()
 	s := registrytest.Start(t, registrytest.Options{})
 	sum, err := registry.Push(t.Context(), r, options(s))
-	if want := digest.FromBytes(content).String(); !errors.Is(err, bundle.ErrDamaged) || !strings.Contains(err.Error(), want) {
+	if want := digest.FromBytes(content).String(); !errors.Is(err, bundle.ErrDamaged) ||
+		!strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want damage in blob %s", err, want)
 	}
 	if sum.ItemsPushed != 1 || sum.ItemsFailed != 1 {
@@ -270,7 +284,8 @@ func TestPushCollision(t *testing.T) {
 	b.File("https://files.example/tool", "tool", nil, []byte("two"))
 	b.File("https://files.example/other", "other", nil, []byte("three"))
 	_, err := registry.Push(t.Context(), b.Bundle().Reader, options(s))
-	if err == nil || !strings.Contains(err.Error(), "https://files.example/Tool and file https://files.example/tool would both be") {
+	if err == nil || !strings.Contains(err.Error(),
+		"https://files.example/Tool and file https://files.example/tool would both be") {
 		t.Errorf("got %v", err)
 	}
 	if len(s.Requests()) != 0 {
@@ -300,7 +315,8 @@ func TestPushWrongPin(t *testing.T) {
 	t.Parallel()
 	s, b := registrytest.Start(t, registrytest.Options{}), bundletest.NewBuilder(t)
 	b.Image("a.example/app:1@sha256:"+strings.Repeat("0", 64), bundletest.RandomImage(t, 3, 1, 1000))
-	if _, err := registry.Push(t.Context(), b.Bundle().Reader, options(s)); err == nil || !strings.Contains(err.Error(), "under a reference that wants") {
+	if _, err := registry.Push(t.Context(), b.Bundle().Reader, options(s)); err == nil ||
+		!strings.Contains(err.Error(), "under a reference that wants") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -32,21 +32,22 @@ const (
 
 // PushOptions configure Push. Only Registry is required.
 type PushOptions struct {
-	Registry     string                 // HOST[:PORT][/PREFIX], the prefix of every destination
-	Select       func(bundle.Item) bool // selects images, charts and files; nil is all. An image's referrers go with it
-	Platforms    []string               // selects platforms of images and files, "linux/amd64"; empty is all. See Push about indexes
-	Rename       []Rename               // changed destinations; the first match applies
-	DryRun       bool                   // query the registry, but change nothing
-	Recheck      bool                   // query every blob, also those of existing manifests
-	Harbor       *HarborOptions         // nil treats Harbor like any registry: its projects must exist
-	Auth         authn.Keychain         // queried once, for the registry; nil is no login
-	Transport    http.RoundTripper      // nil is that of transport.New
-	PlainHTTP    bool                   // http instead of https; without it nothing is ever sent unencrypted
-	Jobs         int                    // concurrent requests, over images and blobs together; 0 is 8
-	Retries      int                    // retries of temporary failures; 0 is 7, below 0 none
-	StallTimeout time.Duration          // longest time without a byte moving; 0 is 5 minutes
-	Logger       *slog.Logger           // nil discards
-	Progress     func(Event)            // called by one goroutine at a time; it must return quickly
+	Registry string                 // HOST[:PORT][/PREFIX], the prefix of every destination
+	Select   func(bundle.Item) bool // selects images, charts and files; nil is all. An image's referrers go with it
+	// selects platforms of images and files, "linux/amd64"; empty is all. See Push about indexes
+	Platforms    []string
+	Rename       []Rename          // changed destinations; the first match applies
+	DryRun       bool              // query the registry, but change nothing
+	Recheck      bool              // query every blob, also those of existing manifests
+	Harbor       *HarborOptions    // nil treats Harbor like any registry: its projects must exist
+	Auth         authn.Keychain    // queried once, for the registry; nil is no login
+	Transport    http.RoundTripper // nil is that of transport.New
+	PlainHTTP    bool              // http instead of https; without it nothing is ever sent unencrypted
+	Jobs         int               // concurrent requests, over images and blobs together; 0 is 8
+	Retries      int               // retries of temporary failures; 0 is 7, below 0 none
+	StallTimeout time.Duration     // longest time without a byte moving; 0 is 5 minutes
+	Logger       *slog.Logger      // nil discards
+	Progress     func(Event)       // called by one goroutine at a time; it must return quickly
 }
 
 // An Event is the progress of a push. Bytes count every blob once for each repository that needs it; an existing or
@@ -69,14 +70,15 @@ const (
 
 // An ItemResult is the outcome of one item.
 type ItemResult struct {
-	Kind        string        `json:"kind"`
-	Ref         string        `json:"ref"`
-	Platform    string        `json:"platform,omitempty"`
-	State       string        `json:"state"`
-	Destination string        `json:"destination,omitempty"`
-	Digest      digest.Digest `json:"digest,omitempty"` // at the destination: the item's own, except for a reduced index
-	Reduced     bool          `json:"reduced,omitempty"`
-	Error       string        `json:"error,omitempty"`
+	Kind        string `json:"kind"`
+	Ref         string `json:"ref"`
+	Platform    string `json:"platform,omitempty"`
+	State       string `json:"state"`
+	Destination string `json:"destination,omitempty"`
+	// at the destination: the item's own, except for a reduced index
+	Digest  digest.Digest `json:"digest,omitempty"`
+	Reduced bool          `json:"reduced,omitempty"`
+	Error   string        `json:"error,omitempty"`
 }
 
 // PushSummary describes the outcome of a push, also as far as it got before an error.
@@ -95,9 +97,10 @@ type PushSummary struct {
 	ItemsFailed   int           `json:"itemsFailed"`
 	ItemsMissing  int           `json:"itemsMissing,omitempty"` // set by a dry run only, like the next two
 	BlobsMissing  int           `json:"blobsMissing,omitempty"`
-	BytesMissing  int64         `json:"bytesMissing,omitempty"` // bytes that would be sent; a mountable blob counts once
-	ItemsSkipped  int           `json:"itemsSkipped"`
-	Harbor        *HarborResult `json:"harbor,omitempty"` // nil if the registry is not Harbor, or HarborOptions are nil
+	// bytes that would be sent; a mountable blob counts once
+	BytesMissing int64         `json:"bytesMissing,omitempty"`
+	ItemsSkipped int           `json:"itemsSkipped"`
+	Harbor       *HarborResult `json:"harbor,omitempty"` // nil if the registry is not Harbor, or HarborOptions are nil
 }
 
 // Push sends the images, charts and files of b to a registry, to the places given by Destination.

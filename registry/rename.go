@@ -24,7 +24,8 @@ func ParseRename(s string) (Rename, error) {
 		return Rename{}, fmt.Errorf("%q: %q is not the beginning of an upstream name", s, from)
 	}
 	if to != "" && !validName(to) {
-		return Rename{}, fmt.Errorf("%q: %q is not a repository name: use lower-case letters, digits, and . _ - between them", s, to)
+		return Rename{}, fmt.Errorf(
+			"%q: %q is not a repository name: use lower-case letters, digits, and . _ - between them", s, to)
 	}
 	return r, nil
 }

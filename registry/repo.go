@@ -47,7 +47,8 @@ func (r *repo) lookUp(ctx context.Context, d ocispec.Descriptor) (bool, error) {
 	if err == nil {
 		return a.length < 0 || a.length == d.Size, nil
 	}
-	if te, ok := asRegistryError(err); ok && te.StatusCode < http.StatusInternalServerError && te.StatusCode != http.StatusTooManyRequests {
+	if te, ok := asRegistryError(err); ok && te.StatusCode < http.StatusInternalServerError &&
+		te.StatusCode != http.StatusTooManyRequests {
 		return false, nil
 	}
 	return false, err
@@ -88,7 +89,8 @@ func (r *repo) manifest(ctx context.Context, reference, mediaType string) (diges
 // manifestQuery asks for a manifest under a tag or digest with HEAD.
 func (r *repo) manifestQuery(reference, mediaType string) request {
 	accept := []string{mediaType}
-	for _, t := range []string{ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, dockerList, dockerManifest} {
+	for _, t := range []string{ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, dockerList,
+		dockerManifest} {
 		if t != mediaType {
 			accept = append(accept, t)
 		}
@@ -115,8 +117,8 @@ func (r *repo) manifestByGet(ctx context.Context, q request) (digest.Digest, err
 // An unseenError means that a registry does not show a manifest that it has just taken.
 type unseenError struct{ error }
 
-// seen makes sure that a reference has the digest that was put under it. Some registries show it only some reads later, and meanwhile what
-// was there before; some answer every HEAD with 404.
+// seen makes sure that a reference has the digest that was put under it. Some registries show it only some reads
+// later, and meanwhile what was there before; some answer every HEAD with 404.
 func (r *repo) seen(ctx context.Context, reference string, want, before digest.Digest, mediaType string) error {
 	late := func(err error) bool { _, ok := errors.AsType[unseenError](err); return ok }
 	return r.retry.do(ctx, "look for "+reference+" of "+r.name, late, func() error {

@@ -53,7 +53,8 @@ func (r retrier) do(ctx context.Context, what string, passing func(error) bool, 
 		if final != nil {
 			return final
 		}
-		r.logger.WarnContext(ctx, "request failed; retrying", "request", what, "error", r.words(err), "wait", wait.String(), "attempt", attempt+1)
+		r.logger.WarnContext(ctx, "request failed; retrying", "request", what, "error", r.words(err), "wait",
+			wait.String(), "attempt", attempt+1)
 		if err := web.Sleep(ctx, wait); err != nil {
 			return err
 		}
@@ -81,7 +82,8 @@ func passing(err error) bool {
 		return web.PassingStatus(te.StatusCode) && !isFull(te)
 	}
 	_, refused := errors.AsType[*proxy.Error](err)
-	return !errors.Is(err, bundle.ErrDamaged) && !errors.Is(err, errPlain) && (refused || isNetwork(err)) && web.Passing(err)
+	return !errors.Is(err, bundle.ErrDamaged) && !errors.Is(err, errPlain) && (refused || isNetwork(err)) &&
+		web.Passing(err)
 }
 
 // passingUpload also includes failures cured by a new upload session: a lost session, or content garbled in transit,
@@ -101,8 +103,8 @@ func passingUpload(err error) bool {
 	return passing(err)
 }
 
-// passingPut also includes a conflict: the registry still works on the same manifest or tag, for another client or for an attempt whose
-// answer was lost.
+// passingPut also includes a conflict: the registry still works on the same manifest or tag, for another client or
+// for an attempt whose answer was lost.
 func passingPut(err error) bool {
 	te, ok := asRegistryError(err)
 	return ok && te.StatusCode == http.StatusConflict && !isImmutable(te) || passing(err)
@@ -117,7 +119,8 @@ func isImmutable(te *transport.Error) bool {
 // isFull reports whether the registry's storage is full, which a retry does not change.
 func isFull(te *transport.Error) bool {
 	words := details(te)
-	return te.StatusCode == http.StatusInsufficientStorage || strings.Contains(words, "no space left on device") || strings.Contains(words, "disk quota exceeded")
+	return te.StatusCode == http.StatusInsufficientStorage || strings.Contains(words, "no space left on device") ||
+		strings.Contains(words, "disk quota exceeded")
 }
 
 func hasCode(te *transport.Error, codes ...transport.ErrorCode) bool {

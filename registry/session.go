@@ -59,8 +59,9 @@ func newSession(ctx context.Context, t target, o PushOptions) (*session, error) 
 		inner = t
 	}
 	s := &session{
-		registry: t.registry, host: t.registry.RegistryStr(), auth: authn.Anonymous, stall: o.StallTimeout, logger: o.Logger,
-		retry: retrier{again: o.Retries, logger: o.Logger}, repos: map[string]*repo{}, throttle: newThrottle(o.Jobs),
+		registry: t.registry, host: t.registry.RegistryStr(), auth: authn.Anonymous, stall: o.StallTimeout,
+		logger: o.Logger,
+		retry:  retrier{again: o.Retries, logger: o.Logger}, repos: map[string]*repo{}, throttle: newThrottle(o.Jobs),
 	}
 	s.retry.words = func(err error) error { return s.explain("", err) }
 	s.retry.alive = s.alive
@@ -108,7 +109,8 @@ func (s *session) login(ctx context.Context, first *repo) error {
 func (s *session) alive(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, goodbye, errStalled)
 	defer cancel()
-	_, err := (&repo{session: s, client: &http.Client{Transport: s.rt, CheckRedirect: web.CheckRedirect}}).callOnce(ctx, request{method: http.MethodHead, url: s.url(pingPath), want: []int{http.StatusOK}})
+	_, err := (&repo{session: s, client: &http.Client{Transport: s.rt, CheckRedirect: web.CheckRedirect}}).callOnce(ctx,
+		request{method: http.MethodHead, url: s.url(pingPath), want: []int{http.StatusOK}})
 	return err
 }
 

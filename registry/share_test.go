@@ -66,14 +66,16 @@ func TestPushSharedBlobTogether(t *testing.T) {
 	s, b := registrytest.Start(t, registrytest.Options{}), sharedImages(t, repositories)
 	together := newMeeting(4)
 	var mounts atomic.Int32
-	s.AddFaults(registrytest.Fault{Method: "POST", Path: regexp.MustCompile("/blobs/uploads/$"), Times: -1, Effect: func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Query().Get("mount") != "" && mounts.Add(1) > 1 { // the first one shows alone whether the registry mounts
-				together.wait()
-			}
-			next.ServeHTTP(w, r)
-		})
-	}})
+	s.AddFaults(registrytest.Fault{Method: "POST", Path: regexp.MustCompile("/blobs/uploads/$"), Times: -1,
+		Effect: func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				// the first one shows alone whether the registry mounts
+				if r.URL.Query().Get("mount") != "" && mounts.Add(1) > 1 {
+					together.wait()
+				}
+				next.ServeHTTP(w, r)
+			})
+		}})
 	o := options(s)
 	o.Jobs = 16
 	sum := push(t, b, o)
@@ -90,7 +92,8 @@ func TestPushSharedBlobTogether(t *testing.T) {
 func TestPushTokenForEachRepository(t *testing.T) {
 	t.Parallel()
 	const repositories = 24
-	s, b := registrytest.Start(t, registrytest.Options{TLS: true, Auth: registrytest.AuthToken}), sharedImages(t, repositories)
+	s, b := registrytest.Start(t, registrytest.Options{TLS: true, Auth: registrytest.AuthToken}),
+		sharedImages(t, repositories)
 	sum := push(t, b, options(s))
 	if sum.BlobsMounted != repositories-1 {
 		t.Errorf("%d blobs mounted", sum.BlobsMounted)
@@ -142,19 +145,22 @@ func TestPushFallbackListsTogether(t *testing.T) {
 		config := b.Bytes([]byte("{}"))
 		config.MediaType = ocispec.MediaTypeEmptyJSON
 		m := b.JSON(ocispec.Manifest{
-			Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "application/x", Config: config, Layers: []ocispec.Descriptor{config},
-			Subject: &ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.Digest(d.String()), Size: size},
+			Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
+			ArtifactType: "application/x", Config: config, Layers: []ocispec.Descriptor{config},
+			Subject: &ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.Digest(d.String()),
+				Size: size},
 		})
 		m.MediaType, m.ArtifactType = ocispec.MediaTypeImageManifest, "application/x"
 		b.Item(bundle.Item{Kind: bundle.KindReferrer, Ref: name + "@" + m.Digest.String(), Name: name, Descriptor: m})
 	}
 	together := newMeeting(2)
-	s.AddFaults(registrytest.Fault{Method: "PUT", Path: regexp.MustCompile("/manifests/sha256-"), Times: -1, Effect: func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			together.wait()
-			next.ServeHTTP(w, r)
-		})
-	}})
+	s.AddFaults(registrytest.Fault{Method: "PUT", Path: regexp.MustCompile("/manifests/sha256-"), Times: -1,
+		Effect: func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				together.wait()
+				next.ServeHTTP(w, r)
+			})
+		}})
 	push(t, b.Bundle(), options(s))
 	if together.missed.Load() {
 		t.Error("one list at a time")

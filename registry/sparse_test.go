@@ -56,7 +56,8 @@ func TestPushSparseAccepted(t *testing.T) {
 	s := registrytest.Start(t, registrytest.Options{Children: registrytest.ChildrenNone})
 	b, want := sparse(t, sparseRef, "amd64")
 	sum := push(t, b, options(s))
-	if got := get(t, s, sum.Items[0].Destination).Digest.String(); got != want || len(sum.Warnings) != 0 || sum.Items[0].Reduced {
+	if got := get(t, s, sum.Items[0].Destination).Digest.String(); got != want || len(sum.Warnings) != 0 ||
+		sum.Items[0].Reduced {
 		t.Errorf("digest %s, want %s; %+v", got, want, sum)
 	}
 }
@@ -88,7 +89,8 @@ func TestPushSparseRefused(t *testing.T) {
 	}
 	s.ForgetRequests()
 	again := push(t, b, options(s))
-	if n := s.Count(http.MethodPut, "") + s.Count(http.MethodPost, ""); n != 0 || len(again.Warnings) != 1 || again.ItemsPresent != 1 {
+	if n := s.Count(http.MethodPut, "") + s.Count(http.MethodPost, ""); n != 0 || len(again.Warnings) != 1 ||
+		again.ItemsPresent != 1 {
 		t.Errorf("%d requests to write in the second run; %+v", n, again)
 	}
 }
@@ -116,7 +118,8 @@ func TestPushSparsePinned(t *testing.T) {
 		s := registrytest.Start(t, registrytest.Options{})
 		b, _ := sparse(t, ref, "amd64")
 		_, err := registry.Push(t.Context(), b.Reader, options(s))
-		if err == nil || !strings.Contains(err.Error(), "pinned") || !strings.Contains(err.Error(), "build the bundle with every platform") {
+		if err == nil || !strings.Contains(err.Error(), "pinned") ||
+			!strings.Contains(err.Error(), "build the bundle with every platform") {
 			t.Errorf("%s: got %v", ref, err)
 		}
 		if errors.Is(err, registry.ErrUnreachable) || strings.Contains(err.Error(), "connection") {
@@ -147,7 +150,8 @@ func TestPushSparseNested(t *testing.T) {
 	bun := b.Bundle()
 	sum := push(t, bun, options(s))
 	d := get(t, s, sum.Items[0].Destination)
-	if !strings.Contains(string(d.Manifest), `"kept":"yes"`) || strings.Contains(string(d.Manifest), upstream.String()) || !sum.Items[0].Reduced {
+	if !strings.Contains(string(d.Manifest), `"kept":"yes"`) ||
+		strings.Contains(string(d.Manifest), upstream.String()) || !sum.Items[0].Reduced {
 		t.Errorf("outer index %s", d.Manifest)
 	}
 	if len(sum.Warnings) != 2 {

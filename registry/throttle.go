@@ -112,7 +112,8 @@ func overloaded(err error) (wait time.Duration, over bool) {
 		return 0, false
 	}
 	switch te.StatusCode {
-	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
+		http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		if status := web.Status(err); status != nil {
 			wait = min(status.After, web.MaxRetryAfter)
 		}

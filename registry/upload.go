@@ -108,13 +108,14 @@ func (u *upload) start(ctx context.Context, from string) (mounted bool, err erro
 }
 
 // resume asks for the registry's offset of a broken upload. It returns false if a new session is better, and cancels
-// the old one. An answer that is about the registry and not about the session (429, 502, 503, 504) keeps the session; so
-// do a few of 500, with which some registries say that they have lost it.
+// the old one. An answer that is about the registry and not about the session (429, 502, 503, 504) keeps the session;
+// so do a few of 500, with which some registries say that they have lost it.
 func (u *upload) resume(ctx context.Context) (bool, error) {
 	if u.location == "" {
 		return false, nil
 	}
-	a, err := u.call(ctx, request{method: http.MethodGet, url: u.location, want: []int{http.StatusNoContent, http.StatusOK, http.StatusAccepted}})
+	a, err := u.call(ctx, request{method: http.MethodGet, url: u.location,
+		want: []int{http.StatusNoContent, http.StatusOK, http.StatusAccepted}})
 	te, answered := asRegistryError(err)
 	if answered && te.StatusCode == http.StatusInternalServerError {
 		u.unknown++
@@ -133,7 +134,8 @@ func (u *upload) resume(ctx context.Context) (bool, error) {
 		u.location = next
 	}
 	u.offset = have
-	u.logger.DebugContext(ctx, "upload continues", "repository", u.name, "digest", u.desc.Digest.String(), "offset", have)
+	u.logger.DebugContext(ctx, "upload continues", "repository", u.name, "digest", u.desc.Digest.String(), "offset",
+		have)
 	return true, nil
 }
 
@@ -229,7 +231,8 @@ func (u *upload) finish(ctx context.Context, size int64) error {
 	if err != nil {
 		return fmt.Errorf("the registry returned an invalid upload address: %w", err)
 	}
-	to.RawQuery = strings.TrimPrefix(to.RawQuery+"&digest="+url.QueryEscape(u.desc.Digest.String()), "&") // the address stays unchanged: it may be signed
+	// the address stays unchanged: it may be signed
+	to.RawQuery = strings.TrimPrefix(to.RawQuery+"&digest="+url.QueryEscape(u.desc.Digest.String()), "&")
 	q := request{
 		method: http.MethodPut, url: to.String(),
 		header: http.Header{"Content-Type": {"application/octet-stream"}},
@@ -256,9 +259,11 @@ func (u *upload) abandon(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 	defer cancel()
-	_, err := u.call(ctx, request{method: http.MethodDelete, url: u.location, want: []int{http.StatusNoContent, http.StatusOK, http.StatusAccepted}})
+	_, err := u.call(ctx, request{method: http.MethodDelete, url: u.location,
+		want: []int{http.StatusNoContent, http.StatusOK, http.StatusAccepted}})
 	if err != nil {
-		u.logger.DebugContext(ctx, "the registry did not cancel an unfinished upload", "repository", u.name, "error", u.explain(u.name, err))
+		u.logger.DebugContext(ctx, "the registry did not cancel an unfinished upload", "repository", u.name, "error",
+			u.explain(u.name, err))
 	}
 	u.location, u.offset = "", 0
 }

@@ -59,26 +59,29 @@ func TestPushContinuesInsideBlob(t *testing.T) {
 				}
 			}
 			if patched < bigLayer/4 || patched > bigLayer*5/8 || s.Count("DELETE", "") != 0 {
-				t.Errorf("%d bytes of %d were sent again; %d sessions dropped", patched, bigLayer, s.Count("DELETE", ""))
+				t.Errorf("%d bytes of %d were sent again; %d sessions dropped", patched, bigLayer,
+					s.Count("DELETE", ""))
 			}
 		})
 	}
 }
 
-// TestPushStartsOverWhereItMust: a registry that does not say how much it has gets the blob anew, and one that has it although
-// its answer was lost is believed.
+// TestPushStartsOverWhereItMust: a registry that does not say how much it has gets the blob anew, and one that has it
+// although its answer was lost is believed.
 func TestPushStartsOverWhereItMust(t *testing.T) {
 	t.Parallel()
 	s, b := registrytest.Start(t, registrytest.Options{}), bigBundle(t, bigLayer)
 	s.AddFaults(
 		registrytest.Fault{Method: "PUT", Path: uploads, Effect: cutInside(bigLayer / 2)},
-		registrytest.Fault{Method: "GET", Path: uploads, Effect: registrytest.FailWith(416, "", `{"errors":[{"code":"RANGE_INVALID"}]}`)},
+		registrytest.Fault{Method: "GET", Path: uploads, Effect: registrytest.FailWith(416, "",
+			`{"errors":[{"code":"RANGE_INVALID"}]}`)},
 	)
 	o := options(s)
 	o.Jobs = 1
 	checkPulled(t, s, b, push(t, b, o))
 	if s.Count("PATCH", "") != 0 || s.Count("DELETE", "") != 1 {
-		t.Errorf("%d PATCH requests, %d sessions dropped; want none and one", s.Count("PATCH", ""), s.Count("DELETE", ""))
+		t.Errorf("%d PATCH requests, %d sessions dropped; want none and one", s.Count("PATCH", ""),
+			s.Count("DELETE", ""))
 	}
 
 	s = registrytest.Start(t, registrytest.Options{})
@@ -128,7 +131,8 @@ func TestPushChunks(t *testing.T) {
 
 	s = registrytest.Start(t, registrytest.Options{})
 	s.AddFaults(registrytest.Fault{Path: uploads, Times: -1, Effect: atMost(1000)})
-	if _, err := registry.Push(t.Context(), b.Reader, options(s)); err == nil || !strings.Contains(err.Error(), "client_max_body_size") {
+	if _, err := registry.Push(t.Context(), b.Reader, options(s)); err == nil ||
+		!strings.Contains(err.Error(), "client_max_body_size") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -138,7 +142,8 @@ func TestPushChunkMinLength(t *testing.T) {
 	t.Parallel()
 	s, b := registrytest.Start(t, registrytest.Options{}), bigBundle(t, bigLayer)
 	s.AddFaults(
-		registrytest.Fault{Method: "POST", Times: -1, Effect: registrytest.Header("OCI-Chunk-Min-Length", strconv.Itoa(5<<20))},
+		registrytest.Fault{Method: "POST", Times: -1, Effect: registrytest.Header("OCI-Chunk-Min-Length",
+			strconv.Itoa(5<<20))},
 		registrytest.Fault{Method: "PUT", Path: uploads, Times: -1, Effect: atMost(1 << 20)},
 		registrytest.Fault{Method: "PATCH", Path: uploads, Times: -1, Effect: atMost(6 << 20)},
 	)
@@ -152,23 +157,25 @@ func TestPushChunkMinLength(t *testing.T) {
 func TestPushByPatchOnly(t *testing.T) {
 	t.Parallel()
 	s, b := registrytest.Start(t, registrytest.Options{}), bigBundle(t, layerSize)
-	s.AddFaults(registrytest.Fault{Method: "PUT", Path: uploads, Times: -1, Effect: func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.ContentLength > 0 {
-				w.WriteHeader(http.StatusMethodNotAllowed)
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
-	}})
+	s.AddFaults(registrytest.Fault{Method: "PUT", Path: uploads, Times: -1,
+		Effect: func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.ContentLength > 0 {
+					w.WriteHeader(http.StatusMethodNotAllowed)
+					return
+				}
+				next.ServeHTTP(w, r)
+			})
+		}})
 	checkPulled(t, s, b, push(t, b, options(s)))
 }
 
 func TestPushLostBlob(t *testing.T) {
 	t.Parallel()
 	s, b := registrytest.Start(t, registrytest.Options{}), bigBundle(t, layerSize)
-	s.AddFaults(registrytest.Fault{Method: "PUT", Path: regexp.MustCompile("/manifests/"), Effect: registrytest.FailWith(404, "",
-		`{"errors":[{"code":"MANIFEST_BLOB_UNKNOWN","message":"blob unknown to registry"}]}`)})
+	s.AddFaults(registrytest.Fault{Method: "PUT", Path: regexp.MustCompile("/manifests/"),
+		Effect: registrytest.FailWith(404, "",
+			`{"errors":[{"code":"MANIFEST_BLOB_UNKNOWN","message":"blob unknown to registry"}]}`)})
 	sum := push(t, b, options(s))
 	if sum.BlobsSent != 4 { // both, twice
 		t.Errorf("%d blobs sent", sum.BlobsSent)
@@ -176,7 +183,8 @@ func TestPushLostBlob(t *testing.T) {
 	checkPulled(t, s, b, sum)
 
 	s = registrytest.Start(t, registrytest.Options{}) // it says that it has them, and does not
-	s.AddFaults(registrytest.Fault{Method: "HEAD", Path: regexp.MustCompile("/blobs/"), Times: -1, Effect: registrytest.Fail(200, "")})
+	s.AddFaults(registrytest.Fault{Method: "HEAD", Path: regexp.MustCompile("/blobs/"), Times: -1,
+		Effect: registrytest.Fail(200, "")})
 	sum = push(t, b, options(s))
 	s.ClearFaults()
 	checkPulled(t, s, b, sum)
@@ -187,7 +195,8 @@ func TestPushRecheck(t *testing.T) {
 	t.Parallel()
 	s, b := registrytest.Start(t, registrytest.Options{}), bigBundle(t, layerSize)
 	push(t, b, options(s))
-	lost := registrytest.Fault{Method: "HEAD", Path: regexp.MustCompile("/blobs/"), Times: 1, Effect: registrytest.Fail(404, "")}
+	lost := registrytest.Fault{Method: "HEAD", Path: regexp.MustCompile("/blobs/"), Times: 1,
+		Effect: registrytest.Fail(404, "")}
 	s.AddFaults(lost)
 	if sum := push(t, b, options(s)); sum.BlobsSent != 0 || sum.ItemsPresent != 1 {
 		t.Errorf("without: %+v", sum)
@@ -202,8 +211,9 @@ func TestPushRecheck(t *testing.T) {
 func TestPushFullRegistry(t *testing.T) {
 	t.Parallel()
 	for what, effect := range map[string]registrytest.Effect{
-		"507":    registrytest.Fail(507, ""),
-		"ENOSPC": registrytest.FailWith(500, "", `{"errors":[{"code":"UNKNOWN","message":"unknown error","detail":{"Err":"write /v2/x: no space left on device"}}]}`),
+		"507": registrytest.Fail(507, ""),
+		"ENOSPC": registrytest.FailWith(500, "",
+			`{"errors":[{"code":"UNKNOWN","message":"unknown error","detail":{"Err":"write /v2/x: no space left on device"}}]}`),
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -225,7 +235,8 @@ func TestPushFullRegistry(t *testing.T) {
 // TestPushHeadUnusual: registries that answer no HEAD, or without a digest.
 func TestPushHeadUnusual(t *testing.T) {
 	t.Parallel()
-	for what, effect := range map[string]registrytest.Effect{"405": registrytest.Fail(405, ""), "no digest": registrytest.Header("Docker-Content-Digest", "")} {
+	for what, effect := range map[string]registrytest.Effect{"405": registrytest.Fail(405, ""),
+		"no digest": registrytest.Header("Docker-Content-Digest", "")} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			s, b := registrytest.Start(t, registrytest.Options{}), bundletest.New(t)

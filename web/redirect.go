@@ -13,8 +13,8 @@ type RedirectError struct{ text string }
 // Error returns the reason.
 func (e *RedirectError) Error() string { return e.text }
 
-// CheckRedirect follows redirects without sending a login to another host, port or scheme: net/http forwards it to other ports and
-// subdomains.
+// CheckRedirect follows redirects without sending a login to another host, port or scheme: net/http forwards it to
+// other ports and subdomains.
 func CheckRedirect(to *http.Request, via []*http.Request) error {
 	if len(via) >= maxRedirects {
 		return &RedirectError{fmt.Sprintf("more than %d redirects", maxRedirects)}

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Idle is how long a server may send nothing. A registry that stores an upload is silent for longer: push has a limit of its own.
+// Idle is how long a server may send nothing. A registry that stores an upload is silent for longer: push has a limit
+// of its own.
 const Idle = time.Minute
 
 // A StallError means that a server sent nothing for some time.
@@ -18,8 +19,8 @@ type StallError struct{ Idle time.Duration }
 // Error returns the time.
 func (e *StallError) Error() string { return fmt.Sprintf("the server stopped sending for %s", e.Idle) }
 
-// Send sends a request. It and each read of the answer's body fail with a *StallError if the server sends nothing for some time. The body
-// must be closed.
+// Send sends a request. It and each read of the answer's body fail with a *StallError if the server sends nothing for
+// some time. The body must be closed.
 func Send(c *http.Client, req *http.Request, idle time.Duration) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	timer := time.AfterFunc(idle, func() { cancel(&StallError{idle}) })
@@ -36,8 +37,8 @@ func Send(c *http.Client, req *http.Request, idle time.Duration) (*http.Response
 	return resp, nil
 }
 
-// Watch returns the body of an answer whose request has a context with this cancel. Reads fail with a *StallError if nothing arrives for
-// some time.
+// Watch returns the body of an answer whose request has a context with this cancel. Reads fail with a *StallError if
+// nothing arrives for some time.
 func Watch(ctx context.Context, cancel context.CancelCauseFunc, body io.ReadCloser, idle time.Duration) io.ReadCloser {
 	timer := time.AfterFunc(idle, func() { cancel(&StallError{idle}) })
 	timer.Stop() // until the first read

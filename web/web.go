@@ -1,6 +1,7 @@
-// Package web has the rules for requests to web servers and registries. There is one of each: which failures pass, how long to wait before
-// another attempt, which authorities to trust, where a redirect may lead, when a silent server is given up, and when the rest of a file
-// belongs to its beginning. docs/reference/reliability.md lists them for operators.
+// Package web has the rules for requests to web servers and registries. There is one of each: which failures pass,
+// how long to wait before another attempt, which authorities to trust, where a redirect may lead, when a silent
+// server is given up, and when the rest of a file belongs to its beginning. docs/reference/reliability.md lists them
+// for operators.
 package web
 
 import (
@@ -109,7 +110,8 @@ func IsUntrusted(err error) bool {
 	return verify || unknown || host || invalid || record || IsPlainHTTP(err)
 }
 
-// IsPlainHTTP recognizes a server that speaks HTTP on a TLS port: the transport's error, and that of net/http's client, which has no type.
+// IsPlainHTTP recognizes a server that speaks HTTP on a TLS port: the transport's error, and that of net/http's
+// client, which has no type.
 func IsPlainHTTP(err error) bool {
 	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		return string(record.RecordHeader[:]) == "HTTP/"
@@ -123,8 +125,8 @@ type Backoff struct{ First, Longest time.Duration }
 // Patience is the backoff of everything without one of its own.
 func Patience() Backoff { return Backoff{500 * time.Millisecond, 30 * time.Second} }
 
-// Pause returns the pause after a number of failures. Half of it is random, so that requests that failed together are not repeated
-// together.
+// Pause returns the pause after a number of failures. Half of it is random, so that requests that failed together are
+// not repeated together.
 func (b Backoff) Pause(failures int) time.Duration {
 	pause := b.First
 	for i := 1; i < failures && pause < b.Longest; i++ {
@@ -134,8 +136,8 @@ func (b Backoff) Pause(failures int) time.Duration {
 	return pause/2 + rand.N(pause/2+1) // no secret
 }
 
-// After returns the pause after the last failure, at least as long as its server asks for. The error is about one that asks for more than
-// most.
+// After returns the pause after the last failure, at least as long as its server asks for. The error is about one
+// that asks for more than most.
 func (b Backoff) After(failures int, err error, most time.Duration) (time.Duration, error) {
 	pause := b.Pause(failures)
 	if status := Status(err); status != nil {

@@ -36,7 +36,8 @@ func FuzzRetryAfter(f *testing.F) {
 	f.Add("Wed, 21 Oct 2026 07:28:00 GMT")
 	f.Add("-1")
 	f.Fuzz(func(t *testing.T, value string) {
-		if d := web.RetryAfter(http.Header{"Retry-After": {value}}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)); d < 0 {
+		if d := web.RetryAfter(http.Header{"Retry-After": {value}},
+			time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)); d < 0 {
 			t.Errorf("%q: %s", value, d)
 		}
 	})

@@ -1,4 +1,5 @@
-// Package agefile reads and writes a bundle that is encrypted: an age file around it, which is decrypted where it is read.
+// Package agefile reads and writes a bundle that is encrypted: an age file around it, which is decrypted where it is
+// read.
 package agefile
 
 import (
@@ -80,8 +81,8 @@ func (e *EncryptedError) recipients() string {
 	return fmt.Sprintf("to %d %s (%s)", len(e.Kinds), noun, strings.Join(kinds, ", "))
 }
 
-// isAge reports whether a file that begins with these bytes is an age file. An age file of an unknown version and one in
-// ASCII armor are errors.
+// isAge reports whether a file that begins with these bytes is an age file. An age file of an unknown version and one
+// in ASCII armor are errors.
 func isAge(head []byte) (bool, error) {
 	switch {
 	case bytes.HasPrefix(head, []byte(ageIntro)):
@@ -89,7 +90,8 @@ func isAge(head []byte) (bool, error) {
 	case bytes.HasPrefix(head, []byte(ageMagic)) && len(head) >= len(ageIntro):
 		return false, &format.UnsupportedError{Feature: "another version of the age format than v1"}
 	case bytes.HasPrefix(head, []byte(ageArmor)[:len(ageIntro)]):
-		return false, errors.New("the age file is in ASCII armor, which cannot be read in place: decrypt the file with age, and encrypt it without --armor")
+		return false, errors.New(
+			"the age file is in ASCII armor, which cannot be read in place: decrypt the file with age, and encrypt it without --armor")
 	}
 	return false, nil
 }
@@ -138,8 +140,8 @@ const (
 	badPayload = "the age file is damaged or cut"
 )
 
-// unlock reads the header of an age file and returns the identity of that file's own key. age limits the header to 2 MiB
-// and 1024 stanzas.
+// unlock reads the header of an age file and returns the identity of that file's own key. age limits the header to 2
+// MiB and 1024 stanzas.
 func unlock(src io.Reader, keys Keys) (age.Identity, error) {
 	header, err := age.ExtractHeader(src)
 	if err != nil {

@@ -131,7 +131,8 @@ func readFile(t testing.TB, path string) []byte {
 	return data
 }
 
-// verified checks that the keys open the bundle and that all its content is right. It returns the digest of the content.
+// verified checks that the keys open the bundle and that all its content is right. It returns the digest of the
+// content.
 func verified(t *testing.T, path string, keys agefile.Keys) digest.Digest {
 	t.Helper()
 	r, err := bundle.OpenWith(path, keys)
@@ -162,8 +163,10 @@ func TestEncryptedBundleIsAgeFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	data := readFile(t, path)
-	if sum.Size != int64(len(data)) || sum.Digest != plain.Reader.Digest() || sum.Size > agefile.MaxSize(int64(len(want))) {
-		t.Errorf("%+v; the file has %d bytes, the plain bundle %d and the digest %s", sum, len(data), len(want), plain.Reader.Digest())
+	if sum.Size != int64(len(data)) || sum.Digest != plain.Reader.Digest() ||
+		sum.Size > agefile.MaxSize(int64(len(want))) {
+		t.Errorf("%+v; the file has %d bytes, the plain bundle %d and the digest %s", sum, len(data), len(want),
+			plain.Reader.Digest())
 	}
 	for _, id := range ids {
 		content, err := age.Decrypt(bytes.NewReader(data), id)
@@ -300,11 +303,13 @@ func TestEncryptedBundleFromPipe(t *testing.T) {
 	want := b.Bundle().Reader.Digest()
 	key := newKey(t)
 	data := readFile(t, encryptedTo(t, b, key.Recipient()))
-	report, err := bundle.VerifyStream(t.Context(), agefile.Decrypt(slowly{bytes.NewReader(data)}, keysOf(key)), bundle.VerifyOptions{})
+	report, err := bundle.VerifyStream(t.Context(), agefile.Decrypt(slowly{bytes.NewReader(data)}, keysOf(key)),
+		bundle.VerifyOptions{})
 	if err != nil || report.Digest != want {
 		t.Errorf("%s, %v; want %s", report.Digest, err, want)
 	}
-	_, err = bundle.VerifyStream(t.Context(), agefile.Decrypt(bytes.NewReader(data), keysOf(newKey(t))), bundle.VerifyOptions{})
+	_, err = bundle.VerifyStream(t.Context(), agefile.Decrypt(bytes.NewReader(data), keysOf(newKey(t))),
+		bundle.VerifyOptions{})
 	wantEncrypted(t, err, "to 1 recipient (X25519), and the given identity is not one of them", "--identity")
 }
 
@@ -339,13 +344,15 @@ func TestDamagedEncryptedBundle(t *testing.T) {
 		damaged(t, fmt.Sprintf("flipped at %d", at), bad, key)
 	}
 	damaged(t, "with a byte more", append(bytes.Clone(data), 0), key)
-	damaged(t, "chunks exchanged", slices.Concat(data[:200], data[200+chunk:200+2*chunk], data[200:200+chunk], data[200+2*chunk:]), key)
+	damaged(t, "chunks exchanged", slices.Concat(data[:200], data[200+chunk:200+2*chunk], data[200:200+chunk],
+		data[200+2*chunk:]), key)
 }
 
 // damaged checks that data gives an error, and no wrong content before it.
 func damaged(t *testing.T, what string, data []byte, key age.Identity) {
 	t.Helper()
-	if _, err := bundle.VerifyStream(t.Context(), agefile.Decrypt(bytes.NewReader(data), keysOf(key)), bundle.VerifyOptions{}); !knownBad(err) {
+	if _, err := bundle.VerifyStream(t.Context(), agefile.Decrypt(bytes.NewReader(data), keysOf(key)),
+		bundle.VerifyOptions{}); !knownBad(err) {
 		t.Errorf("%s: from a pipe: %v", what, err)
 	}
 	r, err := bundle.NewReaderWith(bytes.NewReader(data), int64(len(data)), keysOf(key))
@@ -359,14 +366,15 @@ func damaged(t *testing.T, what string, data []byte, key age.Identity) {
 		t.Errorf("%s: verify: %v", what, err)
 	}
 	for _, d := range r.Blobs() {
-		if got, err := r.ReadBlob(t.Context(), d.Digest, 1<<20); err == nil && d.Digest.Algorithm().FromBytes(got) != d.Digest {
+		if got, err := r.ReadBlob(t.Context(), d.Digest, 1<<20); err == nil &&
+			d.Digest.Algorithm().FromBytes(got) != d.Digest {
 			t.Errorf("%s: wrong content of %s", what, d.Digest)
 		}
 	}
 }
 
-// knownBad reports whether err names damage, another version, or a key that does not fit: a flipped stanza looks like one
-// for somebody else.
+// knownBad reports whether err names damage, another version, or a key that does not fit: a flipped stanza looks like
+// one for somebody else.
 func knownBad(err error) bool {
 	var e *agefile.EncryptedError
 	return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported) || errors.As(err, &e)
@@ -387,7 +395,8 @@ func TestDamagedAgeFileIsNamed(t *testing.T) {
 		return err
 	}
 	pipe := func(data []byte) error {
-		_, err := bundle.VerifyStream(t.Context(), agefile.Decrypt(bytes.NewReader(data), keysOf(key)), bundle.VerifyOptions{})
+		_, err := bundle.VerifyStream(t.Context(), agefile.Decrypt(bytes.NewReader(data), keysOf(key)),
+			bundle.VerifyOptions{})
 		return err
 	}
 	for what, c := range map[string]struct {
@@ -453,8 +462,9 @@ func TestHostileAgeHeader(t *testing.T) {
 	}
 	stanza := plain[strings.Index(plain, "->"):strings.Index(plain, "---")]
 	for what, c := range map[string]struct{ data, want string }{
-		"work factor":    {strings.Replace(scrypt, " 10\n", " 30\n", 1), "work factor too large"},
-		"many stanzas":   {strings.Replace(plain, stanza, strings.Repeat(stanza, 1025), 1), "more than 1024 recipient stanzas"},
+		"work factor": {strings.Replace(scrypt, " 10\n", " 30\n", 1), "work factor too large"},
+		"many stanzas": {strings.Replace(plain, stanza, strings.Repeat(stanza, 1025), 1),
+			"more than 1024 recipient stanzas"},
 		"a large stanza": {strings.Replace(plain, stanza, "-> X "+strings.Repeat("a", 3<<20)+"\n", 1), "exceeds 2 MiB"},
 		"no end":         {"age-encryption.org/v1\n-> " + strings.Repeat("a", 3<<20), "exceeds 2 MiB"},
 		"no bundle":      {plain, "unexpected end"},
@@ -480,7 +490,8 @@ func TestEncryptedParts(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x.kkb.age")
 	many := slices.Repeat([]age.Recipient{key.Recipient()}, 250) // a header of 25 KB: places in file and content differ
-	sum, err := bundle.Create(t.Context(), path, b.Cache, b.Index, bundle.WriteOptions{PartSize: 150_000, Recipients: many})
+	sum, err := bundle.Create(t.Context(), path, b.Cache, b.Index,
+		bundle.WriteOptions{PartSize: 150_000, Recipients: many})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -494,7 +505,8 @@ func TestEncryptedParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if plain, err := io.ReadAll(content); err != nil || int64(len(joined)) != sum.Size || sum.Parts < 4 {
-		t.Errorf("%d parts of %d bytes with %d bytes of content: %v; the summary says %d bytes", sum.Parts, len(joined), len(plain), err, sum.Size)
+		t.Errorf("%d parts of %d bytes with %d bytes of content: %v; the summary says %d bytes", sum.Parts, len(joined),
+			len(plain), err, sum.Size)
 	}
 	for _, name := range []string{path, parts.Name(path, 2), path + ".parts.json"} {
 		if got := verified(t, name, keysOf(key)); got != want {
@@ -527,7 +539,8 @@ func verifyNames(t *testing.T, path string, key age.Identity, part string) {
 		return
 	}
 	defer r.Close()
-	if _, err := r.Verify(t.Context(), bundle.VerifyOptions{}); !errors.Is(err, bundle.ErrDamaged) || !strings.Contains(err.Error(), part) {
+	if _, err := r.Verify(t.Context(), bundle.VerifyOptions{}); !errors.Is(err, bundle.ErrDamaged) ||
+		!strings.Contains(err.Error(), part) {
 		t.Errorf("got %v, want damage in %s", err, part)
 	}
 }
@@ -550,7 +563,8 @@ func TestEncryptedTailInLastPart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	list := parts.List{{Size: header + 2*chunk}, {Size: int64(last - header - 2*chunk)}, {Size: int64(len(whole) - last)}}
+	list := parts.List{{Size: header + 2*chunk}, {Size: int64(last - header - 2*chunk)},
+		{Size: int64(len(whole) - last)}}
 	if err := os.WriteFile(path+parts.ListSuffix, list.Marshal(), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -614,7 +628,8 @@ func TestPassphraseIsAlone(t *testing.T) {
 		"mixed": {secret, newKey(t).Recipient()}, "many": slices.Repeat([]age.Recipient{newKey(t).Recipient()}, 257),
 	} {
 		recipients, _ := agefile.Remember(to)
-		if _, err := bundle.Create(t.Context(), filepath.Join(dir, "x"), b.Cache, b.Index, bundle.WriteOptions{Recipients: recipients}); err == nil {
+		if _, err := bundle.Create(t.Context(), filepath.Join(dir, "x"), b.Cache, b.Index,
+			bundle.WriteOptions{Recipients: recipients}); err == nil {
 			t.Errorf("%s: was written", what)
 		}
 	}
@@ -629,12 +644,14 @@ func TestEncryptedNotFinished(t *testing.T) {
 	for _, size := range []int64{0, 150_000} {
 		dir := t.TempDir()
 		ctx, cancel := context.WithCancel(t.Context())
-		o := bundle.WriteOptions{PartSize: size, Recipients: []age.Recipient{key.Recipient()}, Progress: func(done, _ int64) {
-			if done > 200_000 {
-				cancel()
-			}
-		}}
-		if _, err := bundle.Create(ctx, filepath.Join(dir, "x.kkb.age"), b.Cache, b.Index, o); !errors.Is(err, context.Canceled) {
+		o := bundle.WriteOptions{PartSize: size, Recipients: []age.Recipient{key.Recipient()},
+			Progress: func(done, _ int64) {
+				if done > 200_000 {
+					cancel()
+				}
+			}}
+		if _, err := bundle.Create(ctx, filepath.Join(dir, "x.kkb.age"), b.Cache, b.Index, o); !errors.Is(err,
+			context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 		isEmpty(t, dir)
@@ -657,7 +674,8 @@ func TestEncryptedNotFinished(t *testing.T) {
 		t.Error("the beginning of a bundle is a whole age file")
 	}
 	full := errors.New("the disk is full")
-	if _, err := bundle.Write(t.Context(), &failAfter{300_000, full}, b.Cache, b.Index, bundle.WriteOptions{Recipients: o.Recipients}); !errors.Is(err, full) {
+	if _, err := bundle.Write(t.Context(), &failAfter{300_000, full}, b.Cache, b.Index,
+		bundle.WriteOptions{Recipients: o.Recipients}); !errors.Is(err, full) {
 		t.Errorf("got %v, want the error of the writer", err)
 	}
 }

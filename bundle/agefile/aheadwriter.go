@@ -11,8 +11,8 @@ const (
 	aheadBuffer  = 256 << 10
 )
 
-// An aheadWriter writes to another writer in a goroutine of its own, so that encryption runs beside reading and hashing.
-// Its memory is fixed. stop must be called, and waits for the last write.
+// An aheadWriter writes to another writer in a goroutine of its own, so that encryption runs beside reading and
+// hashing. Its memory is fixed. stop must be called, and waits for the last write.
 type aheadWriter struct {
 	to     io.WriteCloser
 	full   chan []byte

@@ -27,7 +27,8 @@ func FuzzEncrypted(f *testing.F) {
 	for _, content := range []bool{true, false} {
 		var out bytes.Buffer
 		if content {
-			_, err = bundle.Write(f.Context(), &out, b.Cache, b.Index, bundle.WriteOptions{Recipients: []age.Recipient{key.Recipient()}})
+			_, err = bundle.Write(f.Context(), &out, b.Cache, b.Index,
+				bundle.WriteOptions{Recipients: []age.Recipient{key.Recipient()}})
 		} else {
 			var w io.WriteCloser
 			if w, err = age.Encrypt(&out, key.Recipient()); err == nil {
@@ -48,7 +49,8 @@ func FuzzEncrypted(f *testing.F) {
 		if err == nil {
 			_, err = r.Verify(t.Context(), bundle.VerifyOptions{})
 		}
-		_, streamErr := bundle.VerifyStream(t.Context(), agefile.Decrypt(bytes.NewReader(data), keys), bundle.VerifyOptions{})
+		_, streamErr := bundle.VerifyStream(t.Context(), agefile.Decrypt(bytes.NewReader(data), keys),
+			bundle.VerifyOptions{})
 		if (err == nil) != (streamErr == nil) {
 			t.Errorf("in place: %v; as a stream: %v", err, streamErr)
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
-// Stored returns the same bundle with stored frames in place of those that are selected by number. The format leaves a frame's
-// compression to its writer, and other writers than ours store manifests, too.
+// Stored returns the same bundle with stored frames in place of those that are selected by number. The format leaves
+// a frame's compression to its writer, and other writers than ours store manifests, too.
 func Stored(t testing.TB, data []byte, selected func(frame int) bool) []byte {
 	t.Helper()
 	size := int64(len(data))

@@ -10,7 +10,8 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 )
 
-// BenchmarkCacheSmallBlobs keeps many small blobs, as 8 transfers at once do: what it costs is what the disk takes to sync.
+// BenchmarkCacheSmallBlobs keeps many small blobs, as 8 transfers at once do: what it costs is what the disk takes to
+// sync.
 func BenchmarkCacheSmallBlobs(b *testing.B) {
 	const blobs = 2000
 	for b.Loop() {
@@ -43,7 +44,8 @@ func BenchmarkCacheSmallBlobs(b *testing.B) {
 // BenchmarkCache is what a fetch costs beside the network: hash, compress, write.
 func BenchmarkCache(b *testing.B) {
 	const size = 64 << 20
-	for name, content := range map[string][]byte{"text": bundletest.Text(1, size), "random": bundletest.Random(1, size)} {
+	for name, content := range map[string][]byte{"text": bundletest.Text(1, size),
+		"random": bundletest.Random(1, size)} {
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(size)
 			c := bundletest.OpenCache(b, b.TempDir())

@@ -1,5 +1,5 @@
-// Package cache keeps blobs in a directory by digest, in the frames of bundles, so that each is downloaded and compressed once.
-// use.go describes the directory.
+// Package cache keeps blobs in a directory by digest, in the frames of bundles, so that each is downloaded and
+// compressed once. use.go describes the directory.
 package cache
 
 import (
@@ -28,10 +28,10 @@ import (
 // version changes with the file format, so that an older cache is never misread.
 const version = "kkbundle cache 1\n"
 
-// A Cache keeps blobs in a directory by digest, compressed in the same frames as in bundles. A blob is whole or absent.
-// Several processes may use one directory at a time, and a Cache is safe for concurrent use. A blob that only another
-// level has, or another version, is compressed again when a bundle takes it; then both entries take space. While a Cache
-// is open, no GC removes a blob it was asked for.
+// A Cache keeps blobs in a directory by digest, compressed in the same frames as in bundles. A blob is whole or
+// absent. Several processes may use one directory at a time, and a Cache is safe for concurrent use. A blob that only
+// another level has, or another version, is compressed again when a bundle takes it; then both entries take space.
+// While a Cache is open, no GC removes a blob it was asked for.
 type Cache struct {
 	usage
 	dir    string   // of this encoder

@@ -84,7 +84,8 @@ func TestCacheRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	c := bundletest.OpenCache(t, dir)
 	for _, n := range []int{0, 1, 64 << 10, 64<<10 + 1, frameSize - 1, frameSize, frameSize + 1, 3*frameSize + 5} {
-		for name, content := range map[string][]byte{"random": bundletest.Random(int64(n), n), "text": bundletest.Text(int64(n), n)} {
+		for name, content := range map[string][]byte{"random": bundletest.Random(int64(n), n),
+			"text": bundletest.Text(int64(n), n)} {
 			d := digest.FromBytes(content)
 			w, off := begin(t, c, fmt.Sprint(name, n))
 			if off != 0 {
@@ -241,7 +242,8 @@ func TestCacheCancelledCommitKeepsThePart(t *testing.T) {
 // TestCacheDamage flips a bit at many places of an entry: reading must fail with the entry's name or not be possible.
 func TestCacheDamage(t *testing.T) {
 	t.Parallel()
-	for name, content := range map[string][]byte{"small": bundletest.Text(1, 1000), "stored": bundletest.Random(1, 70_000), "compressed": bundletest.Text(2, 90_000)} {
+	for name, content := range map[string][]byte{"small": bundletest.Text(1, 1000),
+		"stored": bundletest.Random(1, 70_000), "compressed": bundletest.Text(2, 90_000)} {
 		dir := t.TempDir()
 		c := bundletest.OpenCache(t, dir)
 		w, _ := begin(t, c, "key")
@@ -307,7 +309,8 @@ func TestCreateFindsCacheDamage(t *testing.T) {
 		t.Errorf("after Drop: %v", err)
 	}
 	b.Bytes(content)
-	if _, err := bundle.Create(t.Context(), filepath.Join(t.TempDir(), "x.kkb"), b.Cache, b.Index, bundle.WriteOptions{}); err != nil {
+	if _, err := bundle.Create(t.Context(), filepath.Join(t.TempDir(), "x.kkb"), b.Cache, b.Index,
+		bundle.WriteOptions{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -385,7 +388,8 @@ func TestCacheAbandonedPart(t *testing.T) {
 	_, parts := entries(t, dir)
 	for _, key := range []string{"old", "in use"} {
 		name := sha256.Sum256([]byte(key))
-		i := slices.IndexFunc(parts, func(p string) bool { return filepath.Base(p) == "key-"+hex.EncodeToString(name[:]) })
+		i := slices.IndexFunc(parts,
+			func(p string) bool { return filepath.Base(p) == "key-"+hex.EncodeToString(name[:]) })
 		if err := os.Chtimes(parts[i], long, long); err != nil {
 			t.Fatal(err)
 		}
@@ -402,8 +406,9 @@ func TestCacheAbandonedPart(t *testing.T) {
 	}
 }
 
-// TestCacheKilledWriter kills a real process in the middle of writing; the next one continues with what it left. Content
-// that does not compress has frames of a size that is known here: one more byte than the first frame says that it is whole.
+// TestCacheKilledWriter kills a real process in the middle of writing; the next one continues with what it left.
+// Content that does not compress has frames of a size that is known here: one more byte than the first frame says
+// that it is whole.
 func TestCacheKilledWriter(t *testing.T) {
 	content := bundletest.Random(1, 3*frameSize+1000)
 	if dir := os.Getenv("KKBUNDLE_TEST_CACHE"); dir != "" {

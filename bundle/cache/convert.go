@@ -27,8 +27,8 @@ func (c *Cache) otherDirs() ([]string, error) {
 	return dirs, nil
 }
 
-// convertedFrames are the frames of a blob that another encoder compressed. CopyTo compresses the blob with this cache's
-// encoder first. The new entry stays, and so does the other one.
+// convertedFrames are the frames of a blob that another encoder compressed. CopyTo compresses the blob with this
+// cache's encoder first. The new entry stays, and so does the other one.
 type convertedFrames struct {
 	c     *Cache
 	other *entry

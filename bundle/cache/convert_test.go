@@ -60,7 +60,8 @@ func bundleOf(t testing.TB, c *cache.Cache, x bundle.Index) []byte {
 func TestCacheOfAnotherLevelIsUsed(t *testing.T) {
 	t.Parallel()
 	for from, to := range map[bundle.Level]bundle.Level{
-		bundle.LevelFast: bundle.LevelDefault, bundle.LevelDefault: bundle.LevelBest, bundle.LevelBest: bundle.LevelFast,
+		bundle.LevelFast: bundle.LevelDefault, bundle.LevelDefault: bundle.LevelBest,
+		bundle.LevelBest: bundle.LevelFast,
 	} {
 		fresh := openLevelIn(t, t.TempDir(), to)
 		want := bundleOf(t, fresh, textFiles(t, fresh))
@@ -106,8 +107,8 @@ func TestCacheOfAnotherVersionIsUsed(t *testing.T) {
 	}
 }
 
-// TestDamageInAnotherLevelIsNamed flips a byte: the entry is a *CacheError with its own path, and once it is dropped the
-// blob is absent.
+// TestDamageInAnotherLevelIsNamed flips a byte: the entry is a *CacheError with its own path, and once it is dropped
+// the blob is absent.
 func TestDamageInAnotherLevelIsNamed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -118,7 +119,8 @@ func TestDamageInAnotherLevelIsNamed(t *testing.T) {
 	c := openLevelIn(t, dir, bundle.LevelDefault)
 	_, err := bundle.Write(t.Context(), new(bytes.Buffer), c, x, bundle.WriteOptions{})
 	damaged := cache.EntryErrors(err)
-	if len(damaged) != 1 || damaged[0].Digest != large || filepath.Dir(filepath.Dir(filepath.Dir(damaged[0].Path))) != cache.DirOf(old) {
+	if len(damaged) != 1 || damaged[0].Digest != large ||
+		filepath.Dir(filepath.Dir(filepath.Dir(damaged[0].Path))) != cache.DirOf(old) {
 		t.Fatalf("%v", err)
 	}
 	if err := c.DropDamaged(damaged[0]); err != nil {

@@ -248,7 +248,8 @@ func (w *branchWalk) file(kind Kind, path string, s *format.Sum) error {
 		kind = Other
 	}
 	f := File{
-		Kind: kind, Path: path, Level: w.level, Encoder: w.encoder, Disk: onDisk(info), Used: info.ModTime(), frameSize: w.frameSize,
+		Kind: kind, Path: path, Level: w.level, Encoder: w.encoder, Disk: onDisk(info), Used: info.ModTime(),
+		frameSize: w.frameSize,
 	}
 	if info.IsDir() {
 		f.Disk = treeSize(path)

@@ -63,7 +63,8 @@ func (e *entry) frame(i int) format.FrameInfo {
 }
 
 func (e *entry) damaged(format string, args ...any) error {
-	return &EntryError{Digest: e.sum.Digest(), Path: e.path, Reason: fmt.Sprintf(format, args...), site: e.site, file: e.info}
+	return &EntryError{Digest: e.sum.Digest(), Path: e.path, Reason: fmt.Sprintf(format, args...), site: e.site,
+		file: e.info}
 }
 
 // readAt fails with a *EntryError. The file existed and had the right length, so the disk failed or another program
@@ -149,7 +150,8 @@ func (e *entry) load(frameSize int) error {
 	e.size = int64(binary.LittleEndian.Uint64(trailer))
 	frames := int64(binary.LittleEndian.Uint32(trailer[8:]))
 	e.data = length - entryTrailer - frames*format.SeekEntry
-	if string(trailer[12:20]) != entryMagic || e.size < 0 || e.size > format.MaxSize || frames > format.MaxFrames || e.data < 0 {
+	if string(trailer[12:20]) != entryMagic || e.size < 0 || e.size > format.MaxSize || frames > format.MaxFrames ||
+		e.data < 0 {
 		return e.damaged("invalid trailer")
 	}
 	e.tail = make([]byte, frames*format.SeekEntry+entryTrailer)

@@ -112,7 +112,8 @@ func TestGCOrder(t *testing.T) {
 	}
 	for i, d := range all {
 		then := time.Now().Add(-time.Duration(10-i) * 24 * time.Hour)
-		if err := os.Chtimes(filepath.Join(cache.DirOf(c), "sha256", d.Encoded()[:2], d.Encoded()), then, then); err != nil {
+		if err := os.Chtimes(filepath.Join(cache.DirOf(c), "sha256", d.Encoded()[:2], d.Encoded()), then,
+			then); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -128,14 +129,15 @@ func TestGCOrder(t *testing.T) {
 	}
 	gone = nil
 	most := int64(2 * 8192)
-	r := gc(t, dir, cache.GCOptions{MaxSize: &most, Removed: removed, Keep: func(d digest.Digest) bool { return d == all[2] }})
+	r := gc(t, dir, cache.GCOptions{MaxSize: &most, Removed: removed,
+		Keep: func(d digest.Digest) bool { return d == all[2] }})
 	if len(gone) != 3 || gone[0] != all[1] || gone[1] != all[3] || gone[2] != all[4] || r.Kept != 2 {
 		t.Errorf("by size: %v, %+v", gone, r)
 	}
 }
 
-// TestGCBesideBuilds runs builds and gcs of one cache at once: no build ever misses what it was told is there. What a gc
-// finds unused depends on how they meet, so every round ends with one that nothing runs beside.
+// TestGCBesideBuilds runs builds and gcs of one cache at once: no build ever misses what it was told is there. What a
+// gc finds unused depends on how they meet, so every round ends with one that nothing runs beside.
 func TestGCBesideBuilds(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -338,7 +340,8 @@ func TestVerifyCache(t *testing.T) {
 	}
 	// A blob that is whole and another one: only the digest tells.
 	path := filepath.Join(cache.DirOf(c), "sha256", cut.Encoded()[:2])
-	if err := errors.Join(os.MkdirAll(path, 0o700), os.Link(filepath.Join(cache.DirOf(c), "sha256", good.Encoded()[:2], good.Encoded()), filepath.Join(path, cut.Encoded()))); err != nil {
+	if err := errors.Join(os.MkdirAll(path, 0o700), os.Link(filepath.Join(cache.DirOf(c), "sha256", good.Encoded()[:2],
+		good.Encoded()), filepath.Join(path, cut.Encoded()))); err != nil {
 		t.Fatal(err)
 	}
 	for deep, want := range map[bool]int{false: 0, true: 1} {
@@ -349,8 +352,8 @@ func TestVerifyCache(t *testing.T) {
 	}
 }
 
-// TestGCRemovesEntriesOfTheFuture: a build ran while the clock was a year ahead. What such an entry's time says is not true: the
-// entry is used from now on if a build asks for it, and otherwise it ages.
+// TestGCRemovesEntriesOfTheFuture: a build ran while the clock was a year ahead. What such an entry's time says is
+// not true: the entry is used from now on if a build asks for it, and otherwise it ages.
 func TestGCRemovesEntriesOfTheFuture(t *testing.T) {
 	t.Parallel()
 	const year = 365 * 24 * time.Hour
@@ -366,7 +369,8 @@ func TestGCRemovesEntriesOfTheFuture(t *testing.T) {
 	if _, ok, err := run.Stat(t.Context(), asked); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	if r := gc(t, dir, cache.GCOptions{MaxSize: &nothing}); r.Removed != 1 || there(t, run, idle) || !there(t, run, asked) {
+	if r := gc(t, dir, cache.GCOptions{MaxSize: &nothing}); r.Removed != 1 || there(t, run, idle) ||
+		!there(t, run, asked) {
 		t.Errorf("beside a build: %+v", r)
 	}
 	if err := run.Close(); err != nil {
@@ -390,7 +394,8 @@ func TestGCRemovesEntriesOfTheFuture(t *testing.T) {
 	}
 }
 
-// TestGCBesideABuildOfTheFuture: a build began while the clock was ahead, and it was set back. GC keeps everything until its end.
+// TestGCBesideABuildOfTheFuture: a build began while the clock was ahead, and it was set back. GC keeps everything
+// until its end.
 func TestGCBesideABuildOfTheFuture(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -4,8 +4,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Mend runs f. If copies of blobs in the cache are damaged, Mend drops them, calls dropped for each, and runs f again, which fetches
-// them. A blob that is damaged a second time ends it: the disk is bad.
+// Mend runs f. If copies of blobs in the cache are damaged, Mend drops them, calls dropped for each, and runs f
+// again, which fetches them. A blob that is damaged a second time ends it: the disk is bad.
 func Mend[T any](c *Cache, dropped func(*EntryError), f func() (T, error)) (T, error) {
 	seen := map[digest.Digest]bool{}
 	for {

@@ -54,7 +54,8 @@ func TestCacheOfOthersIsRefused(t *testing.T) {
 			} {
 				err := run()
 				var hinted interface{ Hint() string }
-				if !errors.As(err, &hinted) || !strings.Contains(err.Error(), dir) || !strings.Contains(hinted.Hint(), "--cache") {
+				if !errors.As(err, &hinted) || !strings.Contains(err.Error(), dir) ||
+					!strings.Contains(hinted.Hint(), "--cache") {
 					t.Errorf("%s: error %v", use, err)
 				}
 			}
@@ -98,9 +99,11 @@ func TestCacheWritesThroughNoLink(t *testing.T) {
 			before := ago(file)
 			shard := filepath.Join(encoder, "sha256", d.Encoded()[:2])
 			place, to := map[string]string{
-				"lock": filepath.Join(dir, "lock"), "run": filepath.Join(dir, "run"), "encoder": encoder, "part": filepath.Join(encoder, "part"),
-				"sha256": filepath.Join(encoder, "sha256"), "shard": shard, "part file": filepath.Join(encoder, "part", d.Encoded()),
-				"entry": filepath.Join(shard, d.Encoded()),
+				"lock": filepath.Join(dir, "lock"), "run": filepath.Join(dir, "run"), "encoder": encoder,
+				"part":   filepath.Join(encoder, "part"),
+				"sha256": filepath.Join(encoder, "sha256"), "shard": shard,
+				"part file": filepath.Join(encoder, "part", d.Encoded()),
+				"entry":     filepath.Join(shard, d.Encoded()),
 			}[name], foreign
 			switch name {
 			case "lock", "part file":
@@ -121,8 +124,10 @@ func TestCacheWritesThroughNoLink(t *testing.T) {
 			_, gcErr := cache.At(dir).GC(t.Context(), cache.GCOptions{MaxSize: new(int64)})
 			t.Log(err, gcErr)
 			after := ago(file)
-			if entries, _ := os.ReadDir(foreign); len(entries) != 1 || after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime()) {
-				t.Errorf("the foreign directory has %v now, and its file %d bytes of %v", entries, after.Size(), after.ModTime())
+			if entries, _ := os.ReadDir(foreign); len(entries) != 1 || after.Size() != before.Size() ||
+				!after.ModTime().Equal(before.ModTime()) {
+				t.Errorf("the foreign directory has %v now, and its file %d bytes of %v", entries, after.Size(),
+					after.ModTime())
 			}
 		})
 	}

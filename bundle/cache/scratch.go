@@ -31,7 +31,10 @@ func OpenScratch(parent string, level format.Level) (*Scratch, error) {
 	if err := SweepScratch(parent); err != nil {
 		return nil, err
 	}
-	lock, err := disk.CreateLocked(func() (*os.File, error) { return os.CreateTemp(parent, scratchPrefix+"*"+scratchLock) })
+	lock, err := disk.CreateLocked(func() (*os.File, error) {
+		return os.CreateTemp(parent, scratchPrefix+"*"+
+			scratchLock)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("make scratch space: %w", err)
 	}
@@ -81,7 +84,8 @@ func SweepScratch(parent string) error {
 		return fmt.Errorf("look for old scratch space: %w", err)
 	}
 	for _, e := range entries {
-		if !e.Type().IsRegular() || !strings.HasPrefix(e.Name(), scratchPrefix) || !strings.HasSuffix(e.Name(), scratchLock) {
+		if !e.Type().IsRegular() || !strings.HasPrefix(e.Name(), scratchPrefix) ||
+			!strings.HasSuffix(e.Name(), scratchLock) {
 			continue
 		}
 		if info, err := e.Info(); err != nil || !disk.Ours(info) {
@@ -113,7 +117,8 @@ type FullError struct {
 
 // Error names the remedy.
 func (e *FullError) Error() string {
-	return fmt.Sprintf("the disk of %s is full: make room there, or choose another disk with %s, and run again: %v", e.What, e.Options, e.Err)
+	return fmt.Sprintf("the disk of %s is full: make room there, or choose another disk with %s, and run again: %v",
+		e.What, e.Options, e.Err)
 }
 
 // FullDisk is Error, for callers that would otherwise advise on a cache.

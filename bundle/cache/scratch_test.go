@@ -29,7 +29,8 @@ func TestScratchSwept(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{".kkbundle-scratch-gone.lock", ".kkbundle-scratch-gone/sha256/00/x", ".kkbundle-scratch-lone.lock", "kkbundle-scratch-2.lock"} {
+	for _, name := range []string{".kkbundle-scratch-gone.lock", ".kkbundle-scratch-gone/sha256/00/x",
+		".kkbundle-scratch-lone.lock", "kkbundle-scratch-2.lock"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +46,8 @@ func TestScratchSwept(t *testing.T) {
 	for _, e := range entries {
 		left = append(left, e.Name())
 	}
-	if len(left) != 5 || strings.Contains(strings.Join(left, " "), "scratch-gone") || strings.Contains(strings.Join(left, " "), "scratch-lone") {
+	if len(left) != 5 || strings.Contains(strings.Join(left, " "), "scratch-gone") ||
+		strings.Contains(strings.Join(left, " "), "scratch-lone") {
 		t.Errorf("left %v", left)
 	}
 	if data, err := cached(t, used.Cache, digest.FromBytes(bundletest.Text(1, 1000))); err != nil || len(data) != 1000 {

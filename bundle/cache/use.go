@@ -97,7 +97,8 @@ func makeDir(path string) error {
 	return err
 }
 
-// ahead reports whether a time lies in the future of the file system's clock. Such an entry was used when a clock was wrong.
+// ahead reports whether a time lies in the future of the file system's clock. Such an entry was used when a clock was
+// wrong.
 func (u *usage) ahead(t time.Time) bool {
 	const tolerance = time.Minute // the two clocks may differ in speed
 	return t.After(u.since.Add(time.Since(u.begun) + tolerance))

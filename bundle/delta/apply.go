@@ -33,7 +33,8 @@ type Options struct {
 	Old    *bundle.From // nil for a pack
 	Listed *Listing     // Create only, in place of Old: its content is elsewhere
 	Output string       // the file to write; Open has none
-	// Zstd, if not "", is the path of the program zstd, which Create uses for entries without a dictionary. Readers need no program.
+	// Zstd, if not "", is the path of the program zstd, which Create uses for entries without a dictionary. Readers
+	// need no program.
 	Zstd string
 	// Encoders, if not nil, remembers the encoders of layers for the next Create.
 	Encoders *encoders.Record
@@ -49,7 +50,8 @@ func (o *Options) progress(phase string, done, total int64) {
 	}
 }
 
-// A Listing is a bundle of which only the blobs' digests are known. A delta against it carries other blobs as a pack does.
+// A Listing is a bundle of which only the blobs' digests are known. A delta against it carries other blobs as a pack
+// does.
 type Listing struct {
 	Digest digest.Digest // identity
 	Blobs  map[digest.Digest]bool
@@ -87,8 +89,8 @@ type Result struct {
 	bundle.Summary
 }
 
-// Apply writes the bundle NEW of the delta at path. The delta must have been made against o.Old. NEW gets its name once its size and
-// sha256 are those that Create recorded. Temporary files lie in the directory of the output.
+// Apply writes the bundle NEW of the delta at path. The delta must have been made against o.Old. NEW gets its name
+// once its size and sha256 are those that Create recorded. Temporary files lie in the directory of the output.
 func Apply(ctx context.Context, path string, o Options) (Result, error) {
 	f, err := openFile(path)
 	if err != nil {
@@ -146,13 +148,15 @@ func (f *file) checkOld(old *bundle.From) error {
 	case old == nil:
 		return fmt.Errorf("this is a delta against bundle %s: use kkbundle patch with that bundle", f.Old)
 	case old.Digest() != f.Old:
-		return fmt.Errorf("the delta was made against bundle %s, but %s is bundle %s: name the right bundle", f.Old, old.Name, old.Digest())
+		return fmt.Errorf("the delta was made against bundle %s, but %s is bundle %s: name the right bundle", f.Old,
+			old.Name, old.Digest())
 	}
 	return nil
 }
 
 // apply makes the blobs of NEW and calls write with a source of them.
-func (f *file) apply(ctx context.Context, o Options, write func(bundle.Source, bundle.Index) (bundle.Summary, error)) (s bundle.Summary, err error) {
+func (f *file) apply(ctx context.Context, o Options, write func(bundle.Source,
+	bundle.Index) (bundle.Summary, error)) (s bundle.Summary, err error) {
 	enc, err := format.NewEncoder(format.LevelOf(f.Encoder, f.FrameSize), 1)
 	if err != nil {
 		return s, err
@@ -172,7 +176,8 @@ func (f *file) apply(ctx context.Context, o Options, write func(bundle.Source, b
 	return write(src, a.index)
 }
 
-// rebuild writes the blobs of NEW that OLD lacks into a temporary file, compressed at a level. The caller closes the result.
+// rebuild writes the blobs of NEW that OLD lacks into a temporary file, compressed at a level. The caller closes the
+// result.
 func (f *file) rebuild(ctx context.Context, o Options, level bundle.Level) (_ *applier, err error) {
 	a := &applier{file: f, o: o}
 	defer func() {
@@ -426,7 +431,8 @@ func (a *applier) make(ctx context.Context) error {
 	return in.end()
 }
 
-// entry appends an entry to the store. It returns the size of the entry's dictionary and of its steps: what it may read over and over.
+// entry appends an entry to the store. It returns the size of the entry's dictionary and of its steps: what it may
+// read over and over.
 func (a *applier) entry(in *scanner) (used int64, err error) {
 	k, size := kind(in.number(int64(a.lastKind()))), in.number(a.Store-a.store.size)
 	dict, err := a.dict(in)

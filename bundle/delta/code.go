@@ -9,10 +9,10 @@ import (
 	"slices"
 )
 
-// An instruction that calls a function or uses data holds the distance to its target, so the same target has other bytes at each place.
-// Before compression the target is written in place of the distance: repeated targets are then repeated bytes. Only such instructions
-// are recognized, by their first bytes; an operand is always passed over as a whole, converted or not. So the bytes that decide are
-// never changed, and the same walk converts them back.
+// An instruction that calls a function or uses data holds the distance to its target, so the same target has other
+// bytes at each place. Before compression the target is written in place of the distance: repeated targets are then
+// repeated bytes. Only such instructions are recognized, by their first bytes; an operand is always passed over as a
+// whole, converted or not. So the bytes that decide are never changed, and the same walk converts them back.
 
 // A machine is a processor architecture.
 type machine byte
@@ -46,7 +46,8 @@ func (c code) convert(b []byte, with conversion) {
 	}
 }
 
-// convertAMD64 converts the operands of 32 bits that lie within 16 MiB of their instruction: the last byte is 0 or 255 before and after.
+// convertAMD64 converts the operands of 32 bits that lie within 16 MiB of their instruction: the last byte is 0 or
+// 255 before and after.
 func convertAMD64(b []byte, with conversion) {
 	const longest, sign, low = 7, 1 << 24, 1<<25 - 1
 	for i := 0; i+longest <= len(b); {
@@ -68,8 +69,8 @@ func convertAMD64(b []byte, with conversion) {
 	}
 }
 
-// opcodeAMD64 returns the length of the opcode of a call or jump, or of a mov or lea of 64 bits relative to the instruction. It returns
-// 0 for any other byte.
+// opcodeAMD64 returns the length of the opcode of a call or jump, or of a mov or lea of 64 bits relative to the
+// instruction. It returns 0 for any other byte.
 func opcodeAMD64(b []byte) int {
 	const call, jump, wide, store, load, lea, relative = 0xe8, 0xe9, 0x48, 0x89, 0x8b, 0x8d, 5
 	switch {
@@ -130,7 +131,8 @@ func programCode(file io.ReaderAt, size int64) ([]code, error) {
 	count := binary.LittleEndian.Uint16(header[countAt:])
 	at := int64(min(binary.LittleEndian.Uint64(header[tableAt:]), maxSize))
 	table := make([]byte, int(count)*entryLength)
-	if count > most || binary.LittleEndian.Uint16(header[entryAt:]) != entryLength || !(span{at, int64(len(table))}).inside(size) {
+	if count > most || binary.LittleEndian.Uint16(header[entryAt:]) != entryLength ||
+		!(span{at, int64(len(table))}).inside(size) {
 		return nil, nil
 	}
 	if _, err := file.ReadAt(table, at); err != nil {

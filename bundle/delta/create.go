@@ -37,12 +37,14 @@ type Created struct {
 	Kept    int64 // bytes of gzip streams that no known encoder makes; they are carried as they are
 }
 
-// Create writes the delta from o.Old, or the bundle of o.Listed, to next. Before the delta gets its name, it is applied once, and the result is compared with next.
-// Temporary files, about as large as the unpacked bundles, lie in the directory of the output.
+// Create writes the delta from o.Old, or the bundle of o.Listed, to next. Before the delta gets its name, it is
+// applied once, and the result is compared with next. Temporary files, about as large as the unpacked bundles, lie in
+// the directory of the output.
 func Create(ctx context.Context, next bundle.From, o Options) (_ Created, err error) {
 	for _, r := range []*bundle.From{o.Old, &next} {
 		if r != nil && r.Encrypted() {
-			return Created{}, fmt.Errorf("%s is encrypted: deltas are made of bundles in clear; use kkbundle copy --decrypt first", r.Name)
+			return Created{}, fmt.Errorf(
+				"%s is encrypted: deltas are made of bundles in clear; use kkbundle copy --decrypt first", r.Name)
 		}
 	}
 	if err := disk.CheckOutput(o.Output); err != nil {
@@ -91,7 +93,8 @@ func (c *creator) close() (err error) {
 
 // describe reads NEW once, which checks it, and fills in the head.
 func (c *creator) describe(ctx context.Context) error {
-	c.Head = Head{Version: 1, Requires: []string{}, New: c.next.Digest(), Encoder: c.next.Encoder(), FrameSize: c.next.FrameSize(), Size: c.next.Size()}
+	c.Head = Head{Version: 1, Requires: []string{}, New: c.next.Digest(), Encoder: c.next.Encoder(),
+		FrameSize: c.next.FrameSize(), Size: c.next.Size()}
 	switch {
 	case c.o.Old != nil:
 		c.Old = c.o.Old.Digest()
@@ -132,7 +135,8 @@ func names(ctx context.Context, r *bundle.Reader) (map[digest.Digest]string, err
 		}
 		number++
 		if _, ok := all[b.Digest]; !ok {
-			all[b.Digest] = fmt.Sprintf("blob %s/%s/%s#%c", it.Kind, cmp.Or(it.Name, it.Ref), bundle.PlatformString(it.Descriptor.Platform), rune('a'+number))
+			all[b.Digest] = fmt.Sprintf("blob %s/%s/%s#%c", it.Kind, cmp.Or(it.Name, it.Ref),
+				bundle.PlatformString(it.Descriptor.Platform), rune('a'+number))
 		}
 	})
 	return all, err
@@ -249,7 +253,8 @@ func (c *creator) identify(ctx context.Context, layers []*layer) error {
 			if l.gzip, err = gzipped(ctx, c.next.Reader, l.Digest); err != nil || !l.gzip {
 				return err
 			}
-			l.recipe, l.unzip, err = record.Identify(ctx, l.Digest, func() (io.ReadCloser, error) { return c.next.Unhashed(ctx, l.Digest, 0) })
+			l.recipe, l.unzip, err = record.Identify(ctx, l.Digest,
+				func() (io.ReadCloser, error) { return c.next.Unhashed(ctx, l.Digest, 0) })
 			return err
 		})
 	}
@@ -409,7 +414,8 @@ func (c *creator) packMade(ctx context.Context, entries []entry) error {
 	return nil
 }
 
-// pack returns an entry's bytes in the section made. The program, if it is not "", compresses an entry without a dictionary.
+// pack returns an entry's bytes in the section made. The program, if it is not "", compresses an entry without a
+// dictionary.
 func (e *entry) pack(ctx context.Context, program string) ([]byte, error) {
 	content, err := load(e.parts)
 	if err != nil {
@@ -484,7 +490,8 @@ func packZstd(content, dict []byte) ([]byte, error) {
 	}
 	window := 1 << min(max(bits.Len(uint(len(content)+len(dict)-1)), 10), bits.Len(maxWindow-1))
 	options := []zstd.EOption{
-		zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(window), zstd.WithLowerEncoderMem(true),
+		zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(window),
+		zstd.WithLowerEncoderMem(true),
 	}
 	if len(dict) > 0 {
 		options = append(options, zstd.WithEncoderDictRaw(dictID, dict))

@@ -73,7 +73,8 @@ func zipped(t testing.TB, data []byte, level int) []byte {
 
 // addImage adds an image with these layers, as they are.
 func addImage(b *bundletest.Builder, ref string, layers ...[]byte) {
-	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Config: b.JSON(map[string]string{"architecture": "amd64", "os": "linux", "x": ref})}
+	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest,
+		Config: b.JSON(map[string]string{"architecture": "amd64", "os": "linux", "x": ref})}
 	m.SchemaVersion = 2
 	m.Config.MediaType = ocispec.MediaTypeImageConfig
 	for _, l := range layers {
@@ -89,15 +90,20 @@ func addImage(b *bundletest.Builder, ref string, layers ...[]byte) {
 // pairOf returns two bundles, of which the second is an update of the first.
 func pairOf(t testing.TB) (old, next *bundletest.Bundle) {
 	t.Helper()
-	base := tree{"etc/passwd": text(1, 900), "bin/sh": program(2, 900<<10, 1), "lib/libssl.so.3.0.1": program(3, 100_000, 1), "doc/a": text(4, 50_000), "empty": nil}
-	newer := tree{"etc/passwd": text(1, 900), "bin/sh": append(program(2, 900<<10, 2), 7, 7, 7), "lib/libssl.so.3.0.2": program(3, 100_000, 2), "doc/a": text(5, 50_000), "empty": nil, "new": text(9, 70_000)}
+	base := tree{"etc/passwd": text(1, 900), "bin/sh": program(2, 900<<10, 1),
+		"lib/libssl.so.3.0.1": program(3, 100_000, 1), "doc/a": text(4, 50_000), "empty": nil}
+	newer := tree{"etc/passwd": text(1, 900), "bin/sh": append(program(2, 900<<10, 2), 7, 7, 7),
+		"lib/libssl.so.3.0.2": program(3, 100_000, 2), "doc/a": text(5, 50_000), "empty": nil, "new": text(9, 70_000)}
 	same := zipped(t, archive(t, tree{"app": program(6, 30_000, 1)}, "app"), 6)
 	o, n := bundletest.NewBuilder(t), bundletest.NewBuilder(t)
 	n.Index.Version = "1.1.0"
-	addImage(o, "docker.io/library/app:1", zipped(t, archive(t, base, "etc/passwd", "bin/sh", "lib/libssl.so.3.0.1", "doc/a", "empty"), 6), same)
-	addImage(n, "docker.io/library/app:2", zipped(t, archive(t, newer, "etc/passwd", "new", "bin/sh", "lib/libssl.so.3.0.2", "empty", "doc/a"), 6), same)
+	addImage(o, "docker.io/library/app:1", zipped(t, archive(t, base, "etc/passwd", "bin/sh", "lib/libssl.so.3.0.1",
+		"doc/a", "empty"), 6), same)
+	addImage(n, "docker.io/library/app:2",
+		zipped(t, archive(t, newer, "etc/passwd", "new", "bin/sh", "lib/libssl.so.3.0.2", "empty", "doc/a"), 6), same)
 	odd := append(zipped(t, archive(t, newer, "etc/passwd", "doc/a"), 6), zipped(t, []byte("a second member"), 9)...)
-	addImage(n, "docker.io/library/odd:2", zipped(t, archive(t, newer, "new", "doc/a", "bin/sh"), 1), odd, []byte("no archive, no gzip"), nil)
+	addImage(n, "docker.io/library/odd:2", zipped(t, archive(t, newer, "new", "doc/a", "bin/sh"), 1), odd,
+		[]byte("no archive, no gzip"), nil)
 	addImage(o, "docker.io/library/bare:1", archive(t, base, "doc/a", "bin/sh"), archive(t, base, "doc/a")[:30_000])
 	addImage(n, "docker.io/library/bare:2", archive(t, newer, "doc/a", "bin/sh"), archive(t, newer, "doc/a")[:30_000])
 	o.File("https://files.example/v1.36.3/kube-apiserver", "kube-apiserver", nil, program(11, 700_000, 3))
@@ -174,7 +180,8 @@ func TestADeltaAgainstAListingCarriesTheOtherBlobs(t *testing.T) {
 		t.Errorf("the delta is against %s and takes %d bytes of it", c.Old, c.Base)
 	}
 	other := filepath.Join(t.TempDir(), "other.kkb")
-	if _, err := delta.Apply(t.Context(), path, delta.Options{Old: from(next), Output: other}); err == nil || !strings.Contains(err.Error(), "name the right bundle") {
+	if _, err := delta.Apply(t.Context(), path, delta.Options{Old: from(next), Output: other}); err == nil ||
+		!strings.Contains(err.Error(), "name the right bundle") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -242,9 +249,11 @@ func TestABundleOfTwoEncodersIsRefused(t *testing.T) {
 	check(t, err)
 	defer mixed.Close()
 	out := filepath.Join(t.TempDir(), "x.kkd")
-	_, err = delta.Create(t.Context(), bundle.From{Name: "mixed.kkb", Reader: mixed}, delta.Options{Old: from(old), Output: out})
+	_, err = delta.Create(t.Context(), bundle.From{Name: "mixed.kkb", Reader: mixed},
+		delta.Options{Old: from(old), Output: out})
 	refused, ok := errors.AsType[*delta.EncoderError](err)
-	if !ok || refused.Bundle == refused.Own || strings.Contains(err.Error(), refused.Own) || !strings.HasPrefix(err.Error(), "mixed.kkb was compressed by another version of kkbundle") {
+	if !ok || refused.Bundle == refused.Own || strings.Contains(err.Error(), refused.Own) ||
+		!strings.HasPrefix(err.Error(), "mixed.kkb was compressed by another version of kkbundle") {
 		t.Errorf("error %v", err)
 	}
 	nothing(t, filepath.Dir(out))
@@ -282,10 +291,12 @@ func (f fixture) damage(t *testing.T) {
 		at := len(whole) * i / 20
 		flipped := bytes.Clone(whole)
 		flipped[at] ^= 0x10
-		for name, data := range map[string][]byte{"flipped": flipped, "cut": whole[:at], "longer": append(bytes.Clone(whole), whole[:at+1]...)} {
+		for name, data := range map[string][]byte{"flipped": flipped, "cut": whole[:at],
+			"longer": append(bytes.Clone(whole), whole[:at+1]...)} {
 			bad, out := filepath.Join(t.TempDir(), "bad.kkd"), filepath.Join(t.TempDir(), "new.kkb")
 			check(t, os.WriteFile(bad, data, 0o600))
-			if _, err := delta.Apply(t.Context(), bad, delta.Options{Old: from(old), Output: out}); !errors.Is(err, bundle.ErrDamaged) {
+			if _, err := delta.Apply(t.Context(), bad, delta.Options{Old: from(old), Output: out}); !errors.Is(err,
+				bundle.ErrDamaged) {
 				t.Fatalf("%s at %d: error %v", name, at, err)
 			}
 			nothing(t, filepath.Dir(out))
@@ -298,11 +309,12 @@ func (f fixture) interrupted(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "new.kkb")
 	for _, phase := range []string{"unpack", "restore files", "rebuild blobs", "write"} {
 		ctx, cancel := context.WithCancel(t.Context())
-		_, err := delta.Apply(ctx, path, delta.Options{Old: from(old), Output: out, Progress: func(p string, _, _ int64) {
-			if p == phase {
-				cancel()
-			}
-		}})
+		_, err := delta.Apply(ctx, path, delta.Options{Old: from(old), Output: out,
+			Progress: func(p string, _, _ int64) {
+				if p == phase {
+					cancel()
+				}
+			}})
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", phase, err)
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Programs that are linked again differ in many addresses, a few bytes each, while the code around them stays. So the new bytes are
-// described as the old ones plus small differences, which are mostly zero and compress well, as bsdiff does it. Matches are found with
-// hashes of 8 bytes.
+// Programs that are linked again differ in many addresses, a few bytes each, while the code around them stays. So the
+// new bytes are described as the old ones plus small differences, which are mostly zero and compress well, as bsdiff
+// does it. Matches are found with hashes of 8 bytes.
 const (
 	seedLength = 8
 	seedBits   = 22
@@ -25,7 +25,8 @@ func makeEdits(old, new []byte) ([]byte, error) {
 	return packZstd(findEdits(old, new), nil)
 }
 
-// findEdits returns the edits that makeEdits compresses. Its tables, several times as large as old, are free when it returns.
+// findEdits returns the edits that makeEdits compresses. Its tables, several times as large as old, are free when it
+// returns.
 func findEdits(old, new []byte) []byte {
 	e := &editor{old: old, new: new, differences: make([]byte, 0, len(new))}
 	e.index()
@@ -123,7 +124,8 @@ func (e *editor) run() {
 	e.change(current, alignment{len(e.new), -1})
 }
 
-// change ends one alignment and begins another, and returns it, extended backwards. The bytes between them are insertions.
+// change ends one alignment and begins another, and returns it, extended backwards. The bytes between them are
+// insertions.
 func (e *editor) change(from, to alignment) alignment {
 	between := to.at - from.at
 	forward := e.extend(between, func(i int) bool { return e.matches(from, i) }, len(e.old)-from.from)
@@ -187,7 +189,8 @@ func applyEdits(w io.Writer, data io.Reader, old []byte, size int64) (length int
 	if size > maxDict {
 		return 0, damaged("an entry makes %d bytes at once", size)
 	}
-	dec, err := zstd.NewReader(data, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(2*maxWindow))
+	dec, err := zstd.NewReader(data, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(2*maxWindow))
 	if err != nil {
 		return 0, err
 	}

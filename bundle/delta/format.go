@@ -66,8 +66,8 @@ func (*damageError) Hint() string { return "copy the delta again from where it w
 // Is makes the exit code that of a damaged bundle.
 func (*damageError) Is(target error) bool { return target == bundle.ErrDamaged }
 
-// A notDeltaError means that a file does not begin as a delta does. It matches bundle.ErrDamaged, as a file without the beginning of
-// a bundle does: either may have been damaged there.
+// A notDeltaError means that a file does not begin as a delta does. It matches bundle.ErrDamaged, as a file without
+// the beginning of a bundle does: either may have been damaged there.
 type notDeltaError struct{}
 
 // Error names the remedy.
@@ -80,7 +80,8 @@ func (*notDeltaError) Is(target error) bool { return target == bundle.ErrDamaged
 
 func damaged(format string, args ...any) error { return &damageError{fmt.Sprintf(format, args...)} }
 
-// An EncoderError means that another version of kkbundle compressed a bundle, so that its bytes cannot be made again here.
+// An EncoderError means that another version of kkbundle compressed a bundle, so that its bytes cannot be made again
+// here.
 type EncoderError struct {
 	Name        string // of the bundle
 	Bundle, Own string // encoders of the bundle and of this program
@@ -128,7 +129,8 @@ func (h *Head) check() error {
 	return nil
 }
 
-// takes returns how many bytes of the store all blobs together may take. Without a bound, a few bytes would be worth years of gzip.
+// takes returns how many bytes of the store all blobs together may take. Without a bound, a few bytes would be worth
+// years of gzip.
 func (h *Head) takes() int64 { return blobRatio*h.Store + freeBlobs }
 
 // lastKind returns the last kind of entries that the delta may have.

@@ -54,7 +54,8 @@ func small(t testing.TB) (old, next *bundletest.Bundle, h Head, sections [numSec
 	}
 	old, next = make("1"), make("2")
 	path := filepath.Join(t.TempDir(), "x.kkd")
-	_, err := Create(t.Context(), bundle.From{Name: "next", Reader: next.Reader}, Options{Old: &bundle.From{Name: "old", Reader: old.Reader}, Output: path})
+	_, err := Create(t.Context(), bundle.From{Name: "next", Reader: next.Reader},
+		Options{Old: &bundle.From{Name: "old", Reader: old.Reader}, Output: path})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +240,8 @@ func TestAFewBytesDoNotTakeLong(t *testing.T) {
 			s[sectionBlobs] = blobs(1_000_000, []byte{0, 0, 0})
 		}, "a step is empty"},
 		"the store a million times": {func(_ *Head, s *[numSection][]byte) {
-			s[sectionBlobs] = append(append(blobs(1_000_000, nil), whole(0)...), bytes.Repeat(whole(-h.Store), 999_999)...)
+			s[sectionBlobs] = append(append(blobs(1_000_000, nil), whole(0)...),
+				bytes.Repeat(whole(-h.Store), 999_999)...)
 		}, "too often"},
 	} {
 		head, sections := h, plain
@@ -249,7 +251,8 @@ func TestAFewBytesDoNotTakeLong(t *testing.T) {
 				sections[i] = packed(t, sections[i])
 			}
 		}
-		if err := applied(t, forge(t, head, sections), old, next); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if err := applied(t, forge(t, head, sections), old, next); err == nil ||
+			!strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %q", name, err, tt.want)
 		}
 	}
@@ -259,7 +262,8 @@ func TestAFewBytesDoNotTakeLong(t *testing.T) {
 func TestCreateKeepsToWhatAReaderTakes(t *testing.T) {
 	const mib = 1 << 20
 	file := &piece{size: mib}
-	c := &creator{added: &scan{layers: slices.Repeat([]*layer{{frame: &piece{}, files: []placed{{file: file}}}}, blobRatio+freeBlobs/mib)}}
+	c := &creator{added: &scan{layers: slices.Repeat([]*layer{{frame: &piece{}, files: []placed{{file: file}}}},
+		blobRatio+freeBlobs/mib)}}
 	c.Store = mib
 	if err := c.checkTakes(); err != nil {
 		t.Errorf("as often as allowed: %v", err)
@@ -283,7 +287,8 @@ func TestCodeIsCheckedBeforeItIsConverted(t *testing.T) {
 	forged := func(h Head, all []code) error {
 		entry := append(binary.AppendUvarint([]byte{byte(kindCode)}, uint64(h.Store-h.Base)), 0)
 		entry = binary.AppendUvarint(appendCode(entry, all), uint64(len(data)))
-		return applied(t, forge(t, h, [numSection][]byte{packed(t, plain[0]), append(entry, data...), packed(t, plain[2])}), old, next)
+		return applied(t, forge(t, h, [numSection][]byte{packed(t, plain[0]), append(entry, data...),
+			packed(t, plain[2])}), old, next)
 	}
 	for name, all := range map[string][]code{
 		"behind the end":  {{span{h.Store - h.Base - 1, 2}, machineAMD64}},
@@ -294,7 +299,8 @@ func TestCodeIsCheckedBeforeItIsConverted(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := forged(h, []code{{span{0, 8}, machineAMD64}}); err == nil || !strings.Contains(err.Error(), "wrong digest") {
+	if err := forged(h, []code{{span{0, 8}, machineAMD64}}); err == nil ||
+		!strings.Contains(err.Error(), "wrong digest") {
 		t.Errorf("other content: %v", err)
 	}
 	h.Requires = []string{}
@@ -320,7 +326,8 @@ func FuzzEdits(f *testing.F) {
 			plain = append(binary.AppendUvarint(plain, uint64(len(part))), part...)
 		}
 		var out bytes.Buffer
-		if _, err := applyEdits(&out, bytes.NewReader(packed(t, plain)), old, int64(size)); err == nil && out.Len() != int(size) {
+		if _, err := applyEdits(&out, bytes.NewReader(packed(t, plain)), old, int64(size)); err == nil &&
+			out.Len() != int(size) {
 			t.Errorf("%d bytes; %d were promised", out.Len(), size)
 		}
 	})
@@ -332,8 +339,10 @@ func TestEditsMakeTheNewBytes(t *testing.T) {
 		old[i] ^= byte(i * i >> 7)
 	}
 	for name, next := range map[string][]byte{
-		"same": old, "short": []byte("x"), "head": old[:1000], "tail": old[100_000:], "moved": append(bytes.Clone(old[50_000:]), old[:50_000]...),
-		"other": bytes.Repeat([]byte{1, 2, 3}, 3000), "inserted": append(append(bytes.Clone(old[:777]), "inserted"...), old[777:]...),
+		"same": old, "short": []byte("x"), "head": old[:1000], "tail": old[100_000:],
+		"moved": append(bytes.Clone(old[50_000:]), old[:50_000]...),
+		"other": bytes.Repeat([]byte{1, 2, 3}, 3000), "inserted": append(append(bytes.Clone(old[:777]), "inserted"...),
+			old[777:]...),
 	} {
 		changed := bytes.Clone(next)
 		for i := 0; i < len(changed); i += 50 {
@@ -345,7 +354,8 @@ func TestEditsMakeTheNewBytes(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got bytes.Buffer
-			if _, err := applyEdits(&got, bytes.NewReader(data), old, int64(len(want))); err != nil || !bytes.Equal(got.Bytes(), want) {
+			if _, err := applyEdits(&got, bytes.NewReader(data), old, int64(len(want))); err != nil ||
+				!bytes.Equal(got.Bytes(), want) {
 				t.Errorf("%s: %d of %d bytes, %v", name, got.Len(), len(want), err)
 			}
 		}

@@ -11,12 +11,13 @@ import (
 	"github.com/kkbundle/kkbundle/internal/disk"
 )
 
-// Open opens the bundle that a chain of deltas makes of o.Old, without writing it. The first delta was made against o.Old, and each
-// following one against the result of the one before. A pack in the first place needs no o.Old. A wrong base and a damaged delta are
-// errors before anything is made.
+// Open opens the bundle that a chain of deltas makes of o.Old, without writing it. The first delta was made against
+// o.Old, and each following one against the result of the one before. A pack in the first place needs no o.Old. A
+// wrong base and a damaged delta are errors before anything is made.
 //
-// Blobs that OLD has are read from OLD, and checked where they are read, as in any bundle. The others are made in temporary space, and
-// their digests are checked. The result has the identity of NEW, but not its bytes if OLD is compressed differently.
+// Blobs that OLD has are read from OLD, and checked where they are read, as in any bundle. The others are made in
+// temporary space, and their digests are checked. The result has the identity of NEW, but not its bytes if OLD is
+// compressed differently.
 //
 // Close of the Reader frees the space and closes OLD. After an error OLD stays open.
 func Open(ctx context.Context, o Options, paths ...string) (_ *bundle.Reader, err error) {

@@ -113,7 +113,10 @@ func (d deltas) named(t *testing.T) {
 		"a delta not there": {old, []string{there, "missing.kkd"}, "missing.kkd"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := delta.Options{Scratch: t.TempDir(), Progress: func(string, int64, int64) { t.Error("something was made") }}
+			o := delta.Options{Scratch: t.TempDir(), Progress: func(string, int64,
+				int64) {
+				t.Error("something was made")
+			}}
 			if c.old != nil {
 				o.Old = from(c.old)
 			}

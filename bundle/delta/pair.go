@@ -54,7 +54,8 @@ func newPairing(old *scan) *pairing {
 	return p
 }
 
-// keys returns the names under which a piece is found, best first: its own, without numbers, and its last element without numbers.
+// keys returns the names under which a piece is found, best first: its own, without numbers, and its last element
+// without numbers.
 func keys(name string) []string {
 	general := strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' {

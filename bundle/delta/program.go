@@ -12,8 +12,8 @@ import (
 	"github.com/kkbundle/kkbundle/internal/capped"
 )
 
-// packWith compresses content with the program zstd at a path. Its level 19 is denser than any level of the library. The result is
-// a standard frame, so every reader decodes it. A window is at most maxWindow.
+// packWith compresses content with the program zstd at a path. Its level 19 is denser than any level of the library.
+// The result is a standard frame, so every reader decodes it. A window is at most maxWindow.
 func packWith(ctx context.Context, program string, content []byte) ([]byte, error) {
 	const level, window = "-19", "--long=26"
 	args := []string{level, window, "--single-thread", "--stream-size=" + strconv.Itoa(len(content)), "-q", "-c"}

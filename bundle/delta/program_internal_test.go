@@ -55,7 +55,8 @@ func theProgram(t *testing.T) string {
 	return program
 }
 
-// TestWindowsOfTheProgramAreBounded holds the memory that unpack takes: the window of a frame is never larger than its content.
+// TestWindowsOfTheProgramAreBounded holds the memory that unpack takes: the window of a frame is never larger than
+// its content.
 func TestWindowsOfTheProgramAreBounded(t *testing.T) {
 	packed, err := packWith(t.Context(), theProgram(t), bytes.Repeat([]byte("0123456789abcdef"), 1<<16))
 	if err != nil {
@@ -80,7 +81,8 @@ func TestProgramsThatFailAreNamed(t *testing.T) {
 	} {
 		program := script(t, c.script)
 		packed, err := packWith(t.Context(), program, make([]byte, 1<<20))
-		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "compress with "+program+": ") {
+		if err == nil || !strings.Contains(err.Error(), c.want) ||
+			!strings.HasPrefix(err.Error(), "compress with "+program+": ") {
 			t.Errorf("%s: %d bytes, %v; want %q", name, len(packed), err, c.want)
 		}
 	}

@@ -21,8 +21,9 @@ func TestProgramsOfTheDevelopersChoice(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, f := range map[string]func() ([]byte, error){
-		"zstd": func() ([]byte, error) { return packZstd(next, nil) }, "zstd with the old program": func() ([]byte, error) { return packZstd(next, old) },
-		"edits": func() ([]byte, error) { return makeEdits(old, next) },
+		"zstd":                      func() ([]byte, error) { return packZstd(next, nil) },
+		"zstd with the old program": func() ([]byte, error) { return packZstd(next, old) },
+		"edits":                     func() ([]byte, error) { return makeEdits(old, next) },
 	} {
 		start := time.Now()
 		data, err := f()

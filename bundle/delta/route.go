@@ -10,8 +10,8 @@ type Offer struct {
 	Size     int64         // bytes of the delta
 }
 
-// Route returns the offers that lead from one of the local bundles to next: one or two, in their order, with the fewest bytes. It
-// returns nothing unless they have fewer than limit bytes together.
+// Route returns the offers that lead from one of the local bundles to next: one or two, in their order, with the
+// fewest bytes. It returns nothing unless they have fewer than limit bytes together.
 func Route(have []digest.Digest, next digest.Digest, offers []Offer, limit int64) []Offer {
 	here := make(map[digest.Digest]bool, len(have))
 	for _, d := range have {

@@ -47,7 +47,8 @@ type Change struct {
 	NewDigest    digest.Digest `json:"newDigest,omitempty"`
 	OldPlatforms string        `json:"oldPlatforms,omitempty"` // of an image
 	NewPlatforms string        `json:"newPlatforms,omitempty"`
-	Bytes        int64         `json:"bytes"` // of blobs that OLD lacks and no change above counts; 0 if a lock has no size
+	// of blobs that OLD lacks and no change above counts; 0 if a lock has no size
+	Bytes int64 `json:"bytes"`
 
 	old, new *item
 }
@@ -149,7 +150,8 @@ func changes(before, after []item) (all []Change, same int) {
 	}
 	all = append(all, updates(removed, added)...)
 	slices.SortStableFunc(all, func(a, b Change) int {
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Platform, b.Platform), cmp.Compare(a.OldRef+a.NewRef, b.OldRef+b.NewRef))
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Platform, b.Platform),
+			cmp.Compare(a.OldRef+a.NewRef, b.OldRef+b.NewRef))
 	})
 	return all, same
 }
@@ -193,7 +195,8 @@ func newChange(what string, before, after *item) Change {
 	c := Change{Change: what, old: before, new: after}
 	if before != nil {
 		c.Kind, c.Name, c.Platform = before.kind, before.ref, before.platform
-		c.OldRef, c.OldVersion, c.OldDigest, c.OldPlatforms = before.ref, before.version, before.digest, before.platforms
+		c.OldRef, c.OldVersion, c.OldDigest, c.OldPlatforms = before.ref, before.version, before.digest,
+			before.platforms
 	}
 	if after != nil {
 		c.Kind, c.Name, c.Platform = after.kind, after.ref, after.platform
@@ -269,8 +272,8 @@ func OfBundle(c *bundle.Catalog, contents []bundle.Contents, has blobs, end func
 	return l
 }
 
-// likeLock makes the items of a bundle comparable with a lock's. A lock has no documents, and for files and chart archives the digest
-// of the content, not of the artifact.
+// likeLock makes the items of a bundle comparable with a lock's. A lock has no documents, and for files and chart
+// archives the digest of the content, not of the artifact.
 func (l *Listing) likeLock(ctx context.Context) error {
 	if l.catalog == nil {
 		return nil

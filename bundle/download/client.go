@@ -35,7 +35,8 @@ func NewClient(t http.RoundTripper, username, password string) *Client {
 	}
 }
 
-// Shown returns an address for people, without its password and its query: both may be a login, as in presigned addresses.
+// Shown returns an address for people, without its password and its query: both may be a login, as in presigned
+// addresses.
 func Shown(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -117,7 +118,8 @@ type localError struct{ error }
 // Unwrap returns the cause.
 func (e *localError) Unwrap() error { return e.error }
 
-// do sends a request, follows redirects, and returns an answer with one of the statuses. A server that is silent for too long fails.
+// do sends a request, follows redirects, and returns an answer with one of the statuses. A server that is silent for
+// too long fails.
 func (c *Client) do(r *http.Request, statuses ...int) (*http.Response, error) {
 	if c.username != "" {
 		r.SetBasicAuth(c.username, c.password)
@@ -142,7 +144,8 @@ func (c *Client) do(r *http.Request, statuses ...int) (*http.Response, error) {
 		}
 	}
 	_ = resp.Body.Close() // the status is the error
-	return nil, &ServerError{URL: Shown(r.URL.String()), Err: fmt.Errorf("the server answers %w", web.NewStatusError(resp))}
+	return nil, &ServerError{URL: Shown(r.URL.String()), Err: fmt.Errorf("the server answers %w",
+		web.NewStatusError(resp))}
 }
 
 // checkEncoding refuses a body that is not the file's own bytes, or whose end cannot be told from a broken connection.

@@ -154,7 +154,8 @@ func endless(s *server, w http.ResponseWriter, _ *http.Request) {
 	_, _ = rw.Flush(), c.Close() // the client has the rest
 }
 
-// stalled sends some bytes and then nothing, until a request continues after them: a client that gives up before it has them begins again.
+// stalled sends some bytes and then nothing, until a request continues after them: a client that gives up before it
+// has them begins again.
 func stalled(s *server, w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Range") != "" {
 		s.well(w, r)
@@ -212,19 +213,28 @@ func TestFileArrivesThroughFaults(t *testing.T) {
 		want   []byte
 		log    string // requests, joined
 	}{
-		"none":                         {nil, `"one"`, first, "GET"},
-		"cut in the middle":            {[]fault{cut(300_000), cut(100_000)}, `"one"`, first, "GET, GET bytes=300000-, GET bytes=400000-"},
-		"503 then ok":                  {[]fault{status(503), status(429), status(502)}, `"one"`, first, "GET, GET, GET, GET"},
-		"503 for the rest":             {[]fault{cut(300_000), status(503)}, `"one"`, first, "GET, GET bytes=300000-, GET bytes=300000-"},
-		"changed between":              {[]fault{cut(300_000), changed(second, `"two"`)}, `"one"`, second, "GET, GET bytes=300000-, GET"},
-		"changed, a false 206":         {[]fault{cut(300_000), another("bytes 300000-699999/700000", `"two"`)}, `"one"`, first, "GET, GET bytes=300000-, GET"},
-		"206 of another range":         {[]fault{cut(300_000), another("bytes 0-699999/700000", `"one"`)}, `"one"`, first, "GET, GET bytes=300000-, GET"},
-		"206 of another size":          {[]fault{cut(300_000), another("bytes 300000-649999/650000", `"one"`)}, `"one"`, first, "GET, GET bytes=300000-, GET"},
-		"200 in place of 206":          {[]fault{cut(300_000), whole}, `"one"`, first, "GET, GET bytes=300000-, GET"},
-		"416":                          {[]fault{cut(300_000), status(416)}, `"one"`, first, "GET, GET bytes=300000-, GET"},
-		"weak validator":               {[]fault{cut(300_000)}, `W/"one"`, first, "GET, GET"},
-		"no validator":                 {[]fault{cut(300_000)}, "", first, "GET, GET"},
-		"many cuts with some progress": {[]fault{cut(90_000), cut(90_000), cut(90_000), cut(90_000), cut(90_000), cut(90_000), cut(90_000)}, `"one"`, first, ""},
+		"none": {nil, `"one"`, first, "GET"},
+		"cut in the middle": {[]fault{cut(300_000), cut(100_000)}, `"one"`, first,
+			"GET, GET bytes=300000-, GET bytes=400000-"},
+		"503 then ok": {[]fault{status(503), status(429), status(502)}, `"one"`, first,
+			"GET, GET, GET, GET"},
+		"503 for the rest": {[]fault{cut(300_000), status(503)}, `"one"`, first,
+			"GET, GET bytes=300000-, GET bytes=300000-"},
+		"changed between": {[]fault{cut(300_000), changed(second, `"two"`)}, `"one"`, second,
+			"GET, GET bytes=300000-, GET"},
+		"changed, a false 206": {[]fault{cut(300_000), another("bytes 300000-699999/700000", `"two"`)}, `"one"`,
+			first, "GET, GET bytes=300000-, GET"},
+		"206 of another range": {[]fault{cut(300_000), another("bytes 0-699999/700000", `"one"`)}, `"one"`,
+			first, "GET, GET bytes=300000-, GET"},
+		"206 of another size": {[]fault{cut(300_000), another("bytes 300000-649999/650000", `"one"`)}, `"one"`,
+			first, "GET, GET bytes=300000-, GET"},
+		"200 in place of 206": {[]fault{cut(300_000), whole}, `"one"`, first, "GET, GET bytes=300000-, GET"},
+		"416": {[]fault{cut(300_000), status(416)}, `"one"`, first,
+			"GET, GET bytes=300000-, GET"},
+		"weak validator": {[]fault{cut(300_000)}, `W/"one"`, first, "GET, GET"},
+		"no validator":   {[]fault{cut(300_000)}, "", first, "GET, GET"},
+		"many cuts with some progress": {[]fault{cut(90_000), cut(90_000), cut(90_000), cut(90_000), cut(90_000),
+			cut(90_000), cut(90_000)}, `"one"`, first, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -246,7 +256,8 @@ func TestFileArrivesThroughFaults(t *testing.T) {
 	}
 }
 
-// TestFileArrivesThroughAStall gives the server up after a moment. On a busy machine that may happen more often than once.
+// TestFileArrivesThroughAStall gives the server up after a moment. On a busy machine that may happen more often than
+// once.
 func TestFileArrivesThroughAStall(t *testing.T) {
 	t.Parallel()
 	data := random(1, fileSize)
@@ -274,12 +285,15 @@ func TestFileContinuesInALaterRun(t *testing.T) {
 		want    []byte
 		log     string
 	}{
-		"the same file":    {func(*server, string) {}, first, "GET bytes=300000-"},
-		"it changed":       {func(s *server, _ string) { s.replace(second, `"two"`) }, second, "GET bytes=300000-, GET"},
-		"it is gone":       {func(s *server, _ string) { s.fail(status(404)) }, nil, "GET bytes=300000-"},
-		"the state is bad": {func(_ *server, path string) { _ = os.WriteFile(path+stateSuffix, []byte("{"), 0o600) }, first, "GET"},
-		"no state":         {func(_ *server, path string) { _ = os.Remove(path + stateSuffix) }, first, "GET"},
-		"a longer file":    {func(_ *server, path string) { _ = os.WriteFile(path, make([]byte, fileSize+1), 0o600) }, first, "GET"},
+		"the same file": {func(*server, string) {}, first, "GET bytes=300000-"},
+		"it changed": {func(s *server, _ string) { s.replace(second, `"two"`) }, second,
+			"GET bytes=300000-, GET"},
+		"it is gone": {func(s *server, _ string) { s.fail(status(404)) }, nil, "GET bytes=300000-"},
+		"the state is bad": {func(_ *server, path string) { _ = os.WriteFile(path+stateSuffix, []byte("{"), 0o600) },
+			first, "GET"},
+		"no state": {func(_ *server, path string) { _ = os.Remove(path + stateSuffix) }, first, "GET"},
+		"a longer file": {func(_ *server, path string) { _ = os.WriteFile(path, make([]byte, fileSize+1), 0o600) },
+			first, "GET"},
 		"whole, unchanged": {func(_ *server, path string) { _ = os.WriteFile(path, first, 0o600) }, first, "GET"},
 		"whole, changed": {func(s *server, path string) {
 			_ = os.WriteFile(path, first, 0o600)
@@ -316,7 +330,8 @@ func TestFileFails(t *testing.T) {
 	for range 100 {
 		always = append(always, status(503))
 	}
-	closed := slices.Repeat([]fault{func(*server, http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }}, 100)
+	closed := slices.Repeat([]fault{func(*server, http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
+		100)
 	data := random(1, fileSize)
 	var flapping []fault
 	for i := range 100 {
@@ -341,7 +356,8 @@ func TestFileFails(t *testing.T) {
 			t.Parallel()
 			s := newServer(t, data)
 			s.fail(c.faults...)
-			err := client().file(t.Context(), s.URL+"/x?token=secret", at(t, filepath.Join(t.TempDir(), "file")), nil, nil)
+			err := client().file(t.Context(), s.URL+"/x?token=secret", at(t, filepath.Join(t.TempDir(), "file")), nil,
+				nil)
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret") {
 				t.Errorf("error %v; want %q, and no token", err, c.want)
 			}
@@ -414,7 +430,8 @@ func TestRemoteReadsRanges(t *testing.T) {
 		for _, n := range []int{1, 10, 300_000} {
 			p := make([]byte, n)
 			got, err := r.ReadAt(p, int64(at))
-			if want := data[at:min(at+n, len(data))]; !bytes.Equal(p[:got], want) || (err != nil) != (len(want) < n) || err != nil && !errors.Is(err, io.EOF) {
+			if want := data[at:min(at+n, len(data))]; !bytes.Equal(p[:got], want) || (err != nil) != (len(want) < n) ||
+				err != nil && !errors.Is(err, io.EOF) {
 				t.Errorf("%d bytes at %d: %d bytes, %v", n, at, got, err)
 			}
 		}
@@ -424,11 +441,13 @@ func TestRemoteReadsRanges(t *testing.T) {
 		t.Errorf("%d requests more, %v", len(s.requests())-before, err)
 	}
 	s.replace(random(2, len(data)), `"two"`)
-	if _, err := r.ReadAt(make([]byte, 10), int64(blockSize)*5/2); err == nil || !strings.Contains(err.Error(), "changed on the server") {
+	if _, err := r.ReadAt(make([]byte, 10), int64(blockSize)*5/2); err == nil ||
+		!strings.Contains(err.Error(), "changed on the server") {
 		t.Errorf("error %v", err)
 	}
 	s.fail(whole)
-	if _, err := client().Open(t.Context(), s.URL+"/x"); err == nil || !strings.Contains(err.Error(), "does not send ranges") {
+	if _, err := client().Open(t.Context(), s.URL+"/x"); err == nil ||
+		!strings.Contains(err.Error(), "does not send ranges") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -436,8 +455,9 @@ func TestRemoteReadsRanges(t *testing.T) {
 func TestName(t *testing.T) {
 	t.Parallel()
 	for address, want := range map[string]string{
-		"https://h/a/site-1.4.0.kkb": "site-1.4.0.kkb", "https://h/site.kkb.001": "site.kkb", "https://h/site.kkb.parts.json": "site.kkb",
-		"https://h/x.kkb?token=a/b": "x.kkb", "https://h/x.kkb.age": "x.kkb.age", "https://h/a%2Fb.kkb": "b.kkb",
+		"https://h/a/site-1.4.0.kkb": "site-1.4.0.kkb", "https://h/site.kkb.001": "site.kkb",
+		"https://h/site.kkb.parts.json": "site.kkb",
+		"https://h/x.kkb?token=a/b":     "x.kkb", "https://h/x.kkb.age": "x.kkb.age", "https://h/a%2Fb.kkb": "b.kkb",
 		"https://h/": "", "https://h": "", "https:///x.kkb": "", "https://h/.hidden": "", "https://h/..": "",
 	} {
 		if got, err := Name(address); got != want || (err != nil) != (want == "") {

@@ -104,10 +104,11 @@ type transfer struct {
 	progress func(done, total int64)
 }
 
-// file brings a file. A part of it that is there from an earlier run is kept if the server has the same file, by its strong ETag,
-// and continues it at the very byte; otherwise the file is read from its start. Beside it lies its state. room is called with the
-// size, -1 if unknown, before bytes are written; it and progress may be nil.
-func (c *Client) file(ctx context.Context, address string, to target, room func(int64) error, progress func(done, total int64)) error {
+// file brings a file. A part of it that is there from an earlier run is kept if the server has the same file, by its
+// strong ETag, and continues it at the very byte; otherwise the file is read from its start. Beside it lies its
+// state. room is called with the size, -1 if unknown, before bytes are written; it and progress may be nil.
+func (c *Client) file(ctx context.Context, address string, to target, room func(int64) error,
+	progress func(done, total int64)) error {
 	t := &transfer{Client: c, url: address, target: to, room: room, progress: progress}
 	best, restarts := int64(0), 0
 	for failures := 0; ; {
@@ -240,7 +241,8 @@ func (t *transfer) unchanged(ctx context.Context) error {
 	if err := resp.Body.Close(); err != nil {
 		return err
 	}
-	if resp.StatusCode != http.StatusNotModified && (strongTag(resp.Header) != t.known.ETag || resp.ContentLength != t.known.Size) {
+	if resp.StatusCode != http.StatusNotModified && (strongTag(resp.Header) != t.known.ETag ||
+		resp.ContentLength != t.known.Size) {
 		return errStartOver
 	}
 	t.report(t.known.Size)
@@ -275,7 +277,8 @@ func (t *transfer) rest(r *http.Request) (*http.Response, error) {
 	from := t.size()
 	r.Header.Set("Range", fmt.Sprintf("bytes=%d-", from))
 	r.Header.Set("If-Range", t.known.ETag)
-	resp, err := t.do(r, http.StatusPartialContent, http.StatusOK, http.StatusRequestedRangeNotSatisfiable, http.StatusPreconditionFailed)
+	resp, err := t.do(r, http.StatusPartialContent, http.StatusOK, http.StatusRequestedRangeNotSatisfiable,
+		http.StatusPreconditionFailed)
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,8 @@ func Name(address string) (string, error) {
 		return "", fmt.Errorf("not an address of a file on a web server: want https://HOST/PATH/NAME.kkb")
 	}
 	name := baseOf(path.Base(u.Path))
-	if name == "." || name == "/" || strings.HasPrefix(name, ".") || !filepath.IsLocal(name) || strings.ContainsAny(name, "/\\\x00") {
+	if name == "." || name == "/" || strings.HasPrefix(name, ".") || !filepath.IsLocal(name) ||
+		strings.ContainsAny(name, "/\\\x00") {
 		return "", fmt.Errorf("the address names no file: want https://HOST/PATH/NAME.kkb")
 	}
 	return name, nil
@@ -71,8 +72,9 @@ func baseOf(name string) string {
 	return base
 }
 
-// A puller pulls one bundle into a directory of its own, in which nothing has its final place. That may lie in a directory in which
-// other users write, as /tmp, so it is held open, and files are opened, moved and removed in it only.
+// A puller pulls one bundle into a directory of its own, in which nothing has its final place. That may lie in a
+// directory in which other users write, as /tmp, so it is held open, and files are opened, moved and removed in it
+// only.
 type puller struct {
 	Options
 	*Client
@@ -84,8 +86,9 @@ type puller struct {
 	result Result
 }
 
-// Pull brings a bundle, with its signature (NAME.kkb.sigstore.json) if there is one. It compares it with NAME.kkb.sha256, if there is one,
-// and calls Check. Only then does it get its name. After an interruption the next run continues; see File.
+// Pull brings a bundle, with its signature (NAME.kkb.sigstore.json) if there is one. It compares it with
+// NAME.kkb.sha256, if there is one, and calls Check. Only then does it get its name. After an interruption the next
+// run continues; see File.
 func (c *Client) Pull(ctx context.Context, o Options) (_ Result, err error) {
 	name, err := Name(o.URL)
 	if err != nil {
@@ -110,8 +113,8 @@ func (c *Client) Pull(ctx context.Context, o Options) (_ Result, err error) {
 	return p.result, p.place()
 }
 
-// open opens and locks the directory of the partial files. One that this user's kkbundle did not make is refused, and one with
-// other files: they would be removed.
+// open opens and locks the directory of the partial files. One that this user's kkbundle did not make is refused, and
+// one with other files: they would be removed.
 func (p *puller) open() (err error) {
 	if p.into, err = os.OpenRoot(filepath.Dir(p.Output)); err != nil {
 		return err
@@ -128,7 +131,8 @@ func (p *puller) open() (err error) {
 	entries, err := p.entries()
 	for _, e := range entries {
 		if err == nil && !p.owns(e) {
-			err = plain.Advise(fmt.Errorf("%s is not an unfinished file of %s", p.path(e.Name()), p.name), p.otherPlace())
+			err = plain.Advise(fmt.Errorf("%s is not an unfinished file of %s", p.path(e.Name()), p.name),
+				p.otherPlace())
 		}
 	}
 	return err
@@ -163,13 +167,15 @@ func (p *puller) path(name string) string {
 }
 
 func (p *puller) otherPlace() string {
-	return fmt.Sprintf("remove %s if you know that it is not needed, or name a directory of your own with -o", p.path(""))
+	return fmt.Sprintf("remove %s if you know that it is not needed, or name a directory of your own with -o",
+		p.path(""))
 }
 
 // owns reports whether a file is one that pull or patch makes in the directory.
 func (p *puller) owns(e fs.DirEntry) bool {
 	name := strings.TrimPrefix(e.Name(), ".")
-	return e.Type().IsRegular() && (strings.HasPrefix(name, bundle.BaseName(p.name)) || strings.HasPrefix(name, "kkbundle-"))
+	return e.Type().IsRegular() && (strings.HasPrefix(name, bundle.BaseName(p.name)) ||
+		strings.HasPrefix(name, "kkbundle-"))
 }
 
 func (p *puller) entries() (entries []fs.DirEntry, err error) {
@@ -249,7 +255,8 @@ func (p *puller) bringSignature(ctx context.Context) error {
 	return err
 }
 
-// discard removes files that have the wrong content, so that the next run brings them again. Other errors, as of a missing key, keep them.
+// discard removes files that have the wrong content, so that the next run brings them again. Other errors, as of a
+// missing key, keep them.
 func (p *puller) discard(err error) error {
 	if errors.Is(err, bundle.ErrDamaged) {
 		return errors.Join(err, p.clear())
@@ -279,7 +286,8 @@ func (p *puller) small(ctx context.Context, suffix string, limit int64) (bool, e
 
 // room refuses a file that the disk cannot hold.
 func (p *puller) room(bytes int64) error {
-	_, err := disk.CheckSpace(disk.Need{Dir: filepath.Dir(p.Output), What: "the bundle", Bytes: max(bytes, 0), Remedy: "name another directory with -o"})
+	_, err := disk.CheckSpace(disk.Need{Dir: filepath.Dir(p.Output), What: "the bundle", Bytes: max(bytes, 0),
+		Remedy: "name another directory with -o"})
 	return err
 }
 
@@ -397,7 +405,8 @@ func (p *puller) part(ctx context.Context, suffix string, part parts.Info, progr
 	return err
 }
 
-// bringDelta brings NAME.kkd in place of NAME.kkb, if the server has it, it was made against a bundle that is here, and it is smaller.
+// bringDelta brings NAME.kkd in place of NAME.kkb, if the server has it, it was made against a bundle that is here,
+// and it is smaller.
 func (p *puller) bringDelta(ctx context.Context) (bool, error) {
 	stem, ok := strings.CutSuffix(p.at.Path, bundleSuffix)
 	if len(p.Have) == 0 || !ok {
@@ -426,7 +435,8 @@ func (p *puller) bringDelta(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		p.result.Delta, p.result.Bytes = Shown(at.String()), file.size()
-		_, err := delta.Apply(ctx, p.local(deltaSuffix), delta.Options{Old: &old, Output: p.local(""), Progress: p.Progress})
+		_, err := delta.Apply(ctx, p.local(deltaSuffix), delta.Options{Old: &old, Output: p.local(""),
+			Progress: p.Progress})
 		return true, p.discard(err)
 	}
 	return false, nil

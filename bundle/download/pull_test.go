@@ -61,7 +61,8 @@ func victim(t *testing.T) (dir string, check func()) {
 	}
 }
 
-// TestPullRefusesADirectoryOfOthers: in a directory in which everybody writes, somebody else has made the one for unfinished files.
+// TestPullRefusesADirectoryOfOthers: in a directory in which everybody writes, somebody else has made the one for
+// unfinished files.
 func TestPullRefusesADirectoryOfOthers(t *testing.T) {
 	t.Parallel()
 	data := random(1, 1000)
@@ -77,10 +78,12 @@ func TestPullRefusesADirectoryOfOthers(t *testing.T) {
 			return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777))
 		},
 		"with links to files": func(_ *testing.T, dir, victim string) error {
-			return errors.Join(os.Mkdir(dir, 0o700), os.Symlink(filepath.Join(victim, "x.kkb"), filepath.Join(dir, "x.kkb")))
+			return errors.Join(os.Mkdir(dir, 0o700), os.Symlink(filepath.Join(victim, "x.kkb"),
+				filepath.Join(dir, "x.kkb")))
 		},
 		"with a link to a state": func(_ *testing.T, dir, victim string) error {
-			return errors.Join(os.Mkdir(dir, 0o700), os.Symlink(filepath.Join(victim, "x.kkb"), filepath.Join(dir, "x.kkb.state")))
+			return errors.Join(os.Mkdir(dir, 0o700), os.Symlink(filepath.Join(victim, "x.kkb"),
+				filepath.Join(dir, "x.kkb.state")))
 		},
 		"with files of others": func(_ *testing.T, dir, _ string) error {
 			return errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "letters"), []byte("dear"), 0o600))
@@ -111,8 +114,8 @@ func TestPullRefusesADirectoryOfOthers(t *testing.T) {
 	}
 }
 
-// TestPullKeepsToItsDirectory: the owner of the output's directory puts a link in the place of the one for unfinished files while
-// they are checked.
+// TestPullKeepsToItsDirectory: the owner of the output's directory puts a link in the place of the one for unfinished
+// files while they are checked.
 func TestPullKeepsToItsDirectory(t *testing.T) {
 	t.Parallel()
 	for name, result := range map[string]error{"sound": nil, "damaged": bundle.ErrDamaged} {
@@ -157,7 +160,10 @@ func TestPullContinuesAndCleansUp(t *testing.T) {
 func TestLoginStaysWithItsServer(t *testing.T) {
 	t.Parallel()
 	login := make(chan string, 1)
-	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { login <- r.Header.Get("Authorization") }))
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter,
+		r *http.Request) {
+		login <- r.Header.Get("Authorization")
+	}))
 	t.Cleanup(other.Close)
 	for name, c := range map[string]struct {
 		to   string // "" for the same server

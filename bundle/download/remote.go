@@ -84,7 +84,8 @@ func (r *Remote) get(ctx context.Context, c *Client, address string, want [2]int
 	}
 	end := min(want[1], r.Size)
 	if at[0] != want[0] || at[1] != end-1 {
-		return nil, unusable(address, "the server sent the range %q; bytes %d to %d were asked for", plain.Line(m[0]), want[0], end-1)
+		return nil, unusable(address, "the server sent the range %q; bytes %d to %d were asked for", plain.Line(m[0]),
+			want[0], end-1)
 	}
 	data = make([]byte, end-want[0])
 	_, err = io.ReadFull(resp.Body, data)

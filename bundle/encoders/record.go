@@ -29,8 +29,8 @@ const (
 	encoderSize = 24
 )
 
-// A Record holds the encoders of gzip streams by digest. The zero value keeps nothing on disk. A Record may be used by several goroutines,
-// and its file by several processes.
+// A Record holds the encoders of gzip streams by digest. The zero value keeps nothing on disk. A Record may be used
+// by several goroutines, and its file by several processes.
 type Record struct {
 	path  string // "" for none
 	mu    sync.Mutex
@@ -44,8 +44,8 @@ type answer struct {
 	generation uint32
 }
 
-// Open reads the record of a cache directory. Damaged answers are left out. A file that is missing or too large has none; so has one that
-// cannot be read, see Err.
+// Open reads the record of a cache directory. Damaged answers are left out. A file that is missing or too large has
+// none; so has one that cannot be read, see Err.
 func Open(cache string) *Record {
 	r := &Record{path: filepath.Join(cache, fileName)}
 	data, err := read(r.path)
@@ -114,8 +114,9 @@ func (a answer) appendTo(b []byte, s format.Sum) []byte {
 
 func checksum(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
 
-// Lookup returns the recorded encoder of a gzip stream, "" if no known encoder makes it. It returns false for a stream without an answer:
-// Identify was not asked, or an older or newer version decided something that this one cannot use.
+// Lookup returns the recorded encoder of a gzip stream, "" if no known encoder makes it. It returns false for a
+// stream without an answer: Identify was not asked, or an older or newer version decided something that this one
+// cannot use.
 func (r *Record) Lookup(d digest.Digest) (encoder regzip.ID, ok bool) {
 	s, err := format.ParseDigest(d)
 	if err != nil {
@@ -130,9 +131,11 @@ func (r *Record) Lookup(d digest.Digest) (encoder regzip.ID, ok bool) {
 	return a.encoder, a.encoder.Known()
 }
 
-// Identify is regzip.Identify for the gzip stream with a digest. A recorded encoder is tried first; the recipe is proved all the same. A
-// stream that is recorded as unknown is not read. A new answer is recorded if the stream has this digest.
-func (r *Record) Identify(ctx context.Context, d digest.Digest, open func() (io.ReadCloser, error)) (regzip.Recipe, bool, error) {
+// Identify is regzip.Identify for the gzip stream with a digest. A recorded encoder is tried first; the recipe is
+// proved all the same. A stream that is recorded as unknown is not read. A new answer is recorded if the stream has
+// this digest.
+func (r *Record) Identify(ctx context.Context, d digest.Digest,
+	open func() (io.ReadCloser, error)) (regzip.Recipe, bool, error) {
 	s, err := format.ParseDigest(d)
 	if err != nil {
 		return regzip.Recipe{}, false, err

@@ -135,9 +135,11 @@ func TestAnswersAreKept(t *testing.T) {
 		t.Errorf("the unknown stream was opened %d times although it is recorded; got %q", unknown.opens, got)
 	}
 	if got := identify(t, r, known); got != "go1.26/6" || known.opens == 0 || known.opens >= first {
-		t.Errorf("a recorded encoder must be proved and not searched again: opened %d times, at first %d; got %q", known.opens, first, got)
+		t.Errorf("a recorded encoder must be proved and not searched again: opened %d times, at first %d; got %q",
+			known.opens, first, got)
 	}
-	sizes := []ocispec.Descriptor{{Digest: known.digest(), Size: 1}, {Digest: unknown.digest(), Size: 20}, {Digest: other.digest(), Size: 300}}
+	sizes := []ocispec.Descriptor{{Digest: known.digest(), Size: 1}, {Digest: unknown.digest(), Size: 20},
+		{Digest: other.digest(), Size: 300}}
 	if got, want := r.Coverage(sizes), (Coverage{Rebuilt: 1, Kept: 20, Unexamined: 300}); got != want {
 		t.Errorf("got %+v; want %+v", got, want)
 	}
@@ -276,7 +278,8 @@ func TestUnusableFileIsNamed(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := Open(dir)
-			if recipe, ok, err := r.Identify(t.Context(), s.digest(), s.open); err != nil || !ok || recipe.Encoder != "go1.26/6" {
+			if recipe, ok, err := r.Identify(t.Context(), s.digest(), s.open); err != nil || !ok ||
+				recipe.Encoder != "go1.26/6" {
 				t.Errorf("the answer does not need the file: %v, %v", ok, err)
 			}
 			if r.Err() == nil {
@@ -295,7 +298,8 @@ func TestErrorsOfTheStreamAreReturned(t *testing.T) {
 	}
 	forge(t, dir, s, answer{"go1.26/6", regzip.Generation})
 	broken := errors.New("broken")
-	if _, _, err := Open(dir).Identify(t.Context(), s.digest(), func() (io.ReadCloser, error) { return nil, broken }); !errors.Is(err, broken) {
+	if _, _, err := Open(dir).Identify(t.Context(), s.digest(),
+		func() (io.ReadCloser, error) { return nil, broken }); !errors.Is(err, broken) {
 		t.Errorf("want the stream's error; got %v", err)
 	}
 }
@@ -394,7 +398,8 @@ func FuzzRecord(f *testing.F) {
 	noise := make([]byte, 1000)
 	rnd.Read(noise)
 	good := answer{"zlib/6", 1}.appendTo(nil, format.Sum{1})
-	for _, seed := range [][]byte{nil, noise, good, good[:40], append(noise[:7:7], good...), append(good, good[:5]...)} {
+	for _, seed := range [][]byte{nil, noise, good, good[:40], append(noise[:7:7], good...),
+		append(good, good[:5]...)} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

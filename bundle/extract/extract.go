@@ -1,4 +1,5 @@
-// Package extract takes items out of a bundle: one blob or range, a tree of files, repositories of operating system packages.
+// Package extract takes items out of a bundle: one blob or range, a tree of files, repositories of operating system
+// packages.
 package extract
 
 import (
@@ -48,7 +49,8 @@ func listItems(items []bundle.Item) string {
 }
 
 // Select returns the items that match a pattern, or all without patterns, reduced to the wanted platforms.
-func Select(ctx context.Context, r *bundle.Reader, patterns []string, wanted transfer.Platforms) ([]bundle.Item, error) {
+func Select(ctx context.Context, r *bundle.Reader, patterns []string,
+	wanted transfer.Platforms) ([]bundle.Item, error) {
 	all := r.Index().Items
 	items := all
 	if len(patterns) > 0 {
@@ -92,9 +94,10 @@ type Range struct {
 	Unchecked bool  // skip comparing the digest of the whole blob first
 }
 
-// Content returns a reader of a blob, or of a range of it, and the number of bytes. Before a range, it reads the whole blob,
-// because a part cannot be compared with the digest.
-func Content(ctx context.Context, r *bundle.Reader, d ocispec.Descriptor, part *Range) (_ io.ReadCloser, length int64, err error) {
+// Content returns a reader of a blob, or of a range of it, and the number of bytes. Before a range, it reads the
+// whole blob, because a part cannot be compared with the digest.
+func Content(ctx context.Context, r *bundle.Reader, d ocispec.Descriptor,
+	part *Range) (_ io.ReadCloser, length int64, err error) {
 	if part == nil {
 		rc, err := r.Blob(ctx, d.Digest, 0)
 		return rc, d.Size, err
@@ -130,7 +133,8 @@ func checkWhole(ctx context.Context, r *bundle.Reader, d digest.Digest) error {
 	return errors.Join(err, rc.Close())
 }
 
-// FileName returns the name of a file or chart, without directories and not hidden: the names in a bundle are not trusted.
+// FileName returns the name of a file or chart, without directories and not hidden: the names in a bundle are not
+// trusted.
 func FileName(item bundle.Item) string {
 	name := PlainName(item.Name)
 	if item.Kind == bundle.KindChart {

@@ -47,8 +47,8 @@ func Tree(ctx context.Context, r *bundle.Reader, dir string, items []bundle.Item
 	return ocilayout.Extract(ctx, r, filepath.Join(dir, treeImages), images)
 }
 
-// Files writes each item to a file below dir, several at a time, images as archives for docker load. A file is written whole or not at all, and
-// never outside dir: names in a bundle are not trusted.
+// Files writes each item to a file below dir, several at a time, images as archives for docker load. A file is
+// written whole or not at all, and never outside dir: names in a bundle are not trusted.
 func Files(ctx context.Context, r *bundle.Reader, dir string, items []bundle.Item) (err error) {
 	root, err := openRoot(dir)
 	if err != nil {
@@ -137,8 +137,8 @@ func writeFile(root *os.Root, name string, mode fs.FileMode, write func(io.Write
 	return nil
 }
 
-// treePaths returns the path of each item: kind, platform and name. If two paths are equal on a case-insensitive file system,
-// it appends their versions, then their digests.
+// treePaths returns the path of each item: kind, platform and name. If two paths are equal on a case-insensitive file
+// system, it appends their versions, then their digests.
 func treePaths(items []bundle.Item) []string {
 	paths := make([]string, len(items))
 	for i, it := range items {
@@ -242,7 +242,8 @@ func Repositories(ctx context.Context, s *serve.Server, dir string, items []bund
 			return fmt.Errorf("extract %s: %w", in, err)
 		}
 		for _, name := range slices.Sorted(maps.Keys(lists)) {
-			err := writeFile(root, in+name, 0o644, func(w io.Writer) error { _, err := lists[name].WriteTo(w); return err })
+			err := writeFile(root, in+name, 0o644,
+				func(w io.Writer) error { _, err := lists[name].WriteTo(w); return err })
 			if err != nil {
 				return fmt.Errorf("extract %s: %w", in+name, err)
 			}

@@ -61,7 +61,8 @@ type UnsupportedError struct {
 
 // Error names the feature and the remedy.
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("the bundle needs %s, which this version of kkbundle does not support: use a newer kkbundle", e.Feature)
+	return fmt.Sprintf("the bundle needs %s, which this version of kkbundle does not support: use a newer kkbundle",
+		e.Feature)
 }
 
 // Is makes every UnsupportedError match ErrUnsupported.

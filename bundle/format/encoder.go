@@ -135,7 +135,8 @@ func (s settings) levelWord() string { return "level=" + s.final.String() }
 func (s settings) id() string {
 	return strings.Join([]string{
 		"klauspost/compress/zstd", zstdVersion, s.levelWord(), fmt.Sprintf("window=%d", s.frameSize),
-		"lowmem=true", "single=true", "crc=true", "literals=true", "trial=" + s.trial.String(), fmt.Sprintf("stored=%d%%", storedPercent),
+		"lowmem=true", "single=true", "crc=true", "literals=true", "trial=" + s.trial.String(),
+		fmt.Sprintf("stored=%d%%", storedPercent),
 		fmt.Sprintf("sample=%dx%d/%d%%", samples, sampleSize, samplePercent),
 		fmt.Sprintf("frame=%d", s.frameSize),
 	}, " ")
@@ -164,9 +165,11 @@ func NewEncoder(level Level, jobs int) (*Encoder, error) {
 }
 
 func newZstd(level zstd.EncoderLevel, window, jobs int) (*zstd.Encoder, error) {
-	e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(level), zstd.WithWindowSize(window), zstd.WithLowerEncoderMem(true),
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(level), zstd.WithWindowSize(window),
+		zstd.WithLowerEncoderMem(true),
 		zstd.WithSingleSegment(true), zstd.WithEncoderCRC(true), zstd.WithEncoderConcurrency(jobs),
-		zstd.WithAllLitEntropyCompression(true)) // the lower levels leave it out, and hex, base64 and weights of models have no repetitions
+		// the lower levels leave it out, and hex, base64 and weights of models have no repetitions
+		zstd.WithAllLitEntropyCompression(true))
 	if err != nil {
 		return nil, fmt.Errorf("zstd encoder: %w", err)
 	}

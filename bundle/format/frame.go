@@ -24,8 +24,8 @@ const (
 // are far below 1/1024 of any content worth counting.
 func MaxFrameLen(n int64) int64 { return n + n/1024 + 64 }
 
-// StoredLen returns the length of the frame that AppendStored makes of n bytes. No other frame of Encoder.AppendFrame is
-// as long.
+// StoredLen returns the length of the frame that AppendStored makes of n bytes. No other frame of Encoder.AppendFrame
+// is as long.
 func StoredLen(n int64) int64 {
 	var header [minFrame]byte
 	return int64(len(AppendStoredHeader(header[:0], int(n)))) + max(1, (n+StoredBlock-1)/StoredBlock)*3 + n + 4
@@ -159,7 +159,8 @@ func DecodeFrame(dec *zstd.Decoder, b, buf []byte, n int64) ([]byte, error) {
 		return nil, err
 	}
 	if length != len(b) || content != n {
-		return nil, fmt.Errorf("the frame has %d bytes for %d of content; the seek table says %d for %d", length, content, len(b), n)
+		return nil, fmt.Errorf("the frame has %d bytes for %d of content; the seek table says %d for %d", length,
+			content, len(b), n)
 	}
 	if int64(cap(buf)) < n {
 		buf = make([]byte, 0, n)

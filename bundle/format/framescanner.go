@@ -135,7 +135,8 @@ func (s *FrameScanner) Next(buf []byte, most int64) (raw []byte, f FrameInfo, er
 		var size int
 		size, last = blockHeader(raw[len(raw)-3:])
 		if int64(len(raw)+size) > MaxFrameLen(content) {
-			return raw, f, Damage(s.Off, "frame %d is longer than allowed for %d bytes of content", len(s.Frames), content)
+			return raw, f, Damage(s.Off, "frame %d is longer than allowed for %d bytes of content", len(s.Frames),
+				content)
 		}
 		raw, err = s.take(raw, size)
 	}
@@ -145,7 +146,8 @@ func (s *FrameScanner) Next(buf []byte, most int64) (raw []byte, f FrameInfo, er
 	if err != nil {
 		return raw, f, s.fail(err)
 	}
-	f = FrameInfo{Off: s.Off, Len: uint32(len(raw)), Size: uint32(content), Checksum: binary.LittleEndian.Uint32(raw[len(raw)-4:])}
+	f = FrameInfo{Off: s.Off, Len: uint32(len(raw)), Size: uint32(content),
+		Checksum: binary.LittleEndian.Uint32(raw[len(raw)-4:])}
 	s.Off += int64(len(raw))
 	s.Frames = append(s.Frames, f)
 	return raw, f, nil

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestLiteralsAreCompressed has content without repetitions whose bytes are unevenly distributed: only entropy coding of
-// literals makes it smaller. Every level does.
+// TestLiteralsAreCompressed has content without repetitions whose bytes are unevenly distributed: only entropy coding
+// of literals makes it smaller. Every level does.
 func TestLiteralsAreCompressed(t *testing.T) {
 	t.Parallel()
 	const size = 2 << 20
@@ -20,7 +20,8 @@ func TestLiteralsAreCompressed(t *testing.T) {
 	weights := make([]byte, 0, size) // bfloat16: the upper half of a float32
 	numbers := rand.New(rand.NewChaCha8([32]byte{2}))
 	for len(weights) < size {
-		weights = binary.LittleEndian.AppendUint16(weights, uint16(math.Float32bits(float32(numbers.NormFloat64()*0.02))>>16))
+		weights = binary.LittleEndian.AppendUint16(weights,
+			uint16(math.Float32bits(float32(numbers.NormFloat64()*0.02))>>16))
 	}
 	for name, c := range map[string]struct {
 		content []byte
@@ -38,7 +39,8 @@ func TestLiteralsAreCompressed(t *testing.T) {
 				}
 				frame := e.AppendFrame(nil, content)
 				if len(frame)*100 > len(content)*c.percent {
-					t.Errorf("%s, level %s: %d bytes became %d, want at most %d %%", name, level, len(content), len(frame), c.percent)
+					t.Errorf("%s, level %s: %d bytes became %d, want at most %d %%", name, level, len(content),
+						len(frame), c.percent)
 				}
 				dec, err := NewDecoder(1)
 				if err != nil {

@@ -26,7 +26,8 @@ func TestDamageErrors(t *testing.T) {
 	}{
 		{Damage(-1, "reason %d", 1), "damaged bundle: reason 1"},
 		{Damage(0, "reason"), "damaged bundle: reason (at byte 0 of the file)"},
-		{&DamageError{Blob: blob, Offset: -1, Part: "x.kkb.001", Reason: "reason", Err: cause}, "damaged bundle: blob " + string(blob) + ": reason: cause"},
+		{&DamageError{Blob: blob, Offset: -1, Part: "x.kkb.001", Reason: "reason", Err: cause},
+			"damaged bundle: blob " + string(blob) + ": reason: cause"},
 		{
 			&DamageError{Offset: 0, Part: "x.kkb.001", Reason: "reason", Items: []string{"image a", "image b"}},
 			"damaged bundle: reason (at byte 0 of the bundle, in x.kkb.001); part of image a, image b",
@@ -35,7 +36,8 @@ func TestDamageErrors(t *testing.T) {
 		if got := tt.err.Error(); got != tt.want {
 			t.Errorf("got %q, want %q", got, tt.want)
 		}
-		if !errors.Is(tt.err, ErrDamaged) || errors.Is(tt.err, ErrUnsupported) || errors.Is(tt.err, cause) != (tt.err.Err != nil) {
+		if !errors.Is(tt.err, ErrDamaged) || errors.Is(tt.err, ErrUnsupported) ||
+			errors.Is(tt.err, cause) != (tt.err.Err != nil) {
 			t.Errorf("%v matches other errors than it should", tt.err)
 		}
 	}
@@ -51,7 +53,8 @@ func TestParseDigest(t *testing.T) {
 		t.Errorf("%x, %v", s, err)
 	}
 	for bad, want := range map[string]string{
-		"": "is not a digest", "sha256": "is not a digest", "sha256:": "is not a digest", "sha512:" + hexOf(1): "only sha256",
+		"": "is not a digest", "sha256": "is not a digest", "sha256:": "is not a digest", "sha512:" +
+			hexOf(1): "only sha256",
 		good[:len(good)-1]: "64 lower-case", good + "0": "64 lower-case", strings.ToUpper(good): "only sha256",
 		"sha256:" + strings.ToUpper(hexOf(0xab)): "64 lower-case", "sha256:" + strings.Repeat("x", 64): "64 lower-case",
 	} {
@@ -61,17 +64,21 @@ func TestParseDigest(t *testing.T) {
 	}
 }
 
-// TestDirectory has the bytes of directories, values at their bounds, and changes of one place, each of which is refused.
+// TestDirectory has the bytes of directories, values at their bounds, and changes of one place, each of which is
+// refused.
 func TestDirectory(t *testing.T) {
 	t.Parallel()
 	record := func(b byte, size, frame, at int64) string {
 		return fmt.Sprintf(`{"digest":"sha256:%s","size":%d,"frame":%d,"at":%d}`, hexOf(b), size, frame, at)
 	}
 	text := func(encoder string, frameSize int64, records ...string) string {
-		return fmt.Sprintf(`{"version":1,"requires":[],"encoder":"%s","frame_size":%d,"blobs":[%s]}`, encoder, frameSize, strings.Join(records, ","))
+		return fmt.Sprintf(`{"version":1,"requires":[],"encoder":"%s","frame_size":%d,"blobs":[%s]}`, encoder,
+			frameSize, strings.Join(records, ","))
 	}
 	for _, good := range []string{
-		text("e", MinFrameSize), text("", MaxFrameSize, record(1, 0, 0, 0)), text(strings.Repeat("e", MaxEncoderID), MaxFrameSize-MinFrameSize, record(1, 12, 2, 512), record(2, 1, 2, 1024)),
+		text("e", MinFrameSize), text("", MaxFrameSize, record(1, 0, 0, 0)),
+		text(strings.Repeat("e", MaxEncoderID), MaxFrameSize-MinFrameSize, record(1, 12, 2, 512),
+			record(2, 1, 2, 1024)),
 		text(`a \"b\" \\ c`, MinFrameSize, record(1, MaxSize, MaxFrames, MaxGlue)),
 	} {
 		d, err := ParseDirectory([]byte(good))
@@ -84,16 +91,22 @@ func TestDirectory(t *testing.T) {
 		}
 	}
 	d, err := ParseDirectory([]byte(text("e", MinFrameSize, record(1, 12, 2, 512))))
-	if err != nil || d.Encoder != "e" || d.FrameSize != MinFrameSize || !slices.Equal(d.Blobs, []Blob{{Sum{1}, 12, Place{2, 512}}}) {
+	if err != nil || d.Encoder != "e" || d.FrameSize != MinFrameSize ||
+		!slices.Equal(d.Blobs, []Blob{{Sum{1}, 12, Place{2, 512}}}) {
 		t.Errorf("%+v, %v", d, err)
 	}
 	one := text("e", MinFrameSize, record(1, 12, 2, 512), record(2, 1, 2, 1024))
 	for _, bad := range []string{
-		"", "{}", one + " ", one[:len(one)-1], text(strings.Repeat("e", MaxEncoderID+1), MinFrameSize), text("e", MinFrameSize-1), text("e", 0),
-		text("e", MinFrameSize+1), text("e", MaxFrameSize+MinFrameSize), text("e", MinFrameSize, record(1, MaxSize+1, 2, 0)), text("e", MinFrameSize, record(1, 1, MaxFrames+1, 0)),
-		text("e", MinFrameSize, record(1, 1, 2, MaxGlue+1)), text("e", MinFrameSize, record(1, 1, 2, 0), record(1, 1, 2, 512)),
-		text("e", MinFrameSize, record(2, 1, 2, 0), record(1, 1, 2, 512)), strings.Replace(one, `"size":12`, `"size":012`, 1), strings.Replace(one, `"size":12`, `"size":-2`, 1),
-		strings.Replace(one, `"size":12`, `"size":`, 1), strings.Replace(one, `},{`, `}{`, 1), strings.Replace(one, `[{`, `[,{`, 1), text(`\n`, MinFrameSize), text("\x01", MinFrameSize),
+		"", "{}", one + " ", one[:len(one)-1], text(strings.Repeat("e", MaxEncoderID+1), MinFrameSize),
+		text("e", MinFrameSize-1), text("e", 0),
+		text("e", MinFrameSize+1), text("e", MaxFrameSize+MinFrameSize),
+		text("e", MinFrameSize, record(1, MaxSize+1, 2, 0)), text("e", MinFrameSize, record(1, 1, MaxFrames+1, 0)),
+		text("e", MinFrameSize, record(1, 1, 2, MaxGlue+1)),
+		text("e", MinFrameSize, record(1, 1, 2, 0), record(1, 1, 2, 512)),
+		text("e", MinFrameSize, record(2, 1, 2, 0), record(1, 1, 2, 512)),
+		strings.Replace(one, `"size":12`, `"size":012`, 1), strings.Replace(one, `"size":12`, `"size":-2`, 1),
+		strings.Replace(one, `"size":12`, `"size":`, 1), strings.Replace(one, `},{`, `}{`, 1),
+		strings.Replace(one, `[{`, `[,{`, 1), text(`\n`, MinFrameSize), text("\x01", MinFrameSize),
 		strings.Replace(one, hexOf(1), hexOf(0xab)[:1]+"B"+hexOf(0xab)[2:], 1),
 	} {
 		if d, err := ParseDirectory([]byte(bad)); err == nil || errors.Is(err, ErrUnsupported) {
@@ -105,7 +118,8 @@ func TestDirectory(t *testing.T) {
 		strings.Replace(one, `"version":1`, `"version":0`, 1):              "format version 0",
 		strings.Replace(one, `"requires":[]`, `"requires":["a","b"],x`, 1): `"a"`,
 	} {
-		if _, err := ParseDirectory([]byte(bad)); !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), want) {
+		if _, err := ParseDirectory([]byte(bad)); !errors.Is(err, ErrUnsupported) ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
@@ -130,7 +144,8 @@ func TestScanner(t *testing.T) {
 			t.Errorf("%.40q is read otherwise: %v", b, s.Err)
 		}
 	}
-	for _, raw := range []string{``, `"`, `"a`, `a"`, `"\`, `"\"`, `"\n"`, "\"\x1f\"", "\"\x7f\"", "\"\u0080\"", "\"\u009f\"", "\"\u2028\"", "\"\u2029\"", "\"\xff\"", `"` + long + `x"`} {
+	for _, raw := range []string{``, `"`, `"a`, `a"`, `"\`, `"\"`, `"\n"`, "\"\x1f\"", "\"\x7f\"", "\"\u0080\"",
+		"\"\u009f\"", "\"\u2028\"", "\"\u2029\"", "\"\xff\"", `"` + long + `x"`} {
 		if s := NewScanner([]byte(raw)); s.Text() != "" && s.Err == nil {
 			t.Errorf("%.40q is taken", raw)
 		} else if s.Err == nil {
@@ -145,8 +160,11 @@ func TestScanner(t *testing.T) {
 	if s.Fail("more"); s.Err != first || s.Integer(9) != 0 || s.Text() != "" || s.HexSum() != (Sum{}) || s.Err != first { //nolint:errorlint // the same error
 		t.Errorf("the first error is replaced: %v", s.Err)
 	}
-	for text, want := range map[string]bool{hexOf(0xaf): true, hexOf(0xaf) + "x": true, hexOf(9)[:63]: false, "g" + hexOf(9)[1:]: false, "`" + hexOf(9)[1:]: false, "/" + hexOf(9)[1:]: false, ":" + hexOf(9)[1:]: false, "A" + hexOf(9)[1:]: false} {
-		if s := NewScanner([]byte(text)); (s.HexSum().Hex() == text[:min(64, len(text))]) != want || (s.Err == nil) != want {
+	for text, want := range map[string]bool{hexOf(0xaf): true, hexOf(0xaf) + "x": true, hexOf(9)[:63]: false, "g" +
+		hexOf(9)[1:]: false, "`" + hexOf(9)[1:]: false, "/" + hexOf(9)[1:]: false, ":" + hexOf(9)[1:]: false, "A" +
+		hexOf(9)[1:]: false} {
+		if s := NewScanner([]byte(text)); (s.HexSum().Hex() == text[:min(64, len(text))]) != want ||
+			(s.Err == nil) != want {
 			t.Errorf("%s: %v", text, s.Err)
 		}
 	}
@@ -164,7 +182,8 @@ func table(frames []FrameInfo) (b []byte, start int64) {
 
 func TestSeekTable(t *testing.T) {
 	t.Parallel()
-	frames := []FrameInfo{{0, 20, 7, 1}, {20, 13, 1, 2}, {33, 100, 50, 3}, {133, 30, MaxIndexSize, 4}, {163, 15, MaxFrameSize, 5}}
+	frames := []FrameInfo{{0, 20, 7, 1}, {20, 13, 1, 2}, {33, 100, 50, 3}, {133, 30, MaxIndexSize, 4},
+		{163, 15, MaxFrameSize, 5}}
 	frames[1].Size = MaxIndexSize
 	b, start := table(frames)
 	if n, err := SeekTableLen(b[len(b)-SeekFooter:], start+int64(len(b))); err != nil || n != int64(len(b)) {
@@ -179,11 +198,13 @@ func TestSeekTable(t *testing.T) {
 	footer := func(n uint32, flags byte, magic uint32) []byte {
 		return binary.LittleEndian.AppendUint32(append(binary.LittleEndian.AppendUint32(nil, n), flags), magic)
 	}
-	if n, err := SeekTableLen(footer(MaxFrames, seekChecksums, seekableMagic), 1<<40); err != nil || n != SeekHeader+MaxFrames*SeekEntry+SeekFooter {
+	if n, err := SeekTableLen(footer(MaxFrames, seekChecksums, seekableMagic), 1<<40); err != nil ||
+		n != SeekHeader+MaxFrames*SeekEntry+SeekFooter {
 		t.Errorf("as many frames as allowed: %d, %v", n, err)
 	}
 	for name, foot := range map[string][]byte{
-		"short": b[len(b)-SeekFooter+1:], "magic": footer(5, seekChecksums, 1), "flags": footer(5, 0, seekableMagic), "few": footer(4, seekChecksums, seekableMagic),
+		"short": b[len(b)-SeekFooter+1:], "magic": footer(5, seekChecksums, 1), "flags": footer(5, 0, seekableMagic),
+		"few":  footer(4, seekChecksums, seekableMagic),
 		"many": footer(MaxFrames+1, seekChecksums, seekableMagic),
 	} {
 		if _, err := SeekTableLen(foot, 1<<40); !errors.Is(err, ErrDamaged) {
@@ -223,8 +244,8 @@ func TestSeekTable(t *testing.T) {
 	}
 }
 
-// TestFramesFollowFromTheLayout computes the frames of a layout by hand: three small blobs of which two fill a glue frame exactly, and a
-// blob of two pieces.
+// TestFramesFollowFromTheLayout computes the frames of a layout by hand: three small blobs of which two fill a glue
+// frame exactly, and a blob of two pieces.
 func TestFramesFollowFromTheLayout(t *testing.T) {
 	t.Parallel()
 	half := Blob{Sum: Sum{1}, Size: MaxGlue/2 - TarBlock} // with its header half of a glue frame
@@ -241,7 +262,8 @@ func TestFramesFollowFromTheLayout(t *testing.T) {
 	if want := []Place{{2, 512}, {2, 512 + MaxGlue/2}, {3, 512}, {4, 0}}; !slices.Equal(places, want) {
 		t.Errorf("places %v, want %v", places, want)
 	}
-	sizes := []uint32{2*TarBlock + TarBlock, 2 * TarBlock, MaxGlue, 3 * TarBlock, MinFrameSize, 1, 511 + TarBlock, 2*TarBlock + 1, 511 + TarEnding}
+	sizes := []uint32{2*TarBlock + TarBlock, 2 * TarBlock, MaxGlue, 3 * TarBlock, MinFrameSize, 1, 511 + TarBlock,
+		2*TarBlock + 1, 511 + TarEnding}
 	var frames []FrameInfo
 	for _, n := range sizes {
 		frames = append(frames, FrameInfo{Size: n})
@@ -264,12 +286,14 @@ func TestFramesFollowFromTheLayout(t *testing.T) {
 	if err := CheckFrames(l, append(frames, FrameInfo{Size: 1})); !errors.Is(err, ErrDamaged) {
 		t.Errorf("a frame too many: %v", err)
 	}
-	if (Blob{Size: SmallBlob}).Pieces(MinFrameSize) != 0 || (Blob{Size: 2 * MinFrameSize}).Pieces(MinFrameSize) != 2 || (Blob{Size: SmallBlob + 1}).Pieces(MinFrameSize) != 1 {
+	if (Blob{Size: SmallBlob}).Pieces(MinFrameSize) != 0 || (Blob{Size: 2 * MinFrameSize}).Pieces(MinFrameSize) != 2 ||
+		(Blob{Size: SmallBlob + 1}).Pieces(MinFrameSize) != 1 {
 		t.Error("the number of pieces is wrong")
 	}
 }
 
-// TestFrameScanner reads a stream in pieces of a byte, and refuses frames that are longer or larger than allowed, and ends of any kind.
+// TestFrameScanner reads a stream in pieces of a byte, and refuses frames that are longer or larger than allowed, and
+// ends of any kind.
 func TestFrameScanner(t *testing.T) {
 	t.Parallel()
 	contents := [][]byte{[]byte("a"), noise(3 * StoredBlock), bytes.Repeat([]byte("text "), 1000)}
@@ -282,7 +306,8 @@ func TestFrameScanner(t *testing.T) {
 	for _, c := range contents {
 		f := enc.AppendFrame(nil, c)
 		offsets = append(offsets, int64(len(stream)))
-		entries = AppendEntry(entries, FrameInfo{Len: uint32(len(f)), Size: uint32(len(c)), Checksum: binary.LittleEndian.Uint32(f[len(f)-4:])})
+		entries = AppendEntry(entries, FrameInfo{Len: uint32(len(f)), Size: uint32(len(c)),
+			Checksum: binary.LittleEndian.Uint32(f[len(f)-4:])})
 		stream = append(stream, f...)
 	}
 	framesEnd := len(stream)
@@ -300,7 +325,8 @@ func TestFrameScanner(t *testing.T) {
 				return err
 			}
 			got, err := DecodeFrame(dec, raw, nil, int64(f.Size))
-			if err != nil || !bytes.Equal(got, want) || f.Off != offsets[i] || int(f.Len) != len(raw) || s.Frames[i] != f || len(s.Frames) != i+1 {
+			if err != nil || !bytes.Equal(got, want) || f.Off != offsets[i] || int(f.Len) != len(raw) ||
+				s.Frames[i] != f || len(s.Frames) != i+1 {
 				return fmt.Errorf("frame %d: %+v, %w", i, f, err)
 			}
 			buf = raw
@@ -315,37 +341,44 @@ func TestFrameScanner(t *testing.T) {
 		t.Error(err)
 	}
 	for _, n := range []int{0, 1, 8, 9, 13, 14, 100, framesEnd - 1, framesEnd, framesEnd + 1, len(stream) - 1} {
-		if err := read(bytes.NewReader(stream[:n])); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "unexpected end") {
+		if err := read(bytes.NewReader(stream[:n])); !errors.Is(err, ErrDamaged) ||
+			!strings.Contains(err.Error(), "unexpected end") {
 			t.Errorf("%d of %d bytes: %v", n, len(stream), err)
 		}
 	}
-	if err := read(io.MultiReader(bytes.NewReader(stream), strings.NewReader("x"))); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "after the end") {
+	if err := read(io.MultiReader(bytes.NewReader(stream), strings.NewReader("x"))); !errors.Is(err, ErrDamaged) ||
+		!strings.Contains(err.Error(), "after the end") {
 		t.Errorf("a byte more: %v", err)
 	}
 	broken := errors.New("the pipe broke")
 	for _, n := range []int{0, 100, framesEnd, len(stream)} {
-		if err := read(io.MultiReader(bytes.NewReader(stream[:n]), failing{broken})); !errors.Is(err, broken) || errors.Is(err, ErrDamaged) {
+		if err := read(io.MultiReader(bytes.NewReader(stream[:n]), failing{broken})); !errors.Is(err, broken) ||
+			errors.Is(err, ErrDamaged) {
 			t.Errorf("a pipe that breaks after %d bytes: %v", n, err)
 		}
 	}
 	other := bytes.Clone(stream)
 	other[len(other)-SeekFooter-1]++
-	if err := read(bytes.NewReader(other)); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "does not match") {
+	if err := read(bytes.NewReader(other)); !errors.Is(err, ErrDamaged) ||
+		!strings.Contains(err.Error(), "does not match") {
 		t.Errorf("another seek table: %v", err)
 	}
 	for _, most := range []int64{0, 4} {
-		if _, _, err := NewFrameScanner(t.Context(), bytes.NewReader(AppendStored(nil, []byte("12345")))).Next(nil, most); !errors.Is(err, ErrDamaged) {
+		if _, _, err := NewFrameScanner(t.Context(), bytes.NewReader(AppendStored(nil, []byte("12345")))).Next(nil,
+			most); !errors.Is(err, ErrDamaged) {
 			t.Errorf("5 bytes where %d are allowed: %v", most, err)
 		}
 	}
-	if _, _, err := NewFrameScanner(t.Context(), bytes.NewReader(AppendStored(nil, nil))).Next(nil, 10); !errors.Is(err, ErrDamaged) {
+	if _, _, err := NewFrameScanner(t.Context(), bytes.NewReader(AppendStored(nil, nil))).Next(nil, 10); !errors.Is(err,
+		ErrDamaged) {
 		t.Errorf("an empty frame: %v", err)
 	}
 	long := AppendStoredHeader(nil, 1)
 	for range 10 {
 		long = append(AppendBlockHeader(long, 10, false), "0123456789"...)
 	}
-	if _, _, err := NewFrameScanner(t.Context(), bytes.NewReader(append(long, make([]byte, 100)...))).Next(nil, 10); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "longer than allowed") {
+	if _, _, err := NewFrameScanner(t.Context(), bytes.NewReader(append(long, make([]byte, 100)...))).Next(nil,
+		10); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "longer than allowed") {
 		t.Errorf("a frame of blocks without end: %v", err)
 	}
 }

@@ -2,8 +2,8 @@ package format
 
 import "encoding/binary"
 
-// The published zstd seekable format, with checksums. The code is ours: frames begin where blobs of the bundle do, which
-// libraries for this format decide by size alone.
+// The published zstd seekable format, with checksums. The code is ours: frames begin where blobs of the bundle do,
+// which libraries for this format decide by size alone.
 const (
 	skippableMagic = 0x184D2A5E
 	seekableMagic  = 0x8F92EAB1

@@ -32,7 +32,8 @@ func Archive(ctx context.Context, w io.Writer, r *bundle.Reader, items []bundle.
 
 // ArchiveMissing is Archive for a receiver that already has some blobs. These blobs are left out of the archive;
 // everything that refers to them stays unchanged.
-func ArchiveMissing(ctx context.Context, w io.Writer, r *bundle.Reader, items []bundle.Item, has func(digest.Digest) bool) error {
+func ArchiveMissing(ctx context.Context, w io.Writer, r *bundle.Reader, items []bundle.Item,
+	has func(digest.Digest) bool) error {
 	a, err := newArchive(ctx, w, r, items)
 	if err != nil {
 		return fmt.Errorf("archive: %w", err)
@@ -44,10 +45,11 @@ func ArchiveMissing(ctx context.Context, w io.Writer, r *bundle.Reader, items []
 	return nil
 }
 
-// DockerArchive writes a container image of one platform (see bundle.Catalog.ForPlatform) to w in the format of docker save since
-// version 25: an OCI image layout with a manifest.json. docker load, podman load, ctr images import and skopeo read it.
-// Layers stay compressed, which all of these tools detect, so digests stay the same. The older file "repositories" is
-// left out: it names directories that such archives no longer have, and tools read it only without manifest.json.
+// DockerArchive writes a container image of one platform (see bundle.Catalog.ForPlatform) to w in the format of
+// docker save since version 25: an OCI image layout with a manifest.json. docker load, podman load, ctr images import
+// and skopeo read it. Layers stay compressed, which all of these tools detect, so digests stay the same. The older
+// file "repositories" is left out: it names directories that such archives no longer have, and tools read it only
+// without manifest.json.
 func DockerArchive(ctx context.Context, w io.Writer, r *bundle.Reader, it bundle.Item) error {
 	a, err := newArchive(ctx, w, r, []bundle.Item{it})
 	if err != nil {

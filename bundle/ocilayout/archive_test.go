@@ -29,8 +29,8 @@ import (
 
 func only(platform string) func(string) bool { return func(p string) bool { return p == platform } }
 
-// An archive for one platform of an image is read by go-containerregistry as docker's and as an OCI layout, and by skopeo
-// as both.
+// An archive for one platform of an image is read by go-containerregistry as docker's and as an OCI layout, and by
+// skopeo as both.
 func TestDockerArchive(t *testing.T) {
 	t.Parallel()
 	r := bundletest.New(t).Reader
@@ -153,7 +153,8 @@ func TestArchiveRefused(t *testing.T) {
 		err  error
 	}{
 		{"choose one with --platform: linux/amd64, linux/arm64", second(r.ForPlatform(t.Context(), multi, nil))},
-		{"choose one with --platform: linux/amd64, linux/arm64", second(r.ForPlatform(t.Context(), multi, only("linux/s390x")))},
+		{"choose one with --platform: linux/amd64, linux/arm64",
+			second(r.ForPlatform(t.Context(), multi, only("linux/s390x")))},
 		{"hold one platform", ocilayout.DockerArchive(t.Context(), &b, r, multi)},
 	} {
 		if tc.err == nil || !strings.Contains(tc.err.Error(), tc.want) {
@@ -161,12 +162,14 @@ func TestArchiveRefused(t *testing.T) {
 		}
 	}
 	chart, _ := r.Find(bundle.KindChart, bundletest.ChartRef, "")
-	if err := ocilayout.DockerArchive(t.Context(), &b, r, chart); err == nil || !strings.Contains(err.Error(), "not a container image") {
+	if err := ocilayout.DockerArchive(t.Context(), &b, r, chart); err == nil ||
+		!strings.Contains(err.Error(), "not a container image") {
 		t.Errorf("a chart: %v", err)
 	}
 }
 
-// validateImages reads every image below an index. (validate.Index wants configs to name platforms; random images do not.)
+// validateImages reads every image below an index. (validate.Index wants configs to name platforms; random images do
+// not.)
 func validateImages(t *testing.T, idx v1.ImageIndex) {
 	t.Helper()
 	all, err := partial.Manifests(idx)
@@ -213,7 +216,8 @@ func skopeo(t *testing.T, digest, source string) {
 		}
 	}
 	to := t.TempDir()
-	out, err := exec.CommandContext(t.Context(), program, "--insecure-policy", "copy", "--all", source, "dir:"+to).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), program, "--insecure-policy", "copy", "--all", source, "dir:"+
+		to).CombinedOutput()
 	if err != nil {
 		t.Errorf("skopeo copy %s: %v: %s", source, err, out)
 	}

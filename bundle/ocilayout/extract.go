@@ -1,4 +1,5 @@
-// Package ocilayout writes items of a bundle as OCI image layouts, in directories and in archives that container runtimes load.
+// Package ocilayout writes items of a bundle as OCI image layouts, in directories and in archives that container
+// runtimes load.
 package ocilayout
 
 import (

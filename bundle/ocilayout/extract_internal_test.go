@@ -30,7 +30,8 @@ func TestExtractionReadsBlobsAtOnce(t *testing.T) {
 		both.Wait()
 		return nil
 	}}
-	if err := x.write(t.Context(), []ocispec.Descriptor{{Digest: digest.FromString("1")}, {Digest: digest.FromString("2")}}, []byte("index")); err != nil {
+	if err := x.write(t.Context(), []ocispec.Descriptor{{Digest: digest.FromString("1")},
+		{Digest: digest.FromString("2")}}, []byte("index")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := root.Stat(format.IndexName); err != nil {
@@ -38,7 +39,8 @@ func TestExtractionReadsBlobsAtOnce(t *testing.T) {
 	}
 }
 
-// TestExtractionEndsWithItsFirstError leaves no index, and names the blob. Without an error of a blob, that of the context counts.
+// TestExtractionEndsWithItsFirstError leaves no index, and names the blob. Without an error of a blob, that of the
+// context counts.
 func TestExtractionEndsWithItsFirstError(t *testing.T) {
 	t.Parallel()
 	blobs := make([]ocispec.Descriptor, 100)
@@ -54,7 +56,8 @@ func TestExtractionEndsWithItsFirstError(t *testing.T) {
 		want     error
 	}{
 		{"a blob", func(context.Context, io.Writer, ocispec.Descriptor) error { return failed }, failed},
-		{"the context", func(context.Context, io.Writer, ocispec.Descriptor) error { cancel(); return nil }, context.Canceled},
+		{"the context", func(context.Context, io.Writer, ocispec.Descriptor) error { cancel(); return nil },
+			context.Canceled},
 	} {
 		root := rootOf(t)
 		if err := (&extraction{root: root, copyBlob: c.copyBlob}).write(ctx, blobs, nil); !errors.Is(err, c.want) {

@@ -51,7 +51,8 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Hint returns the remedy.
 func (e *Error) Hint() string {
-	return "copy " + filepath.Base(e.Part) + " again from where the bundle was built, and check all parts with kkbundle parts verify"
+	return "copy " + filepath.Base(e.Part) +
+		" again from where the bundle was built, and check all parts with kkbundle parts verify"
 }
 
 // Name returns the name of a part of the bundle with base name base, counted from 1.
@@ -91,7 +92,8 @@ func CheckTarget(path string, parts bool) error {
 	case parts && exists(path):
 		return fmt.Errorf("%s exists as one file: remove it, or choose another path for the parts", path)
 	case !parts && inParts(path):
-		return fmt.Errorf("%s exists in parts (%s and others): remove them, or choose another path for the file", path, filepath.Base(Name(path, 1)))
+		return fmt.Errorf("%s exists in parts (%s and others): remove them, or choose another path for the file", path,
+			filepath.Base(Name(path, 1)))
 	}
 	return nil
 }

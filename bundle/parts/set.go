@@ -67,7 +67,8 @@ func (s *Set) listed() error {
 		size, lost := partSize(name)
 		s.add(want.Size, lost)
 		if lost == nil && size != want.Size {
-			wrong = append(wrong, &Error{Part: name, Reason: fmt.Sprintf("%d bytes long; %s says %d", size, filepath.Base(s.base)+ListSuffix, want.Size)})
+			wrong = append(wrong, &Error{Part: name, Reason: fmt.Sprintf("%d bytes long; %s says %d", size,
+				filepath.Base(s.base)+ListSuffix, want.Size)})
 		}
 	}
 	return errors.Join(wrong...)
@@ -110,7 +111,8 @@ func partSize(name string) (int64, error) {
 	return info.Size(), nil
 }
 
-// filledSize is partSize without a parts.json to compare with. No part is empty: reading on from an empty one would never end.
+// filledSize is partSize without a parts.json to compare with. No part is empty: reading on from an empty one would
+// never end.
 func filledSize(name string) (int64, error) {
 	size, lost := partSize(name)
 	if lost == nil && size == 0 {
@@ -219,7 +221,8 @@ func (p *part) open() (*os.File, error) {
 	return f, nil
 }
 
-// Stat returns the file info of each open part, and the size of the bundle if the other parts have their expected sizes.
+// Stat returns the file info of each open part, and the size of the bundle if the other parts have their expected
+// sizes.
 func (s *Set) Stat() (size int64, infos []fs.FileInfo, err error) {
 	size = s.Size
 	for _, p := range s.parts {

@@ -75,7 +75,8 @@ func TestReadAcrossParts(t *testing.T) {
 		if n, err := s.ReadAt(make([]byte, 3), int64(len(content)-2)); n != 2 || !errors.Is(err, io.EOF) {
 			t.Errorf("over the end: %d bytes, %v", n, err)
 		}
-		for off, want := range map[int64]string{-1: "", 0: "x.kkb.001", 4: "x.kkb.001", 5: "x.kkb.002", 6: "x.kkb.003", 15: "x.kkb.004", 16: ""} {
+		for off, want := range map[int64]string{-1: "", 0: "x.kkb.001", 4: "x.kkb.001", 5: "x.kkb.002", 6: "x.kkb.003",
+			15: "x.kkb.004", 16: ""} {
 			if got := s.NameAt(off); got != want {
 				t.Errorf("byte %d is in %q, want %q", off, got, want)
 			}
@@ -92,7 +93,8 @@ func TestReadAcrossParts(t *testing.T) {
 	}
 }
 
-// TestAnEmptyPartEnds: without parts.json nothing says how long a part must be, but none is empty, and reading must come to an end.
+// TestAnEmptyPartEnds: without parts.json nothing says how long a part must be, but none is empty, and reading must
+// come to an end.
 func TestAnEmptyPartEnds(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -122,33 +124,48 @@ func TestAnEmptyPartEnds(t *testing.T) {
 		base := cut(t, []byte("0123456789"), 4, 4, 2)
 		remove(t, base+ListSuffix)
 		write(t, Name(base, number), nil)
-		if _, err := Open(base); err == nil || !strings.Contains(err.Error(), filepath.Base(Name(base, number))+": empty") {
+		if _, err := Open(base); err == nil || !strings.Contains(err.Error(), filepath.Base(Name(base, number))+
+			": empty") {
 			t.Errorf("part %d: %v", number, err)
 		}
 	}
 }
 
-// TestOpenNamesWhatIsWrong has each fault of the files, what Open says about it, and what Wrong and a read do where Open succeeds.
+// TestOpenNamesWhatIsWrong has each fault of the files, what Open says about it, and what Wrong and a read do where
+// Open succeeds.
 func TestOpenNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		change     func(t *testing.T, base string)
 		open, read string
 	}{
-		"nothing":              {func(*testing.T, string) {}, "", ""},
-		"the first is missing": {func(t *testing.T, base string) { remove(t, Name(base, 1)) }, "x.kkb.001: missing", ""},
-		"a middle one":         {func(t *testing.T, base string) { remove(t, Name(base, 2)) }, "", "x.kkb.002: missing"},
-		"the last":             {func(t *testing.T, base string) { remove(t, Name(base, 3)) }, "x.kkb.003: missing", ""},
-		"of another size":      {func(t *testing.T, base string) { write(t, Name(base, 2), []byte("1")) }, "x.kkb.002: 1 bytes long; x.kkb.parts.json says 4", ""},
+		"nothing": {func(*testing.T, string) {}, "", ""},
+		"the first is missing": {func(t *testing.T, base string) { remove(t, Name(base, 1)) }, "x.kkb.001: missing",
+			""},
+		"a middle one": {func(t *testing.T, base string) { remove(t, Name(base, 2)) }, "",
+			"x.kkb.002: missing"},
+		"the last": {func(t *testing.T, base string) { remove(t, Name(base, 3)) }, "x.kkb.003: missing",
+			""},
+		"of another size": {func(t *testing.T, base string) { write(t, Name(base, 2), []byte("1")) },
+			"x.kkb.002: 1 bytes long; x.kkb.parts.json says 4", ""},
 		"a link to itself": {func(t *testing.T, base string) {
 			remove(t, Name(base, 3))
 			if err := os.Symlink("x.kkb.003", Name(base, 3)); err != nil {
 				t.Fatal(err)
 			}
 		}, "x.kkb.003: cannot be read", ""},
-		"parts.json is as long as allowed": {func(t *testing.T, base string) { write(t, base+ListSuffix, make([]byte, MaxList)) }, "not canonical", ""},
-		"parts.json is no list":            {func(t *testing.T, base string) { write(t, base+ListSuffix, []byte("{}")) }, "x.kkb.parts.json: unusable", ""},
-		"parts.json is long":               {func(t *testing.T, base string) { write(t, base+ListSuffix, make([]byte, MaxList+1)) }, "more than 262144 bytes", ""},
+		"parts.json is as long as allowed": {func(t *testing.T,
+			base string) {
+			write(t, base+ListSuffix, make([]byte, MaxList))
+		}, "not canonical", ""},
+		"parts.json is no list": {func(t *testing.T,
+			base string) {
+			write(t, base+ListSuffix, []byte("{}"))
+		}, "x.kkb.parts.json: unusable", ""},
+		"parts.json is long": {func(t *testing.T,
+			base string) {
+			write(t, base+ListSuffix, make([]byte, MaxList+1))
+		}, "more than 262144 bytes", ""},
 		"of a newer version": {func(t *testing.T, base string) {
 			write(t, base+ListSuffix, []byte(`{"version":2}`))
 		}, "version 2 of parts.json", ""},
@@ -171,7 +188,8 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 			write(t, Name(base, 2), []byte("4"))
 		}
 		n, err := s.ReadAt(make([]byte, 10), 0)
-		if tt.read == "" && (n != 10 || err != nil) || tt.read != "" && (err == nil || !strings.Contains(err.Error(), tt.read) || !errors.Is(err, format.ErrDamaged)) {
+		if tt.read == "" && (n != 10 || err != nil) || tt.read != "" &&
+			(err == nil || !strings.Contains(err.Error(), tt.read) || !errors.Is(err, format.ErrDamaged)) {
 			t.Errorf("%s: %d bytes, %v, want %q", name, n, err, tt.read)
 		}
 		if wrong := s.Wrong(); (len(wrong) > 0) != strings.Contains(tt.read, "missing") {
@@ -186,7 +204,8 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// TestParseListIsBounded: a list of the largest size is read, so it is refused for what it says; a longer one for its size.
+// TestParseListIsBounded: a list of the largest size is read, so it is refused for what it says; a longer one for its
+// size.
 func TestParseListIsBounded(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]string{MaxList: "not canonical", MaxList + 1: "more than 262144 bytes"} {
@@ -194,7 +213,8 @@ func TestParseListIsBounded(t *testing.T) {
 			t.Errorf("%d bytes: %v, want %q", n, err, want)
 		}
 	}
-	if _, err := ParseList([]byte(`{"version":1,"size":4,"parts":[{"size":4,"sha256":"` + (format.Sum{}).Hex() + `"},{"size":0,"sha256":"` + (format.Sum{}).Hex() + `"}]}`)); err == nil || err.Error() != "part 2 is empty" {
+	if _, err := ParseList([]byte(`{"version":1,"size":4,"parts":[{"size":4,"sha256":"` + (format.Sum{}).Hex() +
+		`"},{"size":0,"sha256":"` + (format.Sum{}).Hex() + `"}]}`)); err == nil || err.Error() != "part 2 is empty" {
 		t.Errorf("an empty part: %v", err)
 	}
 	if hint := (&Error{Part: "/mnt/x.kkb.002"}).Hint(); hint != "copy x.kkb.002 again from where the bundle was built, and check all parts with kkbundle parts verify" {
@@ -236,8 +256,9 @@ func TestLocate(t *testing.T) {
 	write(t, other+".tar", nil)
 	for path, want := range map[string]string{ // the base name; "" for one file
 		base: base, base + ".001": base, base + ".002": base, base + ".999": base, base + ListSuffix: base,
-		other: other, other + ".001": other, other + ".tar": "", "none.kkb": "", "none.kkb.001": "none.kkb", "none.kkb.age.007": "none.kkb.age",
-		"none.001": "", "none.kkb.000": "", "none.kkb.01": "", "none.kkb.1000": "",
+		other: other, other + ".001": other, other + ".tar": "", "none.kkb": "", "none.kkb.001": "none.kkb",
+		"none.kkb.age.007": "none.kkb.age",
+		"none.001":         "", "none.kkb.000": "", "none.kkb.01": "", "none.kkb.1000": "",
 	} {
 		got, ok := Locate(path)
 		if ok != (want != "") || ok && got != want {
@@ -280,7 +301,8 @@ func TestVerify(t *testing.T) {
 	if !slices.Equal(states(reports), []State{Bad, Bad, Missing, Surplus}) || err == nil {
 		t.Errorf("%v, %v", reports, err)
 	}
-	for _, want := range []string{"x.kkb.001: content differs", "x.kkb.002: 2 bytes long instead of 4", "x.kkb.003: missing", "x.kkb.005: not part of this bundle, which has 3 parts"} {
+	for _, want := range []string{"x.kkb.001: content differs", "x.kkb.002: 2 bytes long instead of 4",
+		"x.kkb.003: missing", "x.kkb.005: not part of this bundle, which has 3 parts"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
@@ -294,13 +316,15 @@ func TestVerify(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 	remove(t, base+ListSuffix)
-	if _, err := Verify(t.Context(), base, 0, nil, nil); err == nil || !strings.Contains(err.Error(), "x.kkb.parts.json: missing") {
+	if _, err := Verify(t.Context(), base, 0, nil, nil); err == nil ||
+		!strings.Contains(err.Error(), "x.kkb.parts.json: missing") {
 		t.Errorf("without parts.json: %v", err)
 	}
 	if surplus, err := SurplusParts(base); len(surplus) != 0 || err != nil {
 		t.Errorf("surplus without parts.json: %v, %v", surplus, err)
 	}
-	if _, err := Verify(t.Context(), filepath.Join(t.TempDir(), "y.kkb"), 0, nil, nil); err == nil || !strings.Contains(err.Error(), "is not in parts") {
+	if _, err := Verify(t.Context(), filepath.Join(t.TempDir(), "y.kkb"), 0, nil, nil); err == nil ||
+		!strings.Contains(err.Error(), "is not in parts") {
 		t.Errorf("one file: %v", err)
 	}
 }
@@ -327,18 +351,23 @@ func TestWrongSum(t *testing.T) {
 		return all
 	}
 	reports, err := Verify(t.Context(), base, 0, nil, whole(true))
-	if !slices.Equal(states(reports), []State{Good, Good, Good, Bad}) || reports[1].Digest != right || reports[3].Path != base+ListSuffix || asked != 1 {
+	if !slices.Equal(states(reports), []State{Good, Good, Good, Bad}) || reports[1].Digest != right ||
+		reports[3].Path != base+ListSuffix || asked != 1 {
 		t.Errorf("the bundle is whole: asked %d times, %+v", asked, reports)
 	}
-	if !errors.Is(err, format.ErrDamaged) || !strings.Contains(err.Error(), "x.kkb.parts.json: has a wrong sha256 of x.kkb.002;") || strings.Contains(err.Error(), "differs") {
+	if !errors.Is(err, format.ErrDamaged) ||
+		!strings.Contains(err.Error(), "x.kkb.parts.json: has a wrong sha256 of x.kkb.002;") ||
+		strings.Contains(err.Error(), "differs") {
 		t.Errorf("the bundle is whole: %v", err)
 	}
 	reports, err = Verify(t.Context(), base, 0, nil, whole(false))
-	if !slices.Equal(states(reports), []State{Good, Bad, Good}) || err == nil || !strings.Contains(err.Error(), "x.kkb.002: content differs from parts.json") || asked != 2 {
+	if !slices.Equal(states(reports), []State{Good, Bad, Good}) || err == nil ||
+		!strings.Contains(err.Error(), "x.kkb.002: content differs from parts.json") || asked != 2 {
 		t.Errorf("the bundle is damaged: asked %d times, %+v, %v", asked, reports, err)
 	}
 	write(t, Name(base, 4), nil)
-	if reports, err := Verify(t.Context(), base, 0, nil, whole(true)); !slices.Equal(states(reports), []State{Good, Bad, Good, Surplus}) || err == nil || asked != 2 {
+	if reports, err := Verify(t.Context(), base, 0, nil, whole(true)); !slices.Equal(states(reports),
+		[]State{Good, Bad, Good, Surplus}) || err == nil || asked != 2 {
 		t.Errorf("something else is wrong, too: asked %d times, %+v, %v", asked, reports, err)
 	}
 }

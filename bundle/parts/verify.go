@@ -41,12 +41,14 @@ type Report struct {
 	Err    error // nil if the file matches parts.json, else an *Error
 }
 
-// Verify compares every part of the bundle at path (as in bundle.Open) with its size and sha256 in NAME.kkb.parts.json.
-// It reports every missing, wrong or surplus file, and needs no readable frame. jobs files are read at a time; 0 means
-// one per processor, at most 8. If nothing differs but contents, whole is asked whether the bundle can be read and every
-// content in it has its digest: parts.json is wrong then, and not the parts. whole may be nil. The error concerns all
-// files, or parts.json. Intact parts do not prove that the bundle was intact when it was cut: see bundle.Reader.Verify.
-func Verify(ctx context.Context, path string, jobs int, progress func(done, total int64), whole func(context.Context) bool) ([]Report, error) {
+// Verify compares every part of the bundle at path (as in bundle.Open) with its size and sha256 in
+// NAME.kkb.parts.json. It reports every missing, wrong or surplus file, and needs no readable frame. jobs files are
+// read at a time; 0 means one per processor, at most 8. If nothing differs but contents, whole is asked whether the
+// bundle can be read and every content in it has its digest: parts.json is wrong then, and not the parts. whole may
+// be nil. The error concerns all files, or parts.json. Intact parts do not prove that the bundle was intact when it
+// was cut: see bundle.Reader.Verify.
+func Verify(ctx context.Context, path string, jobs int, progress func(done, total int64),
+	whole func(context.Context) bool) ([]Report, error) {
 	base, parts := Locate(path)
 	if !parts {
 		return nil, fmt.Errorf("%s is not in parts: there is no %s beside it; use kkbundle verify for a bundle in one file", path, filepath.Base(path)+ListSuffix)
@@ -122,8 +124,8 @@ func blameList(base string, reports []Report) []Report {
 	}})
 }
 
-// SurplusParts returns the files that have the name of a part of the bundle at path and a higher number than its parts.json lists:
-// cat would append them to the bundle. Without a parts.json there are none.
+// SurplusParts returns the files that have the name of a part of the bundle at path and a higher number than its
+// parts.json lists: cat would append them to the bundle. Without a parts.json there are none.
 func SurplusParts(path string) ([]string, error) {
 	base, _ := Locate(path)
 	list, err := readPartList(base)
@@ -180,7 +182,8 @@ func (c *partsCheck) part(ctx context.Context, name string, want Info) (State, e
 	case err != nil:
 		return Bad, &Error{Part: name, Reason: "cannot be read", Err: err}
 	case got != want.Sum:
-		return Bad, &Error{Part: name, Reason: "content differs from parts.json: digest " + string(got.Digest()), got: got.Digest()}
+		return Bad, &Error{Part: name, Reason: "content differs from parts.json: digest " + string(got.Digest()),
+			got: got.Digest()}
 	}
 	return Good, nil
 }

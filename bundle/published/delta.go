@@ -32,8 +32,9 @@ type Delta struct {
 // Manifest returns the delta's manifest. The subject is the manifest or index of a published bundle.
 func (d Delta) Manifest(subject ocispec.Descriptor) ([]byte, error) {
 	return json.Marshal(ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: ArtifactTypeDelta,
-		Config: ocispec.DescriptorEmptyJSON, Subject: &subject,
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
+		ArtifactType: ArtifactTypeDelta,
+		Config:       ocispec.DescriptorEmptyJSON, Subject: &subject,
 		Layers:      []ocispec.Descriptor{{MediaType: MediaTypeDelta, Digest: d.File.Digest, Size: d.File.Size}},
 		Annotations: map[string]string{AnnotationOld: d.Old.String(), AnnotationNew: d.New.String()},
 	})
@@ -42,7 +43,8 @@ func (d Delta) Manifest(subject ocispec.Descriptor) ([]byte, error) {
 // ParseDelta reads a manifest of a delta, which must be attached to the subject.
 func ParseDelta(manifest []byte, subject digest.Digest) (Delta, error) {
 	var m ocispec.Manifest
-	if len(manifest) > bundle.MaxManifest || json.Unmarshal(manifest, &m) != nil || m.ArtifactType != ArtifactTypeDelta {
+	if len(manifest) > bundle.MaxManifest || json.Unmarshal(manifest, &m) != nil ||
+		m.ArtifactType != ArtifactTypeDelta {
 		return Delta{}, errors.New("not a delta: it was not written by kkbundle publish")
 	}
 	if m.Subject == nil || m.Subject.Digest != subject {

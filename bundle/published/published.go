@@ -110,9 +110,11 @@ func documents(r *bundle.Reader, signatures []Signature, most int) (Documents, e
 		return Documents{MediaType: m.MediaType, Root: root}, err
 	}
 	out := Documents{MediaType: ocispec.MediaTypeImageIndex}
-	index := ocispec.Index{Versioned: m.Versioned, MediaType: out.MediaType, ArtifactType: m.ArtifactType, Annotations: m.Annotations}
+	index := ocispec.Index{Versioned: m.Versioned, MediaType: out.MediaType, ArtifactType: m.ArtifactType,
+		Annotations: m.Annotations}
 	for share := range slices.Chunk(blobs, most) {
-		m := ocispec.Manifest{Versioned: m.Versioned, MediaType: m.MediaType, ArtifactType: ArtifactTypeBlobs, Config: m.Config, Layers: slices.Concat(share, signed)}
+		m := ocispec.Manifest{Versioned: m.Versioned, MediaType: m.MediaType, ArtifactType: ArtifactTypeBlobs,
+			Config: m.Config, Layers: slices.Concat(share, signed)}
 		signed = nil // they are in the first manifest
 		data, err := json.Marshal(m)
 		if err != nil {
@@ -120,11 +122,14 @@ func documents(r *bundle.Reader, signatures []Signature, most int) (Documents, e
 		}
 		out.Manifests = append(out.Manifests, data)
 		index.Manifests = append(index.Manifests, ocispec.Descriptor{
-			MediaType: m.MediaType, ArtifactType: m.ArtifactType, Digest: digest.FromBytes(data), Size: int64(len(data)),
+			MediaType: m.MediaType, ArtifactType: m.ArtifactType, Digest: digest.FromBytes(data),
+			Size: int64(len(data)),
 		})
 	}
 	if len(index.Manifests) > maxManifests {
-		return Documents{}, fmt.Errorf("the bundle has %d blobs; at most %d can be published: split it with kkbundle copy --item or --platform", len(blobs), most*maxManifests)
+		return Documents{}, fmt.Errorf(
+			"the bundle has %d blobs; at most %d can be published: split it with kkbundle copy --item or --platform",
+			len(blobs), most*maxManifests)
 	}
 	out.Root, err = json.Marshal(index)
 	return out, err
@@ -137,10 +142,12 @@ func allBlobs(r *bundle.Reader) (ocispec.Manifest, error) {
 		return ocispec.Manifest{}, err
 	}
 	m := ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: ArtifactTypeBundle,
-		Config: ocispec.Descriptor{MediaType: MediaTypeIndex, Digest: r.Digest(), Size: int64(len(index))},
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
+		ArtifactType: ArtifactTypeBundle,
+		Config:       ocispec.Descriptor{MediaType: MediaTypeIndex, Digest: r.Digest(), Size: int64(len(index))},
 		Annotations: map[string]string{
-			ocispec.AnnotationTitle: r.Index().Name, ocispec.AnnotationVersion: r.Index().Version, AnnotationEncoder: r.Encoder(), AnnotationLevel: r.Level().String(),
+			ocispec.AnnotationTitle: r.Index().Name, ocispec.AnnotationVersion: r.Index().Version,
+			AnnotationEncoder: r.Encoder(), AnnotationLevel: r.Level().String(),
 		},
 	}
 	maps.DeleteFunc(m.Annotations, func(_, value string) bool { return value == "" })
@@ -151,8 +158,8 @@ func allBlobs(r *bundle.Reader) (ocispec.Manifest, error) {
 	return m, nil
 }
 
-// Listing returns the digests of the bundle's blobs, for ParseListing: the manifest that publish writes for a bundle with
-// few blobs, without signatures.
+// Listing returns the digests of the bundle's blobs, for ParseListing: the manifest that publish writes for a bundle
+// with few blobs, without signatures.
 func Listing(r *bundle.Reader) ([]byte, error) {
 	m, err := allBlobs(r)
 	if err != nil {
@@ -176,7 +183,8 @@ func Parse(root []byte, manifest func(ocispec.Descriptor) ([]byte, error)) (Bund
 		return Bundle{}, errNotPublished
 	}
 	if len(x.Manifests) > maxManifests {
-		return Bundle{}, fmt.Errorf("the index has %d manifests; at most %d are allowed", len(x.Manifests), maxManifests)
+		return Bundle{}, fmt.Errorf("the index has %d manifests; at most %d are allowed", len(x.Manifests),
+			maxManifests)
 	}
 	var all Bundle
 	for i, d := range x.Manifests {
@@ -223,7 +231,8 @@ func parseManifest(manifest []byte, artifactType string, limit int) (Bundle, err
 		return Bundle{}, err
 	}
 	if m.Config.Size > format.MaxIndexSize {
-		return Bundle{}, fmt.Errorf("index.json has %d bytes; at most %d are allowed", m.Config.Size, format.MaxIndexSize)
+		return Bundle{}, fmt.Errorf("index.json has %d bytes; at most %d are allowed", m.Config.Size,
+			format.MaxIndexSize)
 	}
 	p := Bundle{
 		Index: m.Config, Signatures: make(map[string]ocispec.Descriptor),
@@ -238,8 +247,10 @@ func parseManifest(manifest []byte, artifactType string, limit int) (Bundle, err
 			p.Blobs = append(p.Blobs, ocispec.Descriptor{Digest: d.Digest, Size: d.Size})
 		case MediaTypeSignature:
 			suffix := d.Annotations[ocispec.AnnotationTitle]
-			if !signatureGrammar.MatchString(suffix) || d.Size > MaxSignatureSize || len(p.Signatures) == maxSignatures {
-				return Bundle{}, fmt.Errorf("%s is not a valid signature: it has the name %q and %d bytes", d.Digest, shortened(suffix), d.Size)
+			if !signatureGrammar.MatchString(suffix) || d.Size > MaxSignatureSize ||
+				len(p.Signatures) == maxSignatures {
+				return Bundle{}, fmt.Errorf("%s is not a valid signature: it has the name %q and %d bytes", d.Digest,
+					shortened(suffix), d.Size)
 			}
 			p.Signatures[suffix] = ocispec.Descriptor{Digest: d.Digest, Size: d.Size}
 		} // additions of later versions are ignored

@@ -70,7 +70,8 @@ func TestPublishedInSeveralManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Index.Digest != r.Digest() || len(p.Blobs) != blobs || len(p.Signatures) != 1 || p.Encoder != r.Encoder() || p.Level != r.Level().String() {
+	if p.Index.Digest != r.Digest() || len(p.Blobs) != blobs || len(p.Signatures) != 1 || p.Encoder != r.Encoder() ||
+		p.Level != r.Level().String() {
 		t.Errorf("%+v", p)
 	}
 
@@ -113,9 +114,11 @@ func TestPublishedInSeveralManifests(t *testing.T) {
 
 func TestPublishedManifestsAreBelowTheLimitOfRegistries(t *testing.T) {
 	t.Parallel()
-	m := ocispec.Manifest{ArtifactType: ArtifactTypeBlobs, Config: ocispec.Descriptor{MediaType: MediaTypeIndex, Digest: digest.FromString("x"), Size: 1 << 30}}
+	m := ocispec.Manifest{ArtifactType: ArtifactTypeBlobs, Config: ocispec.Descriptor{MediaType: MediaTypeIndex,
+		Digest: digest.FromString("x"), Size: 1 << 30}}
 	for i := range manifestBlobs + maxSignatures {
-		m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: MediaTypeBlob, Digest: digest.FromString(fmt.Sprint(i)), Size: 1 << 53})
+		m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: MediaTypeBlob,
+			Digest: digest.FromString(fmt.Sprint(i)), Size: 1 << 53})
 	}
 	data, err := json.Marshal(m)
 	if err != nil {

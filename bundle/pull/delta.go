@@ -25,8 +25,8 @@ const (
 	maxAttempts = 2  // routes that are tried before the blobs are downloaded
 )
 
-// useDeltas opens the bundle that published deltas make of a local bundle, if they are smaller than the missing blobs. Without
-// such deltas, or if they cannot be used, the blobs will be downloaded.
+// useDeltas opens the bundle that published deltas make of a local bundle, if they are smaller than the missing
+// blobs. Without such deltas, or if they cannot be used, the blobs will be downloaded.
 func (p *pulling) useDeltas(ctx context.Context, missing int64) error {
 	if len(p.Have) == 0 || missing == 0 {
 		return nil
@@ -59,7 +59,8 @@ func (p *pulling) useDeltas(ctx context.Context, missing int64) error {
 	return nil
 }
 
-// fatal reports whether an error about a delta ends the pull: it was interrupted, or a damaged copy in the cache is dropped first.
+// fatal reports whether an error about a delta ends the pull: it was interrupted, or a damaged copy in the cache is
+// dropped first.
 func fatal(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || len(cache.EntryErrors(err)) > 0
 }
@@ -70,7 +71,8 @@ func (p *pulling) offers(ctx context.Context) (map[delta.Offer]ocispec.Descripto
 	if err != nil {
 		return nil, err
 	}
-	list = slices.DeleteFunc(slices.Clone(list), func(d ocispec.Descriptor) bool { return d.ArtifactType != published.ArtifactTypeDelta })
+	list = slices.DeleteFunc(slices.Clone(list),
+		func(d ocispec.Descriptor) bool { return d.ArtifactType != published.ArtifactTypeDelta })
 	offers := map[delta.Offer]ocispec.Descriptor{}
 	for _, entry := range list[:min(len(list), maxDeltas)] {
 		data, err := p.artifact.Document(ctx, entry)
@@ -103,7 +105,8 @@ func (p *pulling) identities() []digest.Digest {
 }
 
 // useRoute downloads deltas and opens the bundle that they make.
-func (p *pulling) useRoute(ctx context.Context, route []delta.Offer, files map[delta.Offer]ocispec.Descriptor, missing int64) (err error) {
+func (p *pulling) useRoute(ctx context.Context, route []delta.Offer, files map[delta.Offer]ocispec.Descriptor,
+	missing int64) (err error) {
 	old := p.Have[slices.Index(p.identities(), route[0].Old)]
 	size := int64(0)
 	wanted := make([]fetch.Wanted, 0, len(route))
@@ -111,7 +114,8 @@ func (p *pulling) useRoute(ctx context.Context, route []delta.Offer, files map[d
 		size += o.Size
 		wanted = append(wanted, fetch.Wanted{Kind: "delta", Ref: o.New.String(), Blobs: []ocispec.Descriptor{files[o]}})
 	}
-	p.View.Note("%s against %s: %s to fetch, in place of %s of blobs", plain.Count(len(route), "delta"), plain.Line(old.Name), plain.Size(size), plain.Size(missing))
+	p.View.Note("%s against %s: %s to fetch, in place of %s of blobs", plain.Count(len(route), "delta"),
+		plain.Line(old.Name), plain.Size(size), plain.Size(missing))
 	if err := p.fetchDeltas(ctx, wanted); err != nil {
 		return err
 	}
@@ -124,7 +128,8 @@ func (p *pulling) useRoute(ctx context.Context, route []delta.Offer, files map[d
 			return err
 		}
 		defer func() { err = errors.Join(err, spool.Close()) }()
-		sources = append(sources, delta.Source{ReaderAt: spool, Name: "delta " + w.Blobs[0].Digest.String(), Size: w.Blobs[0].Size})
+		sources = append(sources, delta.Source{ReaderAt: spool, Name: "delta " + w.Blobs[0].Digest.String(),
+			Size: w.Blobs[0].Size})
 	}
 	if err := p.checkHeads(sources, route); err != nil {
 		return err
@@ -176,7 +181,8 @@ func (p *pulling) checkHeads(sources []delta.Source, route []delta.Offer) error 
 			return fmt.Errorf("%s: %w", s.Name, err)
 		}
 		if head.Old != route[i].Old || head.New != route[i].New {
-			return fmt.Errorf("%s makes bundle %s of %s; its manifest says %s of %s", s.Name, head.New, head.Old, route[i].New, route[i].Old)
+			return fmt.Errorf("%s makes bundle %s of %s; its manifest says %s of %s", s.Name, head.New, head.Old,
+				route[i].New, route[i].Old)
 		}
 	}
 	return nil

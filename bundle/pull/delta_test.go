@@ -90,7 +90,8 @@ func makeVersions(t *testing.T, n int) (v versions) {
 func deltaOf(t *testing.T, old, next *bundletest.Bundle) registry.Delta {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "x.kkd")
-	_, err := delta.Create(t.Context(), bundle.From{Name: next.Path, Reader: next.Reader}, delta.Options{Old: from(old), Output: path})
+	_, err := delta.Create(t.Context(), bundle.From{Name: next.Path, Reader: next.Reader},
+		delta.Options{Old: from(old), Output: path})
 	check(t, err)
 	data, err := os.ReadFile(path)
 	check(t, err)
@@ -110,7 +111,8 @@ func offered(old, next *bundletest.Bundle, data []byte) registry.Delta {
 
 func from(b *bundletest.Bundle) *bundle.From { return &bundle.From{Name: b.Path, Reader: b.Reader} }
 
-func publish(t *testing.T, s *registrytest.Server, b *bundletest.Bundle, deltas ...registry.Delta) registry.PublishSummary {
+func publish(t *testing.T, s *registrytest.Server, b *bundletest.Bundle,
+	deltas ...registry.Delta) registry.PublishSummary {
 	t.Helper()
 	sum, err := registry.Publish(t.Context(), b.Reader, registry.PublishOptions{
 		Repository: s.Host + "/bundles/site", Tags: []string{"1"}, PlainHTTP: true, Deltas: deltas,
@@ -179,10 +181,12 @@ func TestPullTakesTheDelta(t *testing.T) {
 	t.Parallel()
 	v := makeVersions(t, 3)
 	old, middle, next := v.bundles[0], v.bundles[1], v.bundles[2]
-	for listing, server := range map[string]registrytest.Options{"referrers API": {Referrers: true}, "fallback tag": {}} {
+	for listing, server := range map[string]registrytest.Options{"referrers API": {Referrers: true},
+		"fallback tag": {}} {
 		s := registrytest.Start(t, server)
 		first := publish(t, s, next, v.deltas...)
-		if again := publish(t, s, next, v.deltas...); again.BytesSent != 0 || len(again.Deltas) != 2 || again.Digest != first.Digest {
+		if again := publish(t, s, next, v.deltas...); again.BytesSent != 0 || len(again.Deltas) != 2 ||
+			again.Digest != first.Digest {
 			t.Errorf("%s: publishing again sent %d bytes, attached %v", listing, again.BytesSent, again.Deltas)
 		}
 		for name, c := range map[string]struct {
@@ -266,7 +270,8 @@ func TestPullWithoutAFittingDelta(t *testing.T) {
 			if len(r.Deltas) != 0 || r.Fetched < fileSize {
 				t.Errorf("fetched %d bytes with the deltas %v", r.Fetched, r.Deltas)
 			}
-			if s.Count("GET", large.File.Digest.String()) != 0 || !strings.Contains(strings.Join(notes.notes, "\n"), c.says) {
+			if s.Count("GET", large.File.Digest.String()) != 0 ||
+				!strings.Contains(strings.Join(notes.notes, "\n"), c.says) {
 				t.Errorf("notes %q", notes.notes)
 			}
 		})
@@ -294,29 +299,38 @@ func TestPullTakesBlobsWhereADeltaIsBad(t *testing.T) {
 	}{
 		"a byte is flipped on the way": {
 			deltas: []registry.Delta{good}, says: "the delta cannot be used",
-			fault: registrytest.Fault{Method: "GET", Path: path("/blobs/" + good.File.Digest.String()), Times: -1, Effect: registrytest.Corrupt()},
+			fault: registrytest.Fault{Method: "GET", Path: path("/blobs/" + good.File.Digest.String()), Times: -1,
+				Effect: registrytest.Corrupt()},
 		},
-		"a byte was flipped before it was published": {deltas: []registry.Delta{offered(old, next, flipped)}, says: "the delta is damaged"},
+		"a byte was flipped before it was published": {deltas: []registry.Delta{offered(old, next, flipped)},
+			says: "the delta is damaged"},
 		"the registry answers 503 for the list": {
 			deltas: []registry.Delta{good}, says: "the registry does not list deltas",
-			fault: registrytest.Fault{Path: path("/referrers/|/manifests/sha256-"), Times: -1, Effect: registrytest.Fail(http.StatusServiceUnavailable, "0")},
+			fault: registrytest.Fault{Path: path("/referrers/|/manifests/sha256-"), Times: -1,
+				Effect: registrytest.Fail(http.StatusServiceUnavailable, "0")},
 		},
 		"the registry answers 503 once": {
 			deltas: []registry.Delta{good}, used: true, says: "in place of",
-			fault: registrytest.Fault{Path: path("/referrers/|/manifests/sha256-|/blobs/"), Times: 1, Effect: registrytest.Fail(http.StatusServiceUnavailable, "0")},
+			fault: registrytest.Fault{Path: path("/referrers/|/manifests/sha256-|/blobs/"), Times: 1,
+				Effect: registrytest.Fail(http.StatusServiceUnavailable, "0")},
 		},
 		"the registry answers 503 for the delta": {
 			deltas: []registry.Delta{good}, says: "the delta cannot be used",
-			fault: registrytest.Fault{Method: "GET", Path: path("/blobs/" + good.File.Digest.String()), Times: -1, Effect: registrytest.Fail(http.StatusServiceUnavailable, "0")},
+			fault: registrytest.Fault{Method: "GET", Path: path("/blobs/" + good.File.Digest.String()), Times: -1,
+				Effect: registrytest.Fail(http.StatusServiceUnavailable, "0")},
 		},
-		"it is no delta":                 {deltas: []registry.Delta{offered(old, next, []byte("junk"))}, says: "not a delta of kkbundle"},
-		"it makes another bundle":        {deltas: []registry.Delta{offered(old, next, backData)}, says: "its manifest says"},
-		"of two with one base one works": {deltas: []registry.Delta{offered(old, next, []byte("junk")), good}, used: true, says: "the delta cannot be used"},
+		"it is no delta": {deltas: []registry.Delta{offered(old, next, []byte("junk"))},
+			says: "not a delta of kkbundle"},
+		"it makes another bundle": {deltas: []registry.Delta{offered(old, next, backData)},
+			says: "its manifest says"},
+		"of two with one base one works": {deltas: []registry.Delta{offered(old, next, []byte("junk")), good},
+			used: true, says: "the delta cannot be used"},
 		"its subject is another bundle": {
 			says: "the delta is attached to another bundle",
 			forge: func(t *testing.T, s *registrytest.Server, subject digest.Digest) {
 				t.Helper()
-				other := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromString("other"), Size: 5}
+				other := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest,
+					Digest: digest.FromString("other"), Size: 5}
 				attach(t, s, subject, good.Delta, other)
 			},
 		},
@@ -326,7 +340,8 @@ func TestPullTakesBlobsWhereADeltaIsBad(t *testing.T) {
 				t.Helper()
 				less := good.Delta
 				less.File.Size -= 10
-				attach(t, s, subject, less, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: subject, Size: 5})
+				attach(t, s, subject, less, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest,
+					Digest: subject, Size: 5})
 			},
 		},
 	} {
@@ -363,9 +378,11 @@ func attach(t *testing.T, s *registrytest.Server, subject digest.Digest, d publi
 	check(t, err)
 	emptyConfig(t, s)
 	put(t, s, digest.FromBytes(data).String(), ocispec.MediaTypeImageManifest, data)
-	list, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{
-		{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(data), Size: int64(len(data)), ArtifactType: published.ArtifactTypeDelta},
-	}})
+	list, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2},
+		MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{
+			{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(data), Size: int64(len(data)),
+				ArtifactType: published.ArtifactTypeDelta},
+		}})
 	check(t, err)
 	put(t, s, strings.ReplaceAll(subject.String(), ":", "-"), ocispec.MediaTypeImageIndex, list)
 }
@@ -384,7 +401,8 @@ func emptyConfig(t *testing.T, s *registrytest.Server) {
 
 func put(t *testing.T, s *registrytest.Server, reference, mediaType string, data []byte) {
 	t.Helper()
-	q, err := http.NewRequestWithContext(t.Context(), http.MethodPut, s.URL+"/v2/bundles/site/manifests/"+reference, bytes.NewReader(data))
+	q, err := http.NewRequestWithContext(t.Context(), http.MethodPut, s.URL+"/v2/bundles/site/manifests/"+reference,
+		bytes.NewReader(data))
 	check(t, err)
 	q.Header.Set("Content-Type", mediaType)
 	resp, err := http.DefaultClient.Do(q)
@@ -402,7 +420,8 @@ func TestPullIsInterruptedInTheDelta(t *testing.T) {
 	v := makeVersions(t, 2)
 	s := registrytest.Start(t, registrytest.Options{})
 	publish(t, s, v.bundles[1], v.deltas...)
-	s.AddFaults(registrytest.Fault{Method: "GET", Path: regexp.MustCompile("/blobs/" + v.deltas[0].File.Digest.String()), Times: 1, Effect: registrytest.Stall()})
+	s.AddFaults(registrytest.Fault{Method: "GET", Path: regexp.MustCompile("/blobs/" +
+		v.deltas[0].File.Digest.String()), Times: 1, Effect: registrytest.Stall()})
 	o, _ := options(t, s, v.bundles[0])
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -427,7 +446,8 @@ func TestOpenWhole(t *testing.T) {
 	s := registrytest.Start(t, registrytest.Options{})
 	publish(t, s, old)
 	path, out := filepath.Join(t.TempDir(), "x.kkd"), filepath.Join(t.TempDir(), "new.kkb")
-	_, err := delta.Create(t.Context(), bundle.From{Name: next.Path, Reader: next.Reader}, delta.Options{Old: from(old), Output: path})
+	_, err := delta.Create(t.Context(), bundle.From{Name: next.Path, Reader: next.Reader},
+		delta.Options{Old: from(old), Output: path})
 	check(t, err)
 	o, _ := options(t, s)
 	o.Output = nil
@@ -451,7 +471,8 @@ func TestOpenWhole(t *testing.T) {
 		t.Errorf("%d blobs were downloaded again", n)
 	}
 	o.Want = next.Reader.Digest()
-	if _, err := pull.OpenWhole(t.Context(), o, filepath.Dir(out)); err == nil || !strings.Contains(err.Error(), "name the right bundle") {
+	if _, err := pull.OpenWhole(t.Context(), o, filepath.Dir(out)); err == nil ||
+		!strings.Contains(err.Error(), "name the right bundle") {
 		t.Errorf("another base: %v", err)
 	}
 }

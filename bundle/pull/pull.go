@@ -1,5 +1,5 @@
-// Package pull downloads a published bundle from a registry. It transfers only blobs that are neither in the cache nor in local
-// bundles.
+// Package pull downloads a published bundle from a registry. It transfers only blobs that are neither in the cache
+// nor in local bundles.
 package pull
 
 import (
@@ -75,7 +75,8 @@ type Options struct {
 	Check func(x bundle.Index, signatures []string, read func(name string) ([]byte, error)) error
 	// Output returns the path of the file to write.
 	Output func(x bundle.Index) (string, error)
-	// CheckSignature, if it is not nil, is called with the path of each signature to write and its content, before any content is downloaded.
+	// CheckSignature, if it is not nil, is called with the path of each signature to write and its content, before
+	// any content is downloaded.
 	CheckSignature func(path string, signature []byte) error
 	View           View
 }
@@ -114,8 +115,8 @@ func Pull(ctx context.Context, o Options) (Result, error) {
 	return r, err
 }
 
-// Open opens a bundle in a registry for reading its contents. Manifests are downloaded as needed. Call the returned function
-// afterwards.
+// Open opens a bundle in a registry for reading its contents. Manifests are downloaded as needed. Call the returned
+// function afterwards.
 func Open(ctx context.Context, o Options) (*bundle.Remote, func(), error) {
 	one, err := look(ctx, o)
 	if err != nil {
@@ -128,8 +129,8 @@ func Open(ctx context.Context, o Options) (*bundle.Remote, func(), error) {
 	return one.remote, one.artifact.Close, nil
 }
 
-// OpenWhole downloads the blobs of a bundle into the cache and opens the bundle there, without writing it. Temporary files lie
-// in the directory scratch. Close the Reader afterwards.
+// OpenWhole downloads the blobs of a bundle into the cache and opens the bundle there, without writing it. Temporary
+// files lie in the directory scratch. Close the Reader afterwards.
 func OpenWhole(ctx context.Context, o Options, scratch string) (*bundle.Reader, error) {
 	one, err := look(ctx, o)
 	if err != nil {
@@ -156,7 +157,8 @@ func look(ctx context.Context, o Options) (*pulling, error) {
 		if a, err = fetch.OpenArtifact(ctx, p.Repository, p.Reference, p.Fetch); err != nil {
 			return nil, err
 		}
-		found, err = published.Parse(a.Manifest, func(d ocispec.Descriptor) ([]byte, error) { return a.Document(ctx, d) })
+		found, err = published.Parse(a.Manifest,
+			func(d ocispec.Descriptor) ([]byte, error) { return a.Document(ctx, d) })
 		if err != nil {
 			a.Close()
 		}
@@ -206,9 +208,11 @@ func (p *puller) refused(err error) error {
 	host := p.Repository.RegistryStr()
 	switch {
 	case errors.As(err, &unknown):
-		err = &remedy{fmt.Errorf("the certificate of %s is signed by a CA that this machine does not know: give the CA's certificate with --ca FILE", host), err}
+		err = &remedy{fmt.Errorf(
+			"the certificate of %s is signed by a CA that this machine does not know: give the CA's certificate with --ca FILE", host), err}
 	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"): // net/http has no type for it
-		err = &remedy{fmt.Errorf("%s speaks plain HTTP, not HTTPS: allow it with --plain-http if you trust the network", host), err}
+		err = &remedy{fmt.Errorf("%s speaks plain HTTP, not HTTPS: allow it with --plain-http if you trust the network",
+			host), err}
 	}
 	return &RefusedError{fmt.Errorf("%s: %w", p.Name, err)}
 }
@@ -257,14 +261,17 @@ func (p *pulling) run(ctx context.Context) (_ Result, err error) {
 	}
 	set, stop := p.View.Meter("write")
 	defer stop()
-	sum, err := bundle.Create(ctx, p.output, p.local, x, bundle.WriteOptions{PartSize: p.PartSize, Recipients: p.Recipients, Progress: set})
+	sum, err := bundle.Create(ctx, p.output, p.local, x, bundle.WriteOptions{PartSize: p.PartSize,
+		Recipients: p.Recipients, Progress: set})
 	if errors.Is(err, bundle.ErrDamaged) {
 		err = plain.Advise(err, "run the command again without --have for that bundle")
 	}
 	r := Result{
-		Version: 1, Path: p.output, Manifest: p.artifact.Digest, Digest: sum.Digest, Size: sum.Size, Parts: sum.Parts, Items: len(x.Items),
-		Blobs: sum.Blobs, Content: sum.Content, Fetched: p.fetched, Cached: p.cached, Signatures: []string{}, LeftOut: append([]string{}, leftOut...),
-		Deltas: p.deltas,
+		Version: 1, Path: p.output, Manifest: p.artifact.Digest, Digest: sum.Digest, Size: sum.Size, Parts: sum.Parts,
+		Items: len(x.Items),
+		Blobs: sum.Blobs, Content: sum.Content, Fetched: p.fetched, Cached: p.cached, Signatures: []string{},
+		LeftOut: append([]string{}, leftOut...),
+		Deltas:  p.deltas,
 	}
 	if err != nil || !whole {
 		return r, err // the signatures are for the whole bundle
@@ -298,7 +305,8 @@ func (p *pulling) compose(ctx context.Context, scratch string) (*bundle.Reader, 
 // openRemote reads the bundle's index.
 func (p *pulling) openRemote(ctx context.Context) error {
 	if got := p.published.Index.Digest; p.Want != "" && got != p.Want {
-		return fmt.Errorf("the delta was made against bundle %s, but %s is bundle %s: name the right bundle", p.Want, p.Name, got)
+		return fmt.Errorf("the delta was made against bundle %s, but %s is bundle %s: name the right bundle", p.Want,
+			p.Name, got)
 	}
 	if err := p.combine(); err != nil {
 		return err
@@ -307,12 +315,14 @@ func (p *pulling) openRemote(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if p.remote, err = bundle.NewRemote(p.published.Index.Digest, p.published.Blobs, index, p.local, p.bring); err != nil {
+	if p.remote, err = bundle.NewRemote(p.published.Index.Digest, p.published.Blobs, index, p.local,
+		p.bring); err != nil {
 		return p.refused(err)
 	}
-	return p.Check(p.remote.Index(), slices.Sorted(maps.Keys(p.published.Signatures)), func(name string) ([]byte, error) {
-		return p.small(ctx, "signature", name, p.published.Signatures[name])
-	})
+	return p.Check(p.remote.Index(), slices.Sorted(maps.Keys(p.published.Signatures)),
+		func(name string) ([]byte, error) {
+			return p.small(ctx, "signature", name, p.published.Signatures[name])
+		})
 }
 
 // combine sets the source of local blobs.
@@ -331,7 +341,8 @@ func (p *pulling) combine() error {
 
 // small downloads the index or a signature.
 func (p *pulling) small(ctx context.Context, kind, ref string, d ocispec.Descriptor) (data []byte, err error) {
-	if err := p.artifact.Fetch(ctx, []fetch.Wanted{{Kind: kind, Ref: ref, Blobs: []ocispec.Descriptor{d}}}); err != nil {
+	if err := p.artifact.Fetch(ctx,
+		[]fetch.Wanted{{Kind: kind, Ref: ref, Blobs: []ocispec.Descriptor{d}}}); err != nil {
 		return nil, err
 	}
 	rc, err := p.cache.Open(ctx, d.Digest)
@@ -359,7 +370,8 @@ func (p *pulling) choose(ctx context.Context) (x bundle.Index, leftOut []string,
 	if err := p.remote.Documents(ctx, first); err != nil {
 		return x, nil, err
 	}
-	plan, err := transfer.Selection{Items: p.Items, Platforms: p.Platforms}.Plan(ctx, []transfer.Source{{Name: p.Name, Catalog: &p.remote.Catalog}})
+	plan, err := transfer.Selection{Items: p.Items, Platforms: p.Platforms}.Plan(ctx,
+		[]transfer.Source{{Name: p.Name, Catalog: &p.remote.Catalog}})
 	if x = plan.Index; err != nil {
 		return x, nil, err
 	}
@@ -409,7 +421,8 @@ func (p *pulling) bringAll(ctx context.Context, x bundle.Index) error {
 	if err := p.room(ctx, needs); err != nil {
 		return err
 	}
-	p.View.Note("%s: %s to fetch, %s here already", plain.Count(len(x.Items), "item"), plain.Size(missing), plain.Size(p.cached))
+	p.View.Note("%s: %s to fetch, %s here already", plain.Count(len(x.Items), "item"), plain.Size(missing),
+		plain.Size(p.cached))
 	set, stop := p.View.Meter("fetch")
 	p.meter = set
 	defer func() { stop(); p.meter = nil }()
@@ -447,9 +460,11 @@ func (p *pulling) room(ctx context.Context, needs []bundle.Need) error {
 			cache += p.cache.MostInCache(d.Size)
 		}
 	}
-	room := []disk.Need{{Dir: p.cacheDir, What: "the cache", Bytes: cache, Remedy: "choose another place for the cache with --cache"}}
+	room := []disk.Need{{Dir: p.cacheDir, What: "the cache", Bytes: cache,
+		Remedy: "choose another place for the cache with --cache"}}
 	if p.output != "" {
-		room = append(room, disk.Need{Dir: filepath.Dir(p.output), What: "the bundle", Bytes: file, Remedy: "write it to another place with -o"})
+		room = append(room, disk.Need{Dir: filepath.Dir(p.output), What: "the bundle", Bytes: file,
+			Remedy: "write it to another place with -o"})
 	}
 	_, err = disk.CheckSpace(room...)
 	return err
@@ -482,7 +497,8 @@ func (p *pulling) needs(ctx context.Context, items []bundle.Item) ([]bundle.Need
 func (p *pulling) lacking(ctx context.Context, needs []bundle.Need, have []bundle.From) ([]fetch.Wanted, error) {
 	var lacking []fetch.Wanted
 	for _, n := range needs {
-		w := fetch.Wanted{Kind: n.Item.Kind, Ref: n.Item.Ref, Platform: bundle.PlatformString(n.Item.Descriptor.Platform)}
+		w := fetch.Wanted{Kind: n.Item.Kind, Ref: n.Item.Ref,
+			Platform: bundle.PlatformString(n.Item.Descriptor.Platform)}
 		for _, d := range n.Blobs {
 			_, here, err := p.cache.Stat(ctx, d.Digest)
 			if err != nil {
@@ -528,7 +544,8 @@ func (p *pulling) bring(ctx context.Context, needs []bundle.Need) error {
 	return p.artifact.Fetch(ctx, lacking)
 }
 
-// compressAgain copies a blob into the cache from a bundle with frames of another encoder. A damaged blob is downloaded.
+// compressAgain copies a blob into the cache from a bundle with frames of another encoder. A damaged blob is
+// downloaded.
 func (p *pulling) compressAgain(ctx context.Context, d ocispec.Descriptor) (bool, error) {
 	for _, f := range p.sources() {
 		if have, ok := f.Stat(d.Digest); !ok || have != d.Size || f.Encoder() == p.cache.Encoder() {
@@ -562,7 +579,8 @@ func (p *pulling) take(ctx context.Context, f bundle.From, d ocispec.Descriptor)
 	return err
 }
 
-// checkSignatures reports whether x is the whole bundle, whose signatures are written beside it, and returns an error if one must not be.
+// checkSignatures reports whether x is the whole bundle, whose signatures are written beside it, and returns an error
+// if one must not be.
 func (p *pulling) checkSignatures(ctx context.Context, x bundle.Index) (whole bool, err error) {
 	index, err := x.Marshal()
 	if err != nil || digest.FromBytes(index) != p.published.Index.Digest {

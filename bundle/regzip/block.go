@@ -71,7 +71,8 @@ func (b *blockWriter) match(distance, length, raw int) bool {
 	return b.full(raw)
 }
 
-// full reports whether the block ends here. GNU gzip also ends it early where the content seems to compress well without many matches.
+// full reports whether the block ends here. GNU gzip also ends it early where the content seems to compress well
+// without many matches.
 func (b *blockWriter) full(raw int) bool {
 	if b.variant == variantGNU && b.level > 2 && len(b.tokens)&0xfff == 0 {
 		estimate := 8 * len(b.tokens)
@@ -176,8 +177,8 @@ func (b *blockWriter) align() {
 	}
 }
 
-// wholeByte ends a part of pigz's output at a whole byte: with an empty stored block after an odd number of bits, and otherwise with empty
-// blocks of the fixed code, of 10 bits each.
+// wholeByte ends a part of pigz's output at a whole byte: with an empty stored block after an odd number of bits, and
+// otherwise with empty blocks of the fixed code, of 10 bits each.
 func (b *blockWriter) wholeByte() {
 	if b.accBits%2 == 1 {
 		b.bits(0, 3)

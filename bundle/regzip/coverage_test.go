@@ -30,7 +30,8 @@ type maker struct {
 // makers returns the encoders of the table in docs/site/updates.md.
 func makers() []maker {
 	every, usual := []int{1, 6, 9}, []int{6}
-	library := func(open func(w io.Writer, level int) (io.WriteCloser, error)) func(context.Context, []byte, int) ([]byte, error) {
+	library := func(open func(w io.Writer, level int) (io.WriteCloser, error)) func(context.Context, []byte,
+		int) ([]byte, error) {
 		return func(_ context.Context, content []byte, level int) ([]byte, error) {
 			var out bytes.Buffer
 			w, err := open(&out, level)
@@ -43,12 +44,16 @@ func makers() []maker {
 		}
 	}
 	return []maker{
-		{"Go's compress/gzip", every, "", library(func(w io.Writer, level int) (io.WriteCloser, error) { return gzip.NewWriterLevel(w, level) })},
-		{"klauspost/compress", every, "", library(func(w io.Writer, level int) (io.WriteCloser, error) { return kgzip.NewWriterLevel(w, level) })},
+		{"Go's compress/gzip", every, "",
+			library(func(w io.Writer, level int) (io.WriteCloser, error) { return gzip.NewWriterLevel(w, level) })},
+		{"klauspost/compress", every, "",
+			library(func(w io.Writer, level int) (io.WriteCloser, error) { return kgzip.NewWriterLevel(w, level) })},
 		{"GNU gzip", every, "gzip", command("gzip", "-nc", "-LEVEL")},
 		{"zlib, as Python has it", every, "python3", command("python3", "-c", pythonGzip, "LEVEL")},
-		{"Python's tarfile, as rules_pkg of Bazel uses it", every, "python3", command("python3", "-c", pythonTar, "LEVEL")},
-		{"Java's GZIPOutputStream, as Jib uses it", usual, "javac", command("java", filepath.Join("testdata", "Gzip.java"))},
+		{"Python's tarfile, as rules_pkg of Bazel uses it", every, "python3",
+			command("python3", "-c", pythonTar, "LEVEL")},
+		{"Java's GZIPOutputStream, as Jib uses it", usual, "javac",
+			command("java", filepath.Join("testdata", "Gzip.java"))},
 		{"pigz, two threads or more", every, "pigz", command("pigz", "-nc", "-p", "2", "-LEVEL")},
 		{"pigz, one thread, levels 6 and 9", []int{6, 9}, "pigz", command("pigz", "-nc", "-p", "1", "-LEVEL")},
 		{"pigz, one thread, level 1", []int{1}, "pigz", command("pigz", "-nc", "-p", "1", "-LEVEL")},
@@ -78,7 +83,8 @@ func command(args ...string) func(context.Context, []byte, int) ([]byte, error) 
 	}
 }
 
-// layerLike returns contents like those of layers: a program, here that of the test, and the samples that tell levels apart.
+// layerLike returns contents like those of layers: a program, here that of the test, and the samples that tell levels
+// apart.
 func layerLike(t *testing.T) map[string][]byte {
 	t.Helper()
 	path, err := os.Executable()
@@ -89,11 +95,12 @@ func layerLike(t *testing.T) map[string][]byte {
 	program, err := io.ReadAll(io.LimitReader(f, 1<<20))
 	check(t, err)
 	all := samples()
-	return map[string][]byte{"program": program, "text": all["text"], "mixed": all["mixed"], "parts": all["block"][:256<<10], "empty": nil, "byte": {7}}
+	return map[string][]byte{"program": program, "text": all["text"], "mixed": all["mixed"],
+		"parts": all["block"][:256<<10], "empty": nil, "byte": {7}}
 }
 
-// TestCoverageOfEncoders measures which streams of other programs are made again, and compares with the table in docs/site/updates.md. No
-// stream may be identified and made differently.
+// TestCoverageOfEncoders measures which streams of other programs are made again, and compares with the table in
+// docs/site/updates.md. No stream may be identified and made differently.
 func TestCoverageOfEncoders(t *testing.T) {
 	if os.Getenv("KKBUNDLE_BIG") != "1" {
 		t.Skip("a measurement of all encoders, of minutes: make encoders")

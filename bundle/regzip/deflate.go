@@ -2,8 +2,8 @@ package regzip
 
 import "io"
 
-// The deflate encoder of zlib and GNU gzip, written from the published description of their algorithm. Both find matches with the same
-// hash chains and lazy evaluation, and differ in when they end a block.
+// The deflate encoder of zlib and GNU gzip, written from the published description of their algorithm. Both find
+// matches with the same hash chains and lazy evaluation, and differ in when they end a block.
 const (
 	windowSize   = 32 << 10
 	minMatch     = 3
@@ -46,8 +46,8 @@ func effortOf(level int) effort {
 	}[level-1]
 }
 
-// A deflater compresses like zlib or GNU gzip. Its window is handled exactly as theirs: output depends on when the window moves,
-// because a string at its very beginning is never matched.
+// A deflater compresses like zlib or GNU gzip. Its window is handled exactly as theirs: output depends on when the
+// window moves, because a string at its very beginning is never matched.
 type deflater struct {
 	effort
 	variant variant
@@ -201,12 +201,14 @@ func (d *deflater) insert(at int) int {
 	return int(last)
 }
 
-// canInsert reports whether a whole string begins at offset n of the lookahead. GNU gzip inserts incomplete ones, too; they never match.
+// canInsert reports whether a whole string begins at offset n of the lookahead. GNU gzip inserts incomplete ones,
+// too; they never match.
 func (d *deflater) canInsert(n int) bool { return d.lookahead-n >= minMatch }
 
 // reachable reports whether a candidate may be matched.
 func (d *deflater) reachable(candidate int) bool {
-	return candidate != 0 && d.start-candidate <= maxDistance && (d.variant == variantZlib || d.start <= 2*windowSize-minLookahead)
+	return candidate != 0 && d.start-candidate <= maxDistance && (d.variant == variantZlib ||
+		d.start <= 2*windowSize-minLookahead)
 }
 
 // fast handles the string at start at levels 1 to 3: the first match found is used.
@@ -283,7 +285,8 @@ func (d *deflater) slow() {
 	}
 }
 
-// longest returns the length of the longest match with the strings in candidate's chain, at most the lookahead, and sets matchStart.
+// longest returns the length of the longest match with the strings in candidate's chain, at most the lookahead, and
+// sets matchStart.
 func (d *deflater) longest(candidate int) int {
 	chain, best, nice := d.chain, d.prevLen, d.nice
 	if d.prevLen >= d.good {

@@ -13,8 +13,8 @@ import (
 // An ID names an encoder and its level. It is written into files.
 type ID string
 
-// Generation is the number of the list of encoders. It grows with each addition: a stream that no encoder of an earlier generation makes
-// is worth another Identify.
+// Generation is the number of the list of encoders. It grows with each addition: a stream that no encoder of an
+// earlier generation makes is worth another Identify.
 const Generation uint32 = 1
 
 // Known reports whether this version has the encoder.

@@ -12,8 +12,9 @@ import (
 	"testing"
 )
 
-// TestStreamsOfReleasedLibrariesAreIdentified builds a program with each release of klauspost/compress and with pgzip 1.2.6, as podman, buildah
-// and skopeo link them, and identifies the streams of the program. KKBUNDLE_KLAUSPOST names other releases.
+// TestStreamsOfReleasedLibrariesAreIdentified builds a program with each release of klauspost/compress and with pgzip
+// 1.2.6, as podman, buildah and skopeo link them, and identifies the streams of the program. KKBUNDLE_KLAUSPOST names
+// other releases.
 func TestStreamsOfReleasedLibrariesAreIdentified(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds a program for each release, which the Go module proxy must have")
@@ -49,8 +50,10 @@ func buildEncoder(t *testing.T, release string) (program string) {
 	dir := t.TempDir()
 	source, err := os.ReadFile(filepath.Join("testdata", "encoder", "main.go"))
 	check(t, err)
-	module := "module encoder\n\ngo 1.25\n\nrequire (\n\tgithub.com/klauspost/compress v" + release + "\n\tgithub.com/klauspost/pgzip v1.2.6\n)\n"
-	check(t, errors.Join(os.WriteFile(filepath.Join(dir, "main.go"), source, 0o600), os.WriteFile(filepath.Join(dir, "go.mod"), []byte(module), 0o600)))
+	module := "module encoder\n\ngo 1.25\n\nrequire (\n\tgithub.com/klauspost/compress v" + release +
+		"\n\tgithub.com/klauspost/pgzip v1.2.6\n)\n"
+	check(t, errors.Join(os.WriteFile(filepath.Join(dir, "main.go"), source, 0o600),
+		os.WriteFile(filepath.Join(dir, "go.mod"), []byte(module), 0o600)))
 	program = filepath.Join(dir, "encoder")
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-mod=mod", "-o", program, ".")
 	cmd.Dir = dir

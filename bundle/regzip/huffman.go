@@ -2,7 +2,8 @@ package regzip
 
 import "math/bits"
 
-// The Huffman codes of deflate blocks, made as zlib makes them: ties are decided by the depth of the subtrees and by the order of a heap.
+// The Huffman codes of deflate blocks, made as zlib makes them: ties are decided by the depth of the subtrees and by
+// the order of a heap.
 
 const (
 	literals    = 286

@@ -4,8 +4,8 @@ import "io"
 
 const pigzPart = 128 << 10
 
-// A pigzWriter compresses like pigz with more than one thread: parts of 128 KiB, each compressed by zlib with the window before it as
-// dictionary. Each part but the last ends at a whole byte.
+// A pigzWriter compresses like pigz with more than one thread: parts of 128 KiB, each compressed by zlib with the
+// window before it as dictionary. Each part but the last ends at a whole byte.
 type pigzWriter struct {
 	*deflater
 	part []byte // not yet compressed

@@ -17,7 +17,8 @@ func TestGenerationGrowsWithTheEncoders(t *testing.T) {
 	ids := slices.Sorted(maps.Keys(recorded()))
 	sum := sha256.Sum256(fmt.Append(nil, ids))
 	if got := hex.EncodeToString(sum[:8]); got != lists[regzip.Generation] {
-		t.Errorf("generation %d has the encoders %v, %s; for others raise Generation and add the new list here", regzip.Generation, ids, got)
+		t.Errorf("generation %d has the encoders %v, %s; for others raise Generation and add the new list here",
+			regzip.Generation, ids, got)
 	}
 	for _, id := range ids {
 		if len(id) > 24 || !id.Known() {

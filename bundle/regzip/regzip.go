@@ -30,9 +30,9 @@ const (
 // errDiffers means that an encoder made other bytes than the stream has.
 var errDiffers = errors.New("the encoder makes other bytes")
 
-// Identify returns the recipe of the gzip stream that open returns, and the size of its content. It returns false if no known encoder
-// makes this stream, or if the stream is damaged. The answer is proved: the whole stream was made again and compared. Memory does not
-// depend on the stream's size.
+// Identify returns the recipe of the gzip stream that open returns, and the size of its content. It returns false if
+// no known encoder makes this stream, or if the stream is damaged. The answer is proved: the whole stream was made
+// again and compared. Memory does not depend on the stream's size.
 func Identify(ctx context.Context, open func() (io.ReadCloser, error)) (r Recipe, size int64, ok bool, err error) {
 	header, candidates, err := choose(open)
 	if err != nil || len(candidates) == 0 {
@@ -53,7 +53,8 @@ func Identify(ctx context.Context, open func() (io.ReadCloser, error)) (r Recipe
 	return Recipe{}, 0, false, nil
 }
 
-// Confirm is Identify for a stream whose encoder is supposed to be id. It returns false if that encoder makes other bytes, or is unknown.
+// Confirm is Identify for a stream whose encoder is supposed to be id. It returns false if that encoder makes other
+// bytes, or is unknown.
 func Confirm(ctx context.Context, id ID, open func() (io.ReadCloser, error)) (r Recipe, ok bool, err error) {
 	e, ok := find(id)
 	if !ok {
@@ -157,7 +158,8 @@ func prove(ctx context.Context, open func() (io.ReadCloser, error), e encoder, h
 	return size, compare.end()
 }
 
-// NewWriter returns a writer that writes the gzip stream of the content written to it. Close ends the stream; it does not close w.
+// NewWriter returns a writer that writes the gzip stream of the content written to it. Close ends the stream; it does
+// not close w.
 func (r Recipe) NewWriter(w io.Writer) (io.WriteCloser, error) {
 	e, ok := find(r.Encoder)
 	if !ok {

@@ -48,13 +48,14 @@ func samples() map[string][]byte {
 	}
 	return map[string][]byte{
 		"empty": nil, "byte": {7}, "three": []byte("aaa"), "zeros": make([]byte, 200_000), "noise": noise,
-		"text": text.Bytes(), "mixed": mixed.Bytes(), "window": text.Bytes()[:65536], "near the window": text.Bytes()[:65300],
-		"block": text.Bytes()[:1<<20],
+		"text": text.Bytes(), "mixed": mixed.Bytes(), "window": text.Bytes()[:65536],
+		"near the window": text.Bytes()[:65300],
+		"block":           text.Bytes()[:1<<20],
 	}
 }
 
-// levels returns the levels to try: all of them for the samples that tell them apart. A short run tries those that select the three
-// algorithms, on one sample: without chains, with them, and lazily.
+// levels returns the levels to try: all of them for the samples that tell them apart. A short run tries those that
+// select the three algorithms, on one sample: without chains, with them, and lazily.
 func levels(name string) []int {
 	switch {
 	case testing.Short() && name == "text":
@@ -159,8 +160,8 @@ c = zlib.compressobj(int(sys.argv[1]), zlib.DEFLATED, 31)
 sys.stdout.buffer.write(c.compress(sys.stdin.buffer.read()) + c.flush())
 `
 
-// TestEncodersKeepTheirBytes holds the output of each encoder. A digest that changes means that files written before can no longer be
-// read: keep the old encoder under its ID, and give the new one another.
+// TestEncodersKeepTheirBytes holds the output of each encoder. A digest that changes means that files written before
+// can no longer be read: keep the old encoder under its ID, and give the new one another.
 func TestEncodersKeepTheirBytes(t *testing.T) {
 	contents := samples()
 	header := []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255}
@@ -200,9 +201,11 @@ func TestUnknownStreamsAreNotIdentified(t *testing.T) {
 	check(t, err)
 	check(t, w.Close())
 	for name, data := range map[string][]byte{
-		"nothing": nil, "text": content, "cut": whole[:len(whole)-9], "cut in the header": whole[:5], "without trailer": whole[:len(whole)-8],
-		"flipped": flipped, "checksum": crc, "two members": append(bytes.Clone(whole), whole...), "a byte more": append(bytes.Clone(whole), 0),
-		"flushed": flushed.Bytes(),
+		"nothing": nil, "text": content, "cut": whole[:len(whole)-9], "cut in the header": whole[:5],
+		"without trailer": whole[:len(whole)-8],
+		"flipped":         flipped, "checksum": crc, "two members": append(bytes.Clone(whole), whole...),
+		"a byte more": append(bytes.Clone(whole), 0),
+		"flushed":     flushed.Bytes(),
 	} {
 		if r, _, ok, err := regzip.Identify(t.Context(), opener(data)); ok || err != nil {
 			t.Errorf("%s: %v, %v", name, r, err)

@@ -22,8 +22,8 @@ func source(t *testing.T, name string, documents map[string]string) transfer.Sou
 	return transfer.Source{Name: name, Catalog: &b.Bundle().Reader.Catalog}
 }
 
-// TestCatalogStaysWithItsCluster joins bundles of different releases of kkbundle, whose catalogs differ: the one beside the
-// cluster file that install will take is kept, and no other.
+// TestCatalogStaysWithItsCluster joins bundles of different releases of kkbundle, whose catalogs differ: the one
+// beside the cluster file that install will take is kept, and no other.
 func TestCatalogStaysWithItsCluster(t *testing.T) {
 	t.Parallel()
 	const cluster, catalog = bundle.DocumentCluster, bundle.DocumentCatalog

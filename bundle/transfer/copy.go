@@ -20,7 +20,8 @@ import (
 type CopyOptions struct {
 	Selection
 	Output string
-	// Check, if it is not nil, is called with the index of the new bundle before the bundle is written. After its error there is none.
+	// Check, if it is not nil, is called with the index of the new bundle before the bundle is written. After its
+	// error there is none.
 	Check func(x bundle.Index) error
 	// Recipients, if any, encrypt the output: see bundle.WriteOptions.
 	Recipients []age.Recipient
@@ -36,8 +37,9 @@ type CopyResult struct {
 	LeftOut      []string        // items that could not come along, with the reason
 }
 
-// Copy writes a bundle of others to o.Output. Contents are copied without compressing them again if all sources have frames of one
-// size. Every blob's digest is checked. After an error there is no new bundle. Everything of one source gives the same bytes.
+// Copy writes a bundle of others to o.Output. Contents are copied without compressing them again if all sources have
+// frames of one size. Every blob's digest is checked. After an error there is no new bundle. Everything of one source
+// gives the same bytes.
 func Copy(ctx context.Context, from []bundle.From, o CopyOptions) (r CopyResult, err error) {
 	sources := make([]Source, len(from))
 	for i, f := range from {
@@ -101,11 +103,13 @@ func (c *copier) write(ctx context.Context, x bundle.Index) (CopyResult, error) 
 	if len(c.Recipients) > 0 {
 		most = agefile.MaxSize(most)
 	}
-	place := disk.Need{Dir: filepath.Dir(c.Output), What: "the bundle", Bytes: most, Remedy: "name another place with -o"}
+	place := disk.Need{Dir: filepath.Dir(c.Output), What: "the bundle", Bytes: most,
+		Remedy: "name another place with -o"}
 	if _, err := disk.CheckSpace(place); err != nil {
 		return CopyResult{}, err
 	}
-	sum, err := bundle.Create(ctx, c.Output, src, x, bundle.WriteOptions{Recipients: c.Recipients, Progress: c.phase("copy")})
+	sum, err := bundle.Create(ctx, c.Output, src, x, bundle.WriteOptions{Recipients: c.Recipients,
+		Progress: c.phase("copy")})
 	r := CopyResult{Summary: sum, Index: x, Recompressed: again, LeftOut: append([]string{}, c.leftOut...)}
 	for _, id := range c.identities() {
 		r.From = append(r.From, digest.Digest(id))
@@ -115,7 +119,8 @@ func (c *copier) write(ctx context.Context, x bundle.Index) (CopyResult, error) 
 
 // openScratch opens a cache beside the result for contents that are compressed or written anew: nil if there are none.
 func (c *copier) openScratch() (*cache.Cache, error) {
-	mixed := slices.ContainsFunc(c.readers, func(f bundle.From) bool { return f.FrameSize() != c.readers[0].FrameSize() })
+	mixed := slices.ContainsFunc(c.readers,
+		func(f bundle.From) bool { return f.FrameSize() != c.readers[0].FrameSize() })
 	if !mixed && len(c.locks) == 0 {
 		return nil, nil //nolint:nilnil // most copies need none
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 )
 
-// TestEncryptedCopy joins a plain and an encrypted bundle whose frames differ in size, so scratch space is needed: none of
-// it is beside the encrypted result.
+// TestEncryptedCopy joins a plain and an encrypted bundle whose frames differ in size, so scratch space is needed:
+// none of it is beside the encrypted result.
 func TestEncryptedCopy(t *testing.T) {
 	t.Parallel()
 	key, err := age.GenerateX25519Identity()
@@ -30,7 +30,8 @@ func TestEncryptedCopy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		it, err := bundle.Document{Kind: bundle.KindFile, Ref: "local/" + name, Data: bytes.Repeat([]byte(name), 20_000)}.Put(t.Context(), cache)
+		it, err := bundle.Document{Kind: bundle.KindFile, Ref: "local/" + name,
+			Data: bytes.Repeat([]byte(name), 20_000)}.Put(t.Context(), cache)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,7 +39,8 @@ func TestEncryptedCopy(t *testing.T) {
 		if name == "encrypted" {
 			o.Recipients = to
 		}
-		if _, err := bundle.Create(t.Context(), path, cache, bundle.Index{Name: "x", Items: []bundle.Item{it}}, o); err != nil {
+		if _, err := bundle.Create(t.Context(), path, cache, bundle.Index{Name: "x", Items: []bundle.Item{it}},
+			o); err != nil {
 			t.Fatal(err)
 		}
 		r, err := bundle.OpenWith(path, keys)
@@ -51,15 +53,16 @@ func TestEncryptedCopy(t *testing.T) {
 	dir := t.TempDir()
 	output := filepath.Join(dir, "both.kkb.age")
 	phases := map[string]bool{}
-	c, err := transfer.Copy(t.Context(), from, transfer.CopyOptions{Output: output, Recipients: to, Progress: func(phase string, _, _ int64) {
-		phases[phase] = true
-		entries, err := os.ReadDir(dir)
-		for _, e := range entries {
-			if err != nil || e.IsDir() || !strings.HasPrefix(e.Name(), ".both.kkb.age.") {
-				t.Errorf("%s: %s lies beside the result, %v", phase, e.Name(), err)
+	c, err := transfer.Copy(t.Context(), from, transfer.CopyOptions{Output: output, Recipients: to,
+		Progress: func(phase string, _, _ int64) {
+			phases[phase] = true
+			entries, err := os.ReadDir(dir)
+			for _, e := range entries {
+				if err != nil || e.IsDir() || !strings.HasPrefix(e.Name(), ".both.kkb.age.") {
+					t.Errorf("%s: %s lies beside the result, %v", phase, e.Name(), err)
+				}
 			}
-		}
-	}})
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// many returns a bundle of n files with one content and their lock. In the index, the files of several bundles alternate.
+// many returns a bundle of n files with one content and their lock. In the index, the files of several bundles
+// alternate.
 func many(t testing.TB, name string, n int) transfer.Source {
 	t.Helper()
 	b := bundletest.NewBuilder(t)
@@ -21,13 +22,15 @@ func many(t testing.TB, name string, n int) transfer.Source {
 	b.File("https://files.example/first", "file", nil, content)
 	first := b.Index.Items[0]
 	b.Index.Items = nil
-	lock := manifest.Lock{Metadata: manifest.Metadata{Name: name, Version: "1"}, Manifest: digest.FromString(name).String()}
+	lock := manifest.Lock{Metadata: manifest.Metadata{Name: name, Version: "1"},
+		Manifest: digest.FromString(name).String()}
 	for i := range n {
 		it := first
 		it.Ref = fmt.Sprintf("https://files.example/%06d/%s", i, name)
 		b.Item(it)
 		lock.Items = append(lock.Items, manifest.Pin{
-			Kind: manifest.ItemFile, Ref: it.Ref, Name: it.Name, Digest: digest.FromBytes(content), Size: int64(len(content)),
+			Kind: manifest.ItemFile, Ref: it.Ref, Name: it.Name, Digest: digest.FromBytes(content),
+			Size:     int64(len(content)),
 			Verified: manifest.VerifiedManifest,
 		})
 	}
@@ -47,11 +50,13 @@ func many(t testing.TB, name string, n int) transfer.Source {
 func TestJoinedLockHasEveryPin(t *testing.T) {
 	t.Parallel()
 	const n = 50
-	p, err := transfer.Selection{Name: "x", Version: "1"}.Plan(t.Context(), []transfer.Source{many(t, "a", n), many(t, "b", n)})
+	p, err := transfer.Selection{Name: "x", Version: "1"}.Plan(t.Context(),
+		[]transfer.Source{many(t, "a", n), many(t, "b", n)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(p.Index.Items) != 2*n || !slices.IsSortedFunc(p.Index.Items, transfer.ByIndex) || len(p.LeftOut) > 0 || len(p.Locks) != 1 {
+	if len(p.Index.Items) != 2*n || !slices.IsSortedFunc(p.Index.Items, transfer.ByIndex) || len(p.LeftOut) > 0 ||
+		len(p.Locks) != 1 {
 		t.Fatalf("%d items, left out %v, %d locks", len(p.Index.Items), p.LeftOut, len(p.Locks))
 	}
 	l, err := manifest.ParseLock("joined", p.Locks[0].Data)

@@ -14,9 +14,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Matching returns the items that a name or pattern means. If no item has the name, it is read as a short image name of Docker:
-// nginx:1.29 is docker.io/library/nginx:1.29. If there is no such image either, it is the end of an image's name after a slash
-// (nginx, or team/app:1), or the first digits of a digest, at least 7.
+// Matching returns the items that a name or pattern means. If no item has the name, it is read as a short image name
+// of Docker: nginx:1.29 is docker.io/library/nginx:1.29. If there is no such image either, it is the end of an
+// image's name after a slash (nginx, or team/app:1), or the first digits of a digest, at least 7.
 func Matching(items []bundle.Item, pattern string) []bundle.Item {
 	kind, text := splitKind(pattern)
 	find := func(fits func(bundle.Item) bool) (found []bundle.Item) {
@@ -43,7 +43,8 @@ func Matching(items []bundle.Item, pattern string) []bundle.Item {
 		return found
 	}
 	return find(func(it bundle.Item) bool {
-		return it.Kind == bundle.KindImage && (strings.HasSuffix(it.Ref, "/"+text) || strings.HasSuffix(imageName(it), "/"+text)) || startsDigest(text, it.Descriptor.Digest)
+		return it.Kind == bundle.KindImage && (strings.HasSuffix(it.Ref, "/"+text) ||
+			strings.HasSuffix(imageName(it), "/"+text)) || startsDigest(text, it.Descriptor.Digest)
 	})
 }
 

@@ -13,7 +13,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// merge joins the chosen items, sorted. Without Prefer, different content under one name is an error that lists all such items.
+// merge joins the chosen items, sorted. Without Prefer, different content under one name is an error that lists all
+// such items.
 func (c *selector) merge() ([]bundle.Item, error) {
 	var merged []bundle.Item
 	var conflicts []error
@@ -45,7 +46,8 @@ func (c *selector) merge() ([]bundle.Item, error) {
 	return merged, nil
 }
 
-// keepManifests renames different manifests: they stay in the result, and none of them looks like the manifest of the result.
+// keepManifests renames different manifests: they stay in the result, and none of them looks like the manifest of the
+// result.
 func (c *selector) keepManifests() {
 	different, first := false, digest.Digest("")
 	for _, items := range c.chosen {
@@ -76,8 +78,9 @@ func (c *selector) keepManifests() {
 	}
 }
 
-// keepCatalog leaves out every catalog but that of the bundle whose cluster file counts: names and versions of a cluster's
-// items come from the catalog that it was built with. Without the usual cluster file, the order of the bundles decides.
+// keepCatalog leaves out every catalog but that of the bundle whose cluster file counts: names and versions of a
+// cluster's items come from the catalog that it was built with. Without the usual cluster file, the order of the
+// bundles decides.
 func (c *selector) keepCatalog() {
 	owner := c.owner(bundle.DocumentCluster)
 	if owner < 0 {
@@ -96,7 +99,8 @@ func (c *selector) keepCatalog() {
 			continue
 		}
 		c.chosen[source] = slices.Delete(slices.Clone(items), i, i+1)
-		c.leftOut = append(c.leftOut, fmt.Sprintf("%s of %s: the cluster file is that of %s", items[i], c.from[source].Name, c.from[owner].Name))
+		c.leftOut = append(c.leftOut, fmt.Sprintf("%s of %s: the cluster file is that of %s", items[i],
+			c.from[source].Name, c.from[owner].Name))
 	}
 }
 
@@ -169,8 +173,8 @@ func (c *selector) documents(ctx context.Context, x bundle.Index) []bundle.Item 
 	return out
 }
 
-// lock returns the lock of the items. Its fingerprint is that of no manifest, so build reports what the lock lacks instead of
-// building less than a manifest names.
+// lock returns the lock of the items. Its fingerprint is that of no manifest, so build reports what the lock lacks
+// instead of building less than a manifest names.
 func (c *selector) lock(ctx context.Context, m manifest.Metadata, items []bundle.Item) ([]byte, error) {
 	var locks []map[itemKey][]manifest.Pin
 	for _, f := range c.from {

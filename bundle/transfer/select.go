@@ -161,7 +161,8 @@ func (c *selector) checkPlatforms() error {
 	var errs []error
 	for _, p := range c.Platforms {
 		if len(have) > 0 && !have.Has(p) {
-			errs = append(errs, fmt.Errorf("%s: no content for %s; the platforms are %s", strings.Join(names, ", "), p, have))
+			errs = append(errs, fmt.Errorf("%s: no content for %s; the platforms are %s", strings.Join(names, ", "), p,
+				have))
 		}
 	}
 	return errors.Join(errs...)

@@ -9,24 +9,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// harmless returns the system calls that a confined process may make with any arguments: those of Go's runtime and of the C library that
-// reach nothing but the process itself, its open files, and names that Landlock judges. Some exist on one architecture only.
+// harmless returns the system calls that a confined process may make with any arguments: those of Go's runtime and of
+// the C library that reach nothing but the process itself, its open files, and names that Landlock judges. Some exist
+// on one architecture only.
 func harmless() []string {
 	return []string{
 		// memory
 		"brk", "mmap", "mprotect", "mremap", "munmap", "madvise",
 		// threads and signals of its own
-		"arch_prctl", "exit", "exit_group", "futex", "get_robust_list", "gettid", "restart_syscall", "rseq", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn",
+		"arch_prctl", "exit", "exit_group", "futex", "get_robust_list", "gettid", "restart_syscall", "rseq",
+		"rt_sigaction", "rt_sigprocmask", "rt_sigreturn",
 		"sched_getaffinity", "sched_yield", "set_robust_list", "set_tid_address", "sigaltstack",
 		// time
 		"clock_getres", "clock_gettime", "clock_nanosleep", "gettimeofday", "nanosleep", "time",
 		// open files
 		"close", "dup", "dup2", "dup3", "fstat", "getdents64", "lseek", "pread64", "read", "readv", "write", "writev",
-		"epoll_create", "epoll_create1", "epoll_ctl", "epoll_pwait", "epoll_pwait2", "epoll_wait", "eventfd2", "pipe", "pipe2", "poll", "ppoll", "pselect6", "select",
+		"epoll_create", "epoll_create1", "epoll_ctl", "epoll_pwait", "epoll_pwait2", "epoll_wait", "eventfd2", "pipe",
+		"pipe2", "poll", "ppoll", "pselect6", "select",
 		// names
-		"access", "faccessat", "faccessat2", "fstatat", "getcwd", "lstat", "newfstatat", "readlink", "readlinkat", "stat", "statx",
+		"access", "faccessat", "faccessat2", "fstatat", "getcwd", "lstat", "newfstatat", "readlink", "readlinkat",
+		"stat", "statx",
 		// what it is
-		"getegid", "geteuid", "getgid", "getgroups", "getpid", "getppid", "getrandom", "getrlimit", "getrusage", "getuid", "sysinfo", "uname",
+		"getegid", "geteuid", "getgid", "getgroups", "getpid", "getppid", "getrandom", "getrlimit", "getrusage",
+		"getuid", "sysinfo", "uname",
 	}
 }
 
@@ -43,7 +48,8 @@ func guarded() []seccomp.NameWithConditions {
 	}
 	list := []seccomp.NameWithConditions{
 		// A thread, and no process. clone3 does not show its flags to a filter.
-		{Name: "clone", Conditions: []seccomp.Condition{{Argument: 0, Operation: seccomp.BitsSet, Value: unix.CLONE_THREAD}}},
+		{Name: "clone", Conditions: []seccomp.Condition{{Argument: 0, Operation: seccomp.BitsSet,
+			Value: unix.CLONE_THREAD}}},
 		{Name: "open", Conditions: []seccomp.Condition{reading(1)}},
 		{Name: "openat", Conditions: []seccomp.Condition{reading(2)}},
 		{Name: "kill", Conditions: []seccomp.Condition{is(0, own)}},
@@ -51,14 +57,15 @@ func guarded() []seccomp.NameWithConditions {
 		{Name: "prlimit64", Conditions: []seccomp.Condition{is(0, 0)}}, // of this process
 	}
 	// No F_SETOWN: it sends signals to other processes.
-	for _, command := range []uint64{unix.F_DUPFD, unix.F_DUPFD_CLOEXEC, unix.F_GETFD, unix.F_SETFD, unix.F_GETFL, unix.F_SETFL} {
+	for _, command := range []uint64{unix.F_DUPFD, unix.F_DUPFD_CLOEXEC, unix.F_GETFD, unix.F_SETFD, unix.F_GETFL,
+		unix.F_SETFL} {
 		list = append(list, seccomp.NameWithConditions{Name: "fcntl", Conditions: []seccomp.Condition{is(1, command)}})
 	}
 	return list
 }
 
-// filterCalls refuses all system calls but those that the Go runtime and the C library need, for all threads. The calls of another
-// architecture (32 bits, x32) are refused, too.
+// filterCalls refuses all system calls but those that the Go runtime and the C library need, for all threads. The
+// calls of another architecture (32 bits, x32) are refused, too.
 func (c confinement) filterCalls() error {
 	machine, err := arch.GetInfo("")
 	if err != nil {

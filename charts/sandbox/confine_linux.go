@@ -22,8 +22,8 @@ import (
 // (https://systemd.io/UIDS-GIDS/), so that no process and no file of the machine belongs to it, as may be with nobody.
 const unprivileged = 65533
 
-// separations returns the ways to start a child, best first. Each prepares a command and reports whether the child has its own
-// processes and mounts. A container may refuse them to root, and a system to other users.
+// separations returns the ways to start a child, best first. Each prepares a command and reports whether the child
+// has its own processes and mounts. A container may refuse them to root, and a system to other users.
 func separations() []func(*exec.Cmd) bool {
 	const namespaces = syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS | hiding
 	root := func(cmd *exec.Cmd) bool {
@@ -59,8 +59,8 @@ type confinement struct {
 	landlock1 bool
 }
 
-// enter takes everything else from this process, and returns the barriers that this system lacks. The thread stays locked: some barriers of
-// a program are those of the thread that becomes it.
+// enter takes everything else from this process, and returns the barriers that this system lacks. The thread stays
+// locked: some barriers of a program are those of the thread that becomes it.
 func (c confinement) enter() (missing []string) {
 	runtime.LockOSThread()
 	lacks := func(barrier string, err error) {
@@ -101,8 +101,8 @@ func (c confinement) enter() (missing []string) {
 	return missing
 }
 
-// closeInherited closes the files that the parent was started with, such as those of a shell's redirection: they pass exec, and no
-// barrier judges an open file. Go's own files are closed on exec.
+// closeInherited closes the files that the parent was started with, such as those of a shell's redirection: they pass
+// exec, and no barrier judges an open file. Go's own files are closed on exec.
 func closeInherited() error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -113,7 +113,8 @@ func closeInherited() error {
 		if err != nil {
 			return err
 		}
-		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && fd > 2 && flags&unix.FD_CLOEXEC == 0 {
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && fd > 2 &&
+			flags&unix.FD_CLOEXEC == 0 {
 			_ = unix.Close(fd)
 		}
 	}
@@ -154,8 +155,8 @@ func noInterfaces() error {
 	return err
 }
 
-// ownRoot makes a file system that has nothing but the paths, read-only, and stays in the directory dir. This process must have a mount
-// namespace of its own: nothing is ever unmounted in it.
+// ownRoot makes a file system that has nothing but the paths, read-only, and stays in the directory dir. This process
+// must have a mount namespace of its own: nothing is ever unmounted in it.
 func ownRoot(paths []string, dir string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("private mounts: %w", err)
@@ -205,8 +206,9 @@ func bind(path, on string) error {
 	return unix.Mount(path, on, "", unix.MS_BIND|unix.MS_REC, "")
 }
 
-// dropPrivileges makes this process another user, if it is root, and takes all capabilities from it but those of kept, which only root
-// keeps. It reports whether the user is another. Root of a user namespace, which is another user outside, can become no other one.
+// dropPrivileges makes this process another user, if it is root, and takes all capabilities from it but those of
+// kept, which only root keeps. It reports whether the user is another. Root of a user namespace, which is another
+// user outside, can become no other one.
 func dropPrivileges(kept uint64) (other bool, err error) {
 	root := os.Geteuid() == 0
 	if root {
@@ -249,9 +251,11 @@ func setCapabilities(kept uint64) error {
 	return nil
 }
 
-// limit sets the limits of the process. Threads are counted by user: those of a user that others are, too, are not limited.
+// limit sets the limits of the process. Threads are counted by user: those of a user that others are, too, are not
+// limited.
 func (c confinement) limit(other bool) error {
-	limits := map[int]uint64{unix.RLIMIT_DATA: 2 * maxMemory, unix.RLIMIT_FSIZE: 0, unix.RLIMIT_CORE: 0, unix.RLIMIT_NOFILE: maxFiles, unix.RLIMIT_MSGQUEUE: 0}
+	limits := map[int]uint64{unix.RLIMIT_DATA: 2 * maxMemory, unix.RLIMIT_FSIZE: 0, unix.RLIMIT_CORE: 0,
+		unix.RLIMIT_NOFILE: maxFiles, unix.RLIMIT_MSGQUEUE: 0}
 	if other {
 		limits[unix.RLIMIT_NPROC] = maxThreads
 	}
@@ -273,8 +277,8 @@ func endWithoutParent() {
 	}
 }
 
-// execute replaces this process by a program without an environment. A process that another thread of the parent is just starting may
-// still hold the program open for writing.
+// execute replaces this process by a program without an environment. A process that another thread of the parent is
+// just starting may still hold the program open for writing.
 func execute(program string, args []string) error {
 	for began := time.Now(); ; time.Sleep(time.Millisecond) {
 		err := syscall.Exec(program, args, nil)

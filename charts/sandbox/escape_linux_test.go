@@ -48,14 +48,16 @@ func TestMain(m *testing.M) {
 	case len(os.Args) < 2:
 		os.Exit(m.Run()) //nolint:forbidigo // this is main
 	case os.Args[1] == Command:
-		err = Tasks{"echo": echo, "loop": loop, "allocate": allocate, "read": read, "inherited": inherited, "ask": ask, hostileName: leave}.Run(os.Stdin, os.Stdout)
+		err = Tasks{"echo": echo, "loop": loop, "allocate": allocate, "read": read, "inherited": inherited, "ask": ask,
+			hostileName: leave}.Run(os.Stdin, os.Stdout)
 	case os.Args[1] == parentCommand:
 		err = attack(os.Args[2])
 	case os.Args[1] == endlessCommand:
 		_, err = ownProgram(endlessName).Run(context.Background())
 	case os.Args[1] == weakCommand:
 		c := confinement{readable: os.Args[2], program: hostileName, seconds: 30, landlock1: true}
-		if missing := c.enter(); slices.ContainsFunc(missing, func(b string) bool { return slices.Contains(Needed(), b) }) {
+		if missing := c.enter(); slices.ContainsFunc(missing,
+			func(b string) bool { return slices.Contains(Needed(), b) }) {
 			log.Fatalf("missing: %q", missing)
 		}
 		err = execute("./"+hostileName, []string{hostileName})
@@ -108,7 +110,8 @@ func attack(of string) error {
 	fmt.Printf("old kernel: %s %v\n", bytes.TrimSpace(out), err) //nolint:forbidigo // a program prints
 
 	for _, readable := range []string{"", dir} {
-		r, err := Job{Task: hostileName, Request: json.RawMessage(of), Readable: readable}.Do(context.Background(), time.Minute)
+		r, err := Job{Task: hostileName, Request: json.RawMessage(of), Readable: readable}.Do(context.Background(),
+			time.Minute)
 		fmt.Printf("task: %s %v\n", r.Answer, err) //nolint:forbidigo // a program prints
 	}
 	return nil
@@ -139,64 +142,88 @@ func attempts(t target) (harmless, others map[string]func() error) {
 	var names unix.Utsname
 	_ = unix.Uname(&names)
 	harmless = map[string]func() error{
-		"read a file":          func() error { _, err := os.ReadFile(t.Outside); return err },
-		"read a secret":        func() error { _, err := os.ReadFile(t.Private); return err },
-		"read another process": func() error { _, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", t.Victim)); return err },
-		"list the root":        func() error { _, err := os.ReadDir("/etc"); return err },
-		"chmod":                func() error { return unix.Chmod(t.Outside, 0o777) },
-		"fchmodat":             func() error { return unix.Fchmodat(unix.AT_FDCWD, t.Outside, 0o777, 0) },
-		"chmod inside":         func() error { return unix.Chmod("inside", 0o4777) },
-		"utimes":               func() error { return unix.UtimesNano(t.Outside, []unix.Timespec{{}, {}}) },
-		"truncate":             func() error { return unix.Truncate(t.Outside, 1) },
-		"append":               func() error { return appendTo(t.Outside) },
-		"create":               func() error { return os.WriteFile(t.Outside+".new", nil, 0o600) },
-		"create inside":        func() error { return os.WriteFile("new", nil, 0o600) },
-		"truncate by opening":  func() error { return openWith("inside", unix.O_RDONLY|unix.O_TRUNC) },
-		"mkdir":                func() error { return os.Mkdir(t.Outside+".dir", 0o700) },
-		"link":                 func() error { return os.Link(t.Outside, t.Outside+".link") },
-		"symlink":              func() error { return os.Symlink("/etc/passwd", t.Outside+".symlink") },
-		"symlink inside":       func() error { return os.Symlink("/etc/passwd", "symlink") },
-		"mkfifo":               func() error { return unix.Mkfifo(t.Outside+".fifo", 0o600) },
-		"rename":               func() error { return os.Rename(t.Private, t.Private) },
-		"remove":               func() error { return os.Remove(t.Removable) },
-		"prlimit":              func() error { return unix.Prlimit(t.Victim, unix.RLIMIT_NOFILE, nil, &limit) },
-		"kill":                 func() error { return unix.Kill(t.Victim, 0) },
-		"kill all":             func() error { return unix.Kill(-1, 0) },
-		"tgkill":               func() error { return call0(unix.SYS_TGKILL, victim, victim, 0) },
-		"tkill":                func() error { return call0(unix.SYS_TKILL, victim, 0) },
-		"signal by a file":     func() error { _, err := unix.FcntlInt(0, unix.F_SETOWN, t.Victim); return err },
-		"pidfd":                func() error { _, err := unix.PidfdOpen(t.Victim, 0); return err },
-		"fork":                 func() error { return exec.Command("./"+hostileName, forked).Run() }, //nolint:noctx // it must fail
-		"other program":        func() error { return exec.Command("/bin/true").Run() },              //nolint:noctx // it must fail
-		"socket":               func() error { return socket(unix.AF_INET) },
-		"unix socket":          func() error { return socket(unix.AF_UNIX) },
-		"netlink":              func() error { return socket(unix.AF_NETLINK) },
-		"socketpair":           func() error { _, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0); return err },
-		"connect":              func() error { return dial("tcp", t.Address) },
-		"abstract socket":      func() error { return dial("unix", t.Abstract) },
-		"memfd":                func() error { _, err := unix.MemfdCreate("x", 0); return err },
-		"keyring":              func() error { _, err := unix.KeyctlInt(unix.KEYCTL_GET_KEYRING_ID, -3, 1, 0, 0); return err },
-		"inotify":              func() error { _, err := unix.InotifyInit1(0); return err },
-		"shared memory":        sharedMemory,
-		"setuid":               func() error { return call0(unix.SYS_SETUID, uintptr(os.Geteuid())) },
-		"setresgid":            func() error { return call0(unix.SYS_SETRESGID, ^uintptr(0), ^uintptr(0), ^uintptr(0)) },
-		"prctl":                func() error { return unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0) },
-		"setsid":               func() error { return call0(unix.SYS_GETSID, victim) },
-		"affinity":             func() error { var s unix.CPUSet; s.Set(0); return unix.SchedSetaffinity(0, &s) },
-		"timer":                func() error { return call0(unix.SYS_SETITIMER, 0, uintptr(unsafe.Pointer(&mem))*0, 0) },
-		"environment":          func() error { return enough(len(os.Environ()) > 0) },
-		"xattr":                func() error { return unix.Setxattr(t.Outside, "user.x", []byte("1"), 0) },
+		"read a file":   func() error { _, err := os.ReadFile(t.Outside); return err },
+		"read a secret": func() error { _, err := os.ReadFile(t.Private); return err },
+		"read another process": func() error {
+			_,
+				err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", t.Victim))
+			return err
+		},
+		"list the root":       func() error { _, err := os.ReadDir("/etc"); return err },
+		"chmod":               func() error { return unix.Chmod(t.Outside, 0o777) },
+		"fchmodat":            func() error { return unix.Fchmodat(unix.AT_FDCWD, t.Outside, 0o777, 0) },
+		"chmod inside":        func() error { return unix.Chmod("inside", 0o4777) },
+		"utimes":              func() error { return unix.UtimesNano(t.Outside, []unix.Timespec{{}, {}}) },
+		"truncate":            func() error { return unix.Truncate(t.Outside, 1) },
+		"append":              func() error { return appendTo(t.Outside) },
+		"create":              func() error { return os.WriteFile(t.Outside+".new", nil, 0o600) },
+		"create inside":       func() error { return os.WriteFile("new", nil, 0o600) },
+		"truncate by opening": func() error { return openWith("inside", unix.O_RDONLY|unix.O_TRUNC) },
+		"mkdir":               func() error { return os.Mkdir(t.Outside+".dir", 0o700) },
+		"link":                func() error { return os.Link(t.Outside, t.Outside+".link") },
+		"symlink":             func() error { return os.Symlink("/etc/passwd", t.Outside+".symlink") },
+		"symlink inside":      func() error { return os.Symlink("/etc/passwd", "symlink") },
+		"mkfifo":              func() error { return unix.Mkfifo(t.Outside+".fifo", 0o600) },
+		"rename":              func() error { return os.Rename(t.Private, t.Private) },
+		"remove":              func() error { return os.Remove(t.Removable) },
+		"prlimit":             func() error { return unix.Prlimit(t.Victim, unix.RLIMIT_NOFILE, nil, &limit) },
+		"kill":                func() error { return unix.Kill(t.Victim, 0) },
+		"kill all":            func() error { return unix.Kill(-1, 0) },
+		"tgkill":              func() error { return call0(unix.SYS_TGKILL, victim, victim, 0) },
+		"tkill":               func() error { return call0(unix.SYS_TKILL, victim, 0) },
+		"signal by a file":    func() error { _, err := unix.FcntlInt(0, unix.F_SETOWN, t.Victim); return err },
+		"pidfd":               func() error { _, err := unix.PidfdOpen(t.Victim, 0); return err },
+		"fork":                func() error { return exec.Command("./"+hostileName, forked).Run() }, //nolint:noctx // it must fail
+		"other program":       func() error { return exec.Command("/bin/true").Run() },              //nolint:noctx // it must fail
+		"socket":              func() error { return socket(unix.AF_INET) },
+		"unix socket":         func() error { return socket(unix.AF_UNIX) },
+		"netlink":             func() error { return socket(unix.AF_NETLINK) },
+		"socketpair": func() error {
+			_, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM,
+				0)
+			return err
+		},
+		"connect":         func() error { return dial("tcp", t.Address) },
+		"abstract socket": func() error { return dial("unix", t.Abstract) },
+		"memfd":           func() error { _, err := unix.MemfdCreate("x", 0); return err },
+		"keyring": func() error {
+			_, err := unix.KeyctlInt(unix.KEYCTL_GET_KEYRING_ID, -3, 1, 0,
+				0)
+			return err
+		},
+		"inotify":       func() error { _, err := unix.InotifyInit1(0); return err },
+		"shared memory": sharedMemory,
+		"setuid":        func() error { return call0(unix.SYS_SETUID, uintptr(os.Geteuid())) },
+		"setresgid": func() error {
+			return call0(unix.SYS_SETRESGID, ^uintptr(0), ^uintptr(0),
+				^uintptr(0))
+		},
+		"prctl":    func() error { return unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0) },
+		"setsid":   func() error { return call0(unix.SYS_GETSID, victim) },
+		"affinity": func() error { var s unix.CPUSet; s.Set(0); return unix.SchedSetaffinity(0, &s) },
+		"timer": func() error {
+			return call0(unix.SYS_SETITIMER, 0, uintptr(unsafe.Pointer(&mem))*0,
+				0)
+		},
+		"environment": func() error { return enough(len(os.Environ()) > 0) },
+		"xattr":       func() error { return unix.Setxattr(t.Outside, "user.x", []byte("1"), 0) },
 	}
 	others = map[string]func() error{
-		"capability":        func() error { return unix.Setxattr(t.Outside, "security.capability", make([]byte, 20), 0) },
-		"capability inside": func() error { return unix.Setxattr("inside", "security.capability", make([]byte, 20), 0) },
-		"chown":             func() error { return unix.Chown(t.Outside, 1, 1) },
-		"chown inside":      func() error { return unix.Lchown("inside", os.Getuid(), os.Getgid()) },
-		"become root":       func() error { return call0(unix.SYS_SETUID, 0) },
-		"setgroups":         func() error { return call0(unix.SYS_SETGROUPS, 0, 0) },
-		"sethostname":       func() error { return unix.Sethostname(bytes.TrimRight(names.Nodename[:], "\x00")) },
-		"setdomainname":     func() error { return unix.Setdomainname(bytes.TrimRight(names.Domainname[:], "\x00")) },
-		"settimeofday":      func() error { return unix.Settimeofday(&now) },
+		"capability": func() error {
+			return unix.Setxattr(t.Outside, "security.capability", make([]byte, 20),
+				0)
+		},
+		"capability inside": func() error {
+			return unix.Setxattr("inside", "security.capability", make([]byte, 20),
+				0)
+		},
+		"chown":         func() error { return unix.Chown(t.Outside, 1, 1) },
+		"chown inside":  func() error { return unix.Lchown("inside", os.Getuid(), os.Getgid()) },
+		"become root":   func() error { return call0(unix.SYS_SETUID, 0) },
+		"setgroups":     func() error { return call0(unix.SYS_SETGROUPS, 0, 0) },
+		"sethostname":   func() error { return unix.Sethostname(bytes.TrimRight(names.Nodename[:], "\x00")) },
+		"setdomainname": func() error { return unix.Setdomainname(bytes.TrimRight(names.Domainname[:], "\x00")) },
+		"settimeofday":  func() error { return unix.Settimeofday(&now) },
 		"clock_settime": func() error {
 			return unix.ClockSettime(unix.CLOCK_REALTIME, &unix.Timespec{Sec: now.Sec, Nsec: now.Usec * 1000})
 		},
@@ -208,23 +235,29 @@ func attempts(t target) (harmless, others map[string]func() error) {
 		"write memory":     func() error { return openWith(fmt.Sprintf("/proc/%d/mem", t.Parent), unix.O_RDWR) },
 		"write own memory": func() error { return openWith("/proc/self/mem", unix.O_RDWR) },
 		"raw fork":         func() error { return call0(unix.SYS_CLONE, uintptr(unix.SIGCHLD)) },
-		"clone3":           func() error { return call0(unix.SYS_CLONE3, uintptr(unsafe.Pointer(&unix.RawSockaddrUnix{})), 88) },
-		"mount":            func() error { return unix.Mount("none", ".", "tmpfs", 0, "") },
-		"umount":           func() error { return reached(unix.Unmount("/nothing", 0)) },
-		"unshare":          func() error { return unix.Unshare(unix.CLONE_NEWUSER) },
-		"chroot":           func() error { return unix.Chroot(".") },
-		"mknod":            func() error { return unix.Mknod("null", unix.S_IFCHR|0o666, 0x103) },
-		"add_key":          func() error { _, err := unix.AddKey("user", "x", []byte("x"), -3); return err },
-		"bpf":              func() error { return reached(call0(unix.SYS_BPF, 0, 0, 0)) },
-		"io_uring":         func() error { return reached(call0(unix.SYS_IO_URING_SETUP, 1, 0)) },
-		"userfaultfd":      func() error { return reached(call0(unix.SYS_USERFAULTFD, 1)) },
-		"perf":             func() error { return reached(call0(unix.SYS_PERF_EVENT_OPEN, 0)) },
-		"open by handle":   func() error { return reached(call0(unix.SYS_OPEN_BY_HANDLE_AT, uintptr(3), 0, 0)) },
-		"openat2":          func() error { return reached(call0(unix.SYS_OPENAT2, 0, 0, 0, 0)) },
-		"execveat":         func() error { return reached(call0(unix.SYS_EXECVEAT, 99, text(""), 0, 0, unix.AT_EMPTY_PATH)) },
-		"init_module":      func() error { return reached(call0(unix.SYS_INIT_MODULE, 0, 0, 0)) },
-		"x32":              func() error { return reached(call0(0x40000000 | unix.SYS_GETPID)) },
-		"ioctl":            func() error { return reached(call0(unix.SYS_IOCTL, 0, unix.TIOCSTI, text("x"))) },
+		"clone3": func() error {
+			return call0(unix.SYS_CLONE3,
+				uintptr(unsafe.Pointer(&unix.RawSockaddrUnix{})), 88)
+		},
+		"mount":          func() error { return unix.Mount("none", ".", "tmpfs", 0, "") },
+		"umount":         func() error { return reached(unix.Unmount("/nothing", 0)) },
+		"unshare":        func() error { return unix.Unshare(unix.CLONE_NEWUSER) },
+		"chroot":         func() error { return unix.Chroot(".") },
+		"mknod":          func() error { return unix.Mknod("null", unix.S_IFCHR|0o666, 0x103) },
+		"add_key":        func() error { _, err := unix.AddKey("user", "x", []byte("x"), -3); return err },
+		"bpf":            func() error { return reached(call0(unix.SYS_BPF, 0, 0, 0)) },
+		"io_uring":       func() error { return reached(call0(unix.SYS_IO_URING_SETUP, 1, 0)) },
+		"userfaultfd":    func() error { return reached(call0(unix.SYS_USERFAULTFD, 1)) },
+		"perf":           func() error { return reached(call0(unix.SYS_PERF_EVENT_OPEN, 0)) },
+		"open by handle": func() error { return reached(call0(unix.SYS_OPEN_BY_HANDLE_AT, uintptr(3), 0, 0)) },
+		"openat2":        func() error { return reached(call0(unix.SYS_OPENAT2, 0, 0, 0, 0)) },
+		"execveat": func() error {
+			return reached(call0(unix.SYS_EXECVEAT, 99, text(""), 0, 0,
+				unix.AT_EMPTY_PATH))
+		},
+		"init_module": func() error { return reached(call0(unix.SYS_INIT_MODULE, 0, 0, 0)) },
+		"x32":         func() error { return reached(call0(0x40000000 | unix.SYS_GETPID)) },
+		"ioctl":       func() error { return reached(call0(unix.SYS_IOCTL, 0, unix.TIOCSTI, text("x"))) },
 	}
 	return harmless, others
 }
@@ -278,7 +311,8 @@ func dial(network, address string) error {
 	return err
 }
 
-// hostile tries everything, and prints what it could do. It goes on to be a Go program: it starts threads and reads its own files.
+// hostile tries everything, and prints what it could do. It goes on to be a Go program: it starts threads and reads
+// its own files.
 func hostile() {
 	if len(os.Args) > 1 && os.Args[1] == forked {
 		return
@@ -322,8 +356,9 @@ func leave(w Work) (any, error) {
 	return try(harmless, others), nil
 }
 
-// TestHostileProgram: a program of others, and a task whose libraries have a fault, can do nothing but compute and print, as root and as another user, with all barriers, and
-// with what an old kernel that refuses namespaces leaves of them.
+// TestHostileProgram: a program of others, and a task whose libraries have a fault, can do nothing but compute and
+// print, as root and as another user, with all barriers, and with what an old kernel that refuses namespaces leaves
+// of them.
 func TestHostileProgram(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Dir(t.TempDir())
@@ -393,7 +428,8 @@ func newTarget(t *testing.T, dir string, uid int) (of string, as func(...string)
 	}
 	t.Cleanup(func() { _ = victim.Process.Kill(); _ = victim.Wait() })
 	one := target{
-		Outside: filepath.Join(home, "outside"), Private: filepath.Join(home, "config.json"), Removable: filepath.Join(home, "removable"), Victim: victim.Process.Pid, Parent: os.Getpid(),
+		Outside: filepath.Join(home, "outside"), Private: filepath.Join(home, "config.json"),
+		Removable: filepath.Join(home, "removable"), Victim: victim.Process.Pid, Parent: os.Getpid(),
 		Address: listener.Addr().String(), Abstract: abstract.Addr().String(),
 	}
 	for name, mode := range map[string]os.FileMode{one.Outside: 0o644, one.Private: 0o600, one.Removable: 0o600} {
@@ -529,7 +565,8 @@ func TestProgramOutput(t *testing.T) {
 	if _, err := p.Run(t.Context()); !errors.As(err, &failed) || !strings.Contains(failed.Stderr, "-test.nothing") {
 		t.Errorf("a failure: %v", err)
 	}
-	for name, content := range map[string]string{"bytes": "not a program", "script": "#!/bin/sh\necho x\n", "empty": ""} {
+	for name, content := range map[string]string{"bytes": "not a program", "script": "#!/bin/sh\necho x\n",
+		"empty": ""} {
 		if _, err := (Program{Name: name, Content: strings.NewReader(content)}).Run(t.Context()); err == nil {
 			t.Errorf("%s ran", name)
 		}
@@ -585,8 +622,8 @@ func ask(w Work) (any, error) {
 	return sum, nil
 }
 
-// TestJobs: a task gets its request and input, its questions are answered, it reads its directory alone, and it is bounded.
-// inherited reads from a descriptor that the parent had open.
+// TestJobs: a task gets its request and input, its questions are answered, it reads its directory alone, and it is
+// bounded. inherited reads from a descriptor that the parent had open.
 func inherited(w Work) (any, error) {
 	var fd int
 	if err := json.Unmarshal(w.Request, &fd); err != nil {
@@ -600,7 +637,8 @@ func inherited(w Work) (any, error) {
 	return string(text[:n]), nil
 }
 
-// TestInheritedFilesAreClosed opens a file as a shell's redirection does: it stays open in the programs that are started.
+// TestInheritedFilesAreClosed opens a file as a shell's redirection does: it stays open in the programs that are
+// started.
 func TestInheritedFilesAreClosed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(path, []byte("secret"), 0o600); err != nil {
@@ -635,7 +673,8 @@ func TestJobs(t *testing.T) {
 		return n * 10, err
 	}
 	for want, j := range map[string]Job{
-		`"{\"A\":1}input"`:     {Task: "echo", Request: map[string]int{"A": 1}, Input: strings.NewReader("input"), Size: 5},
+		`"{\"A\":1}input"`: {Task: "echo", Request: map[string]int{"A": 1}, Input: strings.NewReader("input"),
+			Size: 5},
 		`["text","refused"]`:   {Task: "read", Request: []string{inside, outside}, Readable: readable},
 		`["refused"]`:          {Task: "read", Request: []string{inside}},
 		`30`:                   {Task: "ask", Answer: answer},
@@ -661,8 +700,8 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, errors.New("a broken input") }
 
-// TestConverse has a child that ends well while its standard error is still open, as a machine that is too busy to see the end
-// of it has: its answer counts. What holds it ends with the child's standard input.
+// TestConverse has a child that ends well while its standard error is still open, as a machine that is too busy to
+// see the end of it has: its answer counts. What holds it ends with the child's standard input.
 func TestConverse(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", "exec 3<&0; cat <&3 >/dev/null & echo found")
@@ -678,19 +717,22 @@ func TestConverse(t *testing.T) {
 	}
 }
 
-// TestFailedError explains the outputs of children that met their memory limit. Go's runtime prints the first one. cgo prints the second one if
-// there is no memory for the stack of another thread (seen once in six runs of a template that repeats without an end).
+// TestFailedError explains the outputs of children that met their memory limit. Go's runtime prints the first one.
+// cgo prints the second one if there is no memory for the stack of another thread (seen once in six runs of a
+// template that repeats without an end).
 func TestFailedError(t *testing.T) {
 	t.Parallel()
 	for _, stderr := range []string{
 		"fatal error: runtime: out of memory\n",
 		"runtime/cgo: pthread_create failed: Resource temporarily unavailable\nSIGABRT: abort\n",
 	} {
-		if got := (&FailedError{errors.New("exit status 2"), stderr}).Error(); !strings.HasPrefix(got, "rendering takes more than 1.0 GiB of memory") {
+		if got := (&FailedError{errors.New("exit status 2"), stderr}).Error(); !strings.HasPrefix(got,
+			"rendering takes more than 1.0 GiB of memory") {
 			t.Errorf("%q is explained as %q", stderr, got)
 		}
 	}
-	if got := (&FailedError{errors.New("exit status 2"), "panic: x\nmore"}).Error(); got != "the sandbox process failed: exit status 2 panic: x" {
+	if got := (&FailedError{errors.New("exit status 2"),
+		"panic: x\nmore"}).Error(); got != "the sandbox process failed: exit status 2 panic: x" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -24,8 +24,9 @@ const (
 //
 //	out, err := sandbox.Program{Name: "kube-apiserver", Content: blob, Args: []string{"--help"}, Output: 1 << 20}.Run(ctx)
 //
-// It has no environment, reads nothing but its working directory (a program that is linked dynamically also reads the machine's libraries),
-// writes nothing, and has no network: what it prints is all that it can do. Its output is a stranger's text.
+// It has no environment, reads nothing but its working directory (a program that is linked dynamically also reads the
+// machine's libraries), writes nothing, and has no network: what it prints is all that it can do. Its output is a
+// stranger's text.
 type Program struct {
 	// Name is its argument 0.
 	Name string
@@ -40,10 +41,11 @@ type Program struct {
 	Output int64
 }
 
-// Run returns what the program printed on standard output. The error is ErrTime if the time limit passed, and a *FailedError if the
-// program failed, printed too much, or this system lacks a barrier that it needs (Needed).
+// Run returns what the program printed on standard output. The error is ErrTime if the time limit passed, and a
+// *FailedError if the program failed, printed too much, or this system lacks a barrier that it needs (Needed).
 func (p Program) Run(ctx context.Context) (out []byte, err error) {
-	// The outer directory keeps the files from other users, the inner one is readable by the user that the program runs as.
+	// The outer directory keeps the files from other users, the inner one is readable by the user that the program
+	// runs as.
 	outer, err := os.MkdirTemp("", "kkbundle-program-")
 	if err != nil {
 		return nil, err
@@ -56,7 +58,8 @@ func (p Program) Run(ctx context.Context) (out []byte, err error) {
 	limit := cmp.Or(p.Limit, programLimit)
 	limited, cancel := context.WithTimeoutCause(ctx, limit, ErrTime)
 	defer cancel()
-	c := child{call: call{Readable: dir, Program: append([]string{p.Name}, p.Args...), Seconds: uint64(math.Ceil(limit.Seconds()))}, dir: dir}
+	c := child{call: call{Readable: dir, Program: append([]string{p.Name}, p.Args...),
+		Seconds: uint64(math.Ceil(limit.Seconds()))}, dir: dir}
 	most := cmp.Or(p.Output, programOutput)
 	c.receive = func(_ io.Writer, stdout io.Reader) error {
 		out, err = io.ReadAll(io.LimitReader(stdout, most+1))
@@ -104,8 +107,8 @@ func write(root *os.Root, name string, from io.Reader, mode os.FileMode) error {
 	return errors.Join(err, out.Chmod(mode), out.Close())
 }
 
-// become runs the program in this process. It returns only if that failed, or if this system lacks the barriers that keep a program of
-// others from this machine's files and networks.
+// become runs the program in this process. It returns only if that failed, or if this system lacks the barriers that
+// keep a program of others from this machine's files and networks.
 func (c call) become() error {
 	name := c.Program[0]
 	missing := confinement{readable: c.Readable, program: name, seconds: c.Seconds, namespaces: c.Namespaces}.enter()

@@ -1,12 +1,13 @@
-// Package sandbox runs code that is fed by strangers as another process that has nothing: no files, no network, no other processes, no
-// privileges, and little time and memory.
+// Package sandbox runs code that is fed by strangers as another process that has nothing: no files, no network, no
+// other processes, no privileges, and little time and memory.
 //
-// A template can loop or allocate without an end, and nothing within a process can stop it. A program of others can do anything that its
-// user can. So both run as children. A child is this program itself, started with Command as its argument; it reads its work from
-// standard input, confines itself, and then either does a Task or becomes the program (Program). It is killed when its time is over.
+// A template can loop or allocate without an end, and nothing within a process can stop it. A program of others can
+// do anything that its user can. So both run as children. A child is this program itself, started with Command as its
+// argument; it reads its work from standard input, confines itself, and then either does a Task or becomes the
+// program (Program). It is killed when its time is over.
 //
-// On Linux a child has these barriers. Where a system lacks one, the others still hold: a Reply names the missing ones, and a
-// Program needs those of Needed.
+// On Linux a child has these barriers. Where a system lacks one, the others still hold: a Reply names the missing
+// ones, and a Program needs those of Needed.
 //
 //   - namespaces of its own: network (empty), processes, mounts (it sees its readable directory alone), IPC and names. Other users than
 //     root need a user namespace for them.
@@ -39,8 +40,8 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
-// Command is the argument with which a program starts itself as a sandbox. Main of every program that uses this package calls Tasks.Run if
-// it is the first argument, before anything else: so does TestMain of its tests.
+// Command is the argument with which a program starts itself as a sandbox. Main of every program that uses this
+// package calls Tasks.Run if it is the first argument, before anything else: so does TestMain of its tests.
 const Command = "sandbox"
 
 const (
@@ -53,7 +54,8 @@ const (
 	maxStderr  = 4096     // bytes that are kept
 	memoryTick = 10 * time.Millisecond
 
-	// inside is a variable of a child's environment, so that a program that forgot Tasks.Run does not start itself without an end.
+	// inside is a variable of a child's environment, so that a program that forgot Tasks.Run does not start itself
+	// without an end.
 	inside = "KKBUNDLE_SANDBOX"
 
 	exitMemory = 3 // exit codes of the child; no user sees them
@@ -90,9 +92,11 @@ type FailedError struct {
 func (e *FailedError) Error() string {
 	var exit *exec.ExitError
 	switch {
-	case errors.As(e.Err, &exit) && exit.ExitCode() == exitMemory, strings.Contains(e.Stderr, "out of memory"), strings.Contains(e.Stderr, "cannot allocate memory"),
+	case errors.As(e.Err, &exit) && exit.ExitCode() == exitMemory, strings.Contains(e.Stderr, "out of memory"),
+		strings.Contains(e.Stderr, "cannot allocate memory"),
 		strings.Contains(e.Stderr, "pthread_create failed"): // no memory for the stack of a thread
-		return fmt.Sprintf("rendering takes more than %s of memory: a template repeats without an end", plain.Size(maxMemory))
+		return fmt.Sprintf("rendering takes more than %s of memory: a template repeats without an end",
+			plain.Size(maxMemory))
 	case strings.Contains(e.Stderr, "stack overflow"), strings.Contains(e.Stderr, "stack exceeds"):
 		return "templates include one another without an end"
 	}
@@ -103,7 +107,8 @@ func (e *FailedError) Error() string {
 // Unwrap returns the reason.
 func (e *FailedError) Unwrap() error { return e.Err }
 
-// A Task is work that a child does: it gets its request and its input, and may ask its parent. An error is for the user.
+// A Task is work that a child does: it gets its request and its input, and may ask its parent. An error is for the
+// user.
 type Task func(w Work) (answer any, err error)
 
 // Work is what a task is given.
@@ -135,8 +140,8 @@ type Reply struct {
 	Missing []string
 }
 
-// Do runs the job. The error is ErrTime if the limit passed, a *FailedError if the child failed, that of Input if that could not be read,
-// or that of the task.
+// Do runs the job. The error is ErrTime if the limit passed, a *FailedError if the child failed, that of Input if
+// that could not be read, or that of the task.
 func (j Job) Do(ctx context.Context, limit time.Duration) (r Reply, err error) {
 	if j.Readable != "" && !filepath.IsAbs(j.Readable) {
 		return r, fmt.Errorf("sandbox: %s is no absolute path", j.Readable)
@@ -255,7 +260,8 @@ func (c child) run(ctx context.Context) error {
 	return nil
 }
 
-// converse runs the child. Its standard input stays open until it has ended: for the child, the end of it is the end of the parent.
+// converse runs the child. Its standard input stays open until it has ended: for the child, the end of it is the end
+// of the parent.
 func (c child) converse(cmd *exec.Cmd) (sent, err error) {
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -281,7 +287,8 @@ func (c child) converse(cmd *exec.Cmd) (sent, err error) {
 	}
 	_, _ = io.Copy(io.Discard, limited)
 	ended := cmd.Wait()
-	if errors.Is(ended, exec.ErrWaitDelay) { // it succeeded, and this machine was too busy to read the end of its standard error
+	// it succeeded, and this machine was too busy to read the end of its standard error
+	if errors.Is(ended, exec.ErrWaitDelay) {
 		ended = nil
 	}
 	if ended != nil && (kill == nil || kill.Stop()) {
@@ -318,8 +325,8 @@ func (r *errorReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Run is the work of a child: it reads a call from r and writes messages to w. It confines the whole process, so call it only where the
-// program was started with Command.
+// Run is the work of a child: it reads a call from r and writes messages to w. It confines the whole process, so call
+// it only where the program was started with Command.
 func (t Tasks) Run(r io.Reader, w io.Writer) error {
 	in := bufio.NewReader(r)
 	line, err := in.ReadBytes('\n')
@@ -386,7 +393,8 @@ func limitMemory() {
 	debug.SetMaxStack(maxStack)
 	debug.SetMemoryLimit(maxMemory / 4 * 3) // collect harder before giving up
 	go func() {
-		samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+		samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"},
+			{Name: "/memory/classes/heap/released:bytes"}}
 		for range time.Tick(memoryTick) {
 			metrics.Read(samples)
 			if samples[0].Value.Uint64()-samples[1].Value.Uint64() > maxMemory {
@@ -401,5 +409,6 @@ type noNetwork struct{}
 
 // RoundTrip implements http.RoundTripper.
 func (noNetwork) RoundTrip(r *http.Request) (*http.Response, error) {
-	return nil, fmt.Errorf("%s is not fetched: put a copy below the manifest's directory and name that", r.URL.Redacted())
+	return nil, fmt.Errorf("%s is not fetched: put a copy below the manifest's directory and name that",
+		r.URL.Redacted())
 }

@@ -34,8 +34,8 @@ func build(t *testing.T) []byte {
 	return data
 }
 
-// buildIn builds it into a directory, where it may be run: a program that this process itself wrote cannot be as long as a
-// child that another test starts at that moment has it open for writing.
+// buildIn builds it into a directory, where it may be run: a program that this process itself wrote cannot be as long
+// as a child that another test starts at that moment has it open for writing.
 func buildIn(t *testing.T, dir string) (file string) {
 	t.Helper()
 	file = filepath.Join(dir, "kkbundle-node")
@@ -59,13 +59,16 @@ func TestSlim(t *testing.T) {
 		t.Fatal(err)
 	}
 	allowed := []string{
-		"github.com/kkbundle/kkbundle/cmd/kkbundle-node", "github.com/kkbundle/kkbundle/installer/node", "github.com/kkbundle/kkbundle/internal/capped", "github.com/kkbundle/kkbundle/internal/plain", "golang.org/x/sys/",
+		"github.com/kkbundle/kkbundle/cmd/kkbundle-node", "github.com/kkbundle/kkbundle/installer/node",
+		"github.com/kkbundle/kkbundle/internal/capped", "github.com/kkbundle/kkbundle/internal/plain",
+		"golang.org/x/sys/",
 		"github.com/kkbundle/kkbundle/internal/pki", // renews certificates
 		"github.com/kkbundle/kkbundle/web",          // copies etcd to a storage of S3
 		"filippo.io/", "golang.org/x/crypto/",       // encrypts copies of etcd (age)
 	}
 	for _, p := range strings.Fields(string(out)) {
-		if !slices.ContainsFunc(allowed, func(a string) bool { return p == a || strings.HasSuffix(a, "/") && strings.HasPrefix(p, a) }) {
+		if !slices.ContainsFunc(allowed,
+			func(a string) bool { return p == a || strings.HasSuffix(a, "/") && strings.HasPrefix(p, a) }) {
 			t.Errorf("the helper imports %s", p)
 		}
 	}
@@ -74,7 +77,8 @@ func TestSlim(t *testing.T) {
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{nil, {"help"}, {"dial"}, {"facts", "x"}} {
-		if err := run(t.Context(), args, strings.NewReader(""), io.Discard); err == nil || !strings.Contains(err.Error(), "usage:") {
+		if err := run(t.Context(), args, strings.NewReader(""), io.Discard); err == nil ||
+			!strings.Contains(err.Error(), "usage:") {
 			t.Errorf("%q: %v", args, err)
 		}
 	}
@@ -87,7 +91,8 @@ func TestOverSSH(t *testing.T) {
 	// The host's /var/lib/kkbundle and /opt are mounted over, in sshd's namespace only.
 	s := hosttest.StartSSHD(t, hosttest.SSHDOptions{Private: []string{"/var/lib", "/opt"}})
 	h, err := host.Dial(t.Context(), host.SSHOptions{
-		Address: s.Host, Port: s.Port, User: hosttest.UserSudoPassword, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts},
+		Address: s.Host, Port: s.Port, User: hosttest.UserSudoPassword, Keys: []string{s.KeyFile},
+		KnownHosts:   []string{s.KnownHosts},
 		SudoPassword: func(context.Context) (string, error) { return hosttest.Password, nil }, Patience: time.Hour,
 	})
 	if err != nil {
@@ -105,7 +110,8 @@ func TestOverSSH(t *testing.T) {
 		if changed, err := host.PutHelper(t.Context(), h, binary); err != nil || changed {
 			t.Errorf("second: %v, %v", changed, err)
 		}
-		if out, err := host.Output(t.Context(), h, "stat", "-c", "%a %u", "/var/lib/kkbundle", "/var/lib/kkbundle/bin", host.HelperPath); err != nil || string(out) != "700 0\n700 0\n700 0\n" {
+		if out, err := host.Output(t.Context(), h, "stat", "-c", "%a %u", "/var/lib/kkbundle", "/var/lib/kkbundle/bin",
+			host.HelperPath); err != nil || string(out) != "700 0\n700 0\n700 0\n" {
 			t.Errorf("modes: %q, %v", out, err)
 		}
 		if err := h.Run(t.Context(), host.Cmd{Args: []string{"sh", "-c", "echo x >>" + host.HelperPath}}); err != nil {
@@ -114,7 +120,8 @@ func TestOverSSH(t *testing.T) {
 		if changed, err := host.PutHelper(t.Context(), h, binary); err != nil || !changed {
 			t.Errorf("after damage: %v, %v", changed, err)
 		}
-		if _, err := host.PutHelper(t.Context(), h, []byte("no program")); err == nil || !strings.Contains(err.Error(), "does not run") {
+		if _, err := host.PutHelper(t.Context(), h, []byte("no program")); err == nil ||
+			!strings.Contains(err.Error(), "does not run") {
 			t.Errorf("no program: %v", err)
 		}
 		if _, err := host.PutHelper(t.Context(), h, binary); err != nil {
@@ -123,12 +130,14 @@ func TestOverSSH(t *testing.T) {
 	})
 	t.Run("facts", func(t *testing.T) {
 		var out bytes.Buffer
-		err := h.Run(t.Context(), host.Cmd{Args: []string{host.HelperPath, "facts"}, Stdin: strings.NewReader(`{"ports":[1]}`), Stdout: &out})
+		err := h.Run(t.Context(), host.Cmd{Args: []string{host.HelperPath, "facts"},
+			Stdin: strings.NewReader(`{"ports":[1]}`), Stdout: &out})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var f node.Facts
-		if err := json.Unmarshal(out.Bytes(), &f); err != nil || f.UID != 0 || f.Version != node.FactsVersion || len(f.Ports) != 1 {
+		if err := json.Unmarshal(out.Bytes(), &f); err != nil || f.UID != 0 || f.Version != node.FactsVersion ||
+			len(f.Ports) != 1 {
 			t.Errorf("%+v, %v", f, err)
 		}
 	})
@@ -136,7 +145,8 @@ func TestOverSSH(t *testing.T) {
 		data := bytes.Repeat([]byte("content "), 1<<18)
 		sum := sha256.Sum256(data)
 		plan := node.Plan{Files: []node.PlannedFile{{
-			Name: "x", Digest: "sha256:" + hex.EncodeToString(sum[:]), Size: int64(len(data)), Path: "/opt/x", Mode: 0o755,
+			Name: "x", Digest: "sha256:" + hex.EncodeToString(sum[:]), Size: int64(len(data)), Path: "/opt/x",
+			Mode: 0o755,
 		}}}
 		send := func(open node.Opener) (node.SendSummary, error) {
 			stream := host.Open(t.Context(), h, host.HelperPath, "receive")
@@ -152,7 +162,8 @@ func TestOverSSH(t *testing.T) {
 		if got, err := send(open); err != nil || got.Sent != 0 || len(got.Changed) != 0 {
 			t.Errorf("second: %+v, %v", got, err)
 		}
-		if out, err := host.Output(t.Context(), h, "stat", "-c", "%a %u %s", "/opt/x"); err != nil || string(out) != "755 0 2097152\n" {
+		if out, err := host.Output(t.Context(), h, "stat", "-c", "%a %u %s", "/opt/x"); err != nil ||
+			string(out) != "755 0 2097152\n" {
 			t.Errorf("%q, %v", out, err)
 		}
 		plan.Files[0].Path, plan.Files[0].Mode = "/opt/x/y", 0o644 // x is a file: the helper stops while we are sending
@@ -165,7 +176,8 @@ func TestOverSSH(t *testing.T) {
 			_, _ = io.WriteString(w, "through the host")
 		}))
 		defer web.Close()
-		transport := &http.Transport{DialContext: node.Dialer(func(ctx context.Context, args ...string) io.ReadWriteCloser {
+		transport := &http.Transport{DialContext: node.Dialer(func(ctx context.Context,
+			args ...string) io.ReadWriteCloser {
 			return host.Open(ctx, h, append([]string{host.HelperPath}, args...)...)
 		})}
 		r, err := (&http.Client{Transport: transport}).Get(web.URL)
@@ -178,7 +190,8 @@ func TestOverSSH(t *testing.T) {
 			t.Errorf("%q, %v", body, err)
 		}
 		transport.CloseIdleConnections()
-		if _, err := transport.DialContext(t.Context(), "tcp", "127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		if _, err := transport.DialContext(t.Context(), "tcp", "127.0.0.1:1"); err == nil ||
+			!strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("nobody there: %v", err)
 		}
 	})

@@ -73,9 +73,12 @@ func TestPrecheckOverSSH(t *testing.T) {
 	bridge := startNetns(t)
 	inside(t, bridge, "ip link add lan type bridge", "ip link set lan up")
 	for i, name := range []string{"cp1", "node1", "node2"} {
-		servers[name], places[name] = hosttest.StartSSHD(t, hosttest.SSHDOptions{Private: []string{"/var/lib", "/opt"}}), startNetns(t)
-		inside(t, bridge, "ip link add to-"+name+" type veth peer name eth0 netns "+places[name], "ip link set to-"+name+" master lan up")
-		inside(t, places[name], "ip link set lo up", fmt.Sprintf("ip addr add 10.86.0.%d/24 dev eth0", i+1), "ip link set eth0 up")
+		servers[name], places[name] = hosttest.StartSSHD(t,
+			hosttest.SSHDOptions{Private: []string{"/var/lib", "/opt"}}), startNetns(t)
+		inside(t, bridge, "ip link add to-"+name+" type veth peer name eth0 netns "+places[name], "ip link set to-"+
+			name+" master lan up")
+		inside(t, places[name], "ip link set lo up", fmt.Sprintf("ip addr add 10.86.0.%d/24 dev eth0", i+1),
+			"ip link set eth0 up")
 		text += fmt.Sprintf("  %s: {address: 10.86.0.%d}\n", name, i+1)
 	}
 	text += "groups:\n  kube_control_plane: [cp1]\n  image_registry: [cp1]\n  kube_worker: [node1, node2]\n"
@@ -91,8 +94,10 @@ func TestPrecheckOverSSH(t *testing.T) {
 		Dial: func(ctx context.Context, h manifest.Host) (host.Host, error) {
 			s := servers[h.Name]
 			conn, err := host.Dial(ctx, host.SSHOptions{
-				Address: s.Host, Port: s.Port, User: hosttest.UserSudoPassword, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts},
-				SudoPassword: func(context.Context) (string, error) { return hosttest.Password, nil }, Patience: time.Hour,
+				Address: s.Host, Port: s.Port, User: hosttest.UserSudoPassword, Keys: []string{s.KeyFile},
+				KnownHosts:   []string{s.KnownHosts},
+				SudoPassword: func(context.Context) (string, error) { return hosttest.Password, nil },
+				Patience:     time.Hour,
 			})
 			return inNetns{conn, places[h.Name]}, err
 		},
@@ -104,7 +109,8 @@ func TestPrecheckOverSSH(t *testing.T) {
 	if len(report.Hosts) != 3 {
 		t.Errorf("hosts: %v", report.Hosts)
 	}
-	// A busy machine takes a moment to end a helper whose session has ended; by itself one would end after node.ListenTime.
+	// A busy machine takes a moment to end a helper whose session has ended; by itself one would end after
+	// node.ListenTime.
 	end := time.Now().Add(node.ListenTime / 2)
 	for name, pid := range places {
 		tables := listeners(t, pid)
@@ -125,7 +131,8 @@ func TestPrecheckOverSSH(t *testing.T) {
 // listeners are the sockets of a network namespace that wait for somebody.
 func listeners(t *testing.T, pid string) string {
 	t.Helper()
-	tables, err := exec.Command("nsenter", "-t", pid, "-n", "--", "cat", "/proc/net/tcp", "/proc/net/tcp6", "/proc/net/udp", "/proc/net/udp6").Output()
+	tables, err := exec.Command("nsenter", "-t", pid, "-n", "--", "cat", "/proc/net/tcp", "/proc/net/tcp6",
+		"/proc/net/udp", "/proc/net/udp6").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,14 +154,16 @@ func TestBareHost(t *testing.T) {
 	cmd := exec.Command("/kkbundle-node", "facts")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
 	cmd.Dir = "/"
-	cmd.Stdin = strings.NewReader(`{"modules":["overlay"],"units":["x.service"],"dirs":["/var/lib"],"packages":["x"],"sync":"/var/lib/etcd","certificates":["/etc"]}`)
+	cmd.Stdin = strings.NewReader(
+		`{"modules":["overlay"],"units":["x.service"],"dirs":["/var/lib"],"packages":["x"],"sync":"/var/lib/etcd","certificates":["/etc"]}`)
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	var f node.Facts
 	err = json.Unmarshal(out, &f)
-	if err != nil || f.Kernel == "" || f.Clock == 0 || len(f.Dirs) != 1 || f.Modules["overlay"] != node.ModuleMissing || f.Packages != nil {
+	if err != nil || f.Kernel == "" || f.Clock == 0 || len(f.Dirs) != 1 || f.Modules["overlay"] != node.ModuleMissing ||
+		f.Packages != nil {
 		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command kkbundle-proxy runs in the pods by which kkbundle deploy brings a registry into a cluster. kkbundle-start puts it
-// together. It forwards a port of the node to the registry, or unpacks the registry's program and becomes it.
+// Command kkbundle-proxy runs in the pods by which kkbundle deploy brings a registry into a cluster. kkbundle-start
+// puts it together. It forwards a port of the node to the registry, or unpacks the registry's program and becomes it.
 package main
 
 import (

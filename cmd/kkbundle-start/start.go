@@ -27,8 +27,9 @@ var _, _ = entry, run // the linker's -E and assembly refer to them, which no to
 // call makes a system call and returns its result, or the negative errno.
 func call(number, a, b, c, d uintptr) uintptr
 
-// run makes the file and becomes it, without an environment: the image is borrowed, and its variables could lead our programs through a
-// proxy, to other authorities or into another mode of Go's runtime. stack is the process' initial stack: argc, the arguments, nil, the environment, nil.
+// run makes the file and becomes it, without an environment: the image is borrowed, and its variables could lead our
+// programs through a proxy, to other authorities or into another mode of Go's runtime. stack is the process' initial
+// stack: argc, the arguments, nil, the environment, nil.
 //
 //go:nosplit
 func run(stack unsafe.Pointer) {
@@ -51,7 +52,8 @@ func run(stack unsafe.Pointer) {
 	if isError(call(sysClose, file, 0, 0, 0)) {
 		die("kkbundle-start: the program's file cannot be written\n")
 	}
-	arguments, none := uintptr(unsafe.Pointer(word(stack, i+1))), uintptr(unsafe.Pointer(word(stack, count+1))) // the nil after the arguments
+	// the nil after the arguments
+	arguments, none := uintptr(unsafe.Pointer(word(stack, i+1))), uintptr(unsafe.Pointer(word(stack, count+1)))
 	call(sysExec, *word(stack, out), arguments, none, 0)
 	die("kkbundle-start: the program cannot be started\n")
 }
@@ -90,7 +92,8 @@ func appendFile(to, path uintptr) {
 //
 //go:nosplit
 func isEnd(argument uintptr) bool {
-	s := *(**[3]byte)(unsafe.Pointer(&argument)) // the kernel's memory: the collector, which never runs, does not know it
+	// the kernel's memory: the collector, which never runs, does not know it
+	s := *(**[3]byte)(unsafe.Pointer(&argument))
 	return s[0] == '-' && s[1] == '-' && s[2] == 0
 }
 

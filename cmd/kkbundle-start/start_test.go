@@ -14,7 +14,8 @@ import (
 func build(t *testing.T, arch string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "start")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w -E main.entry", "-o", path, ".")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w -E main.entry", "-o", path,
+		".")
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -52,7 +53,8 @@ func started(t *testing.T, command []string) {
 		}
 		return path
 	}
-	out, first, second := filepath.Join(dir, "out"), write("1", "#!/bin/"), write("2", "sh\necho $1 $2 ${VALUE-unset}\n")
+	out, first, second := filepath.Join(dir, "out"), write("1", "#!/bin/"),
+		write("2", "sh\necho $1 $2 ${VALUE-unset}\n")
 	for _, test := range []struct {
 		name, want string
 		code       int
@@ -60,12 +62,17 @@ func started(t *testing.T, command []string) {
 	}{
 		{"two chunks", "a b unset\n", 0, []string{out, first, second, "--", "name", "a", "b"}},
 		{"again", "a b unset\n", 0, []string{out, first, second, "--", "name", "a", "b"}},
-		{"a missing chunk", "kkbundle-start: a chunk of the program cannot be opened\n", 127, []string{out, first, dir + "/3", "--", "name"}},
-		{"no end of chunks", "kkbundle-start: usage: kkbundle-start PROGRAM CHUNK... -- NAME ARGUMENT...\n", 127, []string{out, first, second}},
-		{"no name", "kkbundle-start: usage: kkbundle-start PROGRAM CHUNK... -- NAME ARGUMENT...\n", 127, []string{out, first, second, "--"}},
+		{"a missing chunk", "kkbundle-start: a chunk of the program cannot be opened\n", 127,
+			[]string{out, first, dir + "/3", "--", "name"}},
+		{"no end of chunks", "kkbundle-start: usage: kkbundle-start PROGRAM CHUNK... -- NAME ARGUMENT...\n", 127,
+			[]string{out, first, second}},
+		{"no name", "kkbundle-start: usage: kkbundle-start PROGRAM CHUNK... -- NAME ARGUMENT...\n", 127,
+			[]string{out, first, second, "--"}},
 		{"no arguments", "kkbundle-start: usage: kkbundle-start PROGRAM CHUNK... -- NAME ARGUMENT...\n", 127, nil},
-		{"no place", "kkbundle-start: the program's file cannot be created\n", 127, []string{dir + "/no/out", first, "--", "name"}},
-		{"no program", "kkbundle-start: the program cannot be started\n", 127, []string{out, write("4", "text"), "--", "name"}},
+		{"no place", "kkbundle-start: the program's file cannot be created\n", 127,
+			[]string{dir + "/no/out", first, "--", "name"}},
+		{"no program", "kkbundle-start: the program cannot be started\n", 127,
+			[]string{out, write("4", "text"), "--", "name"}},
 	} {
 		cmd := exec.CommandContext(t.Context(), command[0], append(command[1:], test.args...)...)
 		cmd.Env = append(os.Environ(), "VALUE=c") // of the borrowed image

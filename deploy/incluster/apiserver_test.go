@@ -19,9 +19,9 @@ import (
 	"github.com/kkbundle/kkbundle/deploy/incluster"
 )
 
-// TestAPIServer runs against a genuine API server, controller manager and scheduler without a node: the objects, their limits, reruns
-// and removal are real. The node and its kubelet are stand-ins: no program runs, and nothing is pulled or forwarded. The lab's
-// TestDeployInClusterAPI starts the server.
+// TestAPIServer runs against a genuine API server, controller manager and scheduler without a node: the objects,
+// their limits, reruns and removal are real. The node and its kubelet are stand-ins: no program runs, and nothing is
+// pulled or forwarded. The lab's TestDeployInClusterAPI starts the server.
 func TestAPIServer(t *testing.T) {
 	path := os.Getenv("KKBUNDLE_TEST_NODELESS")
 	if path == "" {
@@ -36,8 +36,10 @@ func TestAPIServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := cluster{api, incluster.Options{Config: config, Programs: programs, Wait: time.Minute, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}}
-	if _, err := incluster.Ensure(t.Context(), c.o); err == nil || !strings.Contains(err.Error(), "no ready Linux node") {
+	c := cluster{api, incluster.Options{Config: config, Programs: programs, Wait: time.Minute,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}}
+	if _, err := incluster.Ensure(t.Context(), c.o); err == nil ||
+		!strings.Contains(err.Error(), "no ready Linux node") {
 		t.Errorf("without a node: %v", err)
 	}
 	if _, err := incluster.Find(t.Context(), c.o); !errors.Is(err, incluster.ErrNone) {
@@ -90,14 +92,16 @@ func (c cluster) standInNode(t *testing.T) {
 	}
 	n.Status.NodeInfo = corev1.NodeSystemInfo{Architecture: "amd64", OperatingSystem: "linux"}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110")}
+	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"),
+		corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110")}
 	n.Status.Capacity, n.Status.Allocatable = room, room
 	if _, err := c.api.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	no := false
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: corev1.PodSpec{
-		NodeName: "stand-in", Containers: []corev1.Container{{Name: "c", Image: "registry.k8s.io/kube-proxy:v1.37.0"}}, AutomountServiceAccountToken: &no,
+		NodeName: "stand-in", Containers: []corev1.Container{{Name: "c", Image: "registry.k8s.io/kube-proxy:v1.37.0"}},
+		AutomountServiceAccountToken: &no,
 	}}
 	for range 60 { // the service account follows the namespace
 		if _, err = c.api.CoreV1().Pods("default").Create(t.Context(), p, metav1.CreateOptions{}); err == nil {
@@ -109,7 +113,8 @@ func (c cluster) standInNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 60 {
-		if p, err = c.api.CoreV1().Pods("default").Get(t.Context(), "other", metav1.GetOptions{}); err == nil && p.Status.Phase == corev1.PodRunning {
+		if p, err = c.api.CoreV1().Pods("default").Get(t.Context(), "other", metav1.GetOptions{}); err == nil &&
+			p.Status.Phase == corev1.PodRunning {
 			return
 		}
 		time.Sleep(500 * time.Millisecond)
@@ -133,10 +138,13 @@ func standInKubelet(ctx context.Context, api kubernetes.Interface) {
 				_ = api.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
 			case p.Status.Phase != corev1.PodRunning:
 				p.Status.Phase = corev1.PodRunning
-				p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()})
+				p.Status.Conditions = append(p.Status.Conditions,
+					corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue,
+						LastTransitionTime: metav1.Now()})
 				for _, c := range p.Spec.Containers {
 					p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
-						Name: c.Name, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+						Name: c.Name, Ready: true,
+						State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
 					})
 				}
 				_, _ = api.CoreV1().Pods(p.Namespace).UpdateStatus(ctx, p, metav1.UpdateOptions{})
@@ -175,10 +183,12 @@ func (c cluster) interrupted(t *testing.T) {
 		cancel()
 	}
 	r := c.ensure(t)
-	if r.Changed == 0 || r.Address != "127.0.0.1:15050" || r.Storage != "directory /var/lib/kkbundle-registry of node stand-in" || len(r.Without) != 0 {
+	if r.Changed == 0 || r.Address != "127.0.0.1:15050" ||
+		r.Storage != "directory /var/lib/kkbundle-registry of node stand-in" || len(r.Without) != 0 {
 		t.Errorf("%+v", r)
 	}
-	maps, err := c.api.CoreV1().ConfigMaps(incluster.DefaultNamespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=program"})
+	maps, err := c.api.CoreV1().ConfigMaps(incluster.DefaultNamespace).List(t.Context(),
+		metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=program"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +230,8 @@ func (c cluster) replaced(t *testing.T) {
 
 func (c cluster) partNames(t *testing.T) map[string]bool {
 	t.Helper()
-	list, err := c.api.CoreV1().ConfigMaps(incluster.DefaultNamespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=program"})
+	list, err := c.api.CoreV1().ConfigMaps(incluster.DefaultNamespace).List(t.Context(),
+		metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=program"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +245,8 @@ func (c cluster) partNames(t *testing.T) map[string]bool {
 func (c cluster) moved(t *testing.T) {
 	o := c.o
 	o.StorageClass = "fast"
-	if _, err := incluster.Ensure(t.Context(), o); err == nil || !strings.Contains(err.Error(), "not in storage class fast") {
+	if _, err := incluster.Ensure(t.Context(), o); err == nil ||
+		!strings.Contains(err.Error(), "not in storage class fast") {
 		t.Errorf("%v", err)
 	}
 }
@@ -248,7 +260,8 @@ func (c cluster) anotherPort(t *testing.T) {
 	}
 	made := c.ensure(t)
 	found, err := incluster.Find(t.Context(), c.o)
-	if err != nil || found.Address != "127.0.0.1:15051" || found.Pull != made.Pull || found.Push != made.Push || found.Storage != made.Storage {
+	if err != nil || found.Address != "127.0.0.1:15051" || found.Pull != made.Pull || found.Push != made.Push ||
+		found.Storage != made.Storage {
 		t.Errorf("found %+v, %v, and a run without a port has %s", found, err, made.Address)
 	}
 }
@@ -256,13 +269,16 @@ func (c cluster) anotherPort(t *testing.T) {
 func (c cluster) taken(t *testing.T) {
 	o := c.o
 	o.Namespace = "taken"
-	if _, err := c.api.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "taken"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.api.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "taken"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := incluster.Ensure(t.Context(), o); err == nil || !strings.Contains(err.Error(), "was not made by kkbundle") {
+	if _, err := incluster.Ensure(t.Context(), o); err == nil ||
+		!strings.Contains(err.Error(), "was not made by kkbundle") {
 		t.Errorf("%v", err)
 	}
-	if _, err := incluster.Remove(t.Context(), o); err == nil || !strings.Contains(err.Error(), "was not made by kkbundle") {
+	if _, err := incluster.Remove(t.Context(), o); err == nil ||
+		!strings.Contains(err.Error(), "was not made by kkbundle") {
 		t.Errorf("removal: %v", err)
 	}
 }

@@ -35,9 +35,9 @@ import (
 	"github.com/kkbundle/kkbundle/deploy/incluster"
 )
 
-// The tests of this file run against the cluster of a kubeconfig, and change nothing outside of two namespaces of their own. They are
-// run in the order: TestClusterRegistry, then TestClusterPulls at any time, for example after a reboot, then TestClusterRemove.
-// The lab's TestDeployInCluster does.
+// The tests of this file run against the cluster of a kubeconfig, and change nothing outside of two namespaces of
+// their own. They are run in the order: TestClusterRegistry, then TestClusterPulls at any time, for example after a
+// reboot, then TestClusterRemove. The lab's TestDeployInCluster does.
 const kubeconfigVariable = "KKBUNDLE_TEST_KUBECONFIG"
 
 const testNamespace = "kkbundle-registry-test"
@@ -63,8 +63,9 @@ func open(t *testing.T) cluster {
 		t.Fatal(err)
 	}
 	return cluster{api, incluster.Options{
-		Config: config, Programs: programs, Wait: 4 * time.Minute, StorageClass: os.Getenv("KKBUNDLE_TEST_STORAGE_CLASS"),
-		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Config: config, Programs: programs, Wait: 4 * time.Minute,
+		StorageClass: os.Getenv("KKBUNDLE_TEST_STORAGE_CLASS"),
+		Logger:       slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}}
 }
 
@@ -104,7 +105,8 @@ func (c cluster) ensure(t *testing.T) *incluster.Registry {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("registry at %s on every node but %v, content in %s, %d changed, after %s", r.Address, r.Without, r.Storage, r.Changed, time.Since(begin).Round(time.Millisecond))
+	t.Logf("registry at %s on every node but %v, content in %s, %d changed, after %s", r.Address, r.Without, r.Storage,
+		r.Changed, time.Since(begin).Round(time.Millisecond))
 	return r
 }
 
@@ -133,13 +135,15 @@ func TestClusterRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("the image was pushed after %s", time.Since(begin).Round(time.Millisecond))
-	if err := remote.Write(to.Context().Tag("2"), image, login(r.Pull), through(tunnel), remote.WithContext(t.Context())); err == nil || !strings.Contains(err.Error(), "only pull") {
+	if err := remote.Write(to.Context().Tag("2"), image, login(r.Pull), through(tunnel),
+		remote.WithContext(t.Context())); err == nil || !strings.Contains(err.Error(), "only pull") {
 		t.Errorf("a push with the pull login: %v", err)
 	}
 	c.pull(t, r, "first")
 	c.anonymous(t, r)
 	pods := c.api.CoreV1().Pods(incluster.DefaultNamespace)
-	if err := pods.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=registry"}); err != nil {
+	if err := pods.DeleteCollection(t.Context(), metav1.DeleteOptions{},
+		metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=registry"}); err != nil {
 		t.Fatal(err)
 	}
 	if r = c.ensure(t); r.Changed != 0 {
@@ -201,9 +205,10 @@ func TestPayload(*testing.T) {
 	if os.Getenv("KKBUNDLE_TEST_PAYLOAD") == "" {
 		return
 	}
-	server := http.Server{Addr: ":8080", ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "payload\n")
-	})}
+	server := http.Server{Addr: ":8080", ReadHeaderTimeout: time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "payload\n")
+		})}
 	panic(server.ListenAndServe())
 }
 
@@ -239,7 +244,10 @@ func payload(t *testing.T) v1.Image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer.Bytes())), nil }, tarball.WithCompressionLevel(1))
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser,
+		error) {
+		return io.NopCloser(bytes.NewReader(layer.Bytes())), nil
+	}, tarball.WithCompressionLevel(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,9 +255,11 @@ func payload(t *testing.T) v1.Image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := v1.ConfigFile{Architecture: runtime.GOARCH, OS: "linux", RootFS: v1.RootFS{Type: "layers"}, Config: v1.Config{
-		Entrypoint: []string{"/payload", "-test.run=^TestPayload$", "-test.timeout=0"}, Env: []string{"KKBUNDLE_TEST_PAYLOAD=1"},
-	}}
+	config := v1.ConfigFile{Architecture: runtime.GOARCH, OS: "linux", RootFS: v1.RootFS{Type: "layers"},
+		Config: v1.Config{
+			Entrypoint: []string{"/payload", "-test.run=^TestPayload$", "-test.timeout=0"},
+			Env:        []string{"KKBUNDLE_TEST_PAYLOAD=1"},
+		}}
 	if have, err := image.ConfigFile(); err == nil {
 		config.RootFS = have.RootFS
 	}
@@ -272,7 +282,8 @@ func (c cluster) pull(t *testing.T, r *incluster.Registry, round string) {
 		node := nodes.Items[i].Name
 		pod := c.pod(ctx, t, "pull-"+round+"-"+node, corev1.PodSpec{
 			NodeName: node, ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}},
-			Containers: []corev1.Container{{Name: "payload", Image: r.Address + "/test/payload:1", ImagePullPolicy: corev1.PullAlways}},
+			Containers: []corev1.Container{{Name: "payload", Image: r.Address + "/test/payload:1",
+				ImagePullPolicy: corev1.PullAlways}},
 		})
 		begin := time.Now()
 		state := c.until(ctx, t, pod, func(s string) bool { return s == "running" })
@@ -284,7 +295,8 @@ func (c cluster) pull(t *testing.T, r *incluster.Registry, round string) {
 func (c cluster) anonymous(t *testing.T, r *incluster.Registry) {
 	t.Helper()
 	pod := c.pod(t.Context(), t, "anonymous", corev1.PodSpec{
-		Containers: []corev1.Container{{Name: "payload", Image: r.Address + "/test/payload:1", ImagePullPolicy: corev1.PullAlways}},
+		Containers: []corev1.Container{{Name: "payload", Image: r.Address + "/test/payload:1",
+			ImagePullPolicy: corev1.PullAlways}},
 	})
 	state := c.until(t.Context(), t, pod, func(s string) bool { return strings.Contains(s, "ErrImagePull") })
 	if !strings.Contains(state, "401") && !strings.Contains(state, "authorization") {
@@ -294,7 +306,8 @@ func (c cluster) anonymous(t *testing.T, r *incluster.Registry) {
 
 func (c cluster) namespace(ctx context.Context, t *testing.T, r *incluster.Registry) {
 	t.Helper()
-	_, err := c.api.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: testNamespace}}, metav1.CreateOptions{})
+	_, err := c.api.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: testNamespace}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
@@ -304,7 +317,8 @@ func (c cluster) namespace(ctx context.Context, t *testing.T, r *incluster.Regis
 		t.Fatal(err)
 	}
 	_, err = c.api.CoreV1().Secrets(testNamespace).Create(ctx, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: "pull"}, Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: data},
+		ObjectMeta: metav1.ObjectMeta{Name: "pull"}, Type: corev1.SecretTypeDockerConfigJson,
+		Data: map[string][]byte{corev1.DockerConfigJsonKey: data},
 	}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
@@ -322,7 +336,8 @@ func (c cluster) pod(ctx context.Context, t *testing.T, podName string, spec cor
 	t.Helper()
 	zero := int64(0)
 	spec.TerminationGracePeriodSeconds = &zero
-	_, err := c.api.CoreV1().Pods(testNamespace).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: podName}, Spec: spec}, metav1.CreateOptions{})
+	_, err := c.api.CoreV1().Pods(testNamespace).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: podName},
+		Spec: spec}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

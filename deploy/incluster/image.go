@@ -58,7 +58,8 @@ type proxies struct {
 }
 
 func (w *work) currentProxies(ctx context.Context) (proxies, error) {
-	sets, err := w.typed.AppsV1().DaemonSets(w.Namespace).List(ctx, metav1.ListOptions{LabelSelector: managedBy + "=" + manager})
+	sets, err := w.typed.AppsV1().DaemonSets(w.Namespace).List(ctx, metav1.ListOptions{LabelSelector: managedBy + "=" +
+		manager})
 	if err != nil {
 		return proxies{}, err
 	}
@@ -74,9 +75,9 @@ func (w *work) currentProxies(ctx context.Context) (proxies, error) {
 	return p, nil
 }
 
-// chooseImages returns an image for each architecture: the one that most ready nodes have, and of these the one in use on most. A
-// kubelet never removes an image that is in use, and the proxy then uses it on every node. The current image stays unless another one
-// is on more nodes.
+// chooseImages returns an image for each architecture: the one that most ready nodes have, and of these the one in
+// use on most. A kubelet never removes an image that is in use, and the proxy then uses it on every node. The current
+// image stays unless another one is on more nodes.
 func chooseImages(nodes []corev1.Node, pods []corev1.Pod, current map[string]string) ([]borrowed, error) {
 	byArch := map[string][]*corev1.Node{}
 	for i := range nodes {
@@ -92,14 +93,16 @@ func chooseImages(nodes []corev1.Node, pods []corev1.Pod, current map[string]str
 	for arch, members := range byArch {
 		b := choose(members, used, current[arch])
 		if b.image == "" {
-			return nil, plain.Advise(errors.New("no pod runs on the nodes of architecture "+arch+" whose image could be used again"),
+			return nil, plain.Advise(errors.New("no pod runs on the nodes of architecture "+arch+
+				" whose image could be used again"),
 				"start any pod there whose image is pulled without a pull secret")
 		}
 		b.arch = arch
 		list = append(list, b)
 	}
 	slices.SortFunc(list, func(a, b borrowed) int {
-		return cmp.Or(cmp.Compare(len(b.nodes)+len(b.without), len(a.nodes)+len(a.without)), cmp.Compare(a.arch, b.arch))
+		return cmp.Or(cmp.Compare(len(b.nodes)+len(b.without), len(a.nodes)+len(a.without)),
+			cmp.Compare(a.arch, b.arch))
 	})
 	return list, nil
 }
@@ -135,11 +138,12 @@ func choose(nodes []*corev1.Node, used map[string][]string, current string) borr
 
 // lists reports whether a node's status lists an image. A kubelet lists the 50 largest only.
 func lists(n *corev1.Node, image string) bool {
-	return slices.ContainsFunc(n.Status.Images, func(i corev1.ContainerImage) bool { return slices.Contains(i.Names, image) })
+	return slices.ContainsFunc(n.Status.Images,
+		func(i corev1.ContainerImage) bool { return slices.Contains(i.Names, image) })
 }
 
-// usedImages returns the nodes on which a container of an image runs. Pods with pull secrets do not count: a kubelet may refuse their
-// image to other pods.
+// usedImages returns the nodes on which a container of an image runs. Pods with pull secrets do not count: a kubelet
+// may refuse their image to other pods.
 func usedImages(pods []corev1.Pod) map[string][]string {
 	used := map[string][]string{}
 	for i := range pods {
@@ -169,7 +173,8 @@ func chooseNode(nodes []corev1.Node, among []string) string {
 		if !slices.Contains(among, n.Name) || n.Spec.Unschedulable || label == "" {
 			continue
 		}
-		blocked := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule })
+		blocked := slices.ContainsFunc(n.Spec.Taints,
+			func(t corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule })
 		onlyControl := !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 			return t.Effect != corev1.TaintEffectPreferNoSchedule && t.Key != controlPlane
 		})

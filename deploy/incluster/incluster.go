@@ -1,5 +1,5 @@
-// Package incluster puts a registry of kkbundle's into a cluster that kkbundle did not make. Only the API server is asked: nothing
-// logs in to a node, and nothing is pulled. DESIGN.md has the reasons.
+// Package incluster puts a registry of kkbundle's into a cluster that kkbundle did not make. Only the API server is
+// asked: nothing logs in to a node, and nothing is pulled. DESIGN.md has the reasons.
 package incluster
 
 import (
@@ -25,7 +25,8 @@ import (
 const (
 	// DefaultNamespace holds all objects, and is itself one of them.
 	DefaultNamespace = "kkbundle-registry"
-	// DefaultPort is the port of each node's loopback address. It is outside the ranges of node ports and of ephemeral ports.
+	// DefaultPort is the port of each node's loopback address. It is outside the ranges of node ports and of
+	// ephemeral ports.
 	DefaultPort = 15050
 	// NodeDirectory is the directory of the content on one node, for a registry without a storage class.
 	NodeDirectory = "/var/lib/kkbundle-registry"
@@ -42,13 +43,14 @@ type Options struct {
 	Config    *rest.Config
 	Programs  func(arch string) (Programs, error) // for Go's names of architectures
 	Namespace string                              // "" is DefaultNamespace. It is created and never shared
-	// StorageClass is the class of the volume with the content. "" keeps the content in NodeDirectory on one node, or where an existing
-	// registry has it.
+	// StorageClass is the class of the volume with the content. "" keeps the content in NodeDirectory on one node, or
+	// where an existing registry has it.
 	StorageClass string
 	Size         resource.Quantity // of the volume; zero is 20Gi
-	Port         int               // of the nodes' loopback addresses; 0 is that of an existing registry, else DefaultPort
-	Wait         time.Duration     // until the pods are ready; 0 is 5 minutes
-	Logger       *slog.Logger      // nil discards
+	// of the nodes' loopback addresses; 0 is that of an existing registry, else DefaultPort
+	Port   int
+	Wait   time.Duration // until the pods are ready; 0 is 5 minutes
+	Logger *slog.Logger  // nil discards
 }
 
 // A Login is a user and password of the registry.
@@ -96,8 +98,9 @@ func begin(o Options) (*work, error) {
 	return w, errors.Join(errs[:]...)
 }
 
-// Ensure makes the cluster run the registry, and waits until nodes can pull from it. It can be repeated at any time: an interrupted run
-// is continued, other programs replace the ones before, and a finished run is found and not changed.
+// Ensure makes the cluster run the registry, and waits until nodes can pull from it. It can be repeated at any time:
+// an interrupted run is continued, other programs replace the ones before, and a finished run is found and not
+// changed.
 func Ensure(ctx context.Context, o Options) (*Registry, error) {
 	w, err := begin(o)
 	if err != nil {
@@ -121,7 +124,8 @@ func Ensure(ctx context.Context, o Options) (*Registry, error) {
 		return nil, err
 	}
 	return &Registry{
-		Address: p.address(), Pull: p.secret.pull(), Push: p.secret.push(), Changed: w.changed, Without: p.without(), Storage: p.storage.String(),
+		Address: p.address(), Pull: p.secret.pull(), Push: p.secret.push(), Changed: w.changed, Without: p.without(),
+		Storage:   p.storage.String(),
 		authority: p.secret[keyAuthority], work: w,
 	}, nil
 }
@@ -159,7 +163,8 @@ func Find(ctx context.Context, o Options) (*Registry, error) {
 	return r, nil
 }
 
-// prepare claims the namespace, and makes or reads what a later run must find again: the secrets, the service's address.
+// prepare claims the namespace, and makes or reads what a later run must find again: the secrets, the service's
+// address.
 func (w *work) prepare(ctx context.Context, s survey) (*plan, error) {
 	p := &plan{namespace: w.Namespace, port: cmp.Or(w.Port, s.proxies.port, DefaultPort), images: s.images}
 	var err error
@@ -203,9 +208,11 @@ func (w *work) claim(ctx context.Context) error {
 	case err != nil:
 		return err
 	case !isOurs(have):
-		return plain.Advise(fmt.Errorf("namespace %s %w", w.Namespace, errForeign), "choose another namespace for the registry")
+		return plain.Advise(fmt.Errorf("namespace %s %w", w.Namespace, errForeign),
+			"choose another namespace for the registry")
 	case have.DeletionTimestamp != nil:
-		return plain.Advise(fmt.Errorf("namespace %s is being deleted", w.Namespace), "wait until kubectl get namespace no longer lists it")
+		return plain.Advise(fmt.Errorf("namespace %s is being deleted", w.Namespace),
+			"wait until kubectl get namespace no longer lists it")
 	}
 	return w.apply(ctx, namespaceObject(w.Namespace))
 }
@@ -236,7 +243,8 @@ func Remove(ctx context.Context, o Options) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := namespaces.Delete(ctx, w.Namespace, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(have.UID))}); err != nil {
+	if err := namespaces.Delete(ctx, w.Namespace,
+		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(have.UID))}); err != nil {
 		return "", err
 	}
 	gone := func(ctx context.Context) (string, error) {
@@ -257,12 +265,14 @@ func Remove(ctx context.Context, o Options) (string, error) {
 
 // alone returns an error if pods of others run in the namespace: they would be removed with it.
 func (w *work) alone(ctx context.Context) error {
-	pods, err := w.typed.CoreV1().Pods(w.Namespace).List(ctx, metav1.ListOptions{LabelSelector: managedBy + "!=" + manager})
+	pods, err := w.typed.CoreV1().Pods(w.Namespace).List(ctx, metav1.ListOptions{LabelSelector: managedBy + "!=" +
+		manager})
 	if err != nil {
 		return err
 	}
 	for i := range pods.Items {
-		return plain.Advise(fmt.Errorf("namespace %s has pod %s, which is not the registry's", w.Namespace, pods.Items[i].Name),
+		return plain.Advise(fmt.Errorf("namespace %s has pod %s, which is not the registry's", w.Namespace,
+			pods.Items[i].Name),
 			"move or delete that pod first: the namespace is removed with all that is in it")
 	}
 	return nil
@@ -274,7 +284,8 @@ func (w *work) sweep(ctx context.Context, p *plan) error {
 	for _, m := range p.configMaps() {
 		needed[m.Name] = true
 	}
-	have, err := w.metadata.Resource(configMaps()).Namespace(w.Namespace).List(ctx, metav1.ListOptions{LabelSelector: componentLabel + "=" + programs})
+	have, err := w.metadata.Resource(configMaps()).Namespace(w.Namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: componentLabel + "=" + programs})
 	if err != nil {
 		return err
 	}
@@ -282,7 +293,8 @@ func (w *work) sweep(ctx context.Context, p *plan) error {
 		if needed[m.Name] {
 			continue
 		}
-		if err := w.typed.CoreV1().ConfigMaps(w.Namespace).Delete(ctx, m.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := w.typed.CoreV1().ConfigMaps(w.Namespace).Delete(ctx, m.Name, metav1.DeleteOptions{}); err != nil &&
+			!apierrors.IsNotFound(err) {
 			return err
 		}
 		w.changed++
@@ -296,7 +308,8 @@ func (w *work) dropEarlierSecret(ctx context.Context) error {
 	have, err := api.Get(ctx, earlierSecret, metav1.GetOptions{})
 	if err == nil && isOurs(have) {
 		w.changed++
-		err = api.Delete(ctx, earlierSecret, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(have.UID))})
+		err = api.Delete(ctx, earlierSecret,
+			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(have.UID))})
 	}
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -347,14 +360,16 @@ func (w *work) storage(s survey) (storage, error) {
 	wanted := storage{class: w.StorageClass, size: w.Size}
 	if have := s.existing; have != nil {
 		if w.StorageClass != "" && w.StorageClass != have.class {
-			return storage{}, plain.Advise(fmt.Errorf("the registry's content is in %s, not in storage class %s", have, w.StorageClass),
+			return storage{}, plain.Advise(fmt.Errorf("the registry's content is in %s, not in storage class %s", have,
+				w.StorageClass),
 				"leave out the storage class; or remove the registry, deploy it with the class and push again")
 		}
 		return *have, nil
 	}
 	if w.StorageClass == "" {
 		if s.node == "" {
-			return storage{}, errors.New("no node is ready and schedulable for the registry's content: make one ready, or give a storage class")
+			return storage{}, errors.New(
+				"no node is ready and schedulable for the registry's content: make one ready, or give a storage class")
 		}
 		wanted = storage{node: s.node}
 	}

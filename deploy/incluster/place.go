@@ -42,9 +42,11 @@ func (w *work) place(ctx context.Context, p *plan) error {
 	return w.dropArchitectures(ctx, p)
 }
 
-// upload creates the missing ConfigMaps. They are immutable, and their name has their program's digest: an existing one is right.
+// upload creates the missing ConfigMaps. They are immutable, and their name has their program's digest: an existing
+// one is right.
 func (w *work) upload(ctx context.Context, p *plan) error {
-	have, err := w.metadata.Resource(configMaps()).Namespace(w.Namespace).List(ctx, metav1.ListOptions{LabelSelector: componentLabel + "=" + programs})
+	have, err := w.metadata.Resource(configMaps()).Namespace(w.Namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: componentLabel + "=" + programs})
 	if err != nil {
 		return err
 	}
@@ -56,7 +58,8 @@ func (w *work) upload(ctx context.Context, p *plan) error {
 		if exists[m.Name] {
 			continue
 		}
-		if _, err := w.typed.CoreV1().ConfigMaps(w.Namespace).Create(ctx, m, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		if _, err := w.typed.CoreV1().ConfigMaps(w.Namespace).Create(ctx, m, metav1.CreateOptions{}); err != nil &&
+			!apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("program's part %s: %w", m.Name, err)
 		}
 		w.changed++
@@ -67,7 +70,8 @@ func (w *work) upload(ctx context.Context, p *plan) error {
 
 // dropArchitectures deletes the proxies of architectures that the cluster has no node of any more.
 func (w *work) dropArchitectures(ctx context.Context, p *plan) error {
-	have, err := w.typed.AppsV1().DaemonSets(w.Namespace).List(ctx, metav1.ListOptions{LabelSelector: managedBy + "=" + manager})
+	have, err := w.typed.AppsV1().DaemonSets(w.Namespace).List(ctx, metav1.ListOptions{LabelSelector: managedBy + "=" +
+		manager})
 	if err != nil {
 		return err
 	}
@@ -79,7 +83,8 @@ func (w *work) dropArchitectures(ctx context.Context, p *plan) error {
 		if slices.Contains(needed, have.Items[i].Name) {
 			continue
 		}
-		if err := w.typed.AppsV1().DaemonSets(w.Namespace).Delete(ctx, have.Items[i].Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := w.typed.AppsV1().DaemonSets(w.Namespace).Delete(ctx, have.Items[i].Name,
+			metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
 		w.changed++
@@ -98,7 +103,8 @@ func (w *work) apply(ctx context.Context, o runtime.Object) error {
 	prune(content)
 	what := kube.Describe(u)
 	gvk := u.GroupVersionKind()
-	api := w.dynamic.Resource(gvk.GroupVersion().WithResource(strings.ToLower(gvk.Kind) + "s")).Namespace(u.GetNamespace())
+	api := w.dynamic.Resource(gvk.GroupVersion().WithResource(strings.ToLower(gvk.Kind) +
+		"s")).Namespace(u.GetNamespace())
 	before := ""
 	have, err := api.Get(ctx, u.GetName(), metav1.GetOptions{})
 	switch {
@@ -162,7 +168,8 @@ func (w *work) wait(ctx context.Context, p *plan) error {
 			return "", err
 		}
 		s := d.Status
-		if s.ObservedGeneration < d.Generation || s.UpdatedReplicas == 0 || s.ReadyReplicas == 0 || s.Replicas > s.UpdatedReplicas {
+		if s.ObservedGeneration < d.Generation || s.UpdatedReplicas == 0 || s.ReadyReplicas == 0 ||
+			s.Replicas > s.UpdatedReplicas {
 			return w.explain(ctx, "registry", "the registry is not ready")
 		}
 		for _, b := range p.images {
@@ -183,7 +190,8 @@ func (w *work) wait(ctx context.Context, p *plan) error {
 // explain adds the reasons of pods to a text. Reasons are best effort.
 func (w *work) explain(ctx context.Context, component, text string) (string, error) {
 	const most = 3
-	pods, err := w.typed.CoreV1().Pods(w.Namespace).List(ctx, metav1.ListOptions{LabelSelector: componentLabel + "=" + component})
+	pods, err := w.typed.CoreV1().Pods(w.Namespace).List(ctx, metav1.ListOptions{LabelSelector: componentLabel + "=" +
+		component})
 	if err != nil {
 		return text, nil
 	}

@@ -27,7 +27,8 @@ const (
 	startKey = "kkbundle-start"
 )
 
-// A part is a ConfigMap's worth of a program. Its name has the program's digest: another program never changes a running pod's.
+// A part is a ConfigMap's worth of a program. Its name has the program's digest: another program never changes a
+// running pod's.
 type part struct {
 	name, key string
 	data      []byte
@@ -53,10 +54,12 @@ func (s programSet) with(arch string, p Programs) (programSet, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kkbundle-registry: %w", err)
 	}
-	a := archPrograms{proxy: split("proxy-"+arch, p.Proxy), registry: split("registry-"+arch, p.Registry), registrySum: sum}
+	a := archPrograms{proxy: split("proxy-"+arch, p.Proxy), registry: split("registry-"+arch, p.Registry),
+		registrySum: sum}
 	a.start = part{name: "start-" + arch + "-" + digest(p.Start), key: startKey, data: p.Start}
 	if len(a.proxy) == 0 || len(a.proxy) > maxParts || len(a.registry) > maxParts {
-		return nil, fmt.Errorf("kkbundle-proxy and kkbundle-registry have %d and %d parts; each must have 1 to %d", len(a.proxy), len(a.registry), maxParts)
+		return nil, fmt.Errorf("kkbundle-proxy and kkbundle-registry have %d and %d parts; each must have 1 to %d",
+			len(a.proxy), len(a.registry), maxParts)
 	}
 	if s == nil {
 		s = programSet{}
@@ -129,9 +132,10 @@ func volumes(parts []part) (list []corev1.Volume, at []corev1.VolumeMount) {
 	const executable = 0o555
 	for _, p := range parts {
 		mode := int32(executable)
-		list = append(list, corev1.Volume{Name: p.name, VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-			LocalObjectReference: corev1.LocalObjectReference{Name: p.name}, DefaultMode: &mode,
-		}}})
+		list = append(list, corev1.Volume{Name: p.name,
+			VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: p.name}, DefaultMode: &mode,
+			}}})
 		at = append(at, corev1.VolumeMount{Name: p.name, MountPath: mounts + p.name, ReadOnly: true})
 	}
 	return list, at

@@ -42,7 +42,8 @@ func packed(t *testing.T, program []byte) []byte {
 
 func TestProgramsAreCutIntoConfigMaps(t *testing.T) {
 	proxy, registry := bytes.Repeat([]byte("p"), chunkSize+1), []byte("registry")
-	set, err := programSet(nil).with("amd64", Programs{Start: []byte("start"), Proxy: proxy, Registry: packed(t, registry)})
+	set, err := programSet(nil).with("amd64", Programs{Start: []byte("start"), Proxy: proxy,
+		Registry: packed(t, registry)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,14 +74,17 @@ func TestProgramsAreCutIntoConfigMaps(t *testing.T) {
 			t.Errorf("%s is mounted at %s", at.Name, at.MountPath)
 		}
 	}
-	other, err := programSet(nil).with("amd64", Programs{Start: []byte("start"), Proxy: proxy[1:], Registry: packed(t, registry)})
-	if err != nil || other["amd64"].proxy[0].name == set["amd64"].proxy[0].name || other["amd64"].start.name != set["amd64"].start.name {
+	other, err := programSet(nil).with("amd64", Programs{Start: []byte("start"), Proxy: proxy[1:],
+		Registry: packed(t, registry)})
+	if err != nil || other["amd64"].proxy[0].name == set["amd64"].proxy[0].name ||
+		other["amd64"].start.name != set["amd64"].start.name {
 		t.Errorf("names of other programs: %v, %v", other["amd64"].proxy, err)
 	}
 }
 
 func TestAStarterThatNoConfigMapHoldsIsRefused(t *testing.T) {
-	_, err := programSet(nil).with("amd64", Programs{Start: make([]byte, 1<<20+1), Proxy: []byte("p"), Registry: packed(t, nil)})
+	_, err := programSet(nil).with("amd64", Programs{Start: make([]byte, 1<<20+1), Proxy: []byte("p"),
+		Registry: packed(t, nil)})
 	if err == nil || !strings.Contains(err.Error(), "1048577") {
 		t.Errorf("got %v", err)
 	}
@@ -109,15 +113,19 @@ func TestTheStarterFits(t *testing.T) {
 }
 
 func TestPodsAreRestricted(t *testing.T) {
-	set, err := programSet(nil).with("amd64", Programs{Start: []byte("s"), Proxy: []byte("p"), Registry: packed(t, []byte("r"))})
+	set, err := programSet(nil).with("amd64", Programs{Start: []byte("s"), Proxy: []byte("p"),
+		Registry: packed(t, []byte("r"))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &plan{namespace: "n", port: 15050, clusterIP: "10.96.0.9", images: []borrowed{{arch: "amd64", image: "i"}}, programs: set, secret: secret{keyAuthority: []byte("public"), keyPush: []byte("p")}, storage: storage{class: "fast"}}
+	p := &plan{namespace: "n", port: 15050, clusterIP: "10.96.0.9", images: []borrowed{{arch: "amd64", image: "i"}},
+		programs: set, secret: secret{keyAuthority: []byte("public"), keyPush: []byte("p")},
+		storage: storage{class: "fast"}}
 	registry, proxy := p.deployment().Spec.Template.Spec, p.proxies()[0].Spec.Template.Spec
 	for _, pod := range []corev1.PodSpec{registry, proxy} {
 		c := pod.Containers[0].SecurityContext
-		if !*pod.SecurityContext.RunAsNonRoot || *c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem || c.Capabilities.Drop[0] != "ALL" ||
+		if !*pod.SecurityContext.RunAsNonRoot || *c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem ||
+			c.Capabilities.Drop[0] != "ALL" ||
 			*pod.AutomountServiceAccountToken || pod.SecurityContext.SeccompProfile.Type != "RuntimeDefault" {
 			t.Errorf("%+v %+v", pod.SecurityContext, c)
 		}
@@ -133,12 +141,14 @@ func TestPodsAreRestricted(t *testing.T) {
 	if a := p.authority(); len(a.Data)+len(a.BinaryData) != 1 || a.Data["ca.crt"] != "public" {
 		t.Errorf("the proxies' object has %v", a.Data)
 	}
-	if got := strings.Join(proxy.Containers[0].Command[4:], " "); got != "kkbundle-proxy forward 127.0.0.1:15050 10.96.0.9:5443 /kkbundle/authority/ca.crt" {
+	if got := strings.Join(proxy.Containers[0].Command[4:],
+		" "); got != "kkbundle-proxy forward 127.0.0.1:15050 10.96.0.9:5443 /kkbundle/authority/ca.crt" {
 		t.Errorf("the proxy runs %q", got)
 	}
 	p.storage = storage{node: "host2"}
 	onNode := p.deployment().Spec.Template.Spec
-	if onNode.NodeSelector["kubernetes.io/hostname"] != "host2" || *onNode.SecurityContext.RunAsUser != 0 || onNode.Containers[0].SecurityContext.Capabilities.Drop[0] != "ALL" {
+	if onNode.NodeSelector["kubernetes.io/hostname"] != "host2" || *onNode.SecurityContext.RunAsUser != 0 ||
+		onNode.Containers[0].SecurityContext.Capabilities.Drop[0] != "ALL" {
 		t.Errorf("with the content on a node: %+v", onNode.SecurityContext)
 	}
 }
@@ -173,8 +183,10 @@ func TestSecretOfAnEarlierRelease(t *testing.T) {
 	api := fake.NewClientset(&corev1.Secret{ObjectMeta: meta("n", earlierSecret, "registry"), Data: earlier})
 	w := &work{Options: Options{Namespace: "n"}, typed: api}
 	s, err := w.secrets(t.Context())
-	if err != nil || s.pull() != earlier.pull() || s.push() == earlier.push() || bytes.Equal(s[keyKey], earlier[keyKey]) || bytes.Equal(s[keyAuthority], earlier[keyAuthority]) {
-		t.Errorf("%v; the pull login stays: %t; the push login stays: %t", err, s.pull() == earlier.pull(), s.push() == earlier.push())
+	if err != nil || s.pull() != earlier.pull() || s.push() == earlier.push() ||
+		bytes.Equal(s[keyKey], earlier[keyKey]) || bytes.Equal(s[keyAuthority], earlier[keyAuthority]) {
+		t.Errorf("%v; the pull login stays: %t; the push login stays: %t", err, s.pull() == earlier.pull(),
+			s.push() == earlier.push())
 	}
 	if again, err := w.secrets(t.Context()); err != nil || again.sum() != s.sum() {
 		t.Errorf("a continued run makes others: %v", err)
@@ -208,7 +220,10 @@ func TestTunnelTrustsTheRegistryAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		asked := false
-		server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter,
+			*http.Request) {
+			asked = true
+		}))
 		server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
 		server.Config.ErrorLog = log.New(io.Discard, "", 0)
 		server.StartTLS()
@@ -231,7 +246,8 @@ func TestPollSaysWhatIsMissing(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	gone := apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "x")
-	if err := w.poll(t.Context(), func(context.Context) (string, error) { return "", gone }); !apierrors.IsNotFound(err) {
+	if err := w.poll(t.Context(),
+		func(context.Context) (string, error) { return "", gone }); !apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}
 }

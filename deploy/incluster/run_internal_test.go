@@ -25,8 +25,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestPodsRun runs the containers of the registry's and the proxy's pod as processes: their commands, in a root directory that has nothing
-// but their mounts, as their users. The container runtime, the service and port-forward are stand-ins: ports are others.
+// TestPodsRun runs the containers of the registry's and the proxy's pod as processes: their commands, in a root
+// directory that has nothing but their mounts, as their users. The container runtime, the service and port-forward
+// are stand-ins: ports are others.
 func TestPodsRun(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("another root directory needs root")
@@ -63,7 +64,8 @@ func TestPodsRun(t *testing.T) {
 		}
 	}
 	proven := remote.WithTransport(&http.Transport{TLSClientConfig: (&Registry{authority: p.secret[keyAuthority]}).clientTLS()})
-	if err := remote.Write(at(push), image, as(p.secret.pull()), proven); err == nil || !strings.Contains(err.Error(), "only pull") {
+	if err := remote.Write(at(push), image, as(p.secret.pull()), proven); err == nil ||
+		!strings.Contains(err.Error(), "only pull") {
 		t.Errorf("a push with the pull login: %v", err)
 	}
 	if err := remote.Write(at(push), image, as(p.secret.push()), proven); err != nil {
@@ -100,8 +102,10 @@ func TestPodsRun(t *testing.T) {
 func runnable(t *testing.T) *plan {
 	t.Helper()
 	var programs Programs
-	for program, data := range map[string]*[]byte{"start": &programs.Start, "proxy": &programs.Proxy, "registry": &programs.Registry} {
-		packed, err := os.ReadFile(filepath.Join("../../cmd/internal/helper/bin", "kkbundle-"+program+"-"+runtime.GOARCH+".zst"))
+	for program, data := range map[string]*[]byte{"start": &programs.Start, "proxy": &programs.Proxy,
+		"registry": &programs.Registry} {
+		packed, err := os.ReadFile(filepath.Join("../../cmd/internal/helper/bin", "kkbundle-"+program+"-"+
+			runtime.GOARCH+".zst"))
 		if err != nil {
 			t.Skipf("%v: run make helper", err)
 		}
@@ -182,7 +186,8 @@ func container(t *testing.T, p *plan, pod corev1.PodSpec, replace func(string) s
 	var output bytes.Buffer
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = []string{}, "/", &output, &output
-	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: uint32(id), Gid: uint32(id)}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: uint32(id),
+		Gid: uint32(id)}}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

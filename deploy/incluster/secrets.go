@@ -36,7 +36,8 @@ const (
 	renewal = 365 * 24 * time.Hour // left of a certificate that a run replaces
 )
 
-// secret is the data of the registry's Secret: one object, so that it is never half there. The registry's pod alone refers to it.
+// secret is the data of the registry's Secret: one object, so that it is never half there. The registry's pod alone
+// refers to it.
 type secret map[string][]byte
 
 func (s secret) push() Login { return Login{userPush, string(s[keyPush])} }
@@ -62,8 +63,8 @@ func (w *work) stored(ctx context.Context) (*corev1.Secret, error) {
 	return nil, nil
 }
 
-// secrets returns the Secret's data. What is missing is made, and a certificate that ends within a year is replaced. Every kubelet could read
-// an earlier release's: of that one only the login stays with which all nodes pull.
+// secrets returns the Secret's data. What is missing is made, and a certificate that ends within a year is replaced.
+// Every kubelet could read an earlier release's: of that one only the login stays with which all nodes pull.
 func (w *work) secrets(ctx context.Context) (secret, error) {
 	api := w.typed.CoreV1().Secrets(w.Namespace)
 	have, err := w.stored(ctx)
@@ -84,7 +85,8 @@ func (w *work) secrets(ctx context.Context) (secret, error) {
 	w.changed++
 	o := &corev1.Secret{ObjectMeta: meta(w.Namespace, secretName, "registry"), Data: s}
 	if !exists {
-		_, err = api.Create(ctx, o, metav1.CreateOptions{}) // a run at the same time made it first: an error, and this run is repeated
+		// a run at the same time made it first: an error, and this run is repeated
+		_, err = api.Create(ctx, o, metav1.CreateOptions{})
 		return s, err
 	}
 	o.ResourceVersion = have.ResourceVersion
@@ -98,7 +100,8 @@ func complete(data map[string][]byte, now time.Time) (secret, bool, error) {
 	if s == nil {
 		s = secret{}
 	}
-	for _, l := range []struct{ user, password, file string }{{userPush, keyPush, keyPushers}, {userPull, keyPull, keyPullers}} {
+	for _, l := range []struct{ user, password, file string }{{userPush, keyPush, keyPushers},
+		{userPull, keyPull, keyPullers}} {
 		if len(s[l.password]) > 0 && bytes.HasPrefix(s[l.file], []byte(l.user+":")) {
 			continue
 		}

@@ -27,8 +27,9 @@ import (
 type Tunnel struct {
 	// Address is the HOST:PORT to push to, on the loopback address.
 	Address string
-	// TLS accepts the registry's certificate alone. While a lost connection is made again, another process of this machine can take the
-	// port: it gets no password. nil means plain HTTP, to an earlier release's registry that Find returned.
+	// TLS accepts the registry's certificate alone. While a lost connection is made again, another process of this
+	// machine can take the port: it gets no password. nil means plain HTTP, to an earlier release's registry that
+	// Find returned.
 	TLS *tls.Config
 	end func()
 }
@@ -36,8 +37,8 @@ type Tunnel struct {
 // Close ends the tunnel and its connections.
 func (t *Tunnel) Close() { t.end() }
 
-// Open opens a tunnel to the registry's pod, by the API server's port-forward. A lost connection is made again under the same address,
-// to the pod of that time: only the requests of that moment fail.
+// Open opens a tunnel to the registry's pod, by the API server's port-forward. A lost connection is made again under
+// the same address, to the pod of that time: only the requests of that moment fail.
 func (r *Registry) Open(ctx context.Context) (*Tunnel, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	lost := make(chan error, 1)
@@ -86,7 +87,8 @@ func (w *work) forward(ctx context.Context, local uint16, lost chan<- error) (ui
 	if err != nil {
 		return 0, err
 	}
-	url := w.typed.CoreV1().RESTClient().Post().Resource("pods").Namespace(w.Namespace).Name(pod).SubResource("portforward").URL()
+	url := w.typed.CoreV1().RESTClient().Post().Resource("pods").Namespace(w.Namespace).Name(pod).SubResource(
+		"portforward").URL()
 	transport, upgrader, err := spdy.RoundTripperFor(w.Config)
 	if err != nil {
 		return 0, err
@@ -100,7 +102,8 @@ func (w *work) forward(ctx context.Context, local uint16, lost chan<- error) (ui
 		func(err error) bool { return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err) })
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	ports := []string{fmt.Sprintf("%d:%d", local, pushPort)}
-	f, err := portforward.NewOnAddressesForStreamingWithContext(ctx, dialer, []string{"127.0.0.1"}, ports, ready, io.Discard, io.Discard)
+	f, err := portforward.NewOnAddressesForStreamingWithContext(ctx, dialer, []string{"127.0.0.1"}, ports, ready,
+		io.Discard, io.Discard)
 	if err != nil {
 		return 0, err
 	}
@@ -127,11 +130,13 @@ func orLost(err error) error {
 
 // readyPod returns the name of the registry's pod.
 func (w *work) readyPod(ctx context.Context) (string, error) {
-	pods, err := w.typed.CoreV1().Pods(w.Namespace).List(ctx, metav1.ListOptions{LabelSelector: componentLabel + "=registry"})
+	pods, err := w.typed.CoreV1().Pods(w.Namespace).List(ctx, metav1.ListOptions{LabelSelector: componentLabel +
+		"=registry"})
 	if err != nil {
 		return "", err
 	}
-	i := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return kube.IsPodReady(&p) && p.DeletionTimestamp == nil })
+	i := slices.IndexFunc(pods.Items,
+		func(p corev1.Pod) bool { return kube.IsPodReady(&p) && p.DeletionTimestamp == nil })
 	if i < 0 {
 		return "", errors.New("the registry has no ready pod")
 	}

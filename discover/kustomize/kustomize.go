@@ -155,7 +155,8 @@ func (d *disk) ReadFile(name string) ([]byte, error) {
 	}
 	d.total += int64(len(data))
 	if len(data) > maxFile || d.total > maxTotal || len(d.read) >= maxFiles {
-		return nil, d.refuse(fmt.Errorf("%s: a kustomization reads at most %d files of %d bytes, and %d bytes in all", name, maxFiles, maxFile, maxTotal))
+		return nil, d.refuse(fmt.Errorf("%s: a kustomization reads at most %d files of %d bytes, and %d bytes in all",
+			name, maxFiles, maxFile, maxTotal))
 	}
 	if IsFile(path.Base(name)) {
 		if err := d.check(name, data); err != nil {
@@ -178,14 +179,17 @@ func (d *disk) check(name string, data []byte) error {
 	}
 	var k map[string]any
 	if err := yaml.UnmarshalStrict(data, &k); err != nil { // equal keys are refused: kustomize could use another one
-		return fmt.Errorf("%s: %s", name, plain.Clip(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "), maxProblem))
+		return fmt.Errorf("%s: %s", name, plain.Clip(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "),
+			maxProblem))
 	}
 	for _, key := range []string{"helmCharts", "helmChartInflationGenerator"} {
 		if k[key] != nil {
-			return fmt.Errorf("%s: %s is not rendered; name the chart and its values under charts of the manifest", name, key)
+			return fmt.Errorf("%s: %s is not rendered; name the chart and its values under charts of the manifest",
+				name, key)
 		}
 	}
-	for _, key := range []string{"resources", "bases", "components", "crds", "configurations", "generators", "transformers", "validators"} {
+	for _, key := range []string{"resources", "bases", "components", "crds", "configurations", "generators",
+		"transformers", "validators"} {
 		list, _ := k[key].([]any)
 		for _, one := range list {
 			entry, ok := one.(string)
@@ -200,7 +204,8 @@ func (d *disk) check(name string, data []byte) error {
 	}
 	for _, value := range paths(k) {
 		if u, err := url.Parse(value); err == nil && (u.Scheme == "http" || u.Scheme == "https") {
-			return fmt.Errorf("%s: %q is not fetched; put a copy below the manifest's directory and name that", name, u.Redacted())
+			return fmt.Errorf("%s: %q is not fetched; put a copy below the manifest's directory and name that", name,
+				u.Redacted())
 		}
 	}
 	return nil

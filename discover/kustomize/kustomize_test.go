@@ -53,7 +53,8 @@ func TestBuild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"image: quay.io/a/web:2", "image: busybox:1", "kind: ConfigMap", "URL: https://example.com"} {
+	for _, want := range []string{"image: quay.io/a/web:2", "image: busybox:1", "kind: ConfigMap",
+		"URL: https://example.com"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}
@@ -79,14 +80,15 @@ func TestRefused(t *testing.T) {
 		"a patch":       {"resources: [web.yaml]\npatches: [{path: \"https://example.com/p.yaml\"}]", "is not fetched"},
 		"a config file": {"configMapGenerator: [{name: c, files: [\"a=http://example.com/p\"]}]", "is not fetched"},
 		"a schema":      {"resources: [web.yaml]\nopenapi: {path: \"http://example.com/s\"}", "is not fetched"},
-		"a chart":       {"helmCharts: [{name: x, repo: \"https://example.com\"}]", "name the chart and its values under charts"},
-		"outside":       {"resources: [../../etc]", remote},
-		"by a link":     {"resources: [link]", remote},
-		"by a file":     {"resources: [link.yaml]", remote},
-		"no YAML":       {"resources: [", "kustomization.yaml: yaml: "},
-		"a plugin":      {"resources: [web.yaml]\ntransformers: [plugin.yaml]", "plugin"},
-		"a function":    {"resources: [web.yaml]\ntransformers: [exec.yaml]", ""},
-		"itself":        {"resources: [../k]", "cycle"},
+		"a chart": {"helmCharts: [{name: x, repo: \"https://example.com\"}]",
+			"name the chart and its values under charts"},
+		"outside":    {"resources: [../../etc]", remote},
+		"by a link":  {"resources: [link]", remote},
+		"by a file":  {"resources: [link.yaml]", remote},
+		"no YAML":    {"resources: [", "kustomization.yaml: yaml: "},
+		"a plugin":   {"resources: [web.yaml]\ntransformers: [plugin.yaml]", "plugin"},
+		"a function": {"resources: [web.yaml]\ntransformers: [exec.yaml]", ""},
+		"itself":     {"resources: [../k]", "cycle"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -115,7 +117,8 @@ func TestTooLarge(t *testing.T) {
 		"k/kustomization.yaml": "configMapGenerator: [{name: c, files: [big]}]\n",
 		"k/big":                strings.Repeat("x", 4<<20+1),
 	})
-	if _, _, err := kustomize.Build(root, "k"); err == nil || !strings.Contains(err.Error(), "k/big: a kustomization reads at most") {
+	if _, _, err := kustomize.Build(root, "k"); err == nil ||
+		!strings.Contains(err.Error(), "k/big: a kustomization reads at most") {
 		t.Errorf("got %v", err)
 	}
 }

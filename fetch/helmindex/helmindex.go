@@ -1,5 +1,5 @@
-// Package helmindex reads the versions of one chart out of the index of a Helm repository, which nobody has to trust: its memory does
-// not depend on the other charts.
+// Package helmindex reads the versions of one chart out of the index of a Helm repository, which nobody has to trust:
+// its memory does not depend on the other charts.
 package helmindex
 
 import (
@@ -39,10 +39,12 @@ func Parse(index []byte, chart string) ([]Version, error) {
 		}
 	}
 	if len(index) > maxWhole {
-		return nil, fmt.Errorf("chart %s was not found in an index of %d bytes, or has more than %d bytes there", chart, len(index), maxWhole)
+		return nil, fmt.Errorf("chart %s was not found in an index of %d bytes, or has more than %d bytes there", chart,
+			len(index), maxWhole)
 	}
 	if n := nodes(index); n > maxNodes {
-		return nil, fmt.Errorf("chart %s was not found in an index of about %d values, or has more than %d there", chart, n, maxNodes)
+		return nil, fmt.Errorf("chart %s was not found in an index of about %d values, or has more than %d there",
+			chart, n, maxNodes)
 	}
 	doc, err := parseYAML(index)
 	if err != nil {
@@ -79,7 +81,8 @@ func section(index []byte, chart string) ([]byte, bool) {
 			return nil, false // end of the entries
 		case indent == 0 || spaces == indent:
 			indent = spaces
-			if key, ok := bytes.CutSuffix(text[spaces:], []byte(":")); ok && strings.Trim(string(key), `"'`) == chart && indent > 0 {
+			if key, ok := bytes.CutSuffix(text[spaces:], []byte(":")); ok && strings.Trim(string(key), `"'`) == chart &&
+				indent > 0 {
 				start = begin
 			}
 		}

@@ -36,9 +36,12 @@ func TestParseIndex(t *testing.T) {
 		{Version: "0.9.0", URLs: []string{"https://elsewhere.example/app-0.9.0.tgz"}},
 	}
 	quoted := strings.Replace(indexYAML, "  app:\n", "  \"app\":\n", 1)
-	flow := "entries: {app: [{version: 1.0.0, urls: [app-1.0.0.tgz], digest: " + sumA + "}, {version: 0.9.0, urls: ['https://elsewhere.example/app-0.9.0.tgz']}]}\n"
-	asJSON := `{"entries": {"app": [{"version": "1.0.0", "urls": ["app-1.0.0.tgz"], "digest": "` + sumA + `"}, {"version": "0.9.0", "urls": ["https://elsewhere.example/app-0.9.0.tgz"]}]}}`
-	for name, text := range map[string]string{"as helm writes it": indexYAML, "quoted": quoted, "flow": flow, "json": asJSON} {
+	flow := "entries: {app: [{version: 1.0.0, urls: [app-1.0.0.tgz], digest: " + sumA +
+		"}, {version: 0.9.0, urls: ['https://elsewhere.example/app-0.9.0.tgz']}]}\n"
+	asJSON := `{"entries": {"app": [{"version": "1.0.0", "urls": ["app-1.0.0.tgz"], "digest": "` + sumA +
+		`"}, {"version": "0.9.0", "urls": ["https://elsewhere.example/app-0.9.0.tgz"]}]}}`
+	for name, text := range map[string]string{"as helm writes it": indexYAML, "quoted": quoted, "flow": flow,
+		"json": asJSON} {
 		got, err := Parse([]byte(text), "app")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -58,7 +61,8 @@ func TestParseIndex(t *testing.T) {
 			t.Errorf("%q was read", bad)
 		}
 	}
-	if part, ok := section([]byte(indexYAML), "other"); !ok || strings.Contains(string(part), "app-1.0.0") || strings.Contains(string(part), "generated") {
+	if part, ok := section([]byte(indexYAML), "other"); !ok || strings.Contains(string(part), "app-1.0.0") ||
+		strings.Contains(string(part), "generated") {
 		t.Errorf("section: %v %s", ok, part)
 	}
 }

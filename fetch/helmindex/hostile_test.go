@@ -34,7 +34,8 @@ func peak(f func()) uint64 {
 	return most - min(before, most)
 }
 
-// hostileIndexes have up to 24 MB, which gzip packs into some 25 KB. Some are refused at once, others are just below a bound.
+// hostileIndexes have up to 24 MB, which gzip packs into some 25 KB. Some are refused at once, others are just below
+// a bound.
 func hostileIndexes() map[string][]byte {
 	many := func(one string) string { return strings.Repeat(one, (24<<20)/len(one)) }
 	return map[string][]byte{
@@ -46,14 +47,20 @@ func hostileIndexes() map[string][]byte {
 		"commas of YAML":           []byte("entries:\n  app: [" + many("{},") + "{}]\n"),
 		"a few commas of YAML":     []byte("entries:\n  app: [" + strings.Repeat("{},", (7<<20)/3) + "{}]\n"),
 		"keys of one YAML object":  []byte("entries: {" + strings.Repeat("a: ,", 5000) + "app: [{version: 1.0.0}]}\n"),
-		"keys of one version":      []byte("entries:\n  app:\n  - version: 1.0.0\n    x: {" + strings.Repeat("a: ,", 5000) + "}\n"),
-		"returns of YAML":          []byte("x:\r" + strings.Repeat(" a:\r", (8<<20)/4-20)),
-		"line breaks of Unicode":   []byte("x:\n" + strings.Repeat(" a:\u0085", (8<<20)/5-20)),
-		"pairs of YAML":            []byte("entries:\n  app:\n  - version: 1.0.0\n    x: [" + strings.Repeat("a: b,", 1<<19-50) + "a]\n"),
-		"most nodes of YAML":       []byte("entries:\n  app:\n  - version: 1.0.0\n    x: [" + strings.Repeat("a: b,", 1<<18-50) + "a]\n"),
-		"most addresses of YAML":   []byte("entries:\n  app:\n  - version: 1.0.0\n    urls: [" + strings.Repeat("a,", 1<<19-50) + "a]\n"),
-		"most versions":            []byte(`{"entries":{"app":[{"version":"1.0.0"}],"other":[` + strings.Repeat(`{},`, 1<<20) + `{}]}}`),
-		"a chart of YAML":          []byte("entries:\n  app:\n  - version: 1.0.0\n    urls: [" + strings.Repeat("a,", 3<<20) + "a]\n"),
+		"keys of one version": []byte("entries:\n  app:\n  - version: 1.0.0\n    x: {" +
+			strings.Repeat("a: ,", 5000) + "}\n"),
+		"returns of YAML":        []byte("x:\r" + strings.Repeat(" a:\r", (8<<20)/4-20)),
+		"line breaks of Unicode": []byte("x:\n" + strings.Repeat(" a:\u0085", (8<<20)/5-20)),
+		"pairs of YAML": []byte("entries:\n  app:\n  - version: 1.0.0\n    x: [" +
+			strings.Repeat("a: b,", 1<<19-50) + "a]\n"),
+		"most nodes of YAML": []byte("entries:\n  app:\n  - version: 1.0.0\n    x: [" +
+			strings.Repeat("a: b,", 1<<18-50) + "a]\n"),
+		"most addresses of YAML": []byte("entries:\n  app:\n  - version: 1.0.0\n    urls: [" +
+			strings.Repeat("a,", 1<<19-50) + "a]\n"),
+		"most versions": []byte(`{"entries":{"app":[{"version":"1.0.0"}],"other":[` +
+			strings.Repeat(`{},`, 1<<20) + `{}]}}`),
+		"a chart of YAML": []byte("entries:\n  app:\n  - version: 1.0.0\n    urls: [" +
+			strings.Repeat("a,", 3<<20) + "a]\n"),
 	}
 }
 
@@ -83,7 +90,8 @@ func TestJSONIndex(t *testing.T) {
 	if err != nil || fmt.Sprint(got) != "[{1.0.0 [a.tgz] ab} {2.0.0 [] }]" {
 		t.Errorf("%v, %v", got, err)
 	}
-	for _, bad := range [][]byte{[]byte(`{}`), []byte(`{"entries":[]}`), index[:len(index)-20], []byte(`{"entries":{"app":{}}}`)} {
+	for _, bad := range [][]byte{[]byte(`{}`), []byte(`{"entries":[]}`), index[:len(index)-20],
+		[]byte(`{"entries":{"app":{}}}`)} {
 		if got, err := Parse(bad, "app"); err == nil {
 			t.Errorf("%.40s: %v", bad, got)
 		}

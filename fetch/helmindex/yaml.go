@@ -16,8 +16,8 @@ import (
 // nodes estimates the nodes that a parser makes of YAML. A colon separates a key from its value.
 func nodes(text []byte) int { return capped.Values(text) + bytes.Count(text, []byte(":")) }
 
-// parseYAML returns the nodes of a document. The decoder into Go values is not used: it compares all keys of an object with each
-// other and reports each pair of equal ones, so that a megabyte of equal keys takes gigabytes.
+// parseYAML returns the nodes of a document. The decoder into Go values is not used: it compares all keys of an
+// object with each other and reports each pair of equal ones, so that a megabyte of equal keys takes gigabytes.
 func parseYAML(text []byte) (*yaml.Node, error) {
 	if !utf8.Valid(text) { // the estimate of nodes reads UTF-8
 		return nil, errors.New("it is not UTF-8")
@@ -43,7 +43,8 @@ func yamlField(object *yaml.Node, key string) (value *yaml.Node, err error) {
 			continue
 		}
 		if value != nil {
-			return nil, fmt.Errorf("line %d: key %s occurs twice", k.Line, plain.Clip(strings.TrimSpace(plain.Line(key)), maxKey))
+			return nil, fmt.Errorf("line %d: key %s occurs twice", k.Line,
+				plain.Clip(strings.TrimSpace(plain.Line(key)), maxKey))
 		}
 		value = target(object.Content[i+1])
 	}

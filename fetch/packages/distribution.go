@@ -41,22 +41,27 @@ func FindDistribution(name string) (Distribution, bool) {
 // distributions returns the addresses preset in the distributions' own installers and package managers.
 func distributions() map[string]Distribution {
 	return map[string]Distribution{
-		"debian/11":        debian("bullseye"),
-		"debian/12":        debian("bookworm"),
-		"debian/13":        debian("trixie"),
-		"ubuntu/20.04":     ubuntu("focal"),
-		"ubuntu/22.04":     ubuntu("jammy"),
-		"ubuntu/24.04":     ubuntu("noble"),
-		"rocky/8":          redHat("https://dl.rockylinux.org/pub/rocky/8", "/etc/pki/rpm-gpg/RPM-GPG-KEY-rockyofficial"),
-		"rocky/9":          redHat("https://dl.rockylinux.org/pub/rocky/9", "/etc/pki/rpm-gpg/RPM-GPG-KEY-Rocky-9"),
-		"rocky/10":         redHat("https://dl.rockylinux.org/pub/rocky/10", "/etc/pki/rpm-gpg/RPM-GPG-KEY-Rocky-10"),
-		"almalinux/8":      redHat("https://repo.almalinux.org/almalinux/8", "/etc/pki/rpm-gpg/RPM-GPG-KEY-AlmaLinux"),
-		"almalinux/9":      redHat("https://repo.almalinux.org/almalinux/9", "/etc/pki/rpm-gpg/RPM-GPG-KEY-AlmaLinux-9"),
-		"almalinux/10":     redHat("https://repo.almalinux.org/almalinux/10", "/etc/pki/rpm-gpg/RPM-GPG-KEY-AlmaLinux-10"),
-		"centos-stream/9":  redHat("https://mirror.stream.centos.org/9-stream", "/etc/pki/rpm-gpg/RPM-GPG-KEY-centosofficial"),
-		"openeuler/22.03":  openEuler("https://repo.openeuler.org/openEuler-22.03-LTS-SP4"),
-		"openeuler/24.03":  openEuler("https://repo.openeuler.org/openEuler-24.03-LTS-SP1"),
-		"centos-stream/10": redHat("https://mirror.stream.centos.org/10-stream", "/etc/pki/rpm-gpg/RPM-GPG-KEY-centosofficial-SHA256"),
+		"debian/11":    debian("bullseye"),
+		"debian/12":    debian("bookworm"),
+		"debian/13":    debian("trixie"),
+		"ubuntu/20.04": ubuntu("focal"),
+		"ubuntu/22.04": ubuntu("jammy"),
+		"ubuntu/24.04": ubuntu("noble"),
+		"rocky/8": redHat("https://dl.rockylinux.org/pub/rocky/8",
+			"/etc/pki/rpm-gpg/RPM-GPG-KEY-rockyofficial"),
+		"rocky/9":     redHat("https://dl.rockylinux.org/pub/rocky/9", "/etc/pki/rpm-gpg/RPM-GPG-KEY-Rocky-9"),
+		"rocky/10":    redHat("https://dl.rockylinux.org/pub/rocky/10", "/etc/pki/rpm-gpg/RPM-GPG-KEY-Rocky-10"),
+		"almalinux/8": redHat("https://repo.almalinux.org/almalinux/8", "/etc/pki/rpm-gpg/RPM-GPG-KEY-AlmaLinux"),
+		"almalinux/9": redHat("https://repo.almalinux.org/almalinux/9",
+			"/etc/pki/rpm-gpg/RPM-GPG-KEY-AlmaLinux-9"),
+		"almalinux/10": redHat("https://repo.almalinux.org/almalinux/10",
+			"/etc/pki/rpm-gpg/RPM-GPG-KEY-AlmaLinux-10"),
+		"centos-stream/9": redHat("https://mirror.stream.centos.org/9-stream",
+			"/etc/pki/rpm-gpg/RPM-GPG-KEY-centosofficial"),
+		"openeuler/22.03": openEuler("https://repo.openeuler.org/openEuler-22.03-LTS-SP4"),
+		"openeuler/24.03": openEuler("https://repo.openeuler.org/openEuler-24.03-LTS-SP1"),
+		"centos-stream/10": redHat("https://mirror.stream.centos.org/10-stream",
+			"/etc/pki/rpm-gpg/RPM-GPG-KEY-centosofficial-SHA256"),
 	}
 }
 
@@ -83,8 +88,10 @@ func ubuntu(codename string) Distribution {
 	for _, suite := range []string{codename, codename + "-updates", codename + "-security"} {
 		components := []string{"main", "universe"}
 		d.Sources = append(d.Sources, // neither host supports TLS
-			Source{URL: "http://archive.ubuntu.com/ubuntu", Suite: suite, Components: components, Architecture: "amd64"},
-			Source{URL: "http://ports.ubuntu.com/ubuntu-ports", Suite: suite, Components: components, Architecture: "arm64"})
+			Source{URL: "http://archive.ubuntu.com/ubuntu", Suite: suite, Components: components,
+				Architecture: "amd64"},
+			Source{URL: "http://ports.ubuntu.com/ubuntu-ports", Suite: suite, Components: components,
+				Architecture: "arm64"})
 	}
 	return d
 }
@@ -103,7 +110,8 @@ func keyOnHosts(file string) string { return "copy " + file + " from a host with
 func openEuler(base string) Distribution {
 	const key = "/etc/pki/rpm-gpg/RPM-GPG-KEY-openEuler"
 	return Distribution{
-		Sources:  []Source{{URL: base + "/OS/{x86arch}"}, {URL: base + "/everything/{x86arch}"}, {URL: base + "/update/{x86arch}"}},
+		Sources: []Source{{URL: base + "/OS/{x86arch}"}, {URL: base + "/everything/{x86arch}"},
+			{URL: base + "/update/{x86arch}"}},
 		Keyrings: []string{key},
 		Keys:     keyOnHosts(key),
 		Base:     rpmBase(),
@@ -113,8 +121,10 @@ func openEuler(base string) Distribution {
 // rpmBase returns the packages that every server needs to boot, log in and run dnf.
 func rpmBase() []string {
 	return []string{
-		"basesystem", "bash", "coreutils", "coreutils-common", "coreutils-single", "dbus", "dbus-broker", "dbus-common", "dnf", "filesystem", "glibc", "glibc-common",
-		"glibc-minimal-langpack", "ncurses-base", "ncurses-libs", "pam", "rpm", "rpm-libs", "setup", "shadow", "shadow-utils", "sudo", "systemd", "systemd-libs",
+		"basesystem", "bash", "coreutils", "coreutils-common", "coreutils-single", "dbus", "dbus-broker", "dbus-common",
+		"dnf", "filesystem", "glibc", "glibc-common",
+		"glibc-minimal-langpack", "ncurses-base", "ncurses-libs", "pam", "rpm", "rpm-libs", "setup", "shadow",
+		"shadow-utils", "sudo", "systemd", "systemd-libs",
 		"systemd-pam", "tzdata", "util-linux", "util-linux-core",
 	}
 }

@@ -81,7 +81,8 @@ func (p *Package) Check() error {
 
 // isWord reports whether s can be a name or a version: all formats use a subset of ASCII.
 func isWord(s string) bool {
-	return s != "" && len(s) <= 255 && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`/\?#<>|*"`, r) })
+	return s != "" && len(s) <= 255 && !strings.ContainsFunc(s,
+		func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`/\?#<>|*"`, r) })
 }
 
 // IsCapability reports whether s can be a provided or required name, or a path.
@@ -234,7 +235,8 @@ func (u *Universe) sort() {
 	}
 	for _, list := range u.byName {
 		slices.SortStableFunc(list, func(a, b *Package) int {
-			return cmp.Or(cmp.Compare(a.Rank, b.Rank), u.format.Compare(b.Version, a.Version), cmp.Compare(a.Arch, b.Arch))
+			return cmp.Or(cmp.Compare(a.Rank, b.Rank), u.format.Compare(b.Version, a.Version),
+				cmp.Compare(a.Arch, b.Arch))
 		})
 	}
 	u.sorted = true

@@ -54,7 +54,8 @@ func (u *Universe) Solve(r Request) (*Solution, error) {
 	prefer := map[string]*Package{}
 	var problems []error
 	for range len(names) + maxRestarts {
-		s := &solver{u: u, request: r, prefer: prefer, chosen: map[string]*Package{}, assumed: map[string]bool{}, read: map[*Package]Dependencies{}}
+		s := &solver{u: u, request: r, prefer: prefer, chosen: map[string]*Package{}, assumed: map[string]bool{},
+			read: map[*Package]Dependencies{}}
 		failed, err := s.all(names)
 		if err == nil {
 			return s.solution(), errors.Join(problems...)
@@ -156,7 +157,8 @@ func (s *solver) take(p *Package) error {
 	}
 	if have := s.chosen[p.Name]; have != nil {
 		s.blocked = cmp.Or(s.blocked, p)
-		return fmt.Errorf("version %[2]s of %[1]s is needed, but something else needs %[3]s", p.Name, p.Version, have.Version)
+		return fmt.Errorf("version %[2]s of %[1]s is needed, but something else needs %[3]s", p.Name, p.Version,
+			have.Version)
 	}
 	own, err := s.of(p)
 	if err != nil {
@@ -314,7 +316,8 @@ func (s *solver) has(r Relation) bool {
 	if p := s.chosen[r.Name]; p != nil && s.u.meets(r, Relation{p.Name, "=", p.Version}) {
 		return true
 	}
-	return slices.ContainsFunc(s.u.providers[r.Name], func(v provider) bool { return s.chosen[v.pkg.Name] == v.pkg && s.u.meets(r, v.as) })
+	return slices.ContainsFunc(s.u.providers[r.Name],
+		func(v provider) bool { return s.chosen[v.pkg.Name] == v.pkg && s.u.meets(r, v.as) })
 }
 
 // assume returns the package of every system that meets a relation. A relation to a particular version is not left to

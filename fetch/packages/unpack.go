@@ -42,7 +42,8 @@ func Unpack(name string, r io.Reader) (io.ReadCloser, error) {
 		in = bzip2.NewReader(plain)
 	case ".zst":
 		var z *zstd.Decoder
-		if z, err = zstd.NewReader(plain, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(1)); err == nil {
+		if z, err = zstd.NewReader(plain, zstd.WithDecoderMaxWindow(maxWindow),
+			zstd.WithDecoderConcurrency(1)); err == nil {
 			in, end = z, z.Close
 		}
 	case ".lzma":

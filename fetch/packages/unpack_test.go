@@ -29,7 +29,8 @@ func TestUnpack(t *testing.T) {
 		packed := []byte(text)
 		switch {
 		case form == ".bz2": // bzip2's own, for Go has no writer
-			packed, _ = base64.StdEncoding.DecodeString("QlpoOTFBWSZTWZd1ArwAAAHbAAAQQAAAEEAAKoggACIGE0IMmIIYKjmTxdyRThQkJd1ArwA=")
+			packed, _ = base64.StdEncoding.DecodeString(
+				"QlpoOTFBWSZTWZd1ArwAAAHbAAAQQAAAEEAAKoggACIGE0IMmIIYKjmTxdyRThQkJd1ArwA=")
 		case form != "":
 			var b bytes.Buffer
 			w, err := writers[form](&b)
@@ -57,7 +58,8 @@ func TestUnpack(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"Packages.lz4", "primary.xml.zck"} {
-		if _, err := packages.Unpack(name, strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), "unsupported compression") {
+		if _, err := packages.Unpack(name, strings.NewReader(text)); err == nil ||
+			!strings.Contains(err.Error(), "unsupported compression") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -26,9 +26,13 @@ func TaskName(a manifest.Addon) string { return "addon-" + a.Release }
 // Task installs an addon of the cluster file from its chart or manifests.
 func Task(a manifest.Addon) task.Task {
 	if a.Chart == "" {
-		return manifestsTask(TaskName(a), func(_ context.Context, t *task.Host) (applied, error) { return ManifestsOf(t.Site, a) })
+		return manifestsTask(TaskName(a), func(_ context.Context,
+			t *task.Host) (applied, error) {
+			return ManifestsOf(t.Site, a)
+		})
 	}
-	return chartTask(TaskName(a), nil, nil, func(_ context.Context, t *task.Host) (charts.InstallOptions, bundle.Item, error) {
+	return chartTask(TaskName(a), nil, nil, func(_ context.Context,
+		t *task.Host) (charts.InstallOptions, bundle.Item, error) {
 		return ChartOptions(t.Site, a)
 	})
 }
@@ -45,15 +49,18 @@ func Check(s *task.Site, a manifest.Addon) error {
 
 // ChartOptions finds an addon's chart in the bundle and reads its values.
 func ChartOptions(s *task.Site, a manifest.Addon) (charts.InstallOptions, bundle.Item, error) {
-	i := slices.IndexFunc(s.Items, func(it bundle.Item) bool { return it.Kind == bundle.KindChart && it.Name == a.Chart })
+	i := slices.IndexFunc(s.Items,
+		func(it bundle.Item) bool { return it.Kind == bundle.KindChart && it.Name == a.Chart })
 	if i < 0 {
-		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: the bundle has no chart %s; its charts: %s", a.Release, a.Chart, chartNames(s))
+		return charts.InstallOptions{}, bundle.Item{},
+			fmt.Errorf("addon %s: the bundle has no chart %s; its charts: %s", a.Release, a.Chart, chartNames(s))
 	}
 	values, err := readValues(s, a.Values)
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: %w", a.Release, err)
 	}
-	o := charts.InstallOptions{Release: a.Release, Namespace: a.Namespace, Values: values, Rollback: a.OnFailure == manifest.FailureRollback}
+	o := charts.InstallOptions{Release: a.Release, Namespace: a.Namespace, Values: values,
+		Rollback: a.OnFailure == manifest.FailureRollback}
 	if a.Wait == manifest.WaitReady {
 		o.Wait = time.Duration(a.Timeout)
 	}
@@ -74,7 +81,8 @@ func chartNames(s *task.Site) string {
 }
 
 // chartTask installs a chart from the bundle, through the first control plane. before and after are optional.
-func chartTask(name string, before, after func(ctx context.Context, t *task.Host) error, want func(ctx context.Context, t *task.Host) (charts.InstallOptions, bundle.Item, error)) task.Task {
+func chartTask(name string, before, after func(ctx context.Context, t *task.Host) error,
+	want func(ctx context.Context, t *task.Host) (charts.InstallOptions, bundle.Item, error)) task.Task {
 	prepare := func(ctx context.Context, t *task.Host) (*charts.Chart, charts.InstallOptions, error) {
 		o, item, err := want(ctx, t)
 		if err != nil {
@@ -103,7 +111,8 @@ func chartTask(name string, before, after func(ctx context.Context, t *task.Host
 			}
 			ok, err := charts.Installed(ctx, chart, o)
 			if !ok {
-				task.Because(ctx, "release %s is missing, has another chart or other values, or lacks pods on nodes", o.Release)
+				task.Because(ctx, "release %s is missing, has another chart or other values, or lacks pods on nodes",
+					o.Release)
 			}
 			return ok, err
 		},
@@ -117,7 +126,8 @@ func chartTask(name string, before, after func(ctx context.Context, t *task.Host
 					return err
 				}
 			}
-			if err := diagnose.ExplainPods(ctx, t, o.Namespace, installChart(ctx, t, chart, o)); err != nil || after == nil {
+			if err := diagnose.ExplainPods(ctx, t, o.Namespace, installChart(ctx, t, chart, o)); err != nil ||
+				after == nil {
 				return err
 			}
 			return after(ctx, t)

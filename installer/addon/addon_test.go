@@ -24,8 +24,10 @@ func TestWithoutForward(t *testing.T) {
     }
 }
 `
-	const commented = removedNote + removedLine + "    forward . /etc/resolv.conf {\n" + removedLine + "       max_concurrent 1000\n" + removedLine + "    }\n"
-	want := strings.Replace(corefile, "    forward . /etc/resolv.conf {\n       max_concurrent 1000\n    }\n", commented, 1)
+	const commented = removedNote + removedLine + "    forward . /etc/resolv.conf {\n" + removedLine +
+		"       max_concurrent 1000\n" + removedLine + "    }\n"
+	want := strings.Replace(corefile, "    forward . /etc/resolv.conf {\n       max_concurrent 1000\n    }\n",
+		commented, 1)
 	got := withoutForward(corefile)
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
@@ -41,7 +43,8 @@ func TestWithoutForward(t *testing.T) {
 		t.Errorf("somebody's own name server: %q", got)
 	}
 	short := ".:53 {\n    forward . /etc/resolv.conf\n}\n"
-	if got := withoutForward(short); got != ".:53 {\n"+removedNote+removedLine+"    forward . /etc/resolv.conf\n}\n" || withForward(got) != short {
+	if got := withoutForward(short); got != ".:53 {\n"+removedNote+removedLine+"    forward . /etc/resolv.conf\n}\n" ||
+		withForward(got) != short {
 		t.Errorf("without braces: %q", got)
 	}
 }
@@ -69,9 +72,11 @@ func TestRuntimeClassObjects(t *testing.T) {
 // The cache on nodes sends the cluster's own names to the cluster's DNS, whatever their domain is.
 func TestNodeDNSDomain(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{"": "cluster.local", "dns: {nodeLocal: true, domain: k8s.corp.example}\n": "k8s.corp.example"} {
+	for text, want := range map[string]string{"": "cluster.local",
+		"dns: {nodeLocal: true, domain: k8s.corp.example}\n": "k8s.corp.example"} {
 		c := tasktest.Cluster(t, text)
-		if f := nodeCorefile(c, true); !strings.HasPrefix(f, want+":53 {\n") || strings.Contains(f, "cluster.local") != (text == "") {
+		if f := nodeCorefile(c, true); !strings.HasPrefix(f, want+":53 {\n") ||
+			strings.Contains(f, "cluster.local") != (text == "") {
 			t.Errorf("%q:\n%s", text, f)
 		}
 	}

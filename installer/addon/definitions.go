@@ -45,7 +45,8 @@ func definitionsTask(n network.Network) task.Task {
 			return applied{}, err
 		}
 		data, err := definitions(chart, charts.RenderOptions{
-			Release: o.Release, Namespace: o.Namespace, KubeVersion: t.Site.Cluster.Kubernetes.Version, MaxOutput: maxDefinitions,
+			Release: o.Release, Namespace: o.Namespace, KubeVersion: t.Site.Cluster.Kubernetes.Version,
+			MaxOutput: maxDefinitions,
 		})
 		return applied{name: o.component, namespace: kube.SystemNamespace, data: data}, err
 	})
@@ -85,7 +86,8 @@ func definitions(chart *charts.Chart, o charts.RenderOptions) ([]byte, error) {
 	}
 	for _, one := range objects {
 		if one.GetKind() != "CustomResourceDefinition" {
-			return nil, fmt.Errorf("chart %s has the %s %s; it may have custom resource definitions only", chart.Name(), one.GetKind(), one.GetName())
+			return nil, fmt.Errorf("chart %s has the %s %s; it may have custom resource definitions only", chart.Name(),
+				one.GetKind(), one.GetName())
 		}
 	}
 	return all.Bytes(), nil

@@ -41,9 +41,10 @@ func DNSTask() task.Task {
 				return err
 			}
 			if forwardsToHost(want) {
-				// A pod keeps the name servers that its host had when the pod was started. The configuration comes afterwards, so
-				// that an interrupted run starts here again.
-				if _, err := t.Kubectl(ctx, "rollout", "restart", "deployment/coredns", "--namespace="+kube.SystemNamespace); err != nil {
+				// A pod keeps the name servers that its host had when the pod was started. The configuration comes
+				// afterwards, so that an interrupted run starts here again.
+				if _, err := t.Kubectl(ctx, "rollout", "restart", "deployment/coredns", "--namespace="+
+					kube.SystemNamespace); err != nil {
 					return err
 				}
 			}
@@ -74,7 +75,8 @@ func corefiles(ctx context.Context, t *task.Host) (is, want, why string, err err
 			return "", "", "", err
 		}
 		if !has {
-			return is, withoutForward(is), "CoreDNS forwards to its host's name servers, and " + h.Name + " has none that pods can reach", nil
+			return is, withoutForward(is), "CoreDNS forwards to its host's name servers, and " + h.Name +
+				" has none that pods can reach", nil
 		}
 		asked++
 	}
@@ -89,7 +91,8 @@ func corefiles(ctx context.Context, t *task.Host) (is, want, why string, err err
 // https://github.com/kubernetes/kubernetes/blob/v1.34.3/cmd/kubeadm/app/phases/addons/dns/manifests.go
 func canRunDNS(taints []corev1.Taint) bool {
 	return !slices.ContainsFunc(taints, func(t corev1.Taint) bool {
-		tolerated := t.Key == kube.ControlPlaneLabel || t.Key == "CriticalAddonsOnly" || strings.HasPrefix(t.Key, "node.kubernetes.io/")
+		tolerated := t.Key == kube.ControlPlaneLabel || t.Key == "CriticalAddonsOnly" ||
+			strings.HasPrefix(t.Key, "node.kubernetes.io/")
 		return !tolerated && t.Effect != corev1.TaintEffectPreferNoSchedule
 	})
 }
@@ -104,7 +107,8 @@ func CheckNameservers(ctx context.Context, t *task.Host, fresh []*task.Host) err
 	for _, h := range fresh {
 		var taints []corev1.Taint
 		for _, one := range h.Taints {
-			taints = append(taints, corev1.Taint{Key: one.Key, Value: one.Value, Effect: corev1.TaintEffect(one.Effect)})
+			taints = append(taints, corev1.Taint{Key: one.Key, Value: one.Value,
+				Effect: corev1.TaintEffect(one.Effect)})
 		}
 		if !h.Is(manifest.RoleCluster) || !canRunDNS(taints) {
 			continue
@@ -114,8 +118,10 @@ func CheckNameservers(ctx context.Context, t *task.Host, fresh []*task.Host) err
 			return err
 		}
 		if !has {
-			return plain.Advise(fmt.Errorf("%s: no nameserver that pods can reach: CoreDNS can run on the host and would forward no name outside the cluster any more", h.Name),
-				"name the site's nameserver in /etc/resolv.conf of "+h.Name+" (addresses of the host and of the cluster do not count), or give the host a taint that keeps CoreDNS away")
+			return plain.Advise(fmt.Errorf(
+				"%s: no nameserver that pods can reach: CoreDNS can run on the host and would forward no name outside the cluster any more", h.Name),
+				"name the site's nameserver in /etc/resolv.conf of "+h.Name+
+					" (addresses of the host and of the cluster do not count), or give the host a taint that keeps CoreDNS away")
 		}
 	}
 	return nil
@@ -127,8 +133,9 @@ func Forwards(ctx context.Context, t *task.Host) (bool, error) {
 	return forwardsToHost(config.Data["Corefile"]), err
 }
 
-// HasNameserver reports whether the host has an external name server that CoreDNS can ask. An address of the host or of the cluster
-// does not count: CoreDNS would ask itself, and ends when it detects the loop (https://coredns.io/plugins/loop/).
+// HasNameserver reports whether the host has an external name server that CoreDNS can ask. An address of the host or
+// of the cluster does not count: CoreDNS would ask itself, and ends when it detects the loop
+// (https://coredns.io/plugins/loop/).
 func HasNameserver(ctx context.Context, t *task.Host) (bool, error) {
 	list, err := nameservers(ctx, t)
 	return len(list) > 0 && !slices.ContainsFunc(list, t.Site.Cluster.AsksItself), err

@@ -69,7 +69,8 @@ func DNSSpreadTask() task.Task {
 				}
 				// The other pod answers meanwhile; the scheduler prefers a node without one for the new pod.
 				moved = s.names[len(s.names)-1]
-				if _, err := t.Kubectl(ctx, "delete", "pod", "--namespace="+kube.SystemNamespace, "--ignore-not-found", "--wait=false", moved); err != nil {
+				if _, err := t.Kubectl(ctx, "delete", "pod", "--namespace="+kube.SystemNamespace, "--ignore-not-found",
+					"--wait=false", moved); err != nil {
 					return err
 				}
 				return waits
@@ -94,7 +95,8 @@ type dnsSpread struct {
 
 // crowdedFile records that only one of these nodes has room: another try would not change that.
 func (s dnsSpread) crowdedFile() task.File {
-	return marks.DNSCrowded.File(fmt.Appendf(nil, "%s of %s\n", strings.Join(s.nodes, " "), strings.Join(s.eligible, " ")))
+	return marks.DNSCrowded.File(fmt.Appendf(nil, "%s of %s\n", strings.Join(s.nodes, " "),
+		strings.Join(s.eligible, " ")))
 }
 
 // isDone reports whether nothing is left to spread: the pods are on several nodes, or there is only one pod or eligible
@@ -132,7 +134,8 @@ func spreadOf(ctx context.Context, t *task.Host) (s dnsSpread, err error) {
 		}
 	}
 	for _, n := range nodes {
-		if t.Site.LeftOut(n.Name) || kube.NodeCondition(&n, corev1.NodeReady).Status == corev1.ConditionUnknown || slices.ContainsFunc(n.Spec.Taints, repelsDNS) {
+		if t.Site.LeftOut(n.Name) || kube.NodeCondition(&n, corev1.NodeReady).Status == corev1.ConditionUnknown ||
+			slices.ContainsFunc(n.Spec.Taints, repelsDNS) {
 			continue
 		}
 		s.eligible = append(s.eligible, n.Name)
@@ -147,6 +150,7 @@ func spreadOf(ctx context.Context, t *task.Host) (s dnsSpread, err error) {
 // repelsDNS reports whether a taint keeps CoreDNS off a node even when the node is ready. CoreDNS tolerates the control
 // plane's.
 func repelsDNS(t corev1.Taint) bool {
-	passing := []string{"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "node.kubernetes.io/network-unavailable"}
+	passing := []string{"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable",
+		"node.kubernetes.io/network-unavailable"}
 	return t.Effect != "PreferNoSchedule" && t.Key != kube.ControlPlaneLabel && !slices.Contains(passing, t.Key)
 }

@@ -103,7 +103,8 @@ func IsApplied(ctx context.Context, t *task.Host, a applied) (bool, error) {
 // record returns the record of the last run, or nil.
 func record(ctx context.Context, t *task.Host, a applied) (map[string]string, error) {
 	var list corev1.ConfigMapList
-	err := t.Kube().Get(ctx, &list, "configmaps", "--namespace="+a.namespace, "--selector="+marks.ManifestsLabel+"="+a.name)
+	err := t.Kube().Get(ctx, &list, "configmaps", "--namespace="+a.namespace, "--selector="+marks.ManifestsLabel+"="+
+		a.name)
 	if err != nil || len(list.Items) == 0 {
 		return nil, err
 	}
@@ -132,7 +133,8 @@ func Apply(ctx context.Context, t *task.Host, step string, a applied) error {
 	if err := makeNamespace(ctx, t, a.namespace); err != nil {
 		return err
 	}
-	if err := t.Kube().ApplyManifest(ctx, objects, kube.Apply{Manager: task.FieldManager, Force: true, Namespace: a.namespace}); err != nil {
+	if err := t.Kube().ApplyManifest(ctx, objects, kube.Apply{Manager: task.FieldManager, Force: true,
+		Namespace: a.namespace}); err != nil {
 		return err
 	}
 	if a.wait > 0 {
@@ -191,7 +193,8 @@ func writeRecord(ctx context.Context, t *task.Host, a applied, objects kube.Mani
 		list.WriteString(kube.Describe(o) + "\n")
 	}
 	return serverSideApply(ctx, t, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: a.recordName(), Namespace: a.namespace, Labels: map[string]string{marks.ManifestsLabel: a.name}},
-		Data:       map[string]string{"digest": shortDigest(a.data), "objects": list.String()},
+		ObjectMeta: metav1.ObjectMeta{Name: a.recordName(), Namespace: a.namespace,
+			Labels: map[string]string{marks.ManifestsLabel: a.name}},
+		Data: map[string]string{"digest": shortDigest(a.data), "objects": list.String()},
 	})
 }

@@ -19,9 +19,9 @@ func (e *DeployedError) Error() string { return e.Err.Error() }
 // Unwrap returns the reason.
 func (e *DeployedError) Unwrap() error { return e.Err }
 
-// NetworkVersions returns the version of the pod network's deployed chart and of the bundle's, and the name of the task that
-// installs it. They are "" if kkbundle does not install one, and deployed is "" if none is deployed or no administrator's
-// kubeconfig is in the work directory. A DeployedError may go away: an API server restarts.
+// NetworkVersions returns the version of the pod network's deployed chart and of the bundle's, and the name of the
+// task that installs it. They are "" if kkbundle does not install one, and deployed is "" if none is deployed or no
+// administrator's kubeconfig is in the work directory. A DeployedError may go away: an API server restarts.
 func NetworkVersions(ctx context.Context, t *task.Host) (name, deployed, bundled string, err error) {
 	c := t.Site.Cluster
 	o, ok := OwnCharts(c)[string(c.CNI.Primary())]

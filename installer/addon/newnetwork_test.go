@@ -33,7 +33,8 @@ func TestNewNetwork(t *testing.T) {
 	}
 	got := tasks[0]
 	want := []manifest.Need{
-		{Kind: manifest.ItemFile, Name: "weavectl"}, {Kind: manifest.ItemImage, Name: "weave-kube"}, {Kind: manifest.ItemChart, Name: "weave"},
+		{Kind: manifest.ItemFile, Name: "weavectl"}, {Kind: manifest.ItemImage, Name: "weave-kube"},
+		{Kind: manifest.ItemChart, Name: "weave"},
 	}
 	needs := got.Needs()
 	for _, n := range want {
@@ -44,7 +45,8 @@ func TestNewNetwork(t *testing.T) {
 	if got.Name != "weave" || len(needs) != len(want) || got.Leaves.Undo == nil {
 		t.Errorf("%+v", got)
 	}
-	if diff := cmp.Diff([][]string{got.Leaves.Links, got.Leaves.Paths}, [][]string{{"weave"}, {"/var/lib/weave"}}); diff != "" {
+	if diff := cmp.Diff([][]string{got.Leaves.Links, got.Leaves.Paths},
+		[][]string{{"weave"}, {"/var/lib/weave"}}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 	if diff := cmp.Diff(ownNamespaces(known, c), []string{"kube-system", "weave", "weave-pods"}); diff != "" {
@@ -52,13 +54,15 @@ func TestNewNetwork(t *testing.T) {
 	}
 	own := ownCharts(known, c)["weave"]
 	uses, err := own.Uses(c)
-	first := manifest.ChartUse{Chart: "weave-net", Release: "weave", Namespace: "weave", Set: map[string]any{"peers": 0}, Values: []string{"own.yaml"}}
+	first := manifest.ChartUse{Chart: "weave-net", Release: "weave", Namespace: "weave",
+		Set: map[string]any{"peers": 0}, Values: []string{"own.yaml"}}
 	second := first
 	second.Set = map[string]any{"peers": 0, "scope": true}
 	if diff := cmp.Diff(uses, []manifest.ChartUse{first, second}); diff != "" || err != nil {
 		t.Errorf("%v (-got +want):\n%s", err, diff)
 	}
-	if values, err := own.values(environment{cluster: c, nodes: hostsAt("10.0.0.3", "10.0.0.4")}); err != nil || values["peers"] != 2 {
+	if values, err := own.values(environment{cluster: c, nodes: hostsAt("10.0.0.3", "10.0.0.4")}); err != nil ||
+		values["peers"] != 2 {
 		t.Errorf("values with hosts: %v, %v", values, err)
 	}
 }

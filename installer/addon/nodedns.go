@@ -58,7 +58,8 @@ func NodeDNSManifest(c *manifest.Cluster, forwards bool) ([]byte, error) {
 		return nil, err
 	}
 	meta := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Name: name, Namespace: kube.SystemNamespace, Labels: map[string]string{"k8s-app": name}}
+		return metav1.ObjectMeta{Name: name, Namespace: kube.SystemNamespace,
+			Labels: map[string]string{"k8s-app": name}}
 	}
 	port := func(name string, protocol corev1.Protocol) corev1.ServicePort {
 		return corev1.ServicePort{Name: name, Port: 53, Protocol: protocol, TargetPort: intstr.FromInt32(53)}
@@ -80,8 +81,10 @@ func NodeDNSManifest(c *manifest.Cluster, forwards bool) ([]byte, error) {
 				UpdateStrategy: appsv1.DaemonSetUpdateStrategy{RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromString("10%"))}},
 				Template: corev1.PodTemplateSpec{
 					ObjectMeta: metav1.ObjectMeta{
-						Labels:      map[string]string{"k8s-app": NodeDNS},
-						Annotations: map[string]string{marks.CorefileAnnotation: shortDigest([]byte(nodeCorefile(c, forwards)))}, // a change restarts the pods
+						Labels: map[string]string{"k8s-app": NodeDNS},
+						// a change restarts the pods
+						Annotations: map[string]string{marks.CorefileAnnotation: shortDigest([]byte(nodeCorefile(c,
+							forwards)))},
 					},
 					Spec: nodeDNSPod(c, image),
 				},
@@ -105,28 +108,35 @@ func nodeDNSPod(c *manifest.Cluster, image string) corev1.PodSpec {
 		TerminationGracePeriodSeconds: new(int64(0)),
 		NodeSelector:                  map[string]string{"kubernetes.io/os": "linux"},
 		Tolerations: []corev1.Toleration{
-			{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}, {Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+			{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+			{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
 		},
 		Containers: []corev1.Container{{
 			Name: "node-cache", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
-			Args:            []string{"-localip", strings.Join(nodeDNSAddresses(c), ","), "-conf", "/etc/Corefile", "-upstreamsvc", nodeDNSUpstream, "-interfacename", kube.NodeDNSLink},
+			Args: []string{"-localip", strings.Join(nodeDNSAddresses(c), ","), "-conf", "/etc/Corefile",
+				"-upstreamsvc", nodeDNSUpstream, "-interfacename", kube.NodeDNSLink},
 			SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}}},
 			Resources:       kube.Requests("25m", "16Mi"),
 			Ports: []corev1.ContainerPort{
-				port("dns", 53, corev1.ProtocolUDP), port("dns-tcp", 53, corev1.ProtocolTCP), port("metrics", nodeDNSMetrics, corev1.ProtocolTCP),
+				port("dns", 53, corev1.ProtocolUDP), port("dns-tcp", 53, corev1.ProtocolTCP),
+				port("metrics", nodeDNSMetrics, corev1.ProtocolTCP),
 			},
 			LivenessProbe:  live,
 			ReadinessProbe: kube.HTTPProbe(manifest.NodeDNSAddress, "/health", nodeDNSHealth),
 			VolumeMounts: []corev1.VolumeMount{
-				{Name: "xtables-lock", MountPath: "/run/xtables.lock"}, {Name: "config", MountPath: "/etc/coredns"}, {Name: "kube-dns-config", MountPath: "/etc/kube-dns"},
+				{Name: "xtables-lock", MountPath: "/run/xtables.lock"}, {Name: "config", MountPath: "/etc/coredns"},
+				{Name: "kube-dns-config", MountPath: "/etc/kube-dns"},
 			},
 		}},
 		Volumes: []corev1.Volume{
 			kube.HostVolume("xtables-lock", "/run/xtables.lock", corev1.HostPathFileOrCreate),
-			kube.ConfigVolume("kube-dns-config", corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-dns"}, Optional: new(true)}),
+			kube.ConfigVolume("kube-dns-config",
+				corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-dns"},
+					Optional: new(true)}),
 			// The cache writes its Corefile from this template, with its upstream's address.
 			kube.ConfigVolume("config", corev1.ConfigMapVolumeSource{
-				LocalObjectReference: corev1.LocalObjectReference{Name: NodeDNS}, Items: []corev1.KeyToPath{{Key: "Corefile", Path: "Corefile.base"}},
+				LocalObjectReference: corev1.LocalObjectReference{Name: NodeDNS},
+				Items:                []corev1.KeyToPath{{Key: "Corefile", Path: "Corefile.base"}},
 			}),
 		},
 	}
@@ -135,7 +145,8 @@ func nodeDNSPod(c *manifest.Cluster, image string) corev1.PodSpec {
 // nodeDNSAddresses returns the cache's listen addresses.
 func nodeDNSAddresses(c *manifest.Cluster) []string {
 	if task.TakesServiceAddress(c) {
-		return []string{manifest.NodeDNSAddress, task.NthAddress(c.Kubernetes.ServiceCIDR[0], kube.DNSServiceIndex).String()}
+		return []string{manifest.NodeDNSAddress, task.NthAddress(c.Kubernetes.ServiceCIDR[0],
+			kube.DNSServiceIndex).String()}
 	}
 	return []string{manifest.NodeDNSAddress}
 }
@@ -144,7 +155,8 @@ func nodeCorefile(c *manifest.Cluster, forwards bool) string {
 	listen := strings.Join(nodeDNSAddresses(c), " ")
 	zone := func(name, cache, to, more string) string {
 		var b bytes.Buffer
-		fmt.Fprintf(&b, "%s:53 {\n    errors\n%s    reload\n    loop\n    bind %s\n%s    prometheus :%d\n%s}\n", name, cache, listen, to, nodeDNSMetrics, more)
+		fmt.Fprintf(&b, "%s:53 {\n    errors\n%s    reload\n    loop\n    bind %s\n%s    prometheus :%d\n%s}\n", name,
+			cache, listen, to, nodeDNSMetrics, more)
 		return b.String()
 	}
 	const (
@@ -157,6 +169,7 @@ func nodeCorefile(c *manifest.Cluster, forwards bool) string {
 		outside = cluster // CoreDNS forwards where it can, and else answers at once
 	}
 	health := "    health " + manifest.NodeDNSAddress + ":" + strconv.Itoa(nodeDNSHealth) + "\n"
-	return zone(c.DNS.Domain, cached, cluster, health) + zone("in-addr.arpa", short, cluster, "") + zone("ip6.arpa", short, cluster, "") +
+	return zone(c.DNS.Domain, cached, cluster, health) + zone("in-addr.arpa", short, cluster, "") + zone("ip6.arpa",
+		short, cluster, "") +
 		zone(".", short, outside, "")
 }

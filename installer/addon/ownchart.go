@@ -43,8 +43,9 @@ type environment struct {
 
 func environmentOf(s *task.Site) environment {
 	return environment{
-		cluster: s.Cluster, nodes: s.WithRole(manifest.RoleCluster), controlPlanes: s.WithRole(manifest.RoleControlPlane),
-		nfs: s.WithRole(manifest.RoleNFS),
+		cluster: s.Cluster, nodes: s.WithRole(manifest.RoleCluster),
+		controlPlanes: s.WithRole(manifest.RoleControlPlane),
+		nfs:           s.WithRole(manifest.RoleNFS),
 	}
 }
 
@@ -77,7 +78,8 @@ func (o OwnChart) withDefaults() OwnChart {
 }
 
 func (o OwnChart) task(images ...string) task.Task {
-	t := chartTask(o.component, o.before, o.after, func(_ context.Context, t *task.Host) (charts.InstallOptions, bundle.Item, error) {
+	t := chartTask(o.component, o.before, o.after, func(_ context.Context,
+		t *task.Host) (charts.InstallOptions, bundle.Item, error) {
 		return optionsOf(t.Site, o)
 	})
 	t.Images, t.Charts = images, []string{o.component}
@@ -98,10 +100,12 @@ func optionsOf(s *task.Site, o OwnChart) (charts.InstallOptions, bundle.Item, er
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("%s: %w", o.component, err)
 	}
-	options := charts.InstallOptions{Release: o.Release, Namespace: o.Namespace, Values: charts.MergeValues(values, over), Wait: ChartWait}
+	options := charts.InstallOptions{Release: o.Release, Namespace: o.Namespace,
+		Values: charts.MergeValues(values, over), Wait: ChartWait}
 	if o.privileged {
 		// Without warn, a hardened cluster prints a warning for each installation.
-		options.NamespaceLabels = map[string]string{"pod-security.kubernetes.io/enforce": "privileged", "pod-security.kubernetes.io/warn": "privileged"}
+		options.NamespaceLabels = map[string]string{"pod-security.kubernetes.io/enforce": "privileged",
+			"pod-security.kubernetes.io/warn": "privileged"}
 	}
 	if o.everywhere {
 		options.Everywhere = func(node string) bool { return !s.LeftOut(node) }
@@ -109,7 +113,8 @@ func optionsOf(s *task.Site, o OwnChart) (charts.InstallOptions, bundle.Item, er
 	return options, item, nil
 }
 
-// Uses returns the chart's options before hosts are known: those of install, and with them values that the user may set.
+// Uses returns the chart's options before hosts are known: those of install, and with them values that the user may
+// set.
 func (o OwnChart) Uses(c *manifest.Cluster) ([]manifest.ChartUse, error) {
 	values, err := o.values(environment{cluster: c})
 	if err != nil {
@@ -152,8 +157,8 @@ func ownNamespaces(all network.Table, c *manifest.Cluster) []string {
 	return append(list, all.Primary(c).Namespaces...)
 }
 
-// SystemNamespaces returns the namespaces of Kubernetes and of every pod network that kkbundle installs, for a cluster whose
-// pod network is not known.
+// SystemNamespaces returns the namespaces of Kubernetes and of every pod network that kkbundle installs, for a
+// cluster whose pod network is not known.
 func SystemNamespaces(c *manifest.Cluster) []string {
 	var list []string
 	for _, n := range network.All() {

@@ -53,8 +53,8 @@ func networkManifestTask(n network.Network) task.Task {
 	return t
 }
 
-// networkLeaves lists the remains of a network's pods on hosts. Its packet filter chains are removed with those of Kubernetes, and
-// what is removed from every node is not a task's.
+// networkLeaves lists the remains of a network's pods on hosts. Its packet filter chains are removed with those of
+// Kubernetes, and what is removed from every node is not a task's.
 func networkLeaves(n network.Network) task.Leaves {
 	if n.Leaves.Always {
 		return task.Leaves{}
@@ -84,11 +84,16 @@ func networkLeaves(n network.Network) task.Leaves {
 // networkChart is the chart of a network. Its pods need the host's network.
 func networkChart(n network.Network, c *manifest.Cluster) OwnChart {
 	o := OwnChart{
-		component: string(n.Name), chart: n.Chart.Name, Namespace: n.Chart.Namespace, privileged: true, everywhere: n.Chart.Everywhere,
-		values: func(e environment) (map[string]any, error) { return n.Chart.Values(e.network()) }, options: n.Chart.Options, files: c.CNI.Values,
+		component: string(n.Name), chart: n.Chart.Name, Namespace: n.Chart.Namespace, privileged: true,
+		everywhere: n.Chart.Everywhere,
+		values:     func(e environment) (map[string]any, error) { return n.Chart.Values(e.network()) },
+		options:    n.Chart.Options, files: c.CNI.Values,
 	}
 	if before := n.Chart.Before; before != nil {
-		o.before = func(ctx context.Context, t *task.Host) error { return before(ctx, t, environmentOf(t.Site).network()) }
+		o.before = func(ctx context.Context,
+			t *task.Host) error {
+			return before(ctx, t, environmentOf(t.Site).network())
+		}
 	}
 	if after := n.Chart.After; after != nil {
 		o.after = func(ctx context.Context, t *task.Host) error {
@@ -115,7 +120,9 @@ func (e environment) network() network.Site {
 
 // IsOwnYAML reports whether a task of this name applies YAML of kkbundle's own, which leaves a record in the cluster.
 func IsOwnYAML(name string) bool {
-	return name == NodeDNS || name == RuntimeClasses || slices.ContainsFunc(network.All(), func(n network.Network) bool {
-		return n.Manifest != nil && string(n.Name) == name || n.Chart != nil && n.Chart.Definitions != nil && n.Chart.Definitions.Component == name
-	})
+	return name == NodeDNS || name == RuntimeClasses ||
+		slices.ContainsFunc(network.All(), func(n network.Network) bool {
+			return n.Manifest != nil && string(n.Name) == name || n.Chart != nil && n.Chart.Definitions != nil &&
+				n.Chart.Definitions.Component == name
+		})
 }

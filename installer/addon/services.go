@@ -74,7 +74,8 @@ func localChart() OwnChart {
 			"localpv":   map[string]any{"image": named(images[0]), "basePath": LocalPath},
 			"helperPod": map[string]any{"image": named(images[1])},
 			"hostpathClass": map[string]any{
-				"name": localClass, "enabled": true, "isDefaultClass": isDefault(s.cluster, localClass), "basePath": LocalPath,
+				"name": localClass, "enabled": true, "isDefaultClass": isDefault(s.cluster, localClass),
+				"basePath": LocalPath,
 			},
 			"analytics": map[string]any{"enabled": false},
 		}, nil

@@ -55,10 +55,12 @@ func ownAuthorities(r *task.Site) ([]task.File, error) {
 			continue
 		}
 		to := path.Join(kube.PKIDir, one.name)
-		files = append(files, task.File{Path: to + ".key", Mode: 0o600, Data: key}, task.File{Path: to + ".crt", Mode: 0o644, Data: cert})
+		files = append(files, task.File{Path: to + ".key", Mode: 0o600, Data: key},
+			task.File{Path: to + ".crt", Mode: 0o644, Data: cert})
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, plain.Advise(err, "a bundle does not contain keys: name the cluster file with -c, and keep the PEM files at the paths in it")
+		return nil, plain.Advise(err,
+			"a bundle does not contain keys: name the cluster file with -c, and keep the PEM files at the paths in it")
 	}
 	return files, nil
 }

@@ -42,7 +42,8 @@ func Precheck(ctx context.Context, o engine.Options) (precheck.Report, error) {
 	if err := r.FindTargets(); err != nil {
 		return precheck.Report{}, err
 	}
-	// Each host is examined as soon as it is connected: hosts that hang do so side by side, not one phase after the other.
+	// Each host is examined as soon as it is connected: hosts that hang do so side by side, not one phase after the
+	// other.
 	_ = r.OnAll(r.Needed(), func(_ int, t *task.Host) error {
 		visited(r, t.Name, nil)
 		visit(ctx, r, t)
@@ -183,8 +184,8 @@ func boundedSpace(ctx context.Context, t *task.Host) ([]precheck.Space, error) {
 	return space(ctx, t)
 }
 
-// CheckBundle returns an error that lists missing items: every need of every task, for the task's hosts. Without the architecture of a host,
-// everything would be missing there: the error is an ArchitectureError then.
+// CheckBundle returns an error that lists missing items: every need of every task, for the task's hosts. Without the
+// architecture of a host, everything would be missing there: the error is an ArchitectureError then.
 func CheckBundle(ctx context.Context, r *engine.Run) error {
 	if r.Bundle == nil {
 		return nil
@@ -254,12 +255,14 @@ type ArchitectureError struct {
 
 // Error names the hosts.
 func (e *ArchitectureError) Error() string {
-	return fmt.Sprintf("the bundle has nothing for %s, the architecture of %s: it was built for %s", e.Arch, strings.Join(e.Hosts, ", "), strings.Join(e.Has, ", "))
+	return fmt.Sprintf("the bundle has nothing for %s, the architecture of %s: it was built for %s", e.Arch,
+		strings.Join(e.Hosts, ", "), strings.Join(e.Has, ", "))
 }
 
 // Hint returns the remedy.
 func (e *ArchitectureError) Hint() string {
-	return "build the bundle again with linux/" + e.Arch + " under platforms in the manifest, or take these hosts out of the inventory"
+	return "build the bundle again with linux/" + e.Arch +
+		" under platforms in the manifest, or take these hosts out of the inventory"
 }
 
 // checkImagePlatforms checks that the bundle has each role's images for its hosts' architectures.
@@ -280,7 +283,8 @@ func checkImagePlatforms(ctx context.Context, r *engine.Run) error {
 					return err
 				}
 				if !has {
-					errs = append(errs, &task.MissingError{Kind: d.Kind, Name: d.Name, Ref: it.Ref, Platform: "linux/" + arch})
+					errs = append(errs, &task.MissingError{Kind: d.Kind, Name: d.Name, Ref: it.Ref, Platform: "linux/" +
+						arch})
 				}
 			}
 		}
@@ -288,8 +292,8 @@ func checkImagePlatforms(ctx context.Context, r *engine.Run) error {
 	return errors.Join(errs...)
 }
 
-// serves reports whether an image of the bundle has an architecture. An image without an index says nothing of its platform, but the build has noted
-// the platforms that it was asked for in vain.
+// serves reports whether an image of the bundle has an architecture. An image without an index says nothing of its
+// platform, but the build has noted the platforms that it was asked for in vain.
 func serves(ctx context.Context, r *engine.Run, it bundle.Item, arch string) (bool, error) {
 	own := task.ForArch(arch)
 	if slices.ContainsFunc(strings.Split(it.Descriptor.Annotations[bundle.AnnotationLacks], ","), own) {
@@ -299,8 +303,8 @@ func serves(ctx context.Context, r *engine.Run, it bundle.Item, arch string) (bo
 	return has, err
 }
 
-// lackingImages returns the images that lack an architecture of the cluster's hosts, by architecture. Those of tasks are left out: checkImagePlatforms
-// reports them.
+// lackingImages returns the images that lack an architecture of the cluster's hosts, by architecture. Those of tasks
+// are left out: checkImagePlatforms reports them.
 func lackingImages(ctx context.Context, r *engine.Run) (map[string][]string, error) {
 	if r.Bundle == nil {
 		return nil, nil

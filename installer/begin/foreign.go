@@ -24,7 +24,8 @@ type ForeignError struct {
 
 // Error names the host and the files.
 func (e *ForeignError) Error() string {
-	return fmt.Sprintf("%s belongs to a cluster that kkbundle has not made: it has %s", e.Host, strings.Join(e.Found, ", "))
+	return fmt.Sprintf("%s belongs to a cluster that kkbundle has not made: it has %s", e.Host,
+		strings.Join(e.Found, ", "))
 }
 
 // Hint returns the remedy.
@@ -53,11 +54,14 @@ var listForeignScript string
 // run time. Files that an operator prepares, such as authorities, and volumes that outlive a reset do not count.
 func Foreign(ctx context.Context, t *task.Host) ([]string, error) {
 	paths := []string{
-		"/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf", "/etc/kubernetes/manifests/kube-apiserver.yaml",
-		"/etc/kubernetes/manifests/etcd.yaml", "/var/lib/rancher/rke2", cri.K3sData + "/agent/kubelet.kubeconfig", cri.K3sData + "/server/tls",
+		"/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf",
+		"/etc/kubernetes/manifests/kube-apiserver.yaml",
+		"/etc/kubernetes/manifests/etcd.yaml", "/var/lib/rancher/rke2", cri.K3sData + "/agent/kubelet.kubeconfig",
+		cri.K3sData + "/server/tls",
 	}
 	const units = "/etc/systemd/system/"
-	list := host.Script("list-foreign.sh", listForeignScript, hostfile.Mark, task.StampDir, units+k3s.Unit(true), units+k3s.Unit(false))
+	list := host.Script("list-foreign.sh", listForeignScript, hostfile.Mark, task.StampDir, units+k3s.Unit(true),
+		units+k3s.Unit(false))
 	out, err := t.Output(ctx, append(list, paths...)...)
 	return strings.Fields(string(out)), err
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// TestPrecheckTaskTakesRules holds that an installation stops at what blocks, shows the report, and goes on where the operator's
-// rules say so.
+// TestPrecheckTaskTakesRules holds that an installation stops at what blocks, shows the report, and goes on where the
+// operator's rules say so.
 func TestPrecheckTaskTakesRules(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1")
@@ -35,14 +35,16 @@ func TestPrecheckTaskTakesRules(t *testing.T) {
 	s.Options.Rules = &manifest.PrecheckRules{}
 	for _, one := range report.Results {
 		if !one.OK {
-			s.Options.Rules.Rules = append(s.Options.Rules.Rules, manifest.PrecheckRule{Check: one.ID, Level: "off", Reason: "x"})
+			s.Options.Rules.Rules = append(s.Options.Rules.Rules, manifest.PrecheckRule{Check: one.ID, Level: "off",
+				Reason: "x"})
 		}
 	}
 	s.Events = nil
 	if err := check(); err != nil || report.Blocked+report.Warned > 0 || report.Ignored == 0 {
 		t.Errorf("with everything turned off: %v, %d block, %d are ignored", err, report.Blocked, report.Ignored)
 	}
-	if i := slices.IndexFunc(s.Events, func(e task.Event) bool { return e.State == task.Failed || e.State == task.Warned }); i >= 0 {
+	if i := slices.IndexFunc(s.Events,
+		func(e task.Event) bool { return e.State == task.Failed || e.State == task.Warned }); i >= 0 {
 		t.Errorf("what is ignored is an event: %+v", s.Events[i])
 	}
 }

@@ -31,8 +31,10 @@ func input(ctx context.Context, r *engine.Run) (precheck.Input, error) {
 	lacking, unknown := lackingImages(ctx, r)
 	return precheck.Input{
 		Programs: programs,
-		Cluster:  r.Cluster, Inventory: r.Options.Inventory, Install: r.Bundle != nil, Upgrade: r.Rule == task.OtherVersion, Missing: missing,
-		Architectures: architectures(r), Packages: r.Distributions(), Unsigned: r.UnsignedDistributions(), Etcd: providedEtcd(ctx, r),
+		Cluster:  r.Cluster, Inventory: r.Options.Inventory, Install: r.Bundle != nil,
+		Upgrade: r.Rule == task.OtherVersion, Missing: missing,
+		Architectures: architectures(r), Packages: r.Distributions(), Unsigned: r.UnsignedDistributions(),
+		Etcd:       providedEtcd(ctx, r),
 		PackagesOf: r.Packages.For, Lacking: lacking,
 	}, errors.Join(engine.CheckHooks(r.Site), err, unread, unknown)
 }
@@ -77,7 +79,8 @@ func providedEtcd(ctx context.Context, r *engine.Run) *precheck.ProvidedEtcd {
 	}
 	roots := x509.NewCertPool()
 	if roots.AppendCertsFromPEM(known.CA) && r.Options.Recorded == nil {
-		known.Versions = etcdVersions(ctx, e, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{pair}})
+		known.Versions = etcdVersions(ctx, e, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots,
+			Certificates: []tls.Certificate{pair}})
 	}
 	return known
 }

@@ -35,8 +35,10 @@ func keyPair(t *testing.T) (cert, key []byte) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "etcd"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
 	if err != nil {
@@ -46,7 +48,8 @@ func keyPair(t *testing.T) (cert, key []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
 }
 
 // etcdServer answers as etcd does, to clients with a certificate of the authority only.
@@ -59,7 +62,8 @@ func etcdServer(t *testing.T, cert, key []byte, answer http.HandlerFunc) string 
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(cert)
 	server := httptest.NewUnstartedServer(answer)
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert}
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: roots,
+		ClientAuth: tls.RequireAndVerifyClientCert}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	return server.URL
@@ -79,7 +83,10 @@ func TestProvidedEtcd(t *testing.T) {
 	strange := etcdServer(t, cert, key, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`{"etcdserver":"` + strings.Repeat("9", 1<<20)))
 	})
-	moved := etcdServer(t, cert, key, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, good+"/version", http.StatusFound) })
+	moved := etcdServer(t, cert, key, func(w http.ResponseWriter,
+		r *http.Request) {
+		http.Redirect(w, r, good+"/version", http.StatusFound)
+	})
 
 	s := sitetest.NewSite(t, "cp1")
 	files := map[string][]byte{"ca.crt": cert, "client.crt": cert, "client.key": key}
@@ -102,12 +109,14 @@ func TestProvidedEtcd(t *testing.T) {
 		t.Fatalf("got %+v", known)
 	}
 	for i, v := range known.Versions {
-		if i == 0 && (v.Version != "3.5.24" || v.Problem != "") || i > 0 && (v.Version != "" || v.Problem == "" || len(v.Problem) > 500) {
+		if i == 0 && (v.Version != "3.5.24" || v.Problem != "") || i > 0 && (v.Version != "" || v.Problem == "" ||
+			len(v.Problem) > 500) {
 			t.Errorf("%s: version %q, problem %q", v.Endpoint, v.Version, v.Problem)
 		}
 	}
 	files["client.key"] = otherKey
-	if known := providedEtcd(t.Context(), r); !strings.Contains(known.Problem, "client.crt with client.key") || known.Versions != nil {
+	if known := providedEtcd(t.Context(), r); !strings.Contains(known.Problem, "client.crt with client.key") ||
+		known.Versions != nil {
 		t.Errorf("another key: %+v", known)
 	}
 	delete(files, "client.crt")
@@ -116,7 +125,8 @@ func TestProvidedEtcd(t *testing.T) {
 	}
 }
 
-// TestPrecheckSaysWhatTheBundleLacks: a precheck reports it with everything else, an installation ends before it begins.
+// TestPrecheckSaysWhatTheBundleLacks: a precheck reports it with everything else, an installation ends before it
+// begins.
 func TestPrecheckSaysWhatTheBundleLacks(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1")
@@ -136,8 +146,8 @@ func TestPrecheckSaysWhatTheBundleLacks(t *testing.T) {
 	}
 }
 
-// TestProbe: a host is asked by its own settings, for packages if the bundle has some, and for what takes long only if that
-// is wanted.
+// TestProbe: a host is asked by its own settings, for packages if the bundle has some, and for what takes long only
+// if that is wanted.
 func TestProbe(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1", "node1")

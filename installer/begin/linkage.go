@@ -23,9 +23,9 @@ const (
 	maxSection = 4 << 20   // bytes of a section that is read
 )
 
-// readLinkage reads the requirements of a program. Of a static program only the headers are read; a dynamic one is stored
-// in a temporary file meanwhile, because its sections are at its end. The error is that of reading; a program that cannot
-// be understood has a Problem.
+// readLinkage reads the requirements of a program. Of a static program only the headers are read; a dynamic one is
+// stored in a temporary file meanwhile, because its sections are at its end. The error is that of reading; a program
+// that cannot be understood has a Problem.
 func readLinkage(program io.Reader) (precheck.Linkage, error) {
 	in, head := &source{Reader: program}, &bytes.Buffer{}
 	l, dynamic, err := readHeaders(io.TeeReader(in, head))
@@ -68,8 +68,8 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readHeaders reads the architecture of a program, and reports whether it has a dynamic loader. A file that is no ELF file
-// requires nothing that is known, and a program of 32 bits nothing but its architecture.
+// readHeaders reads the architecture of a program, and reports whether it has a dynamic loader. A file that is no ELF
+// file requires nothing that is known, and a program of 32 bits nothing but its architecture.
 func readHeaders(r io.Reader) (l precheck.Linkage, dynamic bool, err error) {
 	start := make([]byte, elf.EI_NIDENT+4) // with type and machine, which are the same for 32 and 64 bits
 	if _, err := io.ReadFull(r, start); err != nil || !bytes.HasPrefix(start, []byte(elf.ELFMAG)) {
@@ -143,7 +143,8 @@ func readDynamic(r io.ReaderAt, l *precheck.Linkage) error {
 		l.Loader = strings.TrimRight(string(path), "\x00")
 	}
 	for _, s := range f.Sections {
-		named := s.Type == elf.SHT_GNU_VERNEED || s.Type == elf.SHT_GNU_VERSYM || s.Type == elf.SHT_GNU_VERDEF || s.Type == elf.SHT_DYNSYM || s.Type == elf.SHT_STRTAB && s.Name == ".dynstr"
+		named := s.Type == elf.SHT_GNU_VERNEED || s.Type == elf.SHT_GNU_VERSYM || s.Type == elf.SHT_GNU_VERDEF ||
+			s.Type == elf.SHT_DYNSYM || s.Type == elf.SHT_STRTAB && s.Name == ".dynstr"
 		if named && s.Size > maxSection {
 			return fmt.Errorf("section %s of %d bytes is larger than the limit of %d", s.Name, s.Size, maxSection)
 		}

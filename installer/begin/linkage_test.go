@@ -38,7 +38,8 @@ func compiled(t *testing.T, flags ...string) []byte {
 	}
 	dir := t.TempDir()
 	source, program := filepath.Join(dir, "a.c"), filepath.Join(dir, "a")
-	if err := os.WriteFile(source, []byte("#include <stdio.h>\nint main(void) { return puts(\"a\") < 0; }\n"), 0o600); err != nil {
+	if err := os.WriteFile(source, []byte("#include <stdio.h>\nint main(void) { return puts(\"a\") < 0; }\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := exec.CommandContext(t.Context(), gcc, append(flags, "-o", program, source)...).CombinedOutput(); err != nil { //nolint:gosec // a test's own file
@@ -67,7 +68,8 @@ func TestReadLinkage(t *testing.T) {
 		t.Fatalf("the C library of this machine: %+v, %v", facts.Libc, err)
 	}
 	l, err := readLinkage(bytes.NewReader(dynamic))
-	if err != nil || l.Arch != facts.Arch || !slices.Contains(facts.Libc.Loaders, l.Loader) || !strings.HasPrefix(l.GLIBC, "2.") {
+	if err != nil || l.Arch != facts.Arch || !slices.Contains(facts.Libc.Loaders, l.Loader) ||
+		!strings.HasPrefix(l.GLIBC, "2.") {
 		t.Errorf("a dynamic program: %+v, %v; the machine has %+v", l, err, facts.Libc)
 	}
 	for name, want := range map[string]struct {
@@ -110,7 +112,8 @@ func programBundle(t *testing.T, c *manifest.Cluster, containerd, kubelet []byte
 		case need.Kind != manifest.ItemFile:
 			continue
 		case need.Name == "containerd":
-			content = tarOf(t, map[string][]byte{"bin/containerd": containerd, "bin/ctr": kubelet, "bin/containerd-shim-runc-v2": kubelet})
+			content = tarOf(t, map[string][]byte{"bin/containerd": containerd, "bin/ctr": kubelet,
+				"bin/containerd-shim-runc-v2": kubelet})
 		case need.Name == "kubelet":
 			content = kubelet
 		}
@@ -125,7 +128,8 @@ func tarOf(t *testing.T, members map[string][]byte) []byte {
 	zw := gzip.NewWriter(&out)
 	tw := tar.NewWriter(zw)
 	for name, content := range members {
-		if err := tw.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content)), Typeflag: tar.TypeReg}); err != nil {
+		if err := tw.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content)),
+			Typeflag: tar.TypeReg}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := tw.Write(content); err != nil {
@@ -155,12 +159,21 @@ func TestProgramsThatCannotStart(t *testing.T) {
 		libc                node.Libc
 		found               string // "" for a host on which all can start
 	}{
-		"EL 8 and dynamic programs":  {dynamic, static, node.Libc{Name: "glibc", Version: "2.28", Loaders: []string{need.Loader}}, "/usr/local/bin/containerd needs glibc " + need.GLIBC + ", the host has glibc 2.28"},
-		"EL 8 and static programs":   {static, static, node.Libc{Name: "glibc", Version: "2.28", Loaders: []string{need.Loader}}, ""},
-		"a newer glibc":              {dynamic, dynamic, node.Libc{Name: "glibc", Version: "2.99", Loaders: []string{need.Loader}}, ""},
-		"Alpine":                     {dynamic, static, node.Libc{Name: "musl", Version: "1.2.5", Loaders: []string{"/lib/ld-musl-x86_64.so.1"}}, "needs " + need.Loader + ", the host has musl 1.2.5 without it"},
-		"a kubelet for arm64":        {static, forArch(static, 183), node.Libc{Name: "glibc", Version: "2.31"}, "/usr/local/bin/kubelet is for arm64, the host is amd64"},
-		"Debian 11, a dynamic shim":  {static, dynamic, node.Libc{Name: "glibc", Version: "2.31", Loaders: []string{need.Loader}}, "/usr/local/bin/kubelet needs glibc " + need.GLIBC + ", the host has glibc 2.31"},
+		"EL 8 and dynamic programs": {dynamic, static, node.Libc{Name: "glibc", Version: "2.28",
+			Loaders: []string{need.Loader}}, "/usr/local/bin/containerd needs glibc " + need.GLIBC +
+			", the host has glibc 2.28"},
+		"EL 8 and static programs": {static, static, node.Libc{Name: "glibc", Version: "2.28",
+			Loaders: []string{need.Loader}}, ""},
+		"a newer glibc": {dynamic, dynamic, node.Libc{Name: "glibc", Version: "2.99",
+			Loaders: []string{need.Loader}}, ""},
+		"Alpine": {dynamic, static, node.Libc{Name: "musl", Version: "1.2.5",
+			Loaders: []string{"/lib/ld-musl-x86_64.so.1"}}, "needs " + need.Loader +
+			", the host has musl 1.2.5 without it"},
+		"a kubelet for arm64": {static, forArch(static, 183), node.Libc{Name: "glibc", Version: "2.31"},
+			"/usr/local/bin/kubelet is for arm64, the host is amd64"},
+		"Debian 11, a dynamic shim": {static, dynamic, node.Libc{Name: "glibc", Version: "2.31",
+			Loaders: []string{need.Loader}}, "/usr/local/bin/kubelet needs glibc " + need.GLIBC +
+			", the host has glibc 2.31"},
 		"facts of an earlier helper": {dynamic, static, node.Libc{}, "the host did not say which libc it has"},
 	} {
 		r := s.Run(t, programBundle(t, s.Options.Cluster, c.containerd, c.kubelet))
@@ -170,14 +183,16 @@ func TestProgramsThatCannotStart(t *testing.T) {
 		}
 		report := precheck.Evaluate(precheck.Input{
 			Cluster: s.Options.Cluster, Install: true, Programs: programs,
-			Hosts: []precheck.Host{{Host: r.Hosts[0].Host, Facts: &node.Facts{Version: 1, Arch: "amd64", Libc: c.libc}}},
+			Hosts: []precheck.Host{{Host: r.Hosts[0].Host, Facts: &node.Facts{Version: 1, Arch: "amd64",
+				Libc: c.libc}}},
 		})
 		i := slices.IndexFunc(report.Results, func(one precheck.Result) bool { return one.ID == "bundle-programs" })
 		if i < 0 {
 			t.Errorf("%s: no result", name)
 			continue
 		}
-		if one := report.Results[i]; one.OK != (c.found == "") || !strings.Contains(one.Found, c.found) || !one.OK && !one.Unknown && one.Level != precheck.Block {
+		if one := report.Results[i]; one.OK != (c.found == "") || !strings.Contains(one.Found, c.found) ||
+			!one.OK && !one.Unknown && one.Level != precheck.Block {
 			t.Errorf("%s: got %+v, want %q", name, one, c.found)
 		}
 	}

@@ -23,7 +23,8 @@ func links(ctx context.Context, r *engine.Run, hosts []precheck.Host, targets []
 	shared := map[string]bool{}
 	for _, t := range targets {
 		names = append(names, t.Name)
-		shared[t.Name] = t.Is(manifest.RoleControlPlane) || t.Is(manifest.RoleEtcd) || t.Is(manifest.RoleRegistry) || t.Is(manifest.RoleNFS)
+		shared[t.Name] = t.Is(manifest.RoleControlPlane) || t.Is(manifest.RoleEtcd) || t.Is(manifest.RoleRegistry) ||
+			t.Is(manifest.RoleNFS)
 	}
 	done := make([]precheck.Link, 0, len(links))
 	for _, group := range groups(names, shared, perHost*r.Parallel) {

@@ -19,8 +19,9 @@ import (
 	"github.com/kkbundle/kkbundle/installer/sitetest"
 )
 
-// onLoopback gives each host of a site an address of this machine, counted from first, which another process of tests does not
-// have. Addresses are not used twice: a program that another test starts has a closed listener open until it runs.
+// onLoopback gives each host of a site an address of this machine, counted from first, which another process of tests
+// does not have. Addresses are not used twice: a program that another test starts has a closed listener open until it
+// runs.
 func onLoopback(r *engine.Run, first int) []precheck.Host {
 	var hosts []precheck.Host
 	for i, t := range r.Hosts {
@@ -37,7 +38,8 @@ func Found(links []precheck.Link) (list []string, fine int) {
 		case l.OK && l.Error == "" && l.Skipped == "" && !l.Service:
 			fine++
 		default:
-			list = append(list, fmt.Sprintf("%s>%s:%d/%s ok=%v service=%v error=%q skipped=%v", l.From, l.To, l.Port, l.Network, l.OK, l.Service, l.Error, l.Skipped != ""))
+			list = append(list, fmt.Sprintf("%s>%s:%d/%s ok=%v service=%v error=%q skipped=%v", l.From, l.To, l.Port,
+				l.Network, l.OK, l.Service, l.Error, l.Skipped != ""))
 		}
 	}
 	return sitetest.Sorted(list), fine

@@ -26,7 +26,8 @@ func CheckMembers(ctx context.Context, r *engine.Run) error {
 		return err
 	}
 	if !begun && !r.IsWanted(first) {
-		return fmt.Errorf("%s is the first control plane and not a node yet: the first install needs it in --limit", first.Name)
+		return fmt.Errorf("%s is the first control plane and not a node yet: the first install needs it in --limit",
+			first.Name)
 	}
 	var rotated *task.Host
 	if begun {
@@ -43,7 +44,8 @@ func CheckMembers(ctx context.Context, r *engine.Run) error {
 		now, then := member.Changed(r.Site, settings)
 		if is, some := member.VitalText(member.Identity(r.Site), then); some {
 			want, _ := member.VitalText(member.Identity(r.Site), now)
-			return &member.OtherClusterError{Host: first.Name, Is: is, Want: want, Movable: !HasOtherVital(r.Site, then)}
+			return &member.OtherClusterError{Host: first.Name, Is: is, Want: want,
+				Movable: !HasOtherVital(r.Site, then)}
 		}
 		if authority, err = member.ClusterPin(ctx, first); err != nil {
 			return err
@@ -62,7 +64,8 @@ func CheckMembers(ctx context.Context, r *engine.Run) error {
 		if err != nil || has == authority || rotated != nil {
 			return err
 		}
-		return &member.OtherClusterError{Host: t.Name, Is: fmt.Sprintf("%s with the authority %s", member.Identity(r.Site), has), Want: want}
+		return &member.OtherClusterError{Host: t.Name, Is: fmt.Sprintf("%s with the authority %s",
+			member.Identity(r.Site), has), Want: want}
 	})
 }
 

@@ -25,7 +25,8 @@ func TestIgnoredSettingsAreTold(t *testing.T) {
 		if err := tellIgnored(t.Context(), s.Run(t, nil)); err != nil {
 			t.Fatal(err)
 		}
-		warned := slices.IndexFunc(s.Events, func(e task.Event) bool { return e.State == task.Warned && strings.Contains(e.Message, want) })
+		warned := slices.IndexFunc(s.Events,
+			func(e task.Event) bool { return e.State == task.Warned && strings.Contains(e.Message, want) })
 		if (want != "") != (warned >= 0) {
 			t.Errorf("%q: want a warning with %q, got %+v", more, want, s.Events)
 		}

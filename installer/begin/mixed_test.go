@@ -26,8 +26,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// mixedBundle has what a cluster needs for both architectures; programs say for which they are. The image of one component is
-// there for amd64 only.
+// mixedBundle has what a cluster needs for both architectures; programs say for which they are. The image of one
+// component is there for amd64 only.
 func mixedBundle(t *testing.T, c *manifest.Cluster, amd64Only string) *bundle.Reader {
 	t.Helper()
 	return mixedBuilder(t, c, amd64Only).Bundle().Reader
@@ -77,7 +77,8 @@ func TestMixedArchitectures(t *testing.T) {
 	if err := CheckBundle(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.KubeletTask(r.Cluster)}}}); err != nil {
+	if err := r.Phases(t.Context(),
+		[]task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.KubeletTask(r.Cluster)}}}); err != nil {
 		t.Fatal(err)
 	}
 	sent := map[string][]string{} // host: the digests of images' manifests
@@ -92,14 +93,16 @@ func TestMixedArchitectures(t *testing.T) {
 		}
 		for _, it := range images {
 			one, err := cri.PlatformImage(t.Context(), target, it.Item)
-			if err != nil || one.Descriptor.Platform.Architecture != arch || len(it.Absent) != 1 || it.Absent[0] == one.Descriptor.Digest {
+			if err != nil || one.Descriptor.Platform.Architecture != arch || len(it.Absent) != 1 ||
+				it.Absent[0] == one.Descriptor.Digest {
 				t.Errorf("%s: %s is for %v, without %v: %v", name, it.Ref, one.Descriptor.Platform, it.Absent, err)
 			}
 		}
 		sent[name] = preloadCommands(t, s.Hosts[name], target, images)
 	}
 	for name, arch := range map[string]string{"cp1": "amd64", "node1": "arm64"} {
-		if !slices.ContainsFunc(sent[name], func(line string) bool { return strings.Contains(line, "import --platform=linux/"+arch+" ") }) {
+		if !slices.ContainsFunc(sent[name],
+			func(line string) bool { return strings.Contains(line, "import --platform=linux/"+arch+" ") }) {
 			t.Errorf("%s was told %q", name, sent[name])
 		}
 	}
@@ -126,8 +129,8 @@ func preloadCommands(t *testing.T, h *sitetest.Rooted, target *task.Host, images
 	return lines
 }
 
-// TestMixedBundleLacksPlatform refuses a bundle that has an image for another architecture only: nodes would find that out when
-// they pull it.
+// TestMixedBundleLacksPlatform refuses a bundle that has an image for another architecture only: nodes would find
+// that out when they pull it.
 func TestMixedBundleLacksPlatform(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1", "node1")
@@ -138,12 +141,15 @@ func TestMixedBundleLacksPlatform(t *testing.T) {
 	r.Hosts[1].Arch = "arm64"
 	err := CheckBundle(t.Context(), r)
 	var missing *task.MissingError
-	if !errors.As(err, &missing) || !strings.HasPrefix(err.Error(), "the bundle lacks the image pause (registry.k8s.io/pause:") || !strings.HasSuffix(err.Error(), " for linux/arm64") {
+	if !errors.As(err, &missing) ||
+		!strings.HasPrefix(err.Error(), "the bundle lacks the image pause (registry.k8s.io/pause:") ||
+		!strings.HasSuffix(err.Error(), " for linux/arm64") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestBundleLacksArchitecture has hosts for which the bundle was not built: one sentence names them, instead of one for each item.
+// TestBundleLacksArchitecture has hosts for which the bundle was not built: one sentence names them, instead of one
+// for each item.
 func TestBundleLacksArchitecture(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1", "node1", "node2")
@@ -165,20 +171,23 @@ func TestBundleLacksArchitecture(t *testing.T) {
 	}
 }
 
-// TestMixedBundleLacksPlatformOfOwnImages warns of the operator's images that cannot run on a node: an index without its architecture, and an image
-// without an index of which the build says so. The cluster's own image of that kind is an error.
+// TestMixedBundleLacksPlatformOfOwnImages warns of the operator's images that cannot run on a node: an index without
+// its architecture, and an image without an index of which the build says so. The cluster's own image of that kind is
+// an error.
 func TestMixedBundleLacksPlatformOfOwnImages(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1", "node1")
 	b := mixedBuilder(t, s.Options.Cluster, "")
 	const first, last = 70001, 70003
 	b.ImageIndex("docker.io/acme/both:1", bundletest.MultiImage(t, first))
-	b.ImageIndex("docker.io/acme/some:1", bundletest.MultiImage(t, first+1), func(d v1.Descriptor) bool { return d.Platform.Architecture == "amd64" })
+	b.ImageIndex("docker.io/acme/some:1", bundletest.MultiImage(t, first+1),
+		func(d v1.Descriptor) bool { return d.Platform.Architecture == "amd64" })
 	b.Image("docker.io/acme/one:1", bundletest.RandomImage(t, last, 1, 100))
 	lacks := &b.Index.Items[len(b.Index.Items)-1].Descriptor
 	lacks.Annotations = map[string]string{bundle.AnnotationLacks: "linux/arm64"}
 	r := s.Run(t, b.Bundle().Reader)
-	for arch, want := range map[string][]string{"amd64": nil, "arm64": {"docker.io/acme/one:1", "docker.io/acme/some:1"}} {
+	for arch, want := range map[string][]string{"amd64": nil,
+		"arm64": {"docker.io/acme/one:1", "docker.io/acme/some:1"}} {
 		r.Hosts[1].Arch = arch
 		in, err := input(t.Context(), r)
 		if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// bundledPrograms examines the programs that the installation sends to hosts. Each file of the bundle is read once, as a
-// stream.
+// bundledPrograms examines the programs that the installation sends to hosts. Each file of the bundle is read once,
+// as a stream.
 func bundledPrograms(ctx context.Context, r *engine.Run) ([]precheck.Program, error) {
 	if r.Bundle == nil || !r.Options.Selection.ReadsPrograms() {
 		return nil, nil
@@ -71,7 +71,8 @@ type bundledProgram struct {
 
 // addPrograms adds a task's program for each architecture of its hosts. Missing files are left out: checkBundle reports
 // them.
-func addPrograms(ctx context.Context, r *engine.Run, files []*programFile, step task.Task, place task.Place) ([]*programFile, error) {
+func addPrograms(ctx context.Context, r *engine.Run, files []*programFile, step task.Task,
+	place task.Place) ([]*programFile, error) {
 	need := manifest.Need{Kind: manifest.ItemFile, Name: place.Component}
 	on := Platforms(r, step, need)
 	slices.Sort(on)
@@ -94,7 +95,8 @@ func addPrograms(ctx context.Context, r *engine.Run, files []*programFile, step 
 		}
 		files[i].programs = append(files[i].programs, &bundledProgram{
 			Program: precheck.Program{
-				Path: place.Path, Component: place.Component, For: strings.TrimPrefix(platform, "linux/"), Roles: step.Roles,
+				Path: place.Path, Component: place.Component, For: strings.TrimPrefix(platform, "linux/"),
+				Roles: step.Roles,
 			},
 			member: node.Member{Name: place.Member},
 		})

@@ -18,7 +18,8 @@ import (
 
 // HasOtherVital reports whether vital settings besides the endpoint differ.
 func HasOtherVital(s *task.Site, differing []member.FixedSetting) bool {
-	_, some := member.VitalText(member.Identity(s), slices.DeleteFunc(slices.Clone(differing), member.FixedSetting.IsEndpoint))
+	_, some := member.VitalText(member.Identity(s), slices.DeleteFunc(slices.Clone(differing),
+		member.FixedSetting.IsEndpoint))
 	return some
 }
 
@@ -95,7 +96,8 @@ func (e *NamelessError) Error() string {
 // Hint returns the remedy.
 func (e *NamelessError) Hint() string {
 	if e.Node != "" {
-		return "give the host its name back; to rename a node, delete it (kkbundle nodes delete " + e.Node + ") and add it"
+		return "give the host its name back; to rename a node, delete it (kkbundle nodes delete " + e.Node +
+			") and add it"
 	}
 	return "kkbundle reset --limit " + e.Host + " removes the old installation; then add the host"
 }
@@ -122,7 +124,8 @@ func RotatedOn(ctx context.Context, r *engine.Run) (*task.Host, error) {
 // RotationRefusal is the error of commands that would rewrite files of a rotation in progress.
 func RotationRefusal(t *task.Host) error {
 	return &kubeadm.RotationError{
-		Reason: fmt.Sprintf("the authorities of the cluster are being replaced (%s exists on %s)", marks.RotationDir, t.Name),
+		Reason: fmt.Sprintf("the authorities of the cluster are being replaced (%s exists on %s)", marks.RotationDir,
+			t.Name),
 		Advice: "complete that with kkbundle certs rotate-ca and then --finish, or undo it with --rollback",
 	}
 }

@@ -20,8 +20,8 @@ func (e *WithoutError) Error() string { return "--without " + e.Host + ": " + e.
 // Hint returns the remedy.
 func (e *WithoutError) Hint() string { return e.Advice }
 
-// CheckWithout refuses to leave hosts as they are that the others depend on: the registry, and members of etcd unless more than
-// half of them remain.
+// CheckWithout refuses to leave hosts as they are that the others depend on: the registry, and members of etcd unless
+// more than half of them remain.
 func CheckWithout(r *engine.Run) error {
 	var errs []error
 	members := r.WithRole(etcdRole(r.Cluster))
@@ -31,13 +31,15 @@ func CheckWithout(r *engine.Run) error {
 			remaining--
 		}
 		if r.IsRegistry(t) {
-			errs = append(errs, &WithoutError{t.Name, "the other hosts pull their images from it", "bring it back, or name another host under image_registry"})
+			errs = append(errs, &WithoutError{t.Name, "the other hosts pull their images from it",
+				"bring it back, or name another host under image_registry"})
 		}
 	}
 	for _, t := range r.Without() {
 		if slices.Contains(members, t) && 2*remaining <= len(members) {
 			errs = append(errs, &WithoutError{
-				t.Name, fmt.Sprintf("etcd has %d members, and the remaining %d are not more than half of them", len(members), remaining),
+				t.Name, fmt.Sprintf("etcd has %d members, and the remaining %d are not more than half of them",
+					len(members), remaining),
 				"bring it back, or delete it for good: kkbundle nodes delete --unreachable " + t.Name,
 			})
 		}
@@ -60,7 +62,8 @@ func TellLeft(r *engine.Run, left []string) {
 	}
 	r.Tell(task.Event{
 		Phase: task.VerifyPhase, Task: "without", State: task.Warned,
-		Message: strings.Join(left, ", ") + " left as they are (--without): run the same command without this flag when they are back",
+		Message: strings.Join(left, ", ") +
+			" left as they are (--without): run the same command without this flag when they are back",
 	})
 }
 

@@ -12,12 +12,13 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// DirectorySteps create the directories that bootstrap data writes to. CAPKK gives them to the user kube, which can then
-// replace the cluster's keys; here root owns them.
+// DirectorySteps create the directories that bootstrap data writes to. CAPKK gives them to the user kube, which can
+// then replace the cluster's keys; here root owns them.
 func DirectorySteps() []provision.Step {
 	var steps []provision.Step
 	for _, dir := range []string{
-		"/usr/local/bin", "/etc/kubernetes", "/etc/kubernetes/manifests", "/etc/kubernetes/pki", "/etc/cni/net.d", "/opt/cni/bin",
+		"/usr/local/bin", "/etc/kubernetes", "/etc/kubernetes/manifests", "/etc/kubernetes/pki", "/etc/cni/net.d",
+		"/opt/cni/bin",
 		"/usr/libexec/kubernetes/kubelet-plugins/volume/exec",
 	} {
 		steps = append(steps, provision.Directory{Path: dir, Mode: 0o755})

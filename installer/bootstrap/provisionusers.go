@@ -111,7 +111,8 @@ func authorize(ctx context.Context, t *task.Host, u provision.User) error {
 	}
 	ctx = task.DescribedAs(ctx, "add keys to "+fields[home]+"/.ssh/authorized_keys")
 	add := host.Script("add-keys.sh", addKeysScript, fields[home])
-	return t.Feed(ctx, []byte(strings.Join(u.Keys, "\n")+"\n"), append([]string{"runuser", "-u", u.Name, "--"}, add...)...)
+	return t.Feed(ctx, []byte(strings.Join(u.Keys, "\n")+"\n"), append([]string{"runuser", "-u", u.Name, "--"},
+		add...)...)
 }
 
 // permit writes the user's rules for sudo, which sudo itself has found good: with a broken file it refuses everybody.
@@ -127,5 +128,6 @@ func permit(ctx context.Context, t *task.Host, u provision.User) error {
 		return fmt.Errorf("sudo rules of %s: %w", u.Name, err)
 	}
 	name := strings.ReplaceAll(u.Name, ".", "_") // sudo passes over names with dots
-	return t.Write(ctx, task.File{Path: "/etc/sudoers.d/90-kkbundle-" + name, Mode: 0o440, Data: []byte(rules.String())})
+	return t.Write(ctx, task.File{Path: "/etc/sudoers.d/90-kkbundle-" + name, Mode: 0o440,
+		Data: []byte(rules.String())})
 }

@@ -59,21 +59,26 @@ func ContainerdTask() task.Task {
 func containerdFiles() []task.Place {
 	var files []task.Place
 	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
-		files = append(files, task.Place{Component: "containerd", Member: "bin/" + name, Path: "/usr/local/bin/" + name, Mode: task.Executable})
+		files = append(files, task.Place{Component: "containerd", Member: "bin/" + name, Path: "/usr/local/bin/" + name,
+			Mode: task.Executable})
 	}
-	files = append(files, task.Place{Component: "runc", Member: "", Path: "/usr/local/sbin/runc", Mode: task.Executable})
+	files = append(files, task.Place{Component: "runc", Member: "", Path: "/usr/local/sbin/runc",
+		Mode: task.Executable})
 	return append(files, PluginFiles()...)
 }
 
-// PluginFiles returns the CNI plugins that pod networks build on, and those of further networks of pods: the bundle carries them, and
-// nobody else brings them to a closed site. dummy and tap are left out, because releases before 1.3 do not have them.
+// PluginFiles returns the CNI plugins that pod networks build on, and those of further networks of pods: the bundle
+// carries them, and nobody else brings them to a closed site. dummy and tap are left out, because releases before 1.3
+// do not have them.
 func PluginFiles() []task.Place {
 	var files []task.Place
 	for _, name := range []string{
-		"bandwidth", "bridge", "dhcp", "firewall", "host-device", "host-local", "ipvlan", "loopback", "macvlan", "portmap", "ptp", "sbr", "static", "tuning",
+		"bandwidth", "bridge", "dhcp", "firewall", "host-device", "host-local", "ipvlan", "loopback", "macvlan",
+		"portmap", "ptp", "sbr", "static", "tuning",
 		"vlan", "vrf",
 	} {
-		files = append(files, task.Place{Component: "cni-plugins", Member: name, Path: "/opt/cni/bin/" + name, Mode: task.Executable})
+		files = append(files, task.Place{Component: "cni-plugins", Member: name, Path: "/opt/cni/bin/" + name,
+			Mode: task.Executable})
 	}
 	return files
 }
@@ -125,11 +130,13 @@ func AwaitCRI(ctx context.Context, t *task.Host) error {
 		if err != nil || ok {
 			return err
 		}
-		why, err := t.Output(context.WithoutCancel(ctx), host.Script("explain-cri.sh", explainCRIScript, containerdUnit)...)
+		why, err := t.Output(context.WithoutCancel(ctx), host.Script("explain-cri.sh", explainCRIScript,
+			containerdUnit)...)
 		if err != nil {
 			return err
 		}
-		return fmt.Errorf("containerd runs without the CRI: its plugin cri has not loaded\n%s", t.Site.Mask.Mask(strings.TrimSpace(string(why))))
+		return fmt.Errorf("containerd runs without the CRI: its plugin cri has not loaded\n%s",
+			t.Site.Mask.Mask(strings.TrimSpace(string(why))))
 	})
 }
 
@@ -177,9 +184,9 @@ ExecStart=/usr/local/bin/containerd
 Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 ` + ContainerdService
 
-// ContainerdService is the unit's text that all containerds share: the nodes', and Docker's own. LimitNOFILE is systemd's
-// default since version 240, which upstream relies on (containerd#8924): with infinity, programs that close all possible
-// descriptors loop a billion times, and before 240 the default is too low.
+// ContainerdService is the unit's text that all containerds share: the nodes', and Docker's own. LimitNOFILE is
+// systemd's default since version 240, which upstream relies on (containerd#8924): with infinity, programs that close
+// all possible descriptors loop a billion times, and before 240 the default is too low.
 const ContainerdService = `Type=notify
 Delegate=yes
 KillMode=process
@@ -205,7 +212,8 @@ func HostsFiles(r task.RegistryAccess, upstreams []string) []task.File {
 	to := mirror.Registry{Host: r.Address, Prefix: r.Prefix, Username: r.Username, Password: r.Password}
 	var files []task.File
 	for _, h := range mirror.Hosts(to, upstreams, ca) {
-		files = append(files, task.File{Path: path.Join(CertsDir, h.Name, "hosts.toml"), Mode: 0o600, Data: h.TOML, LiveNew: true})
+		files = append(files, task.File{Path: path.Join(CertsDir, h.Name, "hosts.toml"), Mode: 0o600, Data: h.TOML,
+			LiveNew: true})
 	}
 	slices.SortFunc(files, func(a, b task.File) int { return strings.Compare(a.Path, b.Path) })
 	return files

@@ -37,7 +37,8 @@ func TestContainerdFiles(t *testing.T) {
 		}
 		tasktest.Golden(t, "containerd-"+name+".toml", got)
 	}
-	access := task.RegistryAccess{Address: "10.0.0.3:5000", CA: []byte("CA"), Login: task.Login{Username: "kkbundle", Password: "pass"}}
+	access := task.RegistryAccess{Address: "10.0.0.3:5000", CA: []byte("CA"),
+		Login: task.Login{Username: "kkbundle", Password: "pass"}}
 	var b strings.Builder
 	for _, f := range HostsFiles(access, []string{"docker.io", "registry.example:5000"}) {
 		fmt.Fprintf(&b, "== %s %04o\n%s", f.Path, f.Mode, f.Data)
@@ -77,15 +78,17 @@ COMMIT
 	if got, changed := task.WithoutRules(rules, isDocker); got != want || !changed {
 		t.Errorf("got changed %v:\n%s", changed, got)
 	}
-	for name, want := range map[string]bool{"docker0": true, "br-0123456789ab": true, "br-0123456789ag": false, "br-int": false, "br-lan": false, "cni0": false} {
+	for name, want := range map[string]bool{"docker0": true, "br-0123456789ab": true, "br-0123456789ag": false,
+		"br-int": false, "br-lan": false, "cni0": false} {
 		if isDockerBridge(name) != want {
 			t.Errorf("%s is Docker's: %t", name, !want)
 		}
 	}
 }
 
-// TestContainerdReadsConfig gives the configuration with a drop-in to a real containerd, in PATH or as the lab built it, and
-// reads the configuration that containerd prints. containerd 1.x replaces the whole section of a plugin by that of a drop-in.
+// TestContainerdReadsConfig gives the configuration with a drop-in to a real containerd, in PATH or as the lab built
+// it, and reads the configuration that containerd prints. containerd 1.x replaces the whole section of a plugin by
+// that of a drop-in.
 func TestContainerdReadsConfig(t *testing.T) {
 	t.Parallel()
 	for _, program := range containerds(t) {
@@ -94,8 +97,10 @@ func TestContainerdReadsConfig(t *testing.T) {
 			continue
 		}
 		c, format, plugin := tasktest.Cluster(t, classes), 3, "io.containerd.cri.v1.runtime"
-		if fields := strings.Fields(string(out)); len(fields) < 3 || strings.HasPrefix(strings.TrimPrefix(fields[2], "v"), "1.") {
-			c, format, plugin = tasktest.Cluster(t, strings.Replace(classes, "cri:", "cri:\n  version: v1.7.30", 1)), 2, "io.containerd.grpc.v1.cri"
+		if fields := strings.Fields(string(out)); len(fields) < 3 ||
+			strings.HasPrefix(strings.TrimPrefix(fields[2], "v"), "1.") {
+			c, format, plugin = tasktest.Cluster(t, strings.Replace(classes, "cri:", "cri:\n  version: v1.7.30", 1)), 2,
+				"io.containerd.grpc.v1.cri"
 		}
 		dump := func(dropIn string) string {
 			dir := t.TempDir()
@@ -109,20 +114,25 @@ func TestContainerdReadsConfig(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got, err := exec.CommandContext(t.Context(), program, "--config", filepath.Join(dir, "config.toml.main"), "config", "dump").CombinedOutput()
+			got, err := exec.CommandContext(t.Context(), program, "--config", filepath.Join(dir, "config.toml.main"),
+				"config", "dump").CombinedOutput()
 			if err != nil {
 				t.Errorf("%s: %v\n%s", out, err, got)
 			}
 			return string(got)
 		}
 		alone := dump("")
-		for _, want := range []string{"/usr/bin/nvidia-container-runtime", "/opt/kata/bin/containerd-shim-kata-v2", "/etc/containerd/certs.d", "pause:3.10.1", "runtimes.gvisor"} {
+		for _, want := range []string{"/usr/bin/nvidia-container-runtime", "/opt/kata/bin/containerd-shim-kata-v2",
+			"/etc/containerd/certs.d", "pause:3.10.1", "runtimes.gvisor"} {
 			if !strings.Contains(alone, want) {
 				t.Errorf("%s has not read %s:\n%s", out, want, alone)
 			}
 		}
-		both := dump(fmt.Sprintf("version = %d\n[plugins.%q.containerd.runtimes.site]\n  runtime_type = \"io.containerd.runc.v2\"\n", format, plugin))
-		if !strings.Contains(both, "runtimes.site]") || strings.Contains(both, "/etc/containerd/certs.d") != (format == 3) {
+		both := dump(fmt.Sprintf(
+			"version = %d\n[plugins.%q.containerd.runtimes.site]\n  runtime_type = \"io.containerd.runc.v2\"\n", format,
+			plugin))
+		if !strings.Contains(both, "runtimes.site]") ||
+			strings.Contains(both, "/etc/containerd/certs.d") != (format == 3) {
 			t.Errorf("%s with a drop-in:\n%s", out, both)
 		}
 	}
@@ -148,10 +158,12 @@ func containerds(t *testing.T) []string {
 	return found
 }
 
-// TestFilesAreLimited: with an unlimited number of descriptors, which is a billion, programs that close them all never end.
+// TestFilesAreLimited: with an unlimited number of descriptors, which is a billion, programs that close them all
+// never end.
 func TestFilesAreLimited(t *testing.T) {
 	t.Parallel()
-	for name, unit := range map[string]string{"containerd": containerdUnitText, "docker": DockerUnitText(), "cri-docker": criDockerUnitText, "crio": crioUnitText} {
+	for name, unit := range map[string]string{"containerd": containerdUnitText, "docker": DockerUnitText(),
+		"cri-docker": criDockerUnitText, "crio": crioUnitText} {
 		_, limit, _ := strings.Cut(unit, "\nLimitNOFILE=")
 		limit, _, _ = strings.Cut(limit, "\n")
 		_, hard, both := strings.Cut(limit, ":")

@@ -22,7 +22,8 @@ const (
 
 func crioRuntime() Runtime {
 	return Runtime{
-		name: "crio", Socket: "unix:///var/run/crio/crio.sock", Units: []string{crioUnit}, Config: CRIOConfigFile, Data: "/var/lib/containers",
+		name: "crio", Socket: "unix:///var/run/crio/crio.sock", Units: []string{crioUnit}, Config: CRIOConfigFile,
+		Data:    "/var/lib/containers",
 		Parents: []string{"/etc/containers/registries.conf.d", "/etc/containers"},
 		Tasks:   func(*manifest.Cluster) []task.Task { return []task.Task{crioTask()} },
 	}
@@ -56,7 +57,8 @@ func crioFiles() []task.Place {
 		{Component: "crio", Member: "cri-o/bin/pinns", Path: "/usr/local/bin/pinns", Mode: task.Executable},
 	}
 	for _, name := range []string{"conmon", "conmonrs", "crun", "runc"} {
-		files = append(files, task.Place{Component: "crio", Member: "cri-o/bin/" + name, Path: crioPrograms + name, Mode: task.Executable})
+		files = append(files, task.Place{Component: "crio", Member: "cri-o/bin/" + name, Path: crioPrograms + name,
+			Mode: task.Executable})
 	}
 	return append(files, PluginFiles()...)
 }
@@ -87,14 +89,16 @@ func crioSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 
 // MirrorFiles returns the runtime's configuration files for the registry. Those with its login are live.
 func MirrorFiles(runtime mirror.Runtime, access task.RegistryAccess, upstreams []string) ([]task.File, error) {
-	to := mirror.Registry{Host: access.Address, Prefix: access.Prefix, CA: access.CA, Username: access.Username, Password: access.Password}
+	to := mirror.Registry{Host: access.Address, Prefix: access.Prefix, CA: access.CA, Username: access.Username,
+		Password: access.Password}
 	config, err := mirror.Configure(runtime, to, upstreams)
 	if err != nil {
 		return nil, err
 	}
 	var files []task.File
 	for _, f := range config.Files {
-		files = append(files, task.File{Path: f.Path, Mode: f.Mode, Data: f.Data, LiveNew: f.Secrecy != hostfile.Public})
+		files = append(files, task.File{Path: f.Path, Mode: f.Mode, Data: f.Data,
+			LiveNew: f.Secrecy != hostfile.Public})
 	}
 	return files, nil
 }

@@ -46,11 +46,13 @@ func UsesDocker(c *manifest.Cluster) bool { return RuntimeOf(c).name == dockerRu
 func dockerTasks(c *manifest.Cluster) []task.Task {
 	roles := []manifest.Role{manifest.RoleCluster}
 	cri := task.Settle(task.Task{
-		Name:   "cri-dockerd",
-		Roles:  roles,
-		Files:  append([]task.Place{{Component: "cri-dockerd", Member: "cri-dockerd/cri-dockerd", Path: "/usr/local/bin/cri-dockerd", Mode: task.Executable}}, PluginFiles()...),
+		Name:  "cri-dockerd",
+		Roles: roles,
+		Files: append([]task.Place{{Component: "cri-dockerd", Member: "cri-dockerd/cri-dockerd",
+			Path: "/usr/local/bin/cri-dockerd", Mode: task.Executable}}, PluginFiles()...),
 		Images: []string{"pause"},
-		Leaves: task.Leaves{Units: []string{criDockerUnit}, Paths: []string{"/var/lib/cri-dockerd", "/run/cri-dockerd.sock"}},
+		Leaves: task.Leaves{Units: []string{criDockerUnit}, Paths: []string{"/var/lib/cri-dockerd",
+			"/run/cri-dockerd.sock"}},
 	}, criDockerSetting)
 	if c.ImageRegistry.Type == manifest.RegistryHarbor { // Harbor's tasks install Docker earlier
 		return []task.Task{cri}
@@ -119,16 +121,20 @@ func isDockerBridge(name string) bool {
 // DockerFiles returns the programs of Docker.
 func DockerFiles() []task.Place {
 	var files []task.Place
-	for _, name := range []string{"docker", "dockerd", "docker-init", "docker-proxy", "containerd", "containerd-shim-runc-v2", "ctr", "runc"} {
-		files = append(files, task.Place{Component: "docker", Member: "docker/" + name, Path: "/usr/local/bin/" + name, Mode: task.Executable})
+	for _, name := range []string{"docker", "dockerd", "docker-init", "docker-proxy", "containerd",
+		"containerd-shim-runc-v2", "ctr", "runc"} {
+		files = append(files, task.Place{Component: "docker", Member: "docker/" + name, Path: "/usr/local/bin/" + name,
+			Mode: task.Executable})
 	}
 	return files
 }
 
 // foreignDocker returns the error of a host with a Docker that kkbundle did not install.
 func foreignDocker(t *task.Host, found string) error {
-	return plain.Advise(fmt.Errorf("%s has a Docker that kkbundle did not install (%s); other containers may depend on it", t.Name, found),
-		"use another host, or move these containers elsewhere, remove Docker with the system's packages and move "+DockerConfig+" away")
+	return plain.Advise(fmt.Errorf(
+		"%s has a Docker that kkbundle did not install (%s); other containers may depend on it", t.Name, found),
+		"use another host, or move these containers elsewhere, remove Docker with the system's packages and move "+
+			DockerConfig+" away")
 }
 
 // refuseForeignDocker protects the programs and configuration of another Docker. It runs before the first file is
@@ -194,7 +200,8 @@ func dockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 		return task.Setting{}, err
 	}
 	if len(access.CA) > 0 {
-		files = append(files, task.File{Path: path.Join("/etc/docker/certs.d", access.Address, "ca.crt"), Mode: 0o644, Data: access.CA, LiveNew: true})
+		files = append(files, task.File{Path: path.Join("/etc/docker/certs.d", access.Address, "ca.crt"), Mode: 0o644,
+			Data: access.CA, LiveNew: true})
 	}
 	return task.Setting{Files: files, Apply: RememberForward, Units: units}, nil
 }
@@ -216,8 +223,8 @@ func DockerDaemon() ([]byte, error) {
 //go:embed units/docker.service
 var dockerUnitText string
 
-// DockerUnitText returns upstream's contrib/init/systemd/docker.service without socket activation. Docker starts its own
-// containerd.
+// DockerUnitText returns upstream's contrib/init/systemd/docker.service without socket activation. Docker starts its
+// own containerd.
 func DockerUnitText() string { return hostfile.Mark + "\n" + dockerUnitText }
 
 func criDockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
@@ -227,7 +234,8 @@ func criDockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 		return task.Setting{}, err
 	}
 	files := []task.File{
-		{Path: "/etc/systemd/system/" + criDockerUnit, Mode: 0o644, Data: fmt.Appendf(nil, hostfile.Mark+"\n"+criDockerUnitText, RuntimeOf(c).Socket, pause)},
+		{Path: "/etc/systemd/system/" + criDockerUnit, Mode: 0o644,
+			Data: fmt.Appendf(nil, hostfile.Mark+"\n"+criDockerUnitText, RuntimeOf(c).Socket, pause)},
 	}
 	login, err := kubeletLogin(t.Site)
 	if err != nil {

@@ -57,7 +57,8 @@ func (p Runtime) Undo(mounts ...string) func(ctx context.Context, t *task.Host) 
 		stop := [][]string{{"systemctl", "stop", "kubepods.slice"}} // the remaining pods
 		for _, unit := range slices.Backward(p.Units) {
 			// With the shims, which are in its control group.
-			stop = append(stop, []string{"systemctl", "kill", "--signal=KILL", unit}, []string{"systemctl", "stop", unit})
+			stop = append(stop, []string{"systemctl", "kill", "--signal=KILL", unit},
+				[]string{"systemctl", "stop", unit})
 		}
 		for _, args := range stop {
 			if _, err := t.Test(ctx, args...); err != nil {

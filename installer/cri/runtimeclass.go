@@ -10,8 +10,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// runtimeTables returns the tables of further runtimes in containerd's configuration. plugin is the name of its CRI plugin.
-// runc and its kin get systemd's cgroups unless the options say otherwise.
+// runtimeTables returns the tables of further runtimes in containerd's configuration. plugin is the name of its CRI
+// plugin. runc and its kin get systemd's cgroups unless the options say otherwise.
 // https://github.com/containerd/containerd/blob/main/docs/cri/config.md
 func runtimeTables(plugin string, classes []manifest.RuntimeClass) string {
 	var b strings.Builder

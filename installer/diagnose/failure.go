@@ -77,14 +77,16 @@ func Explain(ctx context.Context, t *task.Host, since time.Time, err error) erro
 	defer cancel()
 	from := "--since=@" + strconv.FormatInt(since.Unix(), 10)
 	texts := []collected{{"kubeadm.txt", err.Error() + "\n"}}
-	// Containers' logs first: they show why the API server does not start, while the kubelet only reports that it is down.
+	// Containers' logs first: they show why the API server does not start, while the kubelet only reports that it is
+	// down.
 	pods := host.Script("pod-logs.sh", podLogsScript, strconv.FormatInt(since.Unix(), 10), strconv.Itoa(podLogBytes))
 	if out, askErr := t.Output(task.WithoutOutput(ctx), pods...); askErr == nil {
 		texts = append(texts, collected{"containers.log", string(out)})
 	}
 	for _, unit := range slices.Concat([]string{"kubelet"}, cri.RuntimeOf(t.Site.Cluster).Units) {
 		name := strings.TrimSuffix(unit, ".service")
-		out, askErr := t.Output(task.WithoutOutput(ctx), "journalctl", "--no-pager", "--quiet", "--output=cat", "--unit="+name, "--lines="+journalLines, from)
+		out, askErr := t.Output(task.WithoutOutput(ctx), "journalctl", "--no-pager", "--quiet", "--output=cat",
+			"--unit="+name, "--lines="+journalLines, from)
 		if askErr == nil {
 			texts = append(texts, collected{name + ".log", string(out)})
 		}
@@ -114,10 +116,12 @@ func ExplainPods(ctx context.Context, t *task.Host, namespace string, err error)
 		name := p.Name
 		texts = append(texts, collected{name + ".reason.txt", kube.NotReadyReason(&p) + "\n"})
 		for suffix, args := range map[string][]string{
-			".events.txt": {"get", "events", "--field-selector=involvedObject.name=" + name, "--sort-by=.lastTimestamp"},
-			".log":        {"logs", name, "--all-containers", "--prefix", "--tail=100"},
+			".events.txt": {"get", "events", "--field-selector=involvedObject.name=" + name,
+				"--sort-by=.lastTimestamp"},
+			".log": {"logs", name, "--all-containers", "--prefix", "--tail=100"},
 		} {
-			if out, askErr := t.Kubectl(task.WithoutOutput(ctx), append(args, "--namespace="+namespace)...); askErr == nil {
+			if out, askErr := t.Kubectl(task.WithoutOutput(ctx),
+				append(args, "--namespace="+namespace)...); askErr == nil {
 				texts = append(texts, collected{name + suffix, string(out)})
 			}
 		}

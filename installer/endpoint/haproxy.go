@@ -22,8 +22,8 @@ const (
 	// haproxyName is the name of the task and of its static pod.
 	haproxyName   = "haproxy"
 	haproxyConfig = task.ConfigDir + "/haproxy.cfg"
-	// haproxyCA is haproxy's own copy of the cluster's CA: haproxy is no root user, and a hardened node lets only root read
-	// kube.ClusterCA.
+	// haproxyCA is haproxy's own copy of the cluster's CA: haproxy is no root user, and a hardened node lets only
+	// root read kube.ClusterCA.
 	haproxyCA       = task.ConfigDir + "/haproxy-ca.crt"
 	haproxyManifest = kube.ManifestsDir + "/haproxy.yaml"
 	// haproxyHealth is haproxy's health port on the loopback interface, the same as KubeKey's.
@@ -66,16 +66,19 @@ func haproxySetting(ctx context.Context, t *task.Host) (task.Setting, error) {
 		return task.Setting{}, err
 	}
 	return task.Setting{
-		// The pod's manifest last: its annotation has the digest of the others, so the kubelet replaces the pod when one changes.
+		// The pod's manifest last: its annotation has the digest of the others, so the kubelet replaces the pod when
+		// one changes.
 		Files: []task.File{
-			{Path: haproxyConfig, Mode: 0o644, Data: config}, {Path: haproxyCA, Mode: 0o644, Data: ca}, {Path: haproxyManifest, Mode: 0o600, Data: pod},
+			{Path: haproxyConfig, Mode: 0o644, Data: config}, {Path: haproxyCA, Mode: 0o644, Data: ca},
+			{Path: haproxyManifest, Mode: 0o600, Data: pod},
 		},
 		Ready: func(ctx context.Context, t *task.Host) error {
 			if err := staticPodRuns(ctx, t, haproxyName, task.File{Data: pod}); err != nil {
 				return err
 			}
 			own := net.JoinHostPort(t.Site.Loopback().String(), strconv.Itoa(manifest.DefaultPort))
-			return task.Eventually(ctx, endpointWait, func(ctx context.Context) error { return APIAnswers(ctx, t, own, ca) })
+			return task.Eventually(ctx, endpointWait,
+				func(ctx context.Context) error { return APIAnswers(ctx, t, own, ca) })
 		},
 	}, nil
 }
@@ -85,12 +88,14 @@ func haproxySetting(ctx context.Context, t *task.Host) (task.Setting, error) {
 func HAProxyConfig(r *task.Site) ([]byte, error) {
 	var b bytes.Buffer
 	own := r.Loopback().String()
-	fmt.Fprintf(&b, hostfile.Mark+"\n"+haproxyText, net.JoinHostPort(own, strconv.Itoa(haproxyHealth)), net.JoinHostPort(own, strconv.Itoa(manifest.DefaultPort)))
+	fmt.Fprintf(&b, hostfile.Mark+"\n"+haproxyText, net.JoinHostPort(own, strconv.Itoa(haproxyHealth)),
+		net.JoinHostPort(own, strconv.Itoa(manifest.DefaultPort)))
 	for _, t := range r.WithRole(manifest.RoleControlPlane) {
 		if !t.IP.IsValid() {
 			return nil, &task.AddressError{Host: t.Name}
 		}
-		fmt.Fprintf(&b, "    server %s %s\n", t.Name, net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort)))
+		fmt.Fprintf(&b, "    server %s %s\n", t.Name, net.JoinHostPort(t.IP.String(),
+			strconv.Itoa(manifest.DefaultPort)))
 	}
 	return b.Bytes(), nil
 }
@@ -113,9 +118,10 @@ func HAProxyPod(r *task.Site, files []byte) ([]byte, error) {
 	return kube.StaticPod(haproxyName, files, corev1.PodSpec{
 		Containers: []corev1.Container{{
 			Name: haproxyName, Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
-			Command:       []string{"haproxy", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"},
-			Resources:     kube.Requests("25m", "32Mi"),
-			VolumeMounts:  []corev1.VolumeMount{mount("config", "/usr/local/etc/haproxy/haproxy.cfg"), mount("ca", "/usr/local/etc/haproxy/ca.crt")},
+			Command:   []string{"haproxy", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"},
+			Resources: kube.Requests("25m", "32Mi"),
+			VolumeMounts: []corev1.VolumeMount{mount("config", "/usr/local/etc/haproxy/haproxy.cfg"),
+				mount("ca", "/usr/local/etc/haproxy/ca.crt")},
 			LivenessProbe: kube.HTTPProbe(r.Loopback().String(), "/healthz", haproxyHealth),
 		}},
 		Volumes: []corev1.Volume{

@@ -127,9 +127,11 @@ func kubeVIP(ctx context.Context, t *task.Host, conf string) (task.File, error) 
 	data, err := kube.StaticPod(kubeVIPName, nil, corev1.PodSpec{
 		HostAliases: []corev1.HostAlias{{IP: t.Site.Loopback().String(), Hostnames: []string{"kubernetes"}}},
 		Containers: []corev1.Container{{
-			Name: kubeVIPName, Image: image, ImagePullPolicy: corev1.PullIfNotPresent, Args: []string{"manager"}, Env: env,
+			Name: kubeVIPName, Image: image, ImagePullPolicy: corev1.PullIfNotPresent, Args: []string{"manager"},
+			Env: env,
 			SecurityContext: &corev1.SecurityContext{
-				Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN", "NET_RAW"}, Drop: []corev1.Capability{"ALL"}},
+				Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN", "NET_RAW"},
+					Drop: []corev1.Capability{"ALL"}},
 			},
 			VolumeMounts: []corev1.VolumeMount{{Name: "kubeconfig", MountPath: kube.AdminConf, ReadOnly: true}},
 		}},
@@ -188,8 +190,8 @@ func hostOf(address string) string {
 	return strings.Trim(address, "[]")
 }
 
-// RestartKubeVIP restarts kube-vip, if a control plane has it: kube-vip reads its kubeconfig at its start. Another control plane takes
-// the address over.
+// RestartKubeVIP restarts kube-vip, if a control plane has it: kube-vip reads its kubeconfig at its start. Another
+// control plane takes the address over.
 func RestartKubeVIP(ctx context.Context, t *task.Host) error {
 	there, err := t.Test(ctx, "test", "-e", KubeVIPManifest)
 	if err != nil || !there {

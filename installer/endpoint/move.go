@@ -39,8 +39,8 @@ type Move struct {
 	From []Address
 }
 
-// FindMove returns the move from the endpoints that the connected nodes record to the cluster file's. It has no From if the
-// cluster is there.
+// FindMove returns the move from the endpoints that the connected nodes record to the cluster file's. It has no From
+// if the cluster is there.
 func FindMove(ctx context.Context, s *task.Site) (Move, error) {
 	m := Move{To: Address{s.Cluster.ControlPlaneEndpoint.Type, s.Endpoint()}}
 	hosts := s.Connected(manifest.RoleCluster)
@@ -50,7 +50,8 @@ func FindMove(ctx context.Context, s *task.Site) (Move, error) {
 		if err != nil || !joined {
 			return err
 		}
-		found[i] = []string{member.Value(settings, member.EndpointTypeSetting) + " " + member.Value(settings, member.EndpointSetting)}
+		found[i] = []string{member.Value(settings, member.EndpointTypeSetting) + " " +
+			member.Value(settings, member.EndpointSetting)}
 		stamp, begun, err := marks.EndpointMove.Read(ctx, t)
 		if begun {
 			found[i] = append(found[i], strings.Split(strings.TrimSpace(string(stamp)), "\n")...)
@@ -112,7 +113,8 @@ func MoveTasks(c *manifest.Cluster) []task.Task {
 	return tasks
 }
 
-// Rewritten returns a kubeconfig with the new endpoint in place of the old ones. keep is an address that stays: the host's own.
+// Rewritten returns a kubeconfig with the new endpoint in place of the old ones. keep is an address that stays: the
+// host's own.
 func (m Move) Rewritten(kubeconfig, keep string) string {
 	return m.rewritten(kubeconfig, keep, m.To.HostPort)
 }
@@ -131,7 +133,8 @@ func (m Move) rewritten(kubeconfig, keep, to string) string {
 	return strings.Join(lines, "")
 }
 
-// Hosts returns the names and addresses of the new endpoint that API servers' certificates need, and those of the old ones.
+// Hosts returns the names and addresses of the new endpoint that API servers' certificates need, and those of the old
+// ones.
 func (m Move) Hosts(s *task.Site) (now, before []string) {
 	now = append([]string{hostOf(m.To.HostPort)}, Part(s).Names...)
 	for _, a := range m.From {
@@ -215,7 +218,8 @@ func ProxyMoveTask(m Move) task.Task {
 				if err != nil {
 					return err
 				}
-				if _, err := t.Kubectl(ctx, "patch", "daemonset", proxyName, "--namespace="+kube.SystemNamespace, "--type=merge", "--patch="+string(patch)); err != nil {
+				if _, err := t.Kubectl(ctx, "patch", "daemonset", proxyName, "--namespace="+kube.SystemNamespace,
+					"--type=merge", "--patch="+string(patch)); err != nil {
 					return err
 				}
 			}
@@ -262,7 +266,8 @@ func (m Move) proxy(ctx context.Context, t *task.Host) (proxyState, error) {
 	p.changed = p.text != config.Data[proxyKey]
 	p.marked = set.Spec.Template.Annotations[marks.ProxyEndpointAnnotation] == p.server
 	status := set.Status
-	p.rolled = status.ObservedGeneration >= set.Generation && status.UpdatedNumberScheduled >= status.DesiredNumberScheduled &&
+	p.rolled = status.ObservedGeneration >= set.Generation &&
+		status.UpdatedNumberScheduled >= status.DesiredNumberScheduled &&
 		status.NumberReady >= status.DesiredNumberScheduled
 	return p, nil
 }
@@ -283,7 +288,8 @@ func FormerTasks(m Move) []task.Task {
 					return false, err
 				}
 				out, err := t.Output(ctx, "ip", "-oneline", "address", "show")
-				return !slices.ContainsFunc(m.virtual(), func(a netip.Addr) bool { return strings.Contains(string(out), " "+a.String()+"/") }), err
+				return !slices.ContainsFunc(m.virtual(),
+					func(a netip.Addr) bool { return strings.Contains(string(out), " "+a.String()+"/") }), err
 			},
 			Do: m.removeKubeVIP,
 		})
@@ -311,7 +317,8 @@ func (m Move) removeKubeVIP(ctx context.Context, t *task.Host) error {
 	}
 	if err := task.Eventually(ctx, staticPodWait, func(ctx context.Context) error {
 		var pod corev1.Pod
-		err := t.Site.FirstControlPlane().Kube().Get(ctx, &pod, "pod", kubeVIPName+"-"+t.Name, "--namespace="+kube.SystemNamespace, "--ignore-not-found")
+		err := t.Site.FirstControlPlane().Kube().Get(ctx, &pod, "pod", kubeVIPName+"-"+t.Name, "--namespace="+
+			kube.SystemNamespace, "--ignore-not-found")
 		if err == nil && pod.Name != "" {
 			err = fmt.Errorf("the pod of kube-vip on %s still runs", t.Name)
 		}

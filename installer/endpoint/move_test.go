@@ -15,9 +15,11 @@ func TestRewritten(t *testing.T) {
 	for text, want := range map[string]string{
 		"clusters:\n- cluster:\n    server: https://10.0.0.3:6443\n  name: a\n": "clusters:\n- cluster:\n    server: https://api.site.internal:6443\n  name: a\n",
 		"    server: https://[fd00::3]:6443":                                    "    server: https://api.site.internal:6443",
-		"    server: https://10.0.0.3:64430\n":                                  "    server: https://10.0.0.3:64430\n", // another port
-		"    server: https://10.0.0.4:6443\n":                                   "    server: https://10.0.0.4:6443\n",  // the host's own
-		"    a-server: https://10.0.0.3:6443\n":                                 "    a-server: https://10.0.0.3:6443\n",
+		// another port
+		"    server: https://10.0.0.3:64430\n": "    server: https://10.0.0.3:64430\n",
+		// the host's own
+		"    server: https://10.0.0.4:6443\n":   "    server: https://10.0.0.4:6443\n",
+		"    a-server: https://10.0.0.3:6443\n": "    a-server: https://10.0.0.3:6443\n",
 	} {
 		if got := m.Rewritten(text, ""); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)

@@ -19,5 +19,6 @@ func staticPodRuns(ctx context.Context, t *task.Host, name string, file task.Fil
 		return fmt.Errorf("static pod %s: %w", name, err)
 	}
 	lead := t.Site.FirstControlPlane()
-	return task.Eventually(ctx, staticPodWait, func(ctx context.Context) error { return lead.Kube().StaticPodRuns(ctx, name, t.Name, digest) })
+	return task.Eventually(ctx, staticPodWait,
+		func(ctx context.Context) error { return lead.Kube().StaticPodRuns(ctx, name, t.Name, digest) })
 }

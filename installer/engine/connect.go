@@ -13,8 +13,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Connect connects to the hosts that this run needs and puts the helper on them. The error joins those of all hosts, so that
-// the operator can fix them together.
+// Connect connects to the hosts that this run needs and puts the helper on them. The error joins those of all hosts,
+// so that the operator can fix them together.
 func (r *Run) Connect(ctx context.Context) error {
 	if err := r.FindTargets(); err != nil {
 		return err
@@ -36,7 +36,8 @@ func (r *Run) Connect(ctx context.Context) error {
 	err = errors.Join(err, r.ReportSpared())
 	for _, t := range r.Hosts {
 		// A host outside this run cannot be asked for its addresses.
-		if r.Operation.lead && len(r.Operation.Roles) == 0 && (t.Err == nil || r.CanSpare(t)) && !errors.Is(t.Err, ErrGone) && !isWithout(t) && !t.HasAddresses() {
+		if r.Operation.lead && len(r.Operation.Roles) == 0 && (t.Err == nil || r.CanSpare(t)) &&
+			!errors.Is(t.Err, ErrGone) && !isWithout(t) && !t.HasAddresses() {
 			err = errors.Join(err, &task.AddressError{Host: t.Name, Six: t.IP.IsValid() || !r.Has4()})
 		}
 	}
@@ -74,11 +75,12 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("%s: there is no host %q with a role in the inventory", e.Flag, e.Host)
 }
 
-// Needed returns the hosts that this run needs: all of them, or those in its scope and those for tasks that run once. Before
-// the lead is known, every control plane may be the lead.
+// Needed returns the hosts that this run needs: all of them, or those in its scope and those for tasks that run once.
+// Before the lead is known, every control plane may be the lead.
 func (r *Run) Needed() []*task.Host {
 	if len(r.Operation.Roles) > 0 {
-		return slices.DeleteFunc(r.WithRole(r.Operation.Roles...), func(t *task.Host) bool { return slices.Contains(r.Excluded, t.Name) })
+		return slices.DeleteFunc(r.WithRole(r.Operation.Roles...),
+			func(t *task.Host) bool { return slices.Contains(r.Excluded, t.Name) })
 	}
 	if r.Scope.Whole() {
 		return slices.DeleteFunc(slices.Clone(r.Hosts), isWithout)

@@ -12,8 +12,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Phases runs phases in order. A host on which a task fails gets no further tasks; the other hosts continue. The run ends
-// early if a task that runs once for the cluster fails or needs a failed host. The error joins those of all hosts.
+// Phases runs phases in order. A host on which a task fails gets no further tasks; the other hosts continue. The run
+// ends early if a task that runs once for the cluster fails or needs a failed host. The error joins those of all
+// hosts.
 func (r *Run) Phases(ctx context.Context, phases []task.Phase) error {
 	var errs []error
 	for _, p := range phases {
@@ -74,7 +75,8 @@ func groups(tasks []task.Task) iter.Seq[[]task.Task] {
 func (r *Run) Group(ctx context.Context, phase string, group []task.Task) (goesOn bool, errs []error) {
 	step := group[0] // the only one, unless the tasks are independent
 	if waits := r.waitsFor(step); waits != "" {
-		r.Tell(task.Event{Phase: phase, Task: step.Name, State: task.Skipped, Message: "not started: " + waits + " failed"})
+		r.Tell(task.Event{Phase: phase, Task: step.Name, State: task.Skipped, Message: "not started: " + waits +
+			" failed"})
 		return false, nil
 	}
 	targets, onHost := r.tasksOf(group)
@@ -150,7 +152,8 @@ func (r *Run) waitsFor(step task.Task) string {
 		case step.AllOrNone:
 			return true
 		case step.Once():
-			beside := r.Cluster.Etcd.Type == manifest.EtcdExternal && t.Is(manifest.RoleEtcd) // needed by the API server
+			// needed by the API server
+			beside := r.Cluster.Etcd.Type == manifest.EtcdExternal && t.Is(manifest.RoleEtcd)
 			return beside || slices.Contains(TargetsOf(r.Site, step), t)
 		}
 		return false
@@ -165,7 +168,8 @@ func (r *Run) waitsFor(step task.Task) string {
 
 // hasHostsLeft reports whether a host is left to work on.
 func (r *Run) hasHostsLeft() bool {
-	return len(r.Hosts) == 0 || slices.ContainsFunc(r.Hosts, func(t *task.Host) bool { return !t.Failed && r.IsWanted(t) })
+	return len(r.Hosts) == 0 ||
+		slices.ContainsFunc(r.Hosts, func(t *task.Host) bool { return !t.Failed && r.IsWanted(t) })
 }
 
 // lookAndDo runs a task unless it is done, and adds the reason to the event.

@@ -17,7 +17,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// HooksOnHost is the directory of the operator's scripts on hosts. It is KubeKey's, so that scripts for KubeKey run unchanged.
+// HooksOnHost is the directory of the operator's scripts on hosts. It is KubeKey's, so that scripts for KubeKey run
+// unchanged.
 const HooksOnHost = "/etc/kubekey/scripts"
 
 // HookTask runs the operator's scripts of one kind, pre_install or post_install, on their hosts, as root:
@@ -26,8 +27,8 @@ const HooksOnHost = "/etc/kubekey/scripts"
 //	GROUP/pre_install.sh       on the hosts of a group of the inventory, such as kube_worker/pre_install.sh
 //	pre_install_HOST.sh        on one host
 //
-// in this order, with groups in the order of the inventory's format. A script that fails stops the installation. A script
-// that succeeded runs again only if it changes, or with Force.
+// in this order, with groups in the order of the inventory's format. A script that fails stops the installation. A
+// script that succeeded runs again only if it changes, or with Force.
 func HookTask(kind string) task.Task {
 	return task.Task{
 		Name:      kind,
@@ -155,7 +156,8 @@ func CheckHooks(s *task.Site) error {
 				known = append(known, string(role)+"/"+kind+".sh")
 			}
 		}
-		for _, role := range []manifest.Role{manifest.RoleControlPlane, manifest.RoleWorker, manifest.RoleEtcd, manifest.RoleRegistry, manifest.RoleNFS, manifest.RoleCluster} {
+		for _, role := range []manifest.Role{manifest.RoleControlPlane, manifest.RoleWorker, manifest.RoleEtcd,
+			manifest.RoleRegistry, manifest.RoleNFS, manifest.RoleCluster} {
 			known = append(known, string(role)+"/"+kind+".sh") // a group may be empty
 		}
 	}
@@ -167,7 +169,8 @@ func CheckHooks(s *task.Site) error {
 		base := path.Base(name)
 		isHook := strings.HasPrefix(base, "pre_install") || strings.HasPrefix(base, "post_install")
 		if isHook && strings.HasSuffix(base, ".sh") && !slices.Contains(known, name) {
-			errs = append(errs, fmt.Errorf("hook %s matches no host or group of the inventory: correct its name", filepath.Join(s.HooksDir, name)))
+			errs = append(errs, fmt.Errorf("hook %s matches no host or group of the inventory: correct its name",
+				filepath.Join(s.HooksDir, name)))
 		}
 		return nil
 	})

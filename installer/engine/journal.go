@@ -28,11 +28,12 @@ type Journal struct {
 	Writer io.Writer
 }
 
-// write adds an entry: a line, and below it the output. It removes control characters, because output from a host must not
-// control the reader's terminal.
+// write adds an entry: a line, and below it the output. It removes control characters, because output from a host
+// must not control the reader's terminal.
 func (j *Journal) write(ctx context.Context, who, text, output string) {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s %s %s %s\n", j.Now().UTC().Format(time.RFC3339), who, task.NameOf(ctx), strings.ReplaceAll(text, "\n", "\n    "))
+	fmt.Fprintf(&b, "%s %s %s %s\n", j.Now().UTC().Format(time.RFC3339), who, task.NameOf(ctx),
+		strings.ReplaceAll(text, "\n", "\n    "))
 	for line := range strings.Lines(output) {
 		b.WriteString("    " + strings.TrimRight(line, "\r\n") + "\n")
 	}

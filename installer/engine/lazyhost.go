@@ -9,8 +9,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// PrecheckHosts is the default of Options.Parallel for prechecks. They cost this machine little, and hosts that do not answer
-// must not delay the others.
+// PrecheckHosts is the default of Options.Parallel for prechecks. They cost this machine little, and hosts that do
+// not answer must not delay the others.
 const PrecheckHosts = 100
 
 // MaxConnections is the number of hosts above which a precheck closes idle connections, to save sockets and memory. It

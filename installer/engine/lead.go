@@ -13,10 +13,11 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// FindLead selects once per run the control plane that speaks for the cluster: the first in the inventory that is a node and
-// whose API server answers; if none answers, as after a power failure, the first that is a node; if none is a node yet,
-// the first, where the cluster then begins. So the first control plane can be lost, replaced or moved. A control plane of
-// another cluster is an error. If no reached control plane is a node, an unreached one is an error, too: the cluster may be there.
+// FindLead selects once per run the control plane that speaks for the cluster: the first in the inventory that is a
+// node and whose API server answers; if none answers, as after a power failure, the first that is a node; if none is
+// a node yet, the first, where the cluster then begins. So the first control plane can be lost, replaced or moved. A
+// control plane of another cluster is an error. If no reached control plane is a node, an unreached one is an error,
+// too: the cluster may be there.
 func (r *Run) FindLead(ctx context.Context) error {
 	if r.LeadHost != nil {
 		return nil
@@ -58,7 +59,8 @@ func Answers(ctx context.Context, t *task.Host) bool {
 	return err == nil
 }
 
-// lostError returns an error if control planes were not reached: no reached one is a node, so the cluster may be on them.
+// lostError returns an error if control planes were not reached: no reached one is a node, so the cluster may be on
+// them.
 func (r *Run) lostError() error {
 	var hosts []string
 	for _, t := range r.WithRole(manifest.RoleControlPlane) {
@@ -70,12 +72,13 @@ func (r *Run) lostError() error {
 		return nil
 	}
 	return plain.Advise(
-		fmt.Errorf("no reachable control plane has joined cluster %s; it may be running on %s, which cannot be reached", member.Identity(r.Site), strings.Join(hosts, ", ")),
+		fmt.Errorf("no reachable control plane has joined cluster %s; it may be running on %s, which cannot be reached",
+			member.Identity(r.Site), strings.Join(hosts, ", ")),
 		"bring one of these hosts back, or remove those that will never come back from the inventory")
 }
 
-// CanSpare reports whether the run continues without a host. With --limit, one control plane and one of two registry hosts
-// are enough outside the scope.
+// CanSpare reports whether the run continues without a host. With --limit, one control plane and one of two registry
+// hosts are enough outside the scope.
 func (r *Run) CanSpare(t *task.Host) bool {
 	if r.IsRegistry(t) && !r.IsPair() {
 		return false
@@ -86,8 +89,8 @@ func (r *Run) CanSpare(t *task.Host) bool {
 	return !r.Scope.Whole() && !r.IsWanted(t) && (t.Is(manifest.RoleControlPlane) || r.IsRegistry(t))
 }
 
-// ReportSpared logs the lost hosts that the run continues without. Without any control plane or registry, it returns their
-// errors instead.
+// ReportSpared logs the lost hosts that the run continues without. Without any control plane or registry, it returns
+// their errors instead.
 func (r *Run) ReportSpared() error {
 	var errs []error
 	for _, t := range r.Hosts {
@@ -97,7 +100,8 @@ func (r *Run) ReportSpared() error {
 		errs = append(errs, t.Err)
 	}
 	works := func(t *task.Host) bool { return t.Err == nil }
-	if slices.ContainsFunc(r.Connected(manifest.RoleControlPlane), works) && (!r.IsPair() || slices.ContainsFunc(r.Connected(manifest.RoleRegistry), works)) {
+	if slices.ContainsFunc(r.Connected(manifest.RoleControlPlane), works) && (!r.IsPair() ||
+		slices.ContainsFunc(r.Connected(manifest.RoleRegistry), works)) {
 		for _, err := range errs {
 			r.Logger.Warn("a host outside this run cannot be reached", "reason", r.Mask.Mask(err.Error()))
 		}

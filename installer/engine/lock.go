@@ -19,8 +19,8 @@ import (
 const (
 	// LockConflict is flock's exit code if another run holds the lock (EX_TEMPFAIL).
 	LockConflict = 75
-	// A run sends a heartbeat every lockBeat. Without one for lockSilence, the host releases the lock: a cut cable ends no
-	// session on the host's side.
+	// A run sends a heartbeat every lockBeat. Without one for lockSilence, the host releases the lock: a cut cable
+	// ends no session on the host's side.
 	lockBeat    = 15 * time.Second
 	lockSilence = 60 * time.Second
 )
@@ -30,9 +30,9 @@ const (
 //go:embed scripts/hold-lock.sh
 var HoldLockScript string
 
-// Lock acquires the host's lock. A command on the host holds it by flock and needs heartbeats from this run. However the run
-// ends, kill -9 and a cut cable included, the command ends and the lock is free, so there are no stale locks. If the owner is
-// an ended run of this machine, Lock waits for the lock.
+// Lock acquires the host's lock. A command on the host holds it by flock and needs heartbeats from this run. However
+// the run ends, kill -9 and a cut cable included, the command ends and the lock is free, so there are no stale locks.
+// If the owner is an ended run of this machine, Lock waits for the lock.
 func Lock(ctx context.Context, t *task.Host, o task.Owner) (release func(), err error) {
 	if err := t.Run(ctx, "mkdir", "-p", "-m", "0700", task.StateDir); err != nil {
 		return nil, err
@@ -43,7 +43,8 @@ func Lock(ctx context.Context, t *task.Host, o task.Owner) (release func(), err 
 		release, err := tryLock(ctx, t, o)
 		var locked *task.LockedError
 		if errors.As(err, &locked) && locked.Owner.Is(o) {
-			return nil, fmt.Errorf("%s is the same machine as another host of the inventory: correct its address", t.Name)
+			return nil, fmt.Errorf("%s is the same machine as another host of the inventory: correct its address",
+				t.Name)
 		}
 		if locked == nil || !locked.Owner.Ended(o) {
 			return release, err

@@ -66,7 +66,8 @@ func (c *recorder) record(e task.Event) {
 	switch {
 	case e.State == task.Started:
 		c.open[key] = len(c.tasks)
-		c.tasks = append(c.tasks, report.Task{Phase: e.Phase, Task: e.Task, Host: e.Host, State: string(e.State), Start: e.Time})
+		c.tasks = append(c.tasks, report.Task{Phase: e.Phase, Task: e.Task, Host: e.Host, State: string(e.State),
+			Start: e.Time})
 	case !ok: // a finding, which is an event of its task
 	case e.Duration == 0 && (e.State == task.Warned || e.State == task.Failed):
 	default:
@@ -80,7 +81,8 @@ func (c *recorder) RecordPrecheck(r precheck.Report) {
 	one := &report.Precheck{Verdict: r.Verdict(), Blocked: r.Blocked, Warned: r.Warned}
 	for _, result := range r.Results {
 		if !result.OK && result.Level == precheck.Warn {
-			one.Warnings = append(one.Warnings, strings.TrimPrefix(result.Host+": ", ": ")+result.Title+": "+result.Found)
+			one.Warnings = append(one.Warnings, strings.TrimPrefix(result.Host+": ", ": ")+result.Title+": "+
+				result.Found)
 		}
 	}
 	c.mu.Lock()
@@ -107,8 +109,8 @@ type refusal interface {
 	Refuses()
 }
 
-// refused reports whether a run ended before it changed anything, and whether the work directory has the report of a run
-// that is worth more.
+// refused reports whether a run ended before it changed anything, and whether the work directory has the report of a
+// run that is worth more.
 func (r *Run) refused(cause error) bool {
 	_, refuses := errors.AsType[refusal](cause)
 	_, blocked := errors.AsType[*precheck.BlockedError](cause)
@@ -178,8 +180,8 @@ func (r *Run) bundleName() *report.Bundle {
 	return &report.Bundle{Name: index.Name, Version: index.Version, Digest: r.Bundle.Digest().String()}
 }
 
-// pulled returns the images that the nodes' container runtimes pulled since the run began. Errors are ignored: the report is
-// best effort.
+// pulled returns the images that the nodes' container runtimes pulled since the run began. Errors are ignored: the
+// report is best effort.
 func (r *Run) pulled(ctx context.Context) []report.Pull {
 	ctx, cancel := context.WithTimeout(ctx, task.LookTimeout)
 	defer cancel()
@@ -189,7 +191,8 @@ func (r *Run) pulled(ctx context.Context) []report.Pull {
 		if t.Err != nil {
 			return nil
 		}
-		out, err := t.Output(task.WithoutOutput(ctx), "journalctl", "--unit=containerd.service", "--output=short-iso-precise", "--no-pager", "--quiet",
+		out, err := t.Output(task.WithoutOutput(ctx), "journalctl", "--unit=containerd.service",
+			"--output=short-iso-precise", "--no-pager", "--quiet",
 			"--since=@"+strconv.FormatInt(r.Began.Unix(), 10), "--grep=Pulled image")
 		if err == nil {
 			lists[i] = ParsePulls(t.Name, string(out))
@@ -199,8 +202,8 @@ func (r *Run) pulled(ctx context.Context) []report.Pull {
 	return slices.Concat(lists...)
 }
 
-// ParsePulls reads containerd's log: `2026-11-22T04:00:00.000000+0000 host1 containerd[1]: time="…" level=info msg="Pulled image
-// \"registry.k8s.io/pause:3.10\" with image id … in 1.2s"`.
+// ParsePulls reads containerd's log: `2026-11-22T04:00:00.000000+0000 host1 containerd[1]: time="…" level=info
+// msg="Pulled image \"registry.k8s.io/pause:3.10\" with image id … in 1.2s"`.
 func ParsePulls(host, text string) []report.Pull {
 	pulled := regexp.MustCompile(`^(\S+) .*Pulled image \\?"([^"\\]+)\\?" .* in ([0-9.]+(?:ns|µs|us|ms|s|m[0-9.]+s))`)
 	var list []report.Pull

@@ -14,17 +14,23 @@ func tagGroups() []tagGroup {
 	return []tagGroup{
 		{"hooks", []string{"pre_install", "post_install"}},
 		{"precheck", []string{"precheck"}},
-		{"hosts", []string{"hosts-file", "clock", "swap", "kernel", "service-route", "packages", "os-", "selinux-labels"}},
-		{"registry", []string{"certificates", "registry", "registry-", "existing-registry", "seed-registry", "harbor", "harbor-", "preload-images"}},
+		{"hosts", []string{"hosts-file", "clock", "swap", "kernel", "service-route", "packages", "os-",
+			"selinux-labels"}},
+		{"registry", []string{"certificates", "registry", "registry-", "existing-registry", "seed-registry", "harbor",
+			"harbor-", "preload-images"}},
 		{"cri", []string{"containerd", "docker", "docker-", "runtime-tools", "crio", "cri-", "crictl", "nerdctl"}},
 		{"etcd", []string{"etcd", "etcd-", "provided-etcd"}},
-		{"endpoint", []string{"kube-vip", "kube-vip-", "haproxy", "endpoint", "endpoint-", "proxy-endpoint", "external-endpoint"}},
-		{"kubernetes", []string{"security", "kubelet", "kubelet-", "kubeadm-", "api-server", "join-", "node-", "admin-conf", "k3s", "k3s-", "encryption-", "audit-"}},
-		{"security", []string{"security", "security-", "encrypt-secrets", "encryption-", "audit-", "certs-", "certificates-"}},
+		{"endpoint", []string{"kube-vip", "kube-vip-", "haproxy", "endpoint", "endpoint-", "proxy-endpoint",
+			"external-endpoint"}},
+		{"kubernetes", []string{"security", "kubelet", "kubelet-", "kubeadm-", "api-server", "join-", "node-",
+			"admin-conf", "k3s", "k3s-", "encryption-", "audit-"}},
+		{"security", []string{"security", "security-", "encrypt-secrets", "encryption-", "audit-", "certs-",
+			"certificates-"}},
 		{"network", append(network.All().Names(), "cni-", "network-", "pod-links")},
 		{"dns", []string{"cluster-dns", "dns-spread", "node-local-dns"}},
 		{"storage", []string{"nfs-", "localpv-provisioner", "storage-"}},
-		{"addons", []string{"addon-", "addons-", "removed-addons", "metrics-server", "localpv-provisioner", "nfs-subdir-external-provisioner", "manifests-"}},
+		{"addons", []string{"addon-", "addons-", "removed-addons", "metrics-server", "localpv-provisioner",
+			"nfs-subdir-external-provisioner", "manifests-"}},
 		{"verify", []string{"verify-"}},
 	}
 }
@@ -68,7 +74,8 @@ func (o TaskSelection) Selected(phases []task.Phase) ([]task.Phase, error) {
 		var tasks []task.Task
 		for _, t := range p.Tasks {
 			begun = begun || t.Name == o.From
-			tagged := len(o.Tags) == 0 || slices.Contains(o.Tags, t.Name) || slices.ContainsFunc(Tags(t), func(tag string) bool { return slices.Contains(o.Tags, tag) })
+			tagged := len(o.Tags) == 0 || slices.Contains(o.Tags, t.Name) ||
+				slices.ContainsFunc(Tags(t), func(tag string) bool { return slices.Contains(o.Tags, tag) })
 			if begun && tagged && (len(o.Phases) == 0 || slices.Contains(o.Phases, p.Name)) {
 				tasks = append(tasks, t)
 			}
@@ -96,7 +103,8 @@ func (o TaskSelection) checkSelection(phases []task.Phase) error {
 	}
 	for _, name := range o.Phases {
 		if !isPhase(name) {
-			return &SelectionError{What: fmt.Sprintf("there is no phase %q; the phases are %s", name, PhaseNames(phases))}
+			return &SelectionError{What: fmt.Sprintf("there is no phase %q; the phases are %s", name,
+				PhaseNames(phases))}
 		}
 	}
 	if o.From != "" && !isPhase(o.From) && !slices.Contains(tasks, o.From) {
@@ -104,7 +112,8 @@ func (o TaskSelection) checkSelection(phases []task.Phase) error {
 	}
 	for _, name := range o.Tags {
 		if !slices.Contains(TagGroups(), name) && !slices.Contains(tasks, name) {
-			return &SelectionError{What: fmt.Sprintf("no task of this cluster has the tag or name %q; the tags are %s", name, strings.Join(TagGroups(), ", "))}
+			return &SelectionError{What: fmt.Sprintf("no task of this cluster has the tag or name %q; the tags are %s",
+				name, strings.Join(TagGroups(), ", "))}
 		}
 	}
 	return nil

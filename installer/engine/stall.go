@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// StallLimit is the default time without output, input or end after which a command is killed. It exceeds the timeouts
-	// on hosts: systemd waits 10 minutes for the start of etcd and Harbor, kubeadm 5 for an upgraded component.
+	// StallLimit is the default time without output, input or end after which a command is killed. It exceeds the
+	// timeouts on hosts: systemd waits 10 minutes for the start of etcd and Harbor, kubeadm 5 for an upgraded
+	// component.
 	StallLimit = 15 * time.Minute
 	// quietNotice is the silence before an event names the command. It doubles with each event.
 	quietNotice = 2 * time.Minute
@@ -80,7 +81,8 @@ func (w Watch) Run(ctx context.Context, h host.Host, cmd host.Cmd, what func() s
 }
 
 // watch reports a silent command, and calls end after Limit.
-func (w Watch) watch(ctx context.Context, p *pulse, what func() string, ended <-chan struct{}, end context.CancelCauseFunc) {
+func (w Watch) watch(ctx context.Context, p *pulse, what func() string, ended <-chan struct{},
+	end context.CancelCauseFunc) {
 	notice := quietNotice
 	timer := time.NewTimer(min(notice, w.Limit))
 	defer timer.Stop()
@@ -110,7 +112,8 @@ func (w Watch) notice(ctx context.Context, silent time.Duration, what func() str
 	if !ok {
 		phase, step = "", phase
 	}
-	w.Tell(task.Event{Phase: phase, Task: step, Host: w.Host, State: task.Waiting, Message: fmt.Sprintf("silent for %s: %s", shortDuration(silent), what())})
+	w.Tell(task.Event{Phase: phase, Task: step, Host: w.Host, State: task.Waiting,
+		Message: fmt.Sprintf("silent for %s: %s", shortDuration(silent), what())})
 }
 
 // A pulse is the time of a command's last activity.

@@ -26,10 +26,12 @@ type UnreachedError struct {
 func (e *UnreachedError) Error() string {
 	text := e.Err.Error()
 	if len(e.Nodes) > 0 {
-		text += fmt.Sprintf("\nnot reached, and nodes of cluster %s, which is running: %s", e.Cluster, strings.Join(e.Nodes, ", "))
+		text += fmt.Sprintf("\nnot reached, and nodes of cluster %s, which is running: %s", e.Cluster,
+			strings.Join(e.Nodes, ", "))
 	}
 	if len(e.Registry) > 0 {
-		text += fmt.Sprintf("\nnot reached, and the registry that the nodes of cluster %s pull from: %s", e.Cluster, strings.Join(e.Registry, ", "))
+		text += fmt.Sprintf("\nnot reached, and the registry that the nodes of cluster %s pull from: %s", e.Cluster,
+			strings.Join(e.Registry, ", "))
 	}
 	return text
 }
@@ -41,10 +43,13 @@ func (e *UnreachedError) Unwrap() error { return e.Err }
 func (e *UnreachedError) Hint() string {
 	text := "bring them back and run again"
 	if len(e.Registry) > 0 {
-		text += "; if " + strings.Join(e.Registry, ", ") + " will never come back, name another host under image_registry, and install fills it from the bundle"
+		text += "; if " + strings.Join(e.Registry, ", ") +
+			" will never come back, name another host under image_registry, and install fills it from the bundle"
 	}
-	if gone := slices.DeleteFunc(slices.Clone(e.Nodes), func(name string) bool { return slices.Contains(e.Registry, name) }); len(gone) > 0 {
-		text += "; nodes that will never come back: kkbundle nodes delete --unreachable " + strings.Join(gone, " ") + ", and remove them from the inventory"
+	if gone := slices.DeleteFunc(slices.Clone(e.Nodes),
+		func(name string) bool { return slices.Contains(e.Registry, name) }); len(gone) > 0 {
+		text += "; nodes that will never come back: kkbundle nodes delete --unreachable " + strings.Join(gone, " ") +
+			", and remove them from the inventory"
 	}
 	if len(e.Spared) > 0 && len(e.Spared) == len(e.Nodes) && len(e.Registry) == 0 {
 		text += "; to leave them as they are until then: --without " + strings.Join(e.Spared, ",")
@@ -92,7 +97,8 @@ func (r *Run) explainUnreached(ctx context.Context, lost error) error {
 			if isNode {
 				e.Nodes = append(e.Nodes, t.Name)
 			}
-			if r.Operation.without && isNode && !t.Is(manifest.RoleControlPlane) && !t.Is(manifest.RoleEtcd) && !r.IsRegistry(t) {
+			if r.Operation.without && isNode && !t.Is(manifest.RoleControlPlane) && !t.Is(manifest.RoleEtcd) &&
+				!r.IsRegistry(t) {
 				e.Spared = append(e.Spared, t.Name)
 			}
 			if r.IsRegistry(t) && !r.IsPair() {

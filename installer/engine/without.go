@@ -18,13 +18,14 @@ var ErrWithout = errors.New("left as it is (--without)")
 // isWithout reports whether the operator leaves the host as it is.
 func isWithout(t *task.Host) bool { return errors.Is(t.Err, ErrWithout) }
 
-// Without returns the hosts that the operator leaves as they are, in the order of the inventory. The run has no connection to them.
+// Without returns the hosts that the operator leaves as they are, in the order of the inventory. The run has no
+// connection to them.
 func (r *Run) Without() []*task.Host {
 	return slices.DeleteFunc(slices.Clone(r.Hosts), func(t *task.Host) bool { return !isWithout(t) })
 }
 
-// findOtherAddresses takes the addresses of hosts that are left as they are from the cluster, where the inventory names none: the
-// other hosts keep their names in /etc/hosts.
+// findOtherAddresses takes the addresses of hosts that are left as they are from the cluster, where the inventory
+// names none: the other hosts keep their names in /etc/hosts.
 func (r *Run) findOtherAddresses(ctx context.Context) error {
 	others := slices.DeleteFunc(r.Without(), (*task.Host).HasAddresses)
 	lead := r.FirstControlPlane()

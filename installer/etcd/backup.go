@@ -52,12 +52,13 @@ func ToolsTasks(c *manifest.Cluster) []task.Task {
 		return nil
 	}
 	return []task.Task{task.Settle(task.Task{
-		Name: "etcd-tools", Independent: true, Roles: []manifest.Role{manifest.RoleControlPlane}, Files: Programs("etcdctl", "etcdutl"),
+		Name: "etcd-tools", Independent: true, Roles: []manifest.Role{manifest.RoleControlPlane},
+		Files: Programs("etcdctl", "etcdutl"),
 	}, func(context.Context, *task.Host) (task.Setting, error) { return task.Setting{}, nil })}
 }
 
-// etcdBackupTask makes every etcd host save its own snapshots: the loss of one host loses no other snapshot. If copies are
-// off, it removes the timer and leaves the copies.
+// etcdBackupTask makes every etcd host save its own snapshots: the loss of one host loses no other snapshot. If
+// copies are off, it removes the timer and leaves the copies.
 func etcdBackupTask(b manifest.Backup) task.Task {
 	step := task.Task{
 		Name:  "etcd-backup",
@@ -105,7 +106,8 @@ func BackupFiles(t *task.Host, b manifest.Backup) ([]task.File, error) {
 	files := []task.File{
 		{Path: etcdBackupPath, Mode: 0o755, Data: BackupScript(t, b.Keep)},
 		{Path: path.Join("/etc/systemd/system", BackupUnit), Mode: 0o644, Data: []byte(etcdBackupUnitFile)},
-		{Path: path.Join("/etc/systemd/system", BackupTimer), Mode: 0o644, Data: []byte(backupTimer(time.Duration(b.Every)))},
+		{Path: path.Join("/etc/systemd/system", BackupTimer), Mode: 0o644,
+			Data: []byte(backupTimer(time.Duration(b.Every)))},
 	}
 	storage, err := Storage(t.Site)
 	if err != nil || storage == nil {
@@ -125,7 +127,8 @@ func Storage(s *task.Site) (*node.S3, error) {
 		return nil, nil //nolint:nilnil // there is none
 	}
 	storage := &node.S3{
-		Endpoint: b.Endpoint, Bucket: b.Bucket, Prefix: strings.Trim(b.Prefix, "/"), Region: cmp.Or(b.Region, "us-east-1"), AccessKey: b.AccessKey,
+		Endpoint: b.Endpoint, Bucket: b.Bucket, Prefix: strings.Trim(b.Prefix, "/"),
+		Region: cmp.Or(b.Region, "us-east-1"), AccessKey: b.AccessKey,
 	}
 	for from, to := range map[string]*string{b.CA: &storage.CA, b.SecretKeyFile: &storage.SecretKey} {
 		if from == "" {
@@ -152,14 +155,16 @@ func StoredDir(c *manifest.Cluster) string { return c.Metadata.Name }
 //go:embed scripts/etcd-backup.sh
 var etcdBackupScript string
 
-// BackupScript returns the script that saves a snapshot, encrypted to the cluster's recipients, and keeps the newest ones.
+// BackupScript returns the script that saves a snapshot, encrypted to the cluster's recipients, and keeps the newest
+// ones.
 func BackupScript(t *task.Host, keep int) []byte {
 	c, config := t.Site.Cluster, ""
 	if c.Backup.S3 != nil {
 		config = s3Config
 	}
 	args := []string{
-		Backups, strconv.Itoa(keep), cmp.Or(c.Etcd.DataDir, DefaultDataDir), host.HelperPath, strings.Join(c.Backup.Recipients, "\n"),
+		Backups, strconv.Itoa(keep), cmp.Or(c.Etcd.DataDir, DefaultDataDir), host.HelperPath,
+		strings.Join(c.Backup.Recipients, "\n"),
 		config, path.Join(StoredDir(c), t.Name),
 	}
 	return task.ScriptFile(host.Script("etcd-backup.sh", etcdBackupScript, append(args, CtlArgs(t, Endpoint(t))...)...))

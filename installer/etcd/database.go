@@ -38,7 +38,8 @@ type Database struct {
 // IsLeader reports whether the member leads.
 func (d Database) IsLeader() bool { return d.Leader != 0 && d.Leader == d.Member }
 
-// Fault returns an error for a member that must not be left alone: with an alarm other than NOSPACE, or without a leader.
+// Fault returns an error for a member that must not be left alone: with an alarm other than NOSPACE, or without a
+// leader.
 func (d Database) Fault() error {
 	switch {
 	case len(d.Faults) > 0:
@@ -51,7 +52,8 @@ func (d Database) Fault() error {
 	return nil
 }
 
-// Databases asks members from the host: its own, or all members of the cluster. Members that do not answer are an error.
+// Databases asks members from the host: its own, or all members of the cluster. Members that do not answer are an
+// error.
 func Databases(ctx context.Context, t *task.Host, all bool) ([]Database, error) {
 	args := []string{"endpoint", "status", "--write-out=json"}
 	if all {
@@ -84,9 +86,11 @@ func Databases(ctx context.Context, t *task.Host, all bool) ([]Database, error) 
 	for _, one := range list {
 		s := one.Status
 		d := Database{
-			Endpoint: one.Endpoint, Member: s.Header.Member, Leader: s.Leader, Learner: s.Learner, Version: s.Version, Revision: s.Header.Revision,
-			Size: s.Size, Used: s.Used,
-			Quota: cmp.Or(s.Quota, t.Site.Cluster.Etcd.Quota.Bytes(), defaultQuota), // members before 3.6 do not name theirs
+			Endpoint: one.Endpoint, Member: s.Header.Member, Leader: s.Leader, Learner: s.Learner, Version: s.Version,
+			Revision: s.Header.Revision,
+			Size:     s.Size, Used: s.Used,
+			// members before 3.6 do not name theirs
+			Quota: cmp.Or(s.Quota, t.Site.Cluster.Etcd.Quota.Bytes(), defaultQuota),
 		}
 		for _, text := range s.Errors {
 			if strings.Contains(text, "alarm:"+NoSpace) {

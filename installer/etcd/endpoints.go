@@ -57,7 +57,8 @@ func etcdEndpointsTask() task.Task {
 func apiServerEndpoints(ctx context.Context, t *task.Host) (have, want string, err error) {
 	data, err := t.Read(ctx, APIServerManifest)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", "", fmt.Errorf("control plane %s has no %s; if a restore of etcd was interrupted, finish it first", t.Name, APIServerManifest)
+		return "", "", fmt.Errorf("control plane %s has no %s; if a restore of etcd was interrupted, finish it first",
+			t.Name, APIServerManifest)
 	}
 	if err != nil {
 		return "", "", err
@@ -68,7 +69,8 @@ func apiServerEndpoints(ctx context.Context, t *task.Host) (have, want string, e
 
 // checkAPIServer checks that the host's API server runs with the current endpoints and is ready.
 func checkAPIServer(ctx context.Context, t *task.Host) error {
-	if err := t.Run(ctx, "pgrep", "--full", "--", "^kube-apiserver .*--etcd-servers="+regexp.QuoteMeta(strings.Join(etcdEndpoints(t.Site), ","))); err != nil {
+	if err := t.Run(ctx, "pgrep", "--full", "--", "^kube-apiserver .*--etcd-servers="+
+		regexp.QuoteMeta(strings.Join(etcdEndpoints(t.Site), ","))); err != nil {
 		return err
 	}
 	return APIServerReady(ctx, t)

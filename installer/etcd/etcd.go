@@ -39,7 +39,8 @@ func pairFiles(name string) task.PairFiles {
 func Programs(names ...string) []task.Place {
 	var files []task.Place
 	for _, name := range names {
-		files = append(files, task.Place{Component: "etcd", Member: "*/" + name, Path: "/usr/local/bin/" + name, Mode: task.Executable})
+		files = append(files, task.Place{Component: "etcd", Member: "*/" + name, Path: "/usr/local/bin/" + name,
+			Mode: task.Executable})
 	}
 	return files
 }
@@ -102,7 +103,8 @@ func HealthTask() task.Task {
 			return task.Succeeded(CheckHealth(ctx, t))
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			if err := task.Eventually(ctx, LeaderTimeout, func(ctx context.Context) error { return CheckHealth(ctx, t) }); err != nil {
+			if err := task.Eventually(ctx, LeaderTimeout,
+				func(ctx context.Context) error { return CheckHealth(ctx, t) }); err != nil {
 				return t.WithUnitLog(ctx, Unit, err)
 			}
 			return t.Write(ctx, stamp)
@@ -131,7 +133,8 @@ func Environment(ctx context.Context, t *task.Host) (task.File, error) {
 	return task.File{Path: etcdEnv, Mode: 0o600, Data: []byte(text)}, err
 }
 
-// settings returns the text of etcd's environment file. InitialEnv has the settings that only members without data read.
+// settings returns the text of etcd's environment file. InitialEnv has the settings that only members without data
+// read.
 func settings(t *task.Host) (string, error) {
 	dir, err := DataDir(t)
 	if err != nil {

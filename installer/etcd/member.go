@@ -46,7 +46,8 @@ func quorumError(t *task.Host, reason string) error {
 // CtlArgs returns etcdctl's command line with endpoints and certificates.
 func CtlArgs(t *task.Host, endpoints ...string) []string {
 	files := ClientFiles(t)
-	return []string{"etcdctl", "--endpoints=" + strings.Join(endpoints, ","), "--cacert=" + files.ca, "--cert=" + files.Cert, "--key=" + files.Key}
+	return []string{"etcdctl", "--endpoints=" + strings.Join(endpoints, ","), "--cacert=" + files.ca, "--cert=" +
+		files.Cert, "--key=" + files.Key}
 }
 
 // ClientFiles returns the certificate files of etcd clients on the host.
@@ -59,7 +60,8 @@ func ClientFiles(t *task.Host) clientFiles {
 
 // etcdctl runs etcdctl on the host against these endpoints and returns its output.
 func etcdctl(ctx context.Context, t *task.Host, endpoints []string, args ...string) ([]byte, error) {
-	return t.Output(ctx, slices.Concat(CtlArgs(t, endpoints...), []string{"--dial-timeout=3s", "--command-timeout=10s"}, args)...)
+	return t.Output(ctx, slices.Concat(CtlArgs(t, endpoints...), []string{"--dial-timeout=3s", "--command-timeout=10s"},
+		args)...)
 }
 
 // CheckHealth returns nil if the host's member answers and has a leader and a quorum.
@@ -105,7 +107,8 @@ func wasFormed(ctx context.Context, r *task.Site) (bool, error) {
 	}
 	// Hosts outside this run may have one.
 	if _, err := listMembers(ctx, connected[0], etcdEndpoints(r)...); err != nil {
-		return false, fmt.Errorf("cannot determine if etcd exists: this run excludes etcd hosts, and no member answers: %w", err)
+		return false, fmt.Errorf(
+			"cannot determine if etcd exists: this run excludes etcd hosts, and no member answers: %w", err)
 	}
 	return true, nil
 }
@@ -216,8 +219,8 @@ func restart(ctx context.Context, t *task.Host, members []Member) error {
 	return task.Eventually(ctx, LeaderTimeout, func(ctx context.Context) error { return serves(ctx, t) })
 }
 
-// serves returns nil if the host's member is healthy, or has only the alarm NOSPACE, which a restart does not take back. Restarts with a
-// larger quota precede that.
+// serves returns nil if the host's member is healthy, or has only the alarm NOSPACE, which a restart does not take
+// back. Restarts with a larger quota precede that.
 func serves(ctx context.Context, t *task.Host) error {
 	ill := CheckHealth(ctx, t)
 	if ill == nil {
@@ -251,7 +254,9 @@ func checkStop(ctx context.Context, t *task.Host, members []Member) error {
 		}
 	}
 	if need := len(voters)/2 + 1; others < need {
-		return quorumError(t, fmt.Sprintf("the member cannot be stopped: %d of the other %d members are healthy, %d must be", others, len(voters)-1, need))
+		return quorumError(t, fmt.Sprintf(
+			"the member cannot be stopped: %d of the other %d members are healthy, %d must be", others, len(voters)-1,
+			need))
 	}
 	return nil
 }
@@ -273,7 +278,8 @@ func join(ctx context.Context, t *task.Host, members []Member) error {
 	}
 	if findMember(t, members) == nil {
 		others := endpointsOf(members)
-		if _, err := etcdctl(ctx, t, others, "member", "add", t.Name, "--peer-urls="+PeerURL(t), "--learner"); err != nil {
+		if _, err := etcdctl(ctx, t, others, "member", "add", t.Name, "--peer-urls="+PeerURL(t),
+			"--learner"); err != nil {
 			return err
 		}
 		if members, err = listMembers(ctx, t, others...); err != nil {
@@ -311,10 +317,12 @@ func endpointsOf(members []Member) []string {
 func removeLost(ctx context.Context, t *task.Host, members []Member) ([]Member, error) {
 	var left []Member
 	self := findMember(t, members)
-	others := endpointsOf(slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return self != nil && m.ID == self.ID }))
+	others := endpointsOf(slices.DeleteFunc(slices.Clone(members),
+		func(m Member) bool { return self != nil && m.ID == self.ID }))
 	for _, m := range members {
 		lost := self != nil && m.ID == self.ID && m.Name != ""
-		if !lost && !slices.ContainsFunc(t.Site.WithRole(manifest.RoleEtcd), func(h *task.Host) bool { return findMember(h, []Member{m}) != nil }) {
+		if !lost && !slices.ContainsFunc(t.Site.WithRole(manifest.RoleEtcd),
+			func(h *task.Host) bool { return findMember(h, []Member{m}) != nil }) {
 			healthy, err := isHealthy(ctx, t, m)
 			if err != nil {
 				return nil, err

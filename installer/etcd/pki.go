@@ -36,7 +36,8 @@ func etcdClientFiles() clientFiles {
 // stackedClientFiles are kubeadm's files on control planes.
 func stackedClientFiles() clientFiles {
 	const dir = "/etc/kubernetes/pki/etcd"
-	return clientFiles{dir + "/ca.crt", task.PairFiles{Cert: dir + "/healthcheck-client.crt", Key: dir + "/healthcheck-client.key"}}
+	return clientFiles{dir + "/ca.crt", task.PairFiles{Cert: dir + "/healthcheck-client.crt", Key: dir +
+		"/healthcheck-client.key"}}
 }
 
 // etcdAuthority returns the certificate authority of etcd and its clients. etcd hosts keep a copy of its key, as
@@ -56,7 +57,8 @@ func etcdAuthority(ctx context.Context, r *task.Site) (authority *pki.Authority,
 		return nil, nil, err
 	}
 	if end := authority.Certificate.NotAfter; r.Now().After(end) {
-		return nil, nil, fmt.Errorf("%s expired on %s: etcd's members and clients no longer trust each other", r.Dir.Join(etcdCACertFile), end.Format(time.DateOnly))
+		return nil, nil, fmt.Errorf("%s expired on %s: etcd's members and clients no longer trust each other",
+			r.Dir.Join(etcdCACertFile), end.Format(time.DateOnly))
 	}
 	key, err = r.Dir.Read(etcdCAKeyFile)
 	return authority, key, err
@@ -85,7 +87,8 @@ func etcdAuthorityOfHosts(ctx context.Context, r *task.Site) (pki.Pair, error) {
 		return pair, nil
 	}
 	if len(connected) < len(all) {
-		return pki.Pair{}, errors.New("the work directory lacks etcd's authority, and this run excludes etcd hosts that may have it; name the right directory with --work-dir, or run without --limit")
+		return pki.Pair{}, errors.New(
+			"the work directory lacks etcd's authority, and this run excludes etcd hosts that may have it; name the right directory with --work-dir, or run without --limit")
 	}
 	_, pair, err := pki.NewAuthority("kkbundle etcd CA", r.Now())
 	return pair, err
@@ -196,11 +199,12 @@ func PairsInWorkDir(dir *task.WorkDir) ([]task.PairFiles, error) {
 	return pairs, err
 }
 
-// ReissueTasks give the members and clients of external etcd the certificates of the work directory. Nothing restarts: etcd
-// and its clients read their files for every connection.
+// ReissueTasks give the members and clients of external etcd the certificates of the work directory. Nothing
+// restarts: etcd and its clients read their files for every connection.
 // https://github.com/etcd-io/etcd/blob/v3.6.5/client/pkg/transport/listener.go (GetCertificate, GetClientCertificate)
 func ReissueTasks() []task.Task {
-	give := func(name string, role manifest.Role, files func(ctx context.Context, t *task.Host) ([]task.File, error)) task.Task {
+	give := func(name string, role manifest.Role, files func(ctx context.Context,
+		t *task.Host) ([]task.File, error)) task.Task {
 		return task.Task{
 			Name: name, Roles: []manifest.Role{role}, Where: task.OneByOne,
 			Done: func(ctx context.Context, t *task.Host) (bool, error) {
@@ -224,8 +228,9 @@ func ReissueTasks() []task.Task {
 	}
 	return []task.Task{
 		give("etcd-certificates", manifest.RoleEtcd, MemberFiles),
-		give("etcd-client-certificate", manifest.RoleControlPlane, func(ctx context.Context, t *task.Host) ([]task.File, error) {
-			return etcdClient(ctx, t.Site)
-		}),
+		give("etcd-client-certificate", manifest.RoleControlPlane,
+			func(ctx context.Context, t *task.Host) ([]task.File, error) {
+				return etcdClient(ctx, t.Site)
+			}),
 	}
 }

@@ -22,8 +22,8 @@ const (
 	suggestedQuota = 8 << 30
 )
 
-// FitDatabases returns the members' databases, or an error unless all members answer and are healthy. A member with the alarm NOSPACE
-// counts as healthy.
+// FitDatabases returns the members' databases, or an error unless all members answer and are healthy. A member with
+// the alarm NOSPACE counts as healthy.
 func FitDatabases(ctx context.Context, t *task.Host) ([]Database, error) {
 	list, err := Databases(ctx, t, true)
 	if err != nil {
@@ -47,8 +47,8 @@ func QuotaWarning(c *manifest.Cluster) string {
 // EffectiveQuota returns the quota of a member in bytes: etcd's default for a quota of 0.
 func EffectiveQuota(quota int64) int64 { return cmp.Or(quota, defaultQuota) }
 
-// CheckQuota refuses to replace a quota by a smaller one that a member's database has reached: etcd would take no changes. A quota of 0 is
-// etcd's default.
+// CheckQuota refuses to replace a quota by a smaller one that a member's database has reached: etcd would take no
+// changes. A quota of 0 is etcd's default.
 func CheckQuota(ctx context.Context, t *task.Host, from, to int64) error {
 	from, to = EffectiveQuota(from), EffectiveQuota(to)
 	if to >= from {
@@ -56,12 +56,15 @@ func CheckQuota(ctx context.Context, t *task.Host, from, to int64) error {
 	}
 	list, err := FitDatabases(ctx, t)
 	if err != nil {
-		return plain.Advise(fmt.Errorf("etcd's quota is not lowered, because the size of its databases is unknown: %w", err),
+		return plain.Advise(fmt.Errorf("etcd's quota is not lowered, because the size of its databases is unknown: %w",
+			err),
 			"bring all members back first; kkbundle status names them")
 	}
 	for _, d := range list {
 		if d.Size >= to {
-			return plain.Advise(fmt.Errorf("etcd's quota is not lowered to %s: the database of %s has %s, and etcd would take no changes", plain.Size(to), d.Endpoint, plain.Size(d.Size)),
+			return plain.Advise(fmt.Errorf(
+				"etcd's quota is not lowered to %s: the database of %s has %s, and etcd would take no changes",
+				plain.Size(to), d.Endpoint, plain.Size(d.Size)),
 				"run kkbundle etcd defrag --always first, or write a larger etcd.quota into the cluster file")
 		}
 	}

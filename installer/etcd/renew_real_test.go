@@ -17,8 +17,8 @@ import (
 	"github.com/kkbundle/kkbundle/internal/pki"
 )
 
-// TestEtcdTakesNewCertificates holds that a running etcd answers with renewed certificates at once: that is why a renewal
-// restarts no member.
+// TestEtcdTakesNewCertificates holds that a running etcd answers with renewed certificates at once: that is why a
+// renewal restarts no member.
 func TestEtcdTakesNewCertificates(t *testing.T) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -58,8 +58,10 @@ func TestEtcdTakesNewCertificates(t *testing.T) {
 	address, peer := first.Addr().String(), second.Addr().String()
 	_, _ = first.Close(), second.Close()
 	ctx, stop := context.WithCancel(t.Context())
-	command := exec.CommandContext(ctx, found[0], "--data-dir="+dir+"/data", "--unsafe-no-fsync", "--listen-client-urls=https://"+address,
-		"--advertise-client-urls=https://"+address, "--listen-peer-urls=http://"+peer, "--cert-file="+server.Cert, "--key-file="+server.Key,
+	command := exec.CommandContext(ctx, found[0], "--data-dir="+dir+"/data", "--unsafe-no-fsync",
+		"--listen-client-urls=https://"+address,
+		"--advertise-client-urls=https://"+address, "--listen-peer-urls=http://"+peer, "--cert-file="+server.Cert,
+		"--key-file="+server.Key,
 		"--trusted-ca-file="+authority.Cert, "--client-cert-auth")
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
@@ -74,7 +76,8 @@ func TestEtcdTakesNewCertificates(t *testing.T) {
 		}
 		var conn *tls.Conn
 		for range 3000 { // five minutes: a busy machine
-			if conn, err = tls.Dial("tcp", address, &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{own}}); err == nil {
+			if conn, err = tls.Dial("tcp", address, &tls.Config{RootCAs: roots,
+				Certificates: []tls.Certificate{own}}); err == nil {
 				defer conn.Close()
 				return conn.ConnectionState().PeerCertificates[0].NotAfter
 			}

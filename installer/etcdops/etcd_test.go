@@ -30,12 +30,14 @@ func TestEtcdBackupScript(t *testing.T) {
 	for name, text := range map[string]string{
 		"etcdctl": `for last; do :; done; cp ` + snapshot + ` "$last"`,
 		"etcdutl": "exit 0",
-		"date":    `n=$(cat ` + dir + `/n 2>/dev/null || echo 0); echo $((n + 1)) >` + dir + `/n; echo "2026112${n}T000000Z"`,
+		"date": `n=$(cat ` + dir + `/n 2>/dev/null || echo 0); echo $((n + 1)) >` + dir +
+			`/n; echo "2026112${n}T000000Z"`,
 	} {
 		sitetest.WriteProgram(t, filepath.Join(bin, name), "#!/bin/sh\n"+text+"\n")
 	}
 	copies := filepath.Join(dir, "copies")
-	script := strings.NewReplacer(etcd.Backups, copies, "PATH=", "PATH="+bin+":").Replace(string(etcd.BackupScript(r.Hosts[0], 2)))
+	script := strings.NewReplacer(etcd.Backups, copies, "PATH=", "PATH="+bin+
+		":").Replace(string(etcd.BackupScript(r.Hosts[0], 2)))
 	save := func() error {
 		h := sitetest.NewRooted(t, "save")
 		return h.Run(t.Context(), host.Cmd{Args: []string{"sh", "-c", script}})
@@ -75,10 +77,12 @@ func TestEtcdBackupScript(t *testing.T) {
 		t.Fatal(err)
 	}
 	helper := filepath.Join(bin, "helper")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", helper, "../../cmd/kkbundle-node").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", helper,
+		"../../cmd/kkbundle-node").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	script = strings.NewReplacer(etcd.Backups, copies, "PATH=", "PATH="+bin+":", host.HelperPath, helper).Replace(string(etcd.BackupScript(r.Hosts[0], 2)))
+	script = strings.NewReplacer(etcd.Backups, copies, "PATH=", "PATH="+bin+":", host.HelperPath,
+		helper).Replace(string(etcd.BackupScript(r.Hosts[0], 2)))
 	if err := save(); err != nil {
 		t.Fatal(err)
 	}

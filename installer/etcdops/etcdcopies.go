@@ -55,8 +55,8 @@ func isCopy(name string) bool {
 	return !Copy{Name: name}.Time().IsZero() && (strings.HasSuffix(name, ".db") || strings.HasSuffix(name, ".db.age"))
 }
 
-// ListCopies lists copies on reachable etcd hosts and in the S3 storage, newest first. The error names places that could
-// not be asked; the list has the copies of the others.
+// ListCopies lists copies on reachable etcd hosts and in the S3 storage, newest first. The error names places that
+// could not be asked; the list has the copies of the others.
 func ListCopies(ctx context.Context, o engine.Options) ([]Copy, error) {
 	r, err := newRun(o)
 	if err != nil {
@@ -100,8 +100,8 @@ func copiesOn(ctx context.Context, t *task.Host) ([]Copy, error) {
 	return list, nil
 }
 
-// FetchCopy writes a copy, by the name that ListEtcdCopies has for it, to a new file on this machine. A copy in clear is
-// verified like a new snapshot; an encrypted one has its checksum inside.
+// FetchCopy writes a copy, by the name that ListEtcdCopies has for it, to a new file on this machine. A copy in clear
+// is verified like a new snapshot; an encrypted one has its checksum inside.
 func FetchCopy(ctx context.Context, o engine.Options, name, to string) (Snapshot, error) {
 	var made Snapshot
 	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
@@ -110,7 +110,8 @@ func FetchCopy(ctx context.Context, o engine.Options, name, to string) (Snapshot
 	text, stored := strings.CutPrefix(name, storedMark)
 	from, file, found := strings.Cut(text, "/")
 	if !found || from == "" || !isCopy(file) {
-		return made, plain.Advise(fmt.Errorf("%q is no copy of etcd: want HOST/etcd-TIME.db or s3:HOST/etcd-TIME.db", name), "kkbundle etcd copies lists the copies")
+		return made, plain.Advise(fmt.Errorf("%q is no copy of etcd: want HOST/etcd-TIME.db or s3:HOST/etcd-TIME.db",
+			name), "kkbundle etcd copies lists the copies")
 	}
 	r, err := newRun(o)
 	if err != nil {
@@ -126,7 +127,8 @@ func FetchCopy(ctx context.Context, o engine.Options, name, to string) (Snapshot
 			return fmt.Errorf("host %s cannot be reached, or is no host of etcd", from)
 		}
 		made, err = writeCopy(to, func(w io.Writer) error {
-			return t.Conn.Run(task.WithoutOutput(task.InTask(ctx, "etcd-fetch")), host.Cmd{Args: []string{"cat", "--", path.Join(etcd.Backups, file)}, Stdout: w})
+			return t.Conn.Run(task.WithoutOutput(task.InTask(ctx, "etcd-fetch")),
+				host.Cmd{Args: []string{"cat", "--", path.Join(etcd.Backups, file)}, Stdout: w})
 		})
 		return err
 	})

@@ -63,7 +63,8 @@ func TestEtcdCopiesAreOnByDefault(t *testing.T) {
 		t.Errorf("a host without the timer: %t, %v", done, err)
 	}
 	kept := etcd.Backups + "/etcd-20261123T000000Z.db"
-	for _, name := range []string{"/etc/systemd/system/kkbundle-etcd-backup.timer", "/etc/kkbundle/etcd-backup-s3.json", kept} {
+	for _, name := range []string{"/etc/systemd/system/kkbundle-etcd-backup.timer", "/etc/kkbundle/etcd-backup-s3.json",
+		kept} {
 		h.Put(t, name, "x")
 	}
 	if done, err := off.Done(t.Context(), r.Hosts[0]); err != nil || done {
@@ -84,14 +85,17 @@ func TestEtcdCopiesAreOnByDefault(t *testing.T) {
 func savingScript(t *testing.T, one *task.Host, snapshot, copies string) string {
 	t.Helper()
 	bin := t.TempDir()
-	for name, text := range map[string]string{"etcdctl": `for last; do :; done; cp ` + snapshot + ` "$last"`, "etcdutl": "exit 0"} {
+	for name, text := range map[string]string{"etcdctl": `for last; do :; done; cp ` + snapshot + ` "$last"`,
+		"etcdutl": "exit 0"} {
 		sitetest.WriteProgram(t, filepath.Join(bin, name), "#!/bin/sh\n"+text+"\n")
 	}
 	helper := filepath.Join(bin, "helper")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", helper, "../../cmd/kkbundle-node").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", helper,
+		"../../cmd/kkbundle-node").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	return strings.NewReplacer(etcd.Backups, copies, "PATH=", "PATH="+bin+":", host.HelperPath, helper).Replace(string(etcd.BackupScript(one, 2)))
+	return strings.NewReplacer(etcd.Backups, copies, "PATH=", "PATH="+bin+":", host.HelperPath,
+		helper).Replace(string(etcd.BackupScript(one, 2)))
 }
 
 // No copy fills the disk: 1 GiB stays free.
@@ -106,7 +110,8 @@ func TestEtcdBackupLeavesRoom(t *testing.T) {
 	script := savingScript(t, r.Hosts[0], snapshot, copies)
 	for free, fits := range map[string]bool{"2000000000": true, "1000000000": false} {
 		df := `df() { printf 'Avail\n` + free + `\n'; }` + "\n"
-		err := sitetest.NewRooted(t, "save").Run(t.Context(), host.Cmd{Args: []string{"sh", "-c", strings.Replace(script, "set -eu", df+"set -eu", 1)}})
+		err := sitetest.NewRooted(t, "save").Run(t.Context(),
+			host.Cmd{Args: []string{"sh", "-c", strings.Replace(script, "set -eu", df+"set -eu", 1)}})
 		if fits != (err == nil) || err != nil && !strings.Contains(err.Error(), "nothing was saved") {
 			t.Errorf("with %s bytes free: %v", free, err)
 		}
@@ -126,7 +131,8 @@ func TestEtcdCopiesInS3(t *testing.T) {
 	storage, _ := s3test.Start(t, "copies")
 	s, _, _ := sitetest.EtcdSite(t, "external")
 	s.Options.Cluster = tasktest.Cluster(t, "etcd: {type: external}\nbackup: {recipients: ["+key.Recipient().String()+
-		"], s3: {endpoint: 'http://"+storage+"', bucket: copies, prefix: etcd/site1, accessKey: "+s3test.AccessKey+", secretKeyFile: s3.secret}}")
+		"], s3: {endpoint: 'http://"+storage+"', bucket: copies, prefix: etcd/site1, accessKey: "+s3test.AccessKey+
+		", secretKeyFile: s3.secret}}")
 	s.Options.Values = func(name string) ([]byte, error) {
 		if name != "s3.secret" {
 			return nil, fs.ErrNotExist
@@ -151,13 +157,15 @@ func TestEtcdCopiesInS3(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the login has mode %v (%v)", info.Mode(), err)
 	}
-	if strings.Contains(h.Content("/opt/kkbundle/bin/etcd-backup"), "secret-of-the-site") || r.Mask.Mask("secret-of-the-site") == "secret-of-the-site" {
+	if strings.Contains(h.Content("/opt/kkbundle/bin/etcd-backup"), "secret-of-the-site") ||
+		r.Mask.Mask("secret-of-the-site") == "secret-of-the-site" {
 		t.Error("the secret is in the script, or is shown")
 	}
 	if err := os.WriteFile(config, []byte(h.Content("/etc/kkbundle/etcd-backup-s3.json")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	script := strings.ReplaceAll(savingScript(t, r.Hosts[0], snapshot, filepath.Join(dir, "copies")), "/etc/kkbundle/etcd-backup-s3.json", config)
+	script := strings.ReplaceAll(savingScript(t, r.Hosts[0], snapshot, filepath.Join(dir, "copies")),
+		"/etc/kkbundle/etcd-backup-s3.json", config)
 	if err := sitetest.NewRooted(t, "save").Run(t.Context(), host.Cmd{Args: []string{"sh", "-c", script}}); err != nil {
 		t.Fatal(err)
 	}
@@ -173,11 +181,13 @@ func TestEtcdCopiesInS3(t *testing.T) {
 	if got, err := ReadSnapshot(to, key); err != nil || got.Size != int64(len(sitetest.EtcdCopy("x"))) {
 		t.Errorf("the fetched copy: %+v, %v", got, err)
 	}
-	if _, err := fetchStored(t.Context(), r.Site, "cp1/etcd-20200101T000000Z.db", filepath.Join(dir, "absent")); err == nil || !strings.Contains(err.Error(), "NoSuchKey") {
+	if _, err := fetchStored(t.Context(), r.Site, "cp1/etcd-20200101T000000Z.db",
+		filepath.Join(dir, "absent")); err == nil || !strings.Contains(err.Error(), "NoSuchKey") {
 		t.Errorf("an absent copy: %v", err)
 	}
 	r.Values = func(string) ([]byte, error) { return nil, fs.ErrNotExist }
-	if _, err := etcd.Storage(r.Site); err == nil || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "s3.secret") {
+	if _, err := etcd.Storage(r.Site); err == nil || !errors.Is(err, fs.ErrNotExist) ||
+		!strings.Contains(err.Error(), "s3.secret") {
 		t.Errorf("without the secret's file: %v", err)
 	}
 }
@@ -196,11 +206,13 @@ func TestStatusJudgesCopies(t *testing.T) {
 		copies  []string
 		want    string // state and text, "" for no finding
 	}{
-		"no timer":        {false, "success", []string{day(30)}, ""},
-		"no copy yet":     {true, "success", nil, ""},
-		"a copy of now":   {true, "success", []string{day(30), day(0)}, "ok "},
-		"old copies":      {true, "success", []string{day(30), day(2)}, "warning the newest copy of etcd is " + day(2)[:13]},
-		"the last failed": {true, "exit-code", []string{day(0)}, "warning the last copy of etcd was not saved or not sent (exit-code)"},
+		"no timer":      {false, "success", []string{day(30)}, ""},
+		"no copy yet":   {true, "success", nil, ""},
+		"a copy of now": {true, "success", []string{day(30), day(0)}, "ok "},
+		"old copies": {true, "success", []string{day(30), day(2)}, "warning the newest copy of etcd is " +
+			day(2)[:13]},
+		"the last failed": {true, "exit-code", []string{day(0)},
+			"warning the last copy of etcd was not saved or not sent (exit-code)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -240,11 +252,13 @@ func TestEtcdCopiesOfHosts(t *testing.T) {
 	h.Put(t, etcd.Backups+"/etcd-20261123T000000Z.db", string(sitetest.EtcdCopy("x")))
 	h.Put(t, etcd.Backups+"/.new.db", "half")
 	list, err := copiesOn(t.Context(), r.Hosts[1])
-	if err != nil || len(list) != 1 || list[0].String() != "node1/etcd-20261123T000000Z.db" || list[0].Size != int64(len(sitetest.EtcdCopy("x"))) {
+	if err != nil || len(list) != 1 || list[0].String() != "node1/etcd-20261123T000000Z.db" ||
+		list[0].Size != int64(len(sitetest.EtcdCopy("x"))) {
 		t.Fatalf("there are %v, %v", list, err)
 	}
 	dir := t.TempDir()
-	for content, want := range map[string]bool{string(sitetest.EtcdCopy("x")): true, string(sitetest.EtcdCopy("x")[:600]): false, ageMagic + "any": true} {
+	for content, want := range map[string]bool{string(sitetest.EtcdCopy("x")): true,
+		string(sitetest.EtcdCopy("x")[:600]): false, ageMagic + "any": true} {
 		to := filepath.Join(dir, "copy")
 		_, err := writeCopy(to, func(w io.Writer) error { _, err := w.Write([]byte(content)); return err })
 		if _, there := os.Stat(to); want != (err == nil) || want != (there == nil) {
@@ -255,8 +269,10 @@ func TestEtcdCopiesOfHosts(t *testing.T) {
 	if left, _ := filepath.Glob(dir + "/.*-*"); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
-	for _, name := range []string{"node1", "node1/../../etc/shadow", "node1/etcd-x.db", "s3:/etcd-20261123T000000Z.db"} {
-		if _, err := FetchCopy(t.Context(), s.Options, name, filepath.Join(dir, "no")); err == nil || !strings.Contains(err.Error(), "no copy of etcd") {
+	for _, name := range []string{"node1", "node1/../../etc/shadow", "node1/etcd-x.db",
+		"s3:/etcd-20261123T000000Z.db"} {
+		if _, err := FetchCopy(t.Context(), s.Options, name, filepath.Join(dir, "no")); err == nil ||
+			!strings.Contains(err.Error(), "no copy of etcd") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Defragmentation pays for a database of at least minDefragSize of which at least minFreePercent are free: the limits of OpenShift's
-// operator. https://github.com/openshift/cluster-etcd-operator (defragcontroller)
+// Defragmentation pays for a database of at least minDefragSize of which at least minFreePercent are free: the limits
+// of OpenShift's operator. https://github.com/openshift/cluster-etcd-operator (defragcontroller)
 const (
 	minDefragSize  = 100 << 20
 	minFreePercent = 45
@@ -32,9 +32,9 @@ func defragPays(d etcd.Database) bool {
 	return d.Size >= minDefragSize && (d.Size-d.Used)*percent >= d.Size*minFreePercent
 }
 
-// Defrag defragments members one by one, the leader last, each only while all members are healthy. Members for which it
-// does not pay are skipped, unless always is set or etcd has the alarm NOSPACE. That alarm is taken back if every database is below its
-// quota afterwards; before, the history is dropped.
+// Defrag defragments members one by one, the leader last, each only while all members are healthy. Members for which
+// it does not pay are skipped, unless always is set or etcd has the alarm NOSPACE. That alarm is taken back if every
+// database is below its quota afterwards; before, the history is dropped.
 func Defrag(ctx context.Context, o engine.Options, always bool) ([]Defragged, error) {
 	var done []Defragged
 	r, err := newRun(o)
@@ -71,7 +71,8 @@ func answeringMember(ctx context.Context, r *engine.Run) (*task.Host, error) {
 func defragMembers(ctx context.Context, r *engine.Run, t *task.Host, always bool) (done []Defragged, err error) {
 	list, err := etcd.FitDatabases(ctx, t)
 	if err != nil {
-		return nil, plain.Advise(fmt.Errorf("no member was defragmented, because another may have to serve meanwhile: %w", err),
+		return nil, plain.Advise(fmt.Errorf(
+			"no member was defragmented, because another may have to serve meanwhile: %w", err),
 			"bring all members back first; kkbundle status names them")
 	}
 	full := false
@@ -79,7 +80,8 @@ func defragMembers(ctx context.Context, r *engine.Run, t *task.Host, always bool
 		full = full || d.NoSpace
 	}
 	if full {
-		step := task.Task{Name: "compact", Done: task.Never, Do: func(ctx context.Context, t *task.Host) error { return etcd.Compact(ctx, t, list[0].Revision) }}
+		step := task.Task{Name: "compact", Done: task.Never,
+			Do: func(ctx context.Context, t *task.Host) error { return etcd.Compact(ctx, t, list[0].Revision) }}
 		if err := r.TaskOn(ctx, "etcd-defrag", step, t); err != nil {
 			return nil, err
 		}
@@ -87,10 +89,11 @@ func defragMembers(ctx context.Context, r *engine.Run, t *task.Host, always bool
 	for _, d := range list {
 		one := Defragged{Endpoint: d.Endpoint, Before: d.Size, After: d.Size}
 		if one.Skipped = !always && !full && !defragPays(d); !one.Skipped {
-			step := task.Task{Name: "defrag", Done: task.Never, Do: func(ctx context.Context, t *task.Host) (err error) {
-				one.After, err = defragOne(ctx, t, d.Endpoint)
-				return err
-			}}
+			step := task.Task{Name: "defrag", Done: task.Never,
+				Do: func(ctx context.Context, t *task.Host) (err error) {
+					one.After, err = defragOne(ctx, t, d.Endpoint)
+					return err
+				}}
 			if err := r.TaskOn(ctx, "etcd-defrag", step, t); err != nil {
 				return done, err
 			}
@@ -128,7 +131,8 @@ func disarm(ctx context.Context, t *task.Host) error {
 	}
 	for _, d := range list {
 		if d.Size*percent >= d.Quota*warnPercent {
-			return plain.Advise(fmt.Errorf("the database of %s still has %s of its quota of %s: etcd takes no changes", d.Endpoint, plain.Size(d.Size), plain.Size(d.Quota)),
+			return plain.Advise(fmt.Errorf("the database of %s still has %s of its quota of %s: etcd takes no changes",
+				d.Endpoint, plain.Size(d.Size), plain.Size(d.Quota)),
 				"delete objects that nobody needs with etcdctl, with the API servers stopped, or raise etcd.quota in the cluster file (kkbundle install), and run this command again")
 		}
 	}

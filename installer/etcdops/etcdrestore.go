@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// revisionBump follows etcd's documentation for Kubernetes: it exceeds the revisions that a cluster can have written
-	// since the snapshot, so that no watcher sees an old revision again.
+	// revisionBump follows etcd's documentation for Kubernetes: it exceeds the revisions that a cluster can have
+	// written since the snapshot, so that no watcher sees an old revision again.
 	// https://etcd.io/docs/v3.6/op-guide/recovery/#restoring-with-revision-bump
 	revisionBump = "1000000000"
 	// stopPatience exceeds the grace period of pods, startPatience the kubelet's interval between looks at manifests.
@@ -115,7 +115,8 @@ func (s *restoring) choose(ctx context.Context) error {
 	if len(lost) > 0 {
 		return plain.Advise(
 			fmt.Errorf("etcd is restored on all its hosts with all control planes stopped, and %s cannot be reached: %w", strings.Join(lost, ", "), errors.Join(errs...)),
-			"bring them back; if they are lost for good, make sure that they are switched off and restore --without "+strings.Join(lost, ","))
+			"bring them back; if they are lost for good, make sure that they are switched off and restore --without "+
+				strings.Join(lost, ","))
 	}
 	s.members, s.planes = r.Connected(manifest.RoleEtcd), r.Connected(manifest.RoleControlPlane)
 	if len(s.members) == 0 {
@@ -250,7 +251,8 @@ func (s *restoring) prepare(ctx context.Context, t *task.Host) error {
 // left that could write to the old etcd.
 func stopControlPlane(ctx context.Context, t *task.Host) error {
 	move := host.Script("move-manifests.sh", moveManifestsScript, kube.ManifestsDir, marks.HeldManifests)
-	if err := t.Run(ctx, append(move, "kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd")...); err != nil {
+	if err := t.Run(ctx, append(move, "kube-apiserver", "kube-controller-manager", "kube-scheduler",
+		"etcd")...); err != nil {
 		return err
 	}
 	if err := t.Systemctl(ctx, "start", "kubelet.service"); err != nil { // only the kubelet stops the pods
@@ -308,7 +310,8 @@ func returnManifests(ctx context.Context, t *task.Host, names ...string) error {
 
 // healthy waits for the member. From then on the cluster uses the new data.
 func (s *restoring) healthy(ctx context.Context, t *task.Host) error {
-	if err := task.Eventually(ctx, etcd.LeaderTimeout, func(ctx context.Context) error { return etcd.CheckHealth(ctx, t) }); err != nil {
+	if err := task.Eventually(ctx, etcd.LeaderTimeout,
+		func(ctx context.Context) error { return etcd.CheckHealth(ctx, t) }); err != nil {
 		if t.Site.Cluster.Etcd.Type == manifest.EtcdExternal {
 			return t.WithUnitLog(ctx, etcd.Unit, err)
 		}
@@ -334,7 +337,8 @@ func apiServerBack(ctx context.Context, t *task.Host) error {
 func (s *restoring) kept(ctx context.Context) []string {
 	var list []string
 	for _, t := range s.members {
-		out, err := t.Output(context.WithoutCancel(ctx), "find", s.at[t.Name].data, "-maxdepth", "1", "-name", marks.OldData+"*")
+		out, err := t.Output(context.WithoutCancel(ctx), "find", s.at[t.Name].data, "-maxdepth", "1", "-name",
+			marks.OldData+"*")
 		if err != nil {
 			continue // the list is only shown to people
 		}

@@ -45,7 +45,8 @@ func TestReadEtcdSnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 		s, err := ReadSnapshot(file)
-		if c.want == "" && (err != nil || s.Size != int64(len(good)) || s.SHA256 != fmt.Sprintf("%x", sha256.Sum256(good))) {
+		if c.want == "" && (err != nil || s.Size != int64(len(good)) ||
+			s.SHA256 != fmt.Sprintf("%x", sha256.Sum256(good))) {
 			t.Errorf("%s: %+v, %v", name, s, err)
 		}
 		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
@@ -63,8 +64,8 @@ const etcdManifest = `spec:
     - --name=cp1
 `
 
-// restoreSite is a cluster with old data in its etcd and a copy beside it. etcdutl is the test's: what it makes of a copy is the
-// copy.
+// restoreSite is a cluster with old data in its etcd and a copy beside it. etcdutl is the test's: what it makes of a
+// copy is the copy.
 func restoreSite(t *testing.T, kind string) (*sitetest.Site, *engine.Run, *restoring) {
 	t.Helper()
 	s, r, _ := sitetest.EtcdSite(t, kind)
@@ -108,7 +109,8 @@ func makeMember(h *sitetest.Rooted, cmd host.Cmd) error {
 			if err := os.Mkdir(filepath.Dir(to), 0o700); err != nil {
 				return sitetest.Exits(cmd, 1, err.Error()) // etcdutl refuses what is there
 			}
-			return errors.Join(os.MkdirAll(to, 0o700), os.WriteFile(filepath.Join(to, "db"), []byte(h.Content(cmd.Args[3])[:3]), 0o600))
+			return errors.Join(os.MkdirAll(to, 0o700), os.WriteFile(filepath.Join(to, "db"),
+				[]byte(h.Content(cmd.Args[3])[:3]), 0o600))
 		}
 	}
 	return sitetest.Exits(cmd, 1, "no data-dir")
@@ -139,8 +141,8 @@ func (d dying) Run(ctx context.Context, cmd host.Cmd) error {
 	return d.Host.Run(ctx, cmd)
 }
 
-// A restore is killed before each of its commands in turn (without KKBUNDLE_BIG=1, before some) and run again: etcd has the
-// copy, its old data are kept, and the control plane has its manifests.
+// A restore is killed before each of its commands in turn (without KKBUNDLE_BIG=1, before some) and run again: etcd
+// has the copy, its old data are kept, and the control plane has its manifests.
 func TestEtcdRestoreKilledAnywhere(t *testing.T) {
 	t.Parallel()
 	step := sitetest.OneOf(t, 5)
@@ -216,7 +218,8 @@ func isRestoredSite(t *testing.T, s *sitetest.Site, r *engine.Run, when string) 
 				t.Errorf("%s: %s is left on %s", when, e.Name(), one.Name)
 			}
 		}
-		if h.Content(etcd.DefaultDataDir+"/member/"+marks.UnfinishedData) != "" || h.Content(marks.Snapshot+"/snapshot.db") != "" {
+		if h.Content(etcd.DefaultDataDir+"/member/"+marks.UnfinishedData) != "" ||
+			h.Content(marks.Snapshot+"/snapshot.db") != "" {
 			t.Errorf("%s: the copy or a mark is left on %s", when, one.Name)
 		}
 	}
@@ -240,14 +243,18 @@ func TestEtcdRestoreStopsNothingInVain(t *testing.T) {
 	s, r, restore := restoreSite(t, "external")
 	r.Hosts[2].Conn, r.Hosts[2].Err = nil, errors.New("no route to host")
 	var missing interface{ Hint() string }
-	if err := restore.choose(t.Context()); !errors.As(err, &missing) || !strings.HasSuffix(missing.Hint(), "--without node2") {
+	if err := restore.choose(t.Context()); !errors.As(err, &missing) ||
+		!strings.HasSuffix(missing.Hint(), "--without node2") {
 		t.Errorf("without node2: %v", err)
 	}
 	r.Excluded = []string{"node2"}
 	if err := restore.choose(t.Context()); err != nil || len(restore.members) != 2 {
 		t.Errorf("--without node2: %d members, %v", len(restore.members), err)
 	}
-	s.Hosts["node1"].Answer("etcdutl", func(_ context.Context, cmd host.Cmd) error { return sitetest.Exits(cmd, 1, "no space left on device") })
+	s.Hosts["node1"].Answer("etcdutl", func(_ context.Context,
+		cmd host.Cmd) error {
+		return sitetest.Exits(cmd, 1, "no space left on device")
+	})
 	err := restore.work(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("disk full: %v", err)

@@ -46,12 +46,13 @@ type Snapshot struct {
 
 // incomplete returns an error for a file that is no complete snapshot of etcd.
 func incomplete(path, reason string) error {
-	return plain.Advise(errors.New(path+": "+reason), "use another copy; hosts of etcd keep theirs in "+etcd.Backups+" where etcd.backup is set")
+	return plain.Advise(errors.New(path+": "+reason), "use another copy; hosts of etcd keep theirs in "+etcd.Backups+
+		" where etcd.backup is set")
 }
 
-// ReadSnapshot reads a snapshot, decrypts it with the identities if it is an age file, and verifies the checksum at its
-// end: the SHA-256 of the content before it, which has pages of a multiple of 512 bytes. Size and digest are of the content.
-// https://github.com/etcd-io/etcd/blob/v3.6.5/etcdutl/snapshot/v3_snapshot.go
+// ReadSnapshot reads a snapshot, decrypts it with the identities if it is an age file, and verifies the checksum at
+// its end: the SHA-256 of the content before it, which has pages of a multiple of 512 bytes. Size and digest are of
+// the content. https://github.com/etcd-io/etcd/blob/v3.6.5/etcdutl/snapshot/v3_snapshot.go
 func ReadSnapshot(path string, identities ...age.Identity) (Snapshot, error) {
 	f, err := openSnapshot(path, identities)
 	if err != nil {
@@ -124,7 +125,8 @@ func openSnapshot(path string, identities []age.Identity) (io.ReadCloser, error)
 		return snapshotFile{in, f}, nil
 	}
 	if len(identities) == 0 {
-		return nil, errors.Join(f.Close(), incomplete(path, "encrypted: name the file of a private key with --identity"))
+		return nil, errors.Join(f.Close(),
+			incomplete(path, "encrypted: name the file of a private key with --identity"))
 	}
 	content, err := age.Decrypt(in, identities...)
 	if err != nil {
@@ -149,10 +151,11 @@ func Backup(ctx context.Context, o engine.Options, to string) (Snapshot, error) 
 		if err != nil {
 			return err
 		}
-		return r.TaskOn(ctx, "etcd-backup", task.Task{Name: "save", Done: task.Never, Do: func(ctx context.Context, t *task.Host) (err error) {
-			made, err = Save(ctx, t, to)
-			return err
-		}}, t)
+		return r.TaskOn(ctx, "etcd-backup", task.Task{Name: "save", Done: task.Never,
+			Do: func(ctx context.Context, t *task.Host) (err error) {
+				made, err = Save(ctx, t, to)
+				return err
+			}}, t)
 	})
 	return made, err
 }
@@ -206,7 +209,8 @@ func etcdTools(ctx context.Context, t *task.Host) error {
 	if t.Site.Bundle == nil {
 		return lacking
 	}
-	err = t.Site.Place(ctx, t, etcd.Programs("etcdctl", "etcdutl"), task.Event{Phase: "etcd", Task: "tools", Host: t.Name})
+	err = t.Site.Place(ctx, t, etcd.Programs("etcdctl", "etcdutl"),
+		task.Event{Phase: "etcd", Task: "tools", Host: t.Name})
 	if _, ok := errors.AsType[*task.MissingError](err); ok {
 		return lacking
 	}

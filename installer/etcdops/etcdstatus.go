@@ -74,17 +74,20 @@ func (s surveyedDatabase) Describe(out *report.Status) {
 	i := slices.IndexFunc(out.Etcd, func(m report.EtcdMember) bool { return m.Host == s.host })
 	if i < 0 {
 		i = len(out.Etcd)
-		out.Etcd = append(out.Etcd, report.EtcdMember{Host: s.host, Healthy: d.Fault() == nil && !d.NoSpace, Leader: d.IsLeader(), Version: d.Version})
+		out.Etcd = append(out.Etcd, report.EtcdMember{Host: s.host, Healthy: d.Fault() == nil && !d.NoSpace,
+			Leader: d.IsLeader(), Version: d.Version})
 	}
 	out.Etcd[i].Bytes, out.Etcd[i].Used, out.Etcd[i].Quota = d.Size, d.Used, d.Quota
 }
 
 // judgeDatabase judges the size of a member's database, and its alarms.
 func judgeDatabase(name string, d etcd.Database) report.Finding {
-	size := fmt.Sprintf("the database has %s of its quota of %s, %s of it free", plain.Size(d.Size), plain.Size(d.Quota), plain.Size(d.Size-d.Used))
+	size := fmt.Sprintf("the database has %s of its quota of %s, %s of it free", plain.Size(d.Size),
+		plain.Size(d.Quota), plain.Size(d.Size-d.Used))
 	switch err := d.Fault(); {
 	case d.NoSpace:
-		return health.NewFinding(health.CheckDatabase, name, report.Failed, "alarm NOSPACE: etcd takes no changes; "+size)
+		return health.NewFinding(health.CheckDatabase, name, report.Failed, "alarm NOSPACE: etcd takes no changes; "+
+			size)
 	case err != nil:
 		return health.NewFinding(health.CheckDatabase, name, report.Failed, err.Error())
 	case d.Size*percent >= d.Quota*warnPercent:
@@ -104,7 +107,8 @@ func judgeCopies(ctx context.Context, t *task.Host) report.Findings {
 		return nil
 	}
 	if text := strings.TrimSpace(string(result)); text != "success" && text != "" {
-		return report.Findings{health.NewFinding(health.CheckCopies, t.Name, report.Warning, "the last copy of etcd was not saved or not sent ("+text+")")}
+		return report.Findings{health.NewFinding(health.CheckCopies, t.Name, report.Warning,
+			"the last copy of etcd was not saved or not sent ("+text+")")}
 	}
 	list, err := copiesOn(ctx, t)
 	plan := t.Site.Cluster.Etcd.Backup
@@ -113,8 +117,10 @@ func judgeCopies(ctx context.Context, t *task.Host) report.Findings {
 	}
 	newest := slices.MaxFunc(list, func(a, b Copy) int { return a.Time().Compare(b.Time()) })
 	now, err := t.Clock(ctx)
-	if age := now.Sub(newest.Time()); err == nil && t.Site.Rule != task.AnyCluster && age > lateCopies*time.Duration(plan.Every) {
-		return report.Findings{health.NewFinding(health.CheckCopies, t.Name, report.Warning, "the newest copy of etcd is "+newest.Name)}
+	if age := now.Sub(newest.Time()); err == nil && t.Site.Rule != task.AnyCluster &&
+		age > lateCopies*time.Duration(plan.Every) {
+		return report.Findings{health.NewFinding(health.CheckCopies, t.Name, report.Warning,
+			"the newest copy of etcd is "+newest.Name)}
 	}
 	return report.Findings{health.NewFinding(health.CheckCopies, t.Name, report.OK, "")}
 }

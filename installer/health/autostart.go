@@ -11,7 +11,8 @@ import (
 
 // disabledUnits returns the running units of a node that nothing starts at boot.
 func disabledUnits(ctx context.Context, t *task.Host) ([]string, error) {
-	out, err := t.Output(ctx, append([]string{"systemctl", "show", "--property=Id,ActiveState,UnitFileState", "--"}, node.BootUnits()...)...)
+	out, err := t.Output(ctx, append([]string{"systemctl", "show", "--property=Id,ActiveState,UnitFileState", "--"},
+		node.BootUnits()...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -22,7 +23,8 @@ func disabledUnits(ctx context.Context, t *task.Host) ([]string, error) {
 			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 			values[key] = value
 		}
-		facts.Systemd.Units = append(facts.Systemd.Units, node.Unit{Name: values["Id"], Active: values["ActiveState"], File: values["UnitFileState"]})
+		facts.Systemd.Units = append(facts.Systemd.Units, node.Unit{Name: values["Id"], Active: values["ActiveState"],
+			File: values["UnitFileState"]})
 	}
 	return facts.Disabled(node.BootUnits()...), nil
 }
@@ -33,7 +35,8 @@ func (s *Survey) judgeAutostart() report.Findings {
 		switch {
 		case !h.Member || h.Err != nil:
 		case len(h.Disabled) > 0:
-			list = append(list, NewFinding(checkAutostart, h.Name, report.Warning, "running, but not started at boot: "+strings.Join(h.Disabled, ", ")))
+			list = append(list, NewFinding(checkAutostart, h.Name, report.Warning, "running, but not started at boot: "+
+				strings.Join(h.Disabled, ", ")))
 		default:
 			list = append(list, NewFinding(checkAutostart, h.Name, report.OK, ""))
 		}

@@ -19,7 +19,8 @@ import (
 func TestProofObjects(t *testing.T) {
 	t.Parallel()
 	nodes := []*task.Host{{Host: manifest.Host{Name: "cp1"}}, {Host: manifest.Host{Name: "node1"}}}
-	objects := append(proofServices(nodes), proofPods(nodes, map[string][]string{proofName(0): {"10.233.1.1"}, proofName(1): {"10.233.1.2", "fd00:233::2"}}, "registry.k8s.io/coredns/coredns:v1.12.1")...)
+	objects := append(proofServices(nodes), proofPods(nodes, map[string][]string{proofName(0): {"10.233.1.1"},
+		proofName(1): {"10.233.1.2", "fd00:233::2"}}, "registry.k8s.io/coredns/coredns:v1.12.1")...)
 	got, err := kube.YAML(objects...)
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +40,8 @@ func TestServiceObject(t *testing.T) {
 func TestNth(t *testing.T) {
 	t.Parallel()
 	p := netip.MustParsePrefix("10.233.0.0/18")
-	if got := task.NthAddress(p, apiServiceIndex).String() + " " + task.NthAddress(p, kube.DNSServiceIndex).String(); got != "10.233.0.1 10.233.0.10" {
+	if got := task.NthAddress(p, apiServiceIndex).String() + " " +
+		task.NthAddress(p, kube.DNSServiceIndex).String(); got != "10.233.0.1 10.233.0.10" {
 		t.Error("got", got)
 	}
 }
@@ -66,16 +68,19 @@ func TestCertificatesThatAreNeeded(t *testing.T) {
 	}
 	root := t.TempDir()
 	for name, text := range map[string]string{
-		"/etc/kubernetes/pki/ca.crt": string(ca), "/etc/kubernetes/kubelet.conf": "users: [{user: {client-certificate: /var/lib/kubelet/pki/x.pem}}]\n",
+		"/etc/kubernetes/pki/ca.crt":       string(ca),
+		"/etc/kubernetes/kubelet.conf":     "users: [{user: {client-certificate: /var/lib/kubelet/pki/x.pem}}]\n",
 		"/etc/kubernetes/pki/broken.crt":   "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
 		"/var/lib/kubelet/pki/kubelet.crt": string(ca), // for nobody
 	} {
 		file := filepath.Join(root, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755),
+			os.WriteFile(file, []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	facts, err := node.CollectBelow(t.Context(), root, nil, node.Probe{Only: true, Certificates: node.CertificatePlaces()})
+	facts, err := node.CollectBelow(t.Context(), root, nil, node.Probe{Only: true,
+		Certificates: node.CertificatePlaces()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +110,8 @@ func TestFailedChecks(t *testing.T) {
 func TestAPINameIsInTheDomain(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"": "kubernetes.default.svc.cluster.local.", "dns: {domain: k8s.corp.example}\n": "kubernetes.default.svc.k8s.corp.example.",
+		"":                                  "kubernetes.default.svc.cluster.local.",
+		"dns: {domain: k8s.corp.example}\n": "kubernetes.default.svc.k8s.corp.example.",
 	} {
 		if got := apiName(tasktest.Cluster(t, text)); got != want {
 			t.Errorf("%q: %s", text, got)

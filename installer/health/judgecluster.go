@@ -21,7 +21,8 @@ import (
 func (s *Survey) Findings() report.Findings {
 	list := slices.Concat(s.judgeHosts(), s.judgeAutostart(), s.JudgeRegistries(), s.judgeNodes(), s.judgePods())
 	if s.Kubernetes && len(s.Nodes) > 0 {
-		list = slices.Concat(list, s.judgeKubeadm(), s.judgeNodeMetadata(), s.judgeTokens(), s.judgeEssentials(), s.judgeLeases())
+		list = slices.Concat(list, s.judgeKubeadm(), s.judgeNodeMetadata(), s.judgeTokens(), s.judgeEssentials(),
+			s.judgeLeases())
 	}
 	return slices.Concat(list, s.judgeComponents(), s.judgeCertificates(), s.judgeClasses())
 }
@@ -75,9 +76,11 @@ func (s *Survey) judgeNode(n *corev1.Node) report.Findings {
 	case s.awaitsNetwork(n):
 		list[0] = NewFinding(CheckNodes, n.Name, report.Warning, "waiting for a pod network")
 	default:
-		list[0] = NewFinding(CheckNodes, n.Name, report.Failed, "not ready: "+kube.NodeCondition(n, corev1.NodeReady).Message)
+		list[0] = NewFinding(CheckNodes, n.Name, report.Failed, "not ready: "+
+			kube.NodeCondition(n, corev1.NodeReady).Message)
 	}
-	for _, pressure := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+	for _, pressure := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
+		corev1.NodePIDPressure} {
 		if c := kube.NodeCondition(n, pressure); c.Status == corev1.ConditionTrue {
 			list = append(list, NewFinding(CheckNodes, n.Name, report.Warning, string(pressure)+": "+c.Message))
 		}
@@ -85,10 +88,12 @@ func (s *Survey) judgeNode(n *corev1.Node) report.Findings {
 	version := n.Status.NodeInfo.KubeletVersion
 	switch {
 	case s.Version != "" && version != s.Version:
-		list = append(list, NewFinding(checkVersions, n.Name, report.Failed, fmt.Sprintf("runs kubelet %s, not %s", version, s.Version)))
+		list = append(list, NewFinding(checkVersions, n.Name, report.Failed,
+			fmt.Sprintf("runs kubelet %s, not %s", version, s.Version)))
 	case version != s.Nodes[0].Status.NodeInfo.KubeletVersion:
 		list = append(list, NewFinding(checkVersions, n.Name, report.Warning,
-			fmt.Sprintf("runs kubelet %s, but %s runs %s", version, s.Nodes[0].Name, s.Nodes[0].Status.NodeInfo.KubeletVersion)))
+			fmt.Sprintf("runs kubelet %s, but %s runs %s", version, s.Nodes[0].Name,
+				s.Nodes[0].Status.NodeInfo.KubeletVersion)))
 	default:
 		list = append(list, NewFinding(checkVersions, n.Name, report.OK, version))
 	}
@@ -143,9 +148,11 @@ func (s *Survey) judgeNodeMetadata() report.Findings {
 		}
 		switch {
 		case h.Runtime != "" || n.Annotations[socketRecord] != "":
-			list = append(list, NewFinding(checkRuntime, h.Name, report.OK, cmp.Or(h.Runtime, n.Annotations[socketRecord])))
+			list = append(list, NewFinding(checkRuntime, h.Name, report.OK,
+				cmp.Or(h.Runtime, n.Annotations[socketRecord])))
 		case h.Err == nil:
-			list = append(list, NewFinding(checkRuntime, h.Name, report.Failed, "neither "+instanceFile+" nor the node's annotation "+socketRecord+" exists"))
+			list = append(list, NewFinding(checkRuntime, h.Name, report.Failed, "neither "+instanceFile+
+				" nor the node's annotation "+socketRecord+" exists"))
 		}
 	}
 	return list
@@ -183,9 +190,11 @@ func (s *Survey) judgeTokens() report.Findings {
 		}
 	}
 	if len(eternal) > 0 {
-		return report.Findings{NewFinding(checkTokens, "", report.Warning, "without expiry: "+strings.Join(eternal, ", "))}
+		return report.Findings{NewFinding(checkTokens, "", report.Warning, "without expiry: "+
+			strings.Join(eternal, ", "))}
 	}
-	return report.Findings{NewFinding(checkTokens, "", report.OK, fmt.Sprintf("%d are valid, each with an expiry", valid))}
+	return report.Findings{NewFinding(checkTokens, "", report.OK, fmt.Sprintf("%d are valid, each with an expiry",
+		valid))}
 }
 
 // leaseEnd is the age of a lost lease: components renew it every 2 s and lose it after 15
@@ -205,11 +214,13 @@ func (s *Survey) judgeLeases() report.Findings {
 		}
 		switch {
 		case holder == "" && !late: // a component that stops gives its lease back, with the time
-			idle = append(idle, "the lease of "+component+" has had no holder for "+s.Now.Sub(renewed).Round(time.Second).String())
+			idle = append(idle, "the lease of "+component+" has had no holder for "+
+				s.Now.Sub(renewed).Round(time.Second).String())
 		case holder == "":
 			idle = append(idle, "the lease of "+component+" has no holder")
 		case late:
-			idle = append(idle, fmt.Sprintf("lease of %s: its holder %s has not renewed it since %s", component, holder, renewed.UTC().Format(metav1.RFC3339Micro)))
+			idle = append(idle, fmt.Sprintf("lease of %s: its holder %s has not renewed it since %s", component, holder,
+				renewed.UTC().Format(metav1.RFC3339Micro)))
 		}
 	}
 	if len(idle) > 0 {
@@ -248,7 +259,8 @@ func (s *Survey) judgeComponents() report.Findings {
 		return list
 	}
 	if leaders > 1 || leaders == 0 && asked == members {
-		return append(list, NewFinding(checkAgreement, "", report.Failed, fmt.Sprintf("%d of %d members report that they lead", leaders, asked)))
+		return append(list, NewFinding(checkAgreement, "", report.Failed,
+			fmt.Sprintf("%d of %d members report that they lead", leaders, asked)))
 	}
 	return append(list, NewFinding(checkAgreement, "", report.OK, ""))
 }
@@ -269,8 +281,8 @@ const (
 	renewByHand = 90 * 24 * time.Hour
 )
 
-// warnWithin returns the remaining life at which a certificate gets a warning. A kubelet renews its own, at any time in the last third of
-// the year.
+// warnWithin returns the remaining life at which a certificate gets a warning. A kubelet renews its own, at any time
+// in the last third of the year.
 func (s *Survey) warnWithin(c node.Certificate) time.Duration {
 	if s.Manual && c.Kind() != node.KubeletClientCertificate {
 		return renewByHand
@@ -289,8 +301,8 @@ func (s *Survey) judgeCertificates() report.Findings {
 	return list
 }
 
-// Needed returns the certificates that the cluster stops without. Nobody looks at a kubelet's serving certificate, and Kubernetes reports
-// one that it cannot read.
+// Needed returns the certificates that the cluster stops without. Nobody looks at a kubelet's serving certificate,
+// and Kubernetes reports one that it cannot read.
 func Needed(certificates []node.Certificate) []node.Certificate {
 	return slices.DeleteFunc(slices.Clone(certificates), func(c node.Certificate) bool {
 		return c.Problem != "" || c.Kind() == node.KubeletServingCertificate

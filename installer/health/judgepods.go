@@ -13,8 +13,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/report"
 )
 
-// StartGrace is the time in which a pod that is not ready counts as starting. It is the time that kubeadm's manifest gives
-// CoreDNS before a failing probe restarts it (initialDelaySeconds of the liveness probe):
+// StartGrace is the time in which a pod that is not ready counts as starting. It is the time that kubeadm's manifest
+// gives CoreDNS before a failing probe restarts it (initialDelaySeconds of the liveness probe):
 // https://github.com/kubernetes/kubernetes/blob/v1.34.3/cmd/kubeadm/app/phases/addons/dns/manifests.go
 const StartGrace = time.Minute
 
@@ -43,8 +43,8 @@ func (s *Survey) Starting() bool {
 	})
 }
 
-// isExempt reports whether a pod needs no judgement: it is ready, has ended, proves something, or the run goes on without
-// its node.
+// isExempt reports whether a pod needs no judgement: it is ready, has ended, proves something, or the run goes on
+// without its node.
 func (s *Survey) isExempt(p *corev1.Pod) bool {
 	return s.isLeftOut(p.Spec.NodeName) || kube.IsPodOver(p) || kube.IsPodReady(p) || isProof(p)
 }
@@ -52,7 +52,8 @@ func (s *Survey) isExempt(p *corev1.Pod) bool {
 // awaitsNetwork reports whether a node lacks only the pod network that the operator brings. The container runtimes and
 // cri-dockerd give this reason.
 func (s *Survey) awaitsNetwork(n *corev1.Node) bool {
-	return s.ownNetwork && !kube.IsNodeReady(n) && strings.Contains(kube.NodeCondition(n, corev1.NodeReady).Message, "NetworkPluginNotReady")
+	return s.ownNetwork && !kube.IsNodeReady(n) && strings.Contains(kube.NodeCondition(n, corev1.NodeReady).Message,
+		"NetworkPluginNotReady")
 }
 
 // isDelayed reports whether a pod lacks only the pod network that the operator brings.
@@ -62,8 +63,8 @@ func (s *Survey) isDelayed(p *corev1.Pod) bool {
 	})
 }
 
-// judgePods judges the pods without a check of their own. Pods outside of the namespaces of Kubernetes and the pod network
-// are the operator's: they only get a warning.
+// judgePods judges the pods without a check of their own. Pods outside of the namespaces of Kubernetes and the pod
+// network are the operator's: they only get a warning.
 func (s *Survey) judgePods() report.Findings {
 	if s.Pods == nil {
 		return nil
@@ -80,7 +81,8 @@ func (s *Survey) judgePods() report.Findings {
 		case s.isStarting(&p):
 			state, is = report.Warning, "is starting"
 		}
-		list = append(list, NewFinding(CheckPods, p.Spec.NodeName, state, fmt.Sprintf("pod %s/%s %s: %s", p.Namespace, p.Name, is, kube.NotReadyReason(&p))))
+		list = append(list, NewFinding(CheckPods, p.Spec.NodeName, state,
+			fmt.Sprintf("pod %s/%s %s: %s", p.Namespace, p.Name, is, kube.NotReadyReason(&p))))
 	}
 	if list == nil {
 		list = report.Findings{NewFinding(CheckPods, "", report.OK, fmt.Sprintf("%d pods", len(s.Pods)))}
@@ -106,7 +108,8 @@ func (s *Survey) judgeStaticPods() report.Findings {
 			continue
 		}
 		missing := slices.DeleteFunc(kube.ControlPlanePods(h.Name, h.Etcd), func(name string) bool {
-			return slices.ContainsFunc(s.Pods, func(p corev1.Pod) bool { return p.Namespace == kube.SystemNamespace && p.Name == name })
+			return slices.ContainsFunc(s.Pods,
+				func(p corev1.Pod) bool { return p.Namespace == kube.SystemNamespace && p.Name == name })
 		})
 		finding := NewFinding(checkComponents, h.Name, report.OK, "")
 		if len(missing) > 0 {
@@ -150,7 +153,8 @@ func (s *Survey) judgeDNS() report.Finding {
 // judgeProxy judges kube-proxy on the nodes that are ready.
 func (s *Survey) judgeProxy() report.Finding {
 	if _, ok := s.Objects["DaemonSet/kube-proxy"]; !ok {
-		return NewFinding(checkProxy, "", report.Warning, "kube-system has no daemon set kube-proxy; some pod networks replace it")
+		return NewFinding(checkProxy, "", report.Warning,
+			"kube-system has no daemon set kube-proxy; some pod networks replace it")
 	}
 	proxies := map[string]*corev1.Pod{} // by node; one pass, since a large cluster has many pods
 	for i := range s.Pods {

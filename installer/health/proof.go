@@ -59,7 +59,8 @@ func NetworkTask() task.Task {
 
 // deleteProof deletes the proof's objects and waits until the pods are gone.
 func deleteProof(ctx context.Context, t *task.Host) error {
-	_, err := t.Kubectl(ctx, "delete", "pods,services,configmaps", "--namespace="+kube.SystemNamespace, "--selector="+marks.ProofLabel, "--timeout=2m")
+	_, err := t.Kubectl(ctx, "delete", "pods,services,configmaps", "--namespace="+kube.SystemNamespace, "--selector="+
+		marks.ProofLabel, "--timeout=2m")
 	return err
 }
 
@@ -113,7 +114,8 @@ func proofName(i int) string { return "kkbundle-verify-" + strconv.Itoa(i) }
 
 // proofMeta returns the metadata of an object of the proof.
 func proofMeta(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Name: name, Namespace: kube.SystemNamespace, Labels: map[string]string{marks.ProofLabel: name}}
+	return metav1.ObjectMeta{Name: name, Namespace: kube.SystemNamespace,
+		Labels: map[string]string{marks.ProofLabel: name}}
 }
 
 func proofServices(nodes []*task.Host) []runtime.Object {
@@ -124,7 +126,8 @@ func proofServices(nodes []*task.Host) []runtime.Object {
 			Spec: corev1.ServiceSpec{
 				IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
 				Selector:       map[string]string{marks.ProofLabel: proofName(i)},
-				Ports:          []corev1.ServicePort{{Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: 53, TargetPort: intstr.FromInt32(answerPort)}},
+				Ports: []corev1.ServicePort{{Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: 53,
+					TargetPort: intstr.FromInt32(answerPort)}},
 			},
 		})
 	}
@@ -179,13 +182,15 @@ func proofPod(name, nodeName, image string) *corev1.Pod {
 					AllowPrivilegeEscalation: new(false),
 					ReadOnlyRootFilesystem:   new(true),
 					// As in kubeadm's deployment: the binary asks for this one, and cannot be run without it.
-					Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_BIND_SERVICE"}, Drop: []corev1.Capability{"ALL"}},
+					Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_BIND_SERVICE"},
+						Drop: []corev1.Capability{"ALL"}},
 				},
 				ReadinessProbe: ready,
 				VolumeMounts:   []corev1.VolumeMount{{Name: "config", MountPath: "/etc/coredns", ReadOnly: true}},
 			}},
 			Volumes: []corev1.Volume{
-				kube.ConfigVolume("config", corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}),
+				kube.ConfigVolume("config",
+					corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}),
 			},
 		},
 	}
@@ -216,7 +221,8 @@ func peerAnswers(ctx context.Context, t *task.Host, pod corev1.Pod, next string)
 		server := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(forwardPort+k))
 		texts, err := resolver(t, server).LookupTXT(ctx, "node.kkbundle.invalid.")
 		if err != nil {
-			return fmt.Errorf("a pod on %s does not reach a service on %s by its address in %s: %w", t.Name, next, services, err)
+			return fmt.Errorf("a pod on %s does not reach a service on %s by its address in %s: %w", t.Name, next,
+				services, err)
 		}
 		if !slices.Contains(texts, next) {
 			return fmt.Errorf("a pod on %s reached %v through a service on %s", t.Name, texts, next)

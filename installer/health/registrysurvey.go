@@ -58,7 +58,8 @@ func SurveyRegistries(ctx context.Context, r *task.Site) []RegistryState {
 		case t.Conn == nil:
 			list[i].err = errors.New("this run is not connected to it")
 		default:
-			list[i].stopped, list[i].err = stoppedUnits(ctx, t, siteregistry.Unit, siteregistry.PushUnit, siteregistry.AddressUnit, cri.DockerUnit, siteregistry.HarborUnit)
+			list[i].stopped, list[i].err = stoppedUnits(ctx, t, siteregistry.Unit, siteregistry.PushUnit,
+				siteregistry.AddressUnit, cri.DockerUnit, siteregistry.HarborUnit)
 			if list[i].err == nil && !slices.ContainsFunc(surveyedRoles(), t.Is) {
 				list[i].Certificates, list[i].err = Certificates(ctx, t)
 			}
@@ -87,7 +88,8 @@ func (s *Survey) JudgeRegistries() report.Findings {
 		case h.err != nil:
 			list = append(list, NewFinding(checkReachable, h.Name, report.Failed, h.err.Error()))
 		case len(h.stopped) > 0:
-			list = append(list, NewFinding(checkRegistry, h.Name, report.Failed, strings.Join(h.stopped, ", ")+" does not run"))
+			list = append(list, NewFinding(checkRegistry, h.Name, report.Failed, strings.Join(h.stopped, ", ")+
+				" does not run"))
 		default:
 			list = append(list, NewFinding(checkRegistry, h.Name, report.OK, ""))
 		}

@@ -101,13 +101,15 @@ const (
 // Leased returns the leases of components of which one instance works at a time.
 func Leased() []string { return []string{"Lease/kube-scheduler", "Lease/kube-controller-manager"} }
 
-// NewSurvey surveys the cluster through t, and every host that this run is connected to. The error names failed questions;
-// the survey holds the other answers.
+// NewSurvey surveys the cluster through t, and every host that this run is connected to. The error names failed
+// questions; the survey holds the other answers.
 func NewSurvey(ctx context.Context, r *task.Site, t *task.Host) (*Survey, error) {
 	s := &Survey{
-		Kubernetes: r.Cluster.Kubernetes.Distribution == manifest.DistributionKubernetes, Version: r.Cluster.Kubernetes.Version,
+		Kubernetes: r.Cluster.Kubernetes.Distribution == manifest.DistributionKubernetes,
+		Version:    r.Cluster.Kubernetes.Version,
 		Manual:     r.Cluster.Certificates.Renew == manifest.RenewManual,
-		ownNetwork: !r.Cluster.CNI.Type.Installed() && r.Rule != task.AnyCluster, System: systemNamespaces(r), Objects: map[string]kube.Object{}, Now: r.Now(),
+		ownNetwork: !r.Cluster.CNI.Type.Installed() && r.Rule != task.AnyCluster, System: systemNamespaces(r),
+		Objects: map[string]kube.Object{}, Now: r.Now(),
 	}
 	tasks := []func(context.Context) error{
 		func(ctx context.Context) error { s.Hosts = surveyHosts(ctx, r); return nil },
@@ -125,8 +127,8 @@ func NewSurvey(ctx context.Context, r *task.Site, t *task.Host) (*Survey, error)
 	return s, errors.Join(errs...)
 }
 
-// systemNamespaces returns the namespaces of Kubernetes and the pod network; without a cluster file, of every pod network
-// that kkbundle installs.
+// systemNamespaces returns the namespaces of Kubernetes and the pod network; without a cluster file, of every pod
+// network that kkbundle installs.
 func systemNamespaces(r *task.Site) []string {
 	if r.Rule != task.AnyCluster {
 		return addon.OwnNamespaces(r.Cluster)
@@ -169,7 +171,8 @@ func surveyCluster(t *task.Host, s *Survey) []func(context.Context) error {
 
 // bootstraps returns the names and ends of tokens without their secrets.
 func bootstraps(ctx context.Context, t *task.Host) ([]Bootstrap, error) {
-	out, err := t.Kubectl(ctx, "get", "secrets", "--namespace="+kube.SystemNamespace, "--field-selector=type=bootstrap.kubernetes.io/token",
+	out, err := t.Kubectl(ctx, "get", "secrets", "--namespace="+kube.SystemNamespace,
+		"--field-selector=type=bootstrap.kubernetes.io/token",
 		"--output=custom-columns=NAME:.metadata.name,END:.data.expiration", "--no-headers")
 	if err != nil {
 		return nil, err
@@ -203,8 +206,9 @@ func surveyHost(ctx context.Context, t *task.Host) Surveyed {
 	s := Surveyed{
 		Name: t.Name, Worker: t.Is(manifest.RoleWorker), ControlPlane: t.Is(manifest.RoleControlPlane),
 		Node: t.Is(manifest.RoleCluster), Wanted: t.Site.IsWanted(t), LeftOut: t.Site.LeftOut(t.Name),
-		Etcd: t.Site.Cluster.Etcd.Type == manifest.EtcdInternal && t.Is(manifest.RoleControlPlane) && t.Site.Cluster.Kubernetes.Distribution == manifest.DistributionKubernetes,
-		Err:  t.Err,
+		Etcd: t.Site.Cluster.Etcd.Type == manifest.EtcdInternal && t.Is(manifest.RoleControlPlane) &&
+			t.Site.Cluster.Kubernetes.Distribution == manifest.DistributionKubernetes,
+		Err: t.Err,
 	}
 	if t.Conn == nil || s.Err != nil {
 		if s.Err == nil {
@@ -265,7 +269,8 @@ func APIHealth(ctx context.Context, t *task.Host) error {
 		path += "?verbose"
 		_, err := httpGet(ctx, t, "https://"+address+path, ca)
 		var refused *statusError
-		if errors.As(err, &refused) && (refused.code == http.StatusUnauthorized || refused.code == http.StatusForbidden) {
+		if errors.As(err, &refused) && (refused.code == http.StatusUnauthorized ||
+			refused.code == http.StatusForbidden) {
 			_, err = t.Kubectl(ctx, "--server=https://"+address, "get", "--raw="+path)
 		} else if refused != nil {
 			refused.text = failedChecks(refused.text)

@@ -123,11 +123,13 @@ func momentary() []string { return []string{CheckAPI, checkEtcd, checkAgreement,
 func SurveyTask(ctx context.Context, t *task.Host) error {
 	var list report.Findings
 	var err error
-	_ = task.Eventually(ctx, settleWait, func(context.Context) error { // a survey is always finished, even after settleWait
+	// a survey is always finished, even after settleWait
+	_ = task.Eventually(ctx, settleWait, func(context.Context) error {
 		var s *Survey
 		s, err = NewSurvey(ctx, t.Site, t)
 		list = s.Findings()
-		if slices.ContainsFunc(list, func(f report.Finding) bool { return f.State == report.Failed && slices.Contains(momentary(), f.ID) }) {
+		if slices.ContainsFunc(list,
+			func(f report.Finding) bool { return f.State == report.Failed && slices.Contains(momentary(), f.ID) }) {
 			return &UnhealthyError{Findings: list}
 		}
 		return nil
@@ -141,7 +143,8 @@ func SurveyTask(ctx context.Context, t *task.Host) error {
 	v := t.Site.Verified
 	v.Mu.Lock()
 	for _, name := range []string{CheckNodes, CheckPods} {
-		said := slices.ContainsFunc(list, func(f report.Finding) bool { return f.ID == name && f.State == report.Failed })
+		said := slices.ContainsFunc(list,
+			func(f report.Finding) bool { return f.ID == name && f.State == report.Failed })
 		if wait := v.Waits[name]; wait != nil && !said {
 			list = append(list, ErrorFinding(name, "", wait))
 		}
@@ -151,8 +154,8 @@ func SurveyTask(ctx context.Context, t *task.Host) error {
 	return nil
 }
 
-// OutsideNames asks the cluster's DNS for a name that never exists (RFC 6761), if CoreDNS forwards to nameservers. "No such
-// name" is an answer of the nameservers.
+// OutsideNames asks the cluster's DNS for a name that never exists (RFC 6761), if CoreDNS forwards to nameservers.
+// "No such name" is an answer of the nameservers.
 func OutsideNames(ctx context.Context, t *task.Host) error {
 	forwards, err := addon.Forwards(ctx, t)
 	if err != nil {
@@ -169,6 +172,7 @@ func OutsideNames(ctx context.Context, t *task.Host) error {
 	if err == nil || errors.As(err, &answer) && answer.IsNotFound {
 		return nil
 	}
-	t.Site.AddFindings(NewFinding("verify-outside-names", "", report.Warning, fmt.Sprintf("the nameservers that CoreDNS asks do not answer: %v", err)))
+	t.Site.AddFindings(NewFinding("verify-outside-names", "", report.Warning,
+		fmt.Sprintf("the nameservers that CoreDNS asks do not answer: %v", err)))
 	return errNothing // the warning reports it
 }

@@ -43,9 +43,11 @@ func NodesAreReady(ctx context.Context, t *task.Host) error {
 		case n == nil:
 			errs = append(errs, fmt.Errorf("%s is not a node of the cluster", host.Name))
 		case !kube.IsNodeReady(n) && t.Site.Cluster.CNI.Type.Installed():
-			errs = append(errs, fmt.Errorf("node %s is not ready: %s", host.Name, kube.NodeCondition(n, corev1.NodeReady).Message))
+			errs = append(errs, fmt.Errorf("node %s is not ready: %s", host.Name,
+				kube.NodeCondition(n, corev1.NodeReady).Message))
 		case n.Status.NodeInfo.KubeletVersion != version:
-			errs = append(errs, fmt.Errorf("node %s runs kubelet %s, not %s", host.Name, n.Status.NodeInfo.KubeletVersion, version))
+			errs = append(errs, fmt.Errorf("node %s runs kubelet %s, not %s", host.Name,
+				n.Status.NodeInfo.KubeletVersion, version))
 		}
 	}
 	return errors.Join(errs...)
@@ -116,9 +118,10 @@ const apiServiceIndex = 1
 // apiName returns the full name of the API server's service.
 func apiName(c *manifest.Cluster) string { return "kubernetes.default.svc." + c.DNS.Domain + "." }
 
-// ImagesAreBundled checks that all images of the installation came from the bundle. Others only get a warning. The registry may have
-// made some of the bundle's indexes smaller: reduced returns the digests of these.
-func ImagesAreBundled(ctx context.Context, t *task.Host, reduced func(context.Context, *task.Host) ([]digest.Digest, error)) error {
+// ImagesAreBundled checks that all images of the installation came from the bundle. Others only get a warning. The
+// registry may have made some of the bundle's indexes smaller: reduced returns the digests of these.
+func ImagesAreBundled(ctx context.Context, t *task.Host, reduced func(context.Context,
+	*task.Host) ([]digest.Digest, error)) error {
 	replaced, err := reduced(ctx, t)
 	if err != nil {
 		return err
@@ -166,5 +169,6 @@ func ImagesAreBundled(ctx context.Context, t *task.Host, reduced func(context.Co
 }
 
 func notBundled(images []string) string {
-	return "images run that the bundle does not hold:\n  " + strings.Join(slices.Compact(slices.Sorted(slices.Values(images))), "\n  ")
+	return "images run that the bundle does not hold:\n  " +
+		strings.Join(slices.Compact(slices.Sorted(slices.Values(images))), "\n  ")
 }

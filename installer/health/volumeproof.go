@@ -24,8 +24,8 @@ import (
 const volumeWait = 3 * time.Minute // a provisioner's pod may have to pull its image first
 
 // VolumesTask proves that a volume of the default storage class is bound, and that a second pod reads the data of the
-// first. The pods only hold the volume, because no image that every cluster has can write: the helper on the host writes
-// through the pod's own view of the volume. The proof runs once for a class.
+// first. The pods only hold the volume, because no image that every cluster has can write: the helper on the host
+// writes through the pod's own view of the volume. The proof runs once for a class.
 func VolumesTask() task.Task {
 	return task.Task{
 		Name:  "verify-volumes",
@@ -86,11 +86,13 @@ func proveVolume(ctx context.Context, t *task.Host, class string) error {
 			return err
 		}
 		if err := task.Eventually(ctx, volumeWait, func(ctx context.Context) error {
-			return runOnNode(ctx, t, name, func(uid string) []string { return []string{host.HelperPath, "volume", verb, uid, at, mark} })
+			return runOnNode(ctx, t, name,
+				func(uid string) []string { return []string{host.HelperPath, "volume", verb, uid, at, mark} })
 		}); err != nil {
 			return err
 		}
-		if _, err := t.Kubectl(ctx, "delete", "pod", name, "--namespace="+marks.VolumesNamespace, "--timeout=1m"); err != nil {
+		if _, err := t.Kubectl(ctx, "delete", "pod", name, "--namespace="+marks.VolumesNamespace,
+			"--timeout=1m"); err != nil {
 			return err
 		}
 	}
@@ -122,7 +124,8 @@ func runOnNode(ctx context.Context, t *task.Host, name string, command func(uid 
 func volumeObjects(name, class, image, at string) []runtime.Object {
 	return []runtime.Object{
 		&corev1.Namespace{
-			ObjectMeta: metav1.ObjectMeta{Name: marks.VolumesNamespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}},
+			ObjectMeta: metav1.ObjectMeta{Name: marks.VolumesNamespace,
+				Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}},
 		},
 		&corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Name: "proof", Namespace: marks.VolumesNamespace},
@@ -141,7 +144,8 @@ func volumeObjects(name, class, image, at string) []runtime.Object {
 				Containers: []corev1.Container{{
 					Name: "holder", Image: image,
 					SecurityContext: &corev1.SecurityContext{
-						AllowPrivilegeEscalation: new(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+						AllowPrivilegeEscalation: new(false),
+						Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 					},
 					VolumeMounts: []corev1.VolumeMount{{Name: "proof", MountPath: at}},
 				}},

@@ -112,7 +112,8 @@ var errPasswordExpired = errors.New("the password has expired: log in by hand an
 // wantsNewPassword reports whether PAM demands a change of an expired password.
 func wantsNewPassword(said string) bool {
 	said = strings.ToLower(said)
-	signs := []string{"new password", "new unix password", "current password", "password has expired", "password expired"}
+	signs := []string{"new password", "new unix password", "current password", "password has expired",
+		"password expired"}
 	return slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(said, sign) })
 }
 
@@ -250,8 +251,9 @@ func (a *authentication) explain(err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	failed := a.failed
-	// x/crypto/ssh has no types for these. The second is SSH_MSG_USERAUTH_FAILURE (RFC 4252, section 6) before the first question of
-	// keyboard-interactive: sshd with UsePAM no refuses that method in this way, after it refused the password.
+	// x/crypto/ssh has no types for these. The second is SSH_MSG_USERAUTH_FAILURE (RFC 4252, section 6) before the
+	// first question of keyboard-interactive: sshd with UsePAM no refuses that method in this way, after it refused
+	// the password.
 	tooMany := strings.Contains(strings.ToLower(err.Error()), "too many authentication failures")
 	asksNothing := strings.Contains(err.Error(), "unexpected message type 51 ")
 	if tooMany {

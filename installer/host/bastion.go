@@ -174,7 +174,8 @@ func (h *hop) failed(err error) error {
 
 // behind returns the error of a host that the bastion cannot reach.
 func behind(reason string) error {
-	return plain.Advise(errors.New(reason), "check on the bastion that the host is up and can be reached from there: its name is looked up there, and firewalls are between those two")
+	return plain.Advise(errors.New(reason),
+		"check on the bastion that the host is up and can be reached from there: its name is looked up there, and firewalls are between those two")
 }
 
 // explain returns the reason that the bastion did not make a connection.
@@ -183,8 +184,10 @@ func (h *hop) explain(err error, address string) error {
 	switch {
 	case errors.As(err, &refused) && (refused.Reason == ssh.Prohibited || refused.Reason == ssh.UnknownChannelType):
 		return plain.Advise(
-			errors.New("it does not let "+h.options.User+" connect to "+address+" (AllowTcpForwarding no, DisableForwarding, PermitOpen or a restricted key)"),
-			"allow it in the bastion's sshd_config (AllowTcpForwarding local for "+h.options.User+", and "+address+" in PermitOpen if that is set), go by another bastion, or run kkbundle on the bastion")
+			errors.New("it does not let "+h.options.User+" connect to "+address+
+				" (AllowTcpForwarding no, DisableForwarding, PermitOpen or a restricted key)"),
+			"allow it in the bastion's sshd_config (AllowTcpForwarding local for "+h.options.User+", and "+address+
+				" in PermitOpen if that is set), go by another bastion, or run kkbundle on the bastion")
 	case errors.As(err, &refused):
 		return behind(strings.ToLower(oneLine(plain.Strip(refused.Message))))
 	case errors.Is(err, context.DeadlineExceeded):

@@ -139,8 +139,8 @@ func Open(ctx context.Context, h Host, args ...string) *Stream {
 // Read reads the command's output. After its end the error is io.EOF if the code was 0, and Run's error otherwise.
 func (s *Stream) Read(p []byte) (int, error) { return s.stdout.Read(p) }
 
-// Write writes to the command's standard input. After the command's end the error is Run's, or io.ErrClosedPipe if the code
-// was 0.
+// Write writes to the command's standard input. After the command's end the error is Run's, or io.ErrClosedPipe if
+// the code was 0.
 func (s *Stream) Write(p []byte) (int, error) { return s.stdin.Write(p) }
 
 // CloseWrite ends the command's standard input.

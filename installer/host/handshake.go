@@ -90,9 +90,11 @@ func (o SSHOptions) explain(err error, a *authentication, verify *verifier, hear
 	case errors.As(err, &lost):
 		return lost
 	case a.limit.passed.Load():
-		return fmt.Errorf("the host accepted the connection but did not finish the SSH handshake within %s", handshakeTimeout)
+		return fmt.Errorf("the host accepted the connection but did not finish the SSH handshake within %s",
+			handshakeTimeout)
 	case errors.As(err, &outdated):
-		return &AlgorithmError{What: outdated.What, Offers: outdated.RequestedAlgorithms, Wanted: outdated.SupportedAlgorithms}
+		return &AlgorithmError{What: outdated.What, Offers: outdated.RequestedAlgorithms,
+			Wanted: outdated.SupportedAlgorithms}
 	case !heard.greeted():
 		return &droppedError{said: heard.text(), err: err}
 	}
@@ -152,13 +154,15 @@ type AlgorithmError struct {
 
 // Error names the host's algorithms.
 func (e *AlgorithmError) Error() string {
-	return fmt.Sprintf("the host's SSH server is outdated: for %s it offers only %s", e.What, plain.Strip(strings.Join(e.Offers, ", ")))
+	return fmt.Sprintf("the host's SSH server is outdated: for %s it offers only %s", e.What,
+		plain.Strip(strings.Join(e.Offers, ", ")))
 }
 
 // Hint returns the remedy.
 func (e *AlgorithmError) Hint() string {
 	const enough = 4
-	return fmt.Sprintf("update OpenSSH on the host, or allow one of these in its sshd_config: %s", strings.Join(e.Wanted[:min(enough, len(e.Wanted))], ", "))
+	return fmt.Sprintf("update OpenSSH on the host, or allow one of these in its sshd_config: %s",
+		strings.Join(e.Wanted[:min(enough, len(e.Wanted))], ", "))
 }
 
 // Algorithms protect an SSH connection, in SSH's own names.

@@ -31,7 +31,8 @@ func Arch(ctx context.Context, h Host) (string, error) {
 	case "aarch64", "arm64":
 		return "arm64", nil
 	default:
-		return "", fmt.Errorf("%s: architecture %q is not supported: kkbundle installs on x86_64 and aarch64", h, oneLine(machine))
+		return "", fmt.Errorf("%s: architecture %q is not supported: kkbundle installs on x86_64 and aarch64", h,
+			oneLine(machine))
 	}
 }
 
@@ -120,7 +121,8 @@ func (e *HelperError) Hint() string {
 	case strings.Contains(text, "Read-only"):
 		return "the filesystem of " + dir + " is read-only: find the reason with dmesg, and mount it writable"
 	case strings.Contains(text, "Permission denied"), e.failure() == "does not run":
-		return "see that the filesystem of " + dir + " is not mounted noexec, and that no policy (SELinux, fapolicyd) forbids programs there"
+		return "see that the filesystem of " + dir +
+			" is not mounted noexec, and that no policy (SELinux, fapolicyd) forbids programs there"
 	}
 	return "check the host's message about " + dir
 }

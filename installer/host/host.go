@@ -35,7 +35,8 @@ type Cmd struct {
 	// Args is the program, a path or a name to look up in /usr/local/sbin, /usr/local/bin, /usr/sbin, /usr/bin, /sbin
 	// and /bin, and its arguments. They can hold any byte but 0.
 	Args []string
-	// Env has NAME=value entries in addition to LC_ALL=C, HOME and PATH, and to nothing of the login's; a later entry wins.
+	// Env has NAME=value entries in addition to LC_ALL=C, HOME and PATH, and to nothing of the login's; a later entry
+	// wins.
 	Env []string
 	// Stdin is the command's input; nil is empty. A ClosableReader is closed when the command no longer reads.
 	Stdin io.Reader

@@ -207,7 +207,8 @@ type verifier struct {
 func (v *verifier) check(address string, remote net.Addr, key ssh.PublicKey) error {
 	v.refused = v.keys.verify(address, remote, key)
 	var refused *KeyError
-	if errors.As(v.refused, &refused) && len(refused.Known) == 0 && v.options.AcceptNew && len(v.options.KnownHosts) > 0 {
+	if errors.As(v.refused, &refused) && len(refused.Known) == 0 && v.options.AcceptNew &&
+		len(v.options.KnownHosts) > 0 {
 		v.refused = addKnownHost(v.options.KnownHosts, address, remote, key)
 	}
 	return v.refused

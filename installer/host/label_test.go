@@ -14,8 +14,9 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 )
 
-// A labelling host runs commands where the kernel seems to have SELinux, with a policy of our own: matchpathcon and chcon are the
-// real ones, /sys/fs/selinux is a directory in a namespace. Without SELinux in the kernel nothing is enforced.
+// A labelling host runs commands where the kernel seems to have SELinux, with a policy of our own: matchpathcon and
+// chcon are the real ones, /sys/fs/selinux is a directory in a namespace. Without SELinux in the kernel nothing is
+// enforced.
 type labelling struct {
 	host.Host
 	bin string
@@ -39,7 +40,8 @@ func newLabelling(t *testing.T, rules ...string) labelling {
 		t.Fatal(err)
 	}
 	writeProgram(t, filepath.Join(dir, "matchpathcon"), "#!/bin/sh\nexec "+program+" -f "+contexts+` "$@"`+"\n")
-	if err := exec.CommandContext(t.Context(), "unshare", "--mount", "mount", "-t", "tmpfs", "none", "/sys/fs").Run(); err != nil {
+	if err := exec.CommandContext(t.Context(), "unshare", "--mount", "mount", "-t", "tmpfs", "none",
+		"/sys/fs").Run(); err != nil {
 		t.Skip("needs a mount namespace of its own: ", err)
 	}
 	local, err := host.Local(t.Context(), host.LocalOptions{Patience: patience})
@@ -50,8 +52,8 @@ func newLabelling(t *testing.T, rules ...string) labelling {
 	return labelling{local, dir}
 }
 
-// writeProgram writes what will be run. No child is started meanwhile: it would have the file open for writing until it becomes
-// another program, and what somebody writes to cannot be run.
+// writeProgram writes what will be run. No child is started meanwhile: it would have the file open for writing until
+// it becomes another program, and what somebody writes to cannot be run.
 func writeProgram(t *testing.T, name, text string) {
 	t.Helper()
 	syscall.ForkLock.RLock()
@@ -77,8 +79,8 @@ func setLabel(t *testing.T, name, label string) {
 	}
 }
 
-// TestWriteFileSetsLabelOfPolicy writes files of systemd and of nobody, an existing one with another label, and one that only
-// its user tells from the policy's.
+// TestWriteFileSetsLabelOfPolicy writes files of systemd and of nobody, an existing one with another label, and one
+// that only its user tells from the policy's.
 func TestWriteFileSetsLabelOfPolicy(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -58,10 +58,11 @@ func (m *machine) Close() error { return m.start.close() }
 //go:embed scripts/launch.sh
 var launchScript string
 
-// launched is a command as it is started: the line that the launcher begins with is its mark. Nothing of the login's environment reaches
-// it: a proxy of /etc/environment would lead kubectl and kubeadm's static pods astray.
+// launched is a command as it is started: the line that the launcher begins with is its mark. Nothing of the login's
+// environment reaches it: a proxy of /etc/environment would lead kubectl and kubeadm's static pods astray.
 func (m *machine) launched(r *run) []string {
-	return slices.Concat(m.root.prefix(r.prompt), Script(r.mark, launchScript, "env", "-i"), environment(), r.cmd.Env, r.cmd.Args)
+	return slices.Concat(m.root.prefix(r.prompt), Script(r.mark, launchScript, "env", "-i"), environment(), r.cmd.Env,
+		r.cmd.Args)
 }
 
 // Run runs a command as root.
@@ -90,7 +91,8 @@ type run struct {
 }
 
 func newRun(m *machine, cmd Cmd) *run {
-	r := &run{machine: m, cmd: cmd, mark: "kkbundle-" + rand.Text(), tail: &capped.Tail{Most: maxStderr}, ended: make(chan struct{})}
+	r := &run{machine: m, cmd: cmd, mark: "kkbundle-" + rand.Text(), tail: &capped.Tail{Most: maxStderr},
+		ended: make(chan struct{})}
 	if m.root.password != nil {
 		r.prompt = "kkbundle-" + rand.Text() + ":"
 	}
@@ -202,7 +204,8 @@ func (r *run) result(ctx context.Context, code int, err error) error {
 		return r.sudoError("sudo did not run the command")
 	case !r.stderr.hasStarted():
 		return fmt.Errorf("%s: %s: %w", r.machine.name, commandLine(r.cmd.Args),
-			&LoginError{User: r.machine.root.user, Code: code, Said: strings.TrimSpace(r.stderr.preamble() + " " + r.stdout.preamble())})
+			&LoginError{User: r.machine.root.user, Code: code, Said: strings.TrimSpace(r.stderr.preamble() + " " +
+				r.stdout.preamble())})
 	case code != 0:
 		return &ExitError{Host: r.machine.name, Args: r.cmd.Args, Code: code, Stderr: plain.Strip(r.tail.String())}
 	}

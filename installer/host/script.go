@@ -2,8 +2,8 @@ package host
 
 import "slices"
 
-// Script returns the command that runs a POSIX shell script with positional arguments. name is the script's file in this
-// repository: the shell begins its messages with it, and logs and errors show it instead of the text.
+// Script returns the command that runs a POSIX shell script with positional arguments. name is the script's file in
+// this repository: the shell begins its messages with it, and logs and errors show it instead of the text.
 func Script(name, text string, args ...string) []string {
 	return slices.Concat([]string{"sh", "-c", text, name}, args)
 }

@@ -60,11 +60,13 @@ func TestPasswords(t *testing.T) {
 			t.Errorf("wrong password: %v, want it in an UnreachableError", err)
 		}
 		o.Password = nil
-		if _, err := host.Dial(t.Context(), o); !errors.As(err, &auth) || !strings.Contains(err.Error(), "nothing to log in with") {
+		if _, err := host.Dial(t.Context(), o); !errors.As(err, &auth) ||
+			!strings.Contains(err.Error(), "nothing to log in with") {
 			t.Errorf("nothing to log in with: %v", err)
 		}
 		o.Password = func(context.Context) (string, error) { return "", errors.New("SSH_PASSWORD is not set") }
-		if _, err := host.Dial(t.Context(), o); !errors.As(err, &auth) || !strings.Contains(err.Error(), "SSH_PASSWORD is not set") {
+		if _, err := host.Dial(t.Context(), o); !errors.As(err, &auth) ||
+			!strings.Contains(err.Error(), "SSH_PASSWORD is not set") {
 			t.Errorf("no password to be had: %v", err)
 		}
 	}
@@ -96,7 +98,8 @@ func TestKeys(t *testing.T) {
 		return func(t *testing.T, err error) {
 			t.Helper()
 			var auth *host.AuthError
-			if !errors.As(err, &auth) || !strings.Contains(err.Error(), word) || strings.Contains(err.Error(), "sesame") {
+			if !errors.As(err, &auth) || !strings.Contains(err.Error(), word) ||
+				strings.Contains(err.Error(), "sesame") {
 				t.Errorf("got %v, want an AuthError about %q", err, word)
 			}
 		}
@@ -115,10 +118,14 @@ func TestKeys(t *testing.T) {
 			}
 			o.KeyData = []host.Secret{secret(string(pem))}
 		}, nil},
-		{"no key as such", func(o *host.SSHOptions) { o.KeyData = []host.Secret{secret("open sesame")} }, refused("the key given is not")},
+		{"no key as such", func(o *host.SSHOptions) { o.KeyData = []host.Secret{secret("open sesame")} },
+			refused("the key given is not")},
 		{"passphrase", func(o *host.SSHOptions) { o.Keys, o.Passphrase = []string{locked}, sesame }, nil},
 		{"agent", func(o *host.SSHOptions) { o.AgentSocket = startAgent(t, private) }, nil},
-		{"key of the agent", func(o *host.SSHOptions) { o.Keys, o.AgentSocket = []string{locked}, startAgent(t, private) }, nil},
+		{"key of the agent", func(o *host.SSHOptions) {
+			o.Keys, o.AgentSocket = []string{locked},
+				startAgent(t, private)
+		}, nil},
 		{"wrong key", func(o *host.SSHOptions) { o.Keys = []string{other} }, refused("key " + other)},
 		{"no file", func(o *host.SSHOptions) { o.Keys = []string{other + "x"} }, refused("no such file")},
 		{"not a key", func(o *host.SSHOptions) { o.Keys = []string{s.KnownHosts} }, refused("is not a private key")},
@@ -202,7 +209,8 @@ func TestHostKeys(t *testing.T) {
 		o := o
 		o.KnownHosts = []string{dir + "/none"}
 		_, err := host.Dial(t.Context(), o)
-		if !errors.As(err, &refused) || len(refused.Known) != 0 || !strings.Contains(err.Error(), ssh.FingerprintSHA256(ed.PublicKey())) {
+		if !errors.As(err, &refused) || len(refused.Known) != 0 ||
+			!strings.Contains(err.Error(), ssh.FingerprintSHA256(ed.PublicKey())) {
 			t.Fatalf("got %v, want the fingerprint of an unknown key", err)
 		}
 		if !strings.Contains(refused.Hint(), "--accept-new") {
@@ -251,7 +259,8 @@ func TestHostKeys(t *testing.T) {
 		if !errors.As(err, &refused) {
 			t.Fatalf("got %v, want a KeyError", err)
 		}
-		for _, want := range []string{ssh.FingerprintSHA256(ed.PublicKey()), ssh.FingerprintSHA256(before.PublicKey()), file + ":1"} {
+		for _, want := range []string{ssh.FingerprintSHA256(ed.PublicKey()), ssh.FingerprintSHA256(before.PublicKey()),
+			file + ":1"} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%v does not contain %s", err, want)
 			}
@@ -263,11 +272,13 @@ func TestHostKeys(t *testing.T) {
 	t.Run("hashed", func(t *testing.T) {
 		o := o
 		name := knownhosts.HashHostname(knownhosts.Normalize(s.Addr))
-		o.KnownHosts = []string{dir + "/none", writeTemp(t, "# comment\n\n"+name+" "+string(ssh.MarshalAuthorizedKey(ed.PublicKey())))}
+		o.KnownHosts = []string{dir + "/none", writeTemp(t, "# comment\n\n"+name+" "+
+			string(ssh.MarshalAuthorizedKey(ed.PublicKey())))}
 		dial(t, o)
 		before := hosttest.NewKey(t, dir+"/hashed")
 		o.KnownHosts = []string{writeTemp(t, name+" "+string(ssh.MarshalAuthorizedKey(before.PublicKey())))}
-		if _, err := host.Dial(t.Context(), o); !errors.As(err, &refused) || len(refused.Known) != 1 || refused.Known[0].Line != 1 {
+		if _, err := host.Dial(t.Context(), o); !errors.As(err, &refused) || len(refused.Known) != 1 ||
+			refused.Known[0].Line != 1 {
 			t.Errorf("got %v, want the line", err)
 		}
 	})
@@ -290,7 +301,8 @@ func TestHostKeys(t *testing.T) {
 	t.Run("file without a last line end", func(t *testing.T) {
 		o := o
 		other := hosttest.NewKey(t, dir+"/elsewhere")
-		file := writeTemp(t, "elsewhere.example "+strings.TrimSpace(string(ssh.MarshalAuthorizedKey(other.PublicKey()))))
+		file := writeTemp(t, "elsewhere.example "+
+			strings.TrimSpace(string(ssh.MarshalAuthorizedKey(other.PublicKey()))))
 		o.KnownHosts, o.AcceptNew = []string{file}, true
 		dial(t, o)
 		o.AcceptNew = false
@@ -300,11 +312,13 @@ func TestHostKeys(t *testing.T) {
 
 // testAuthority has hosts with certificates, of which some hold.
 func testAuthority(t *testing.T, dir string) {
-	authority, other, hostKey := hosttest.NewKey(t, dir+"/authority"), hosttest.NewKey(t, dir+"/other"), hosttest.NewKey(t, dir+"/certified")
+	authority, other, hostKey := hosttest.NewKey(t, dir+"/authority"), hosttest.NewKey(t, dir+"/other"),
+		hosttest.NewKey(t, dir+"/certified")
 	certificate := func(change func(*ssh.Certificate)) ssh.Signer {
 		c := &ssh.Certificate{
 			Key: hostKey.PublicKey(), CertType: ssh.HostCert, ValidPrincipals: []string{"127.0.0.1"},
-			ValidAfter: uint64(time.Now().Add(-time.Hour).Unix()), ValidBefore: uint64(time.Now().Add(time.Hour).Unix()),
+			ValidAfter:  uint64(time.Now().Add(-time.Hour).Unix()),
+			ValidBefore: uint64(time.Now().Add(time.Hour).Unix()),
 		}
 		change(c)
 		if err := c.SignCert(rand.Reader, authority); err != nil {
@@ -327,17 +341,23 @@ func testAuthority(t *testing.T, dir string) {
 		want  any // the type of the error, nil for none
 	}{
 		{"signed", certificate(fine), trust, nil},
-		{"signed, key known too", certificate(fine), "127.0.0.1 " + string(ssh.MarshalAuthorizedKey(other.PublicKey())) + trust, nil},
+		{"signed, key known too", certificate(fine), "127.0.0.1 " +
+			string(ssh.MarshalAuthorizedKey(other.PublicKey())) + trust, nil},
 		{"expired", certificate(func(c *ssh.Certificate) { c.ValidBefore = c.ValidAfter + 1 }), trust, &invalid},
-		{"for another host", certificate(func(c *ssh.Certificate) { c.ValidPrincipals = []string{"elsewhere"} }), trust, &invalid},
-		{"authority revoked", certificate(fine), trust + "@revoked * " + string(ssh.MarshalAuthorizedKey(authority.PublicKey())), &invalid},
-		{"key revoked", certificate(fine), trust + "@revoked * " + string(ssh.MarshalAuthorizedKey(hostKey.PublicKey())), &unknown},
+		{"for another host", certificate(func(c *ssh.Certificate) { c.ValidPrincipals = []string{"elsewhere"} }), trust,
+			&invalid},
+		{"authority revoked", certificate(fine), trust + "@revoked * " +
+			string(ssh.MarshalAuthorizedKey(authority.PublicKey())), &invalid},
+		{"key revoked", certificate(fine), trust + "@revoked * " +
+			string(ssh.MarshalAuthorizedKey(hostKey.PublicKey())), &unknown},
 		{"no certificate", hostKey, trust, &unknown},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := hosttest.Start(t, hosttest.Options{HostKeys: []ssh.Signer{c.key}})
-			o := host.SSHOptions{Name: "w1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, Patience: patience}
-			o.KnownHosts = []string{writeTemp(t, strings.ReplaceAll(c.lines, " * ", " "+knownhosts.Normalize(s.Addr)+" "))}
+			o := host.SSHOptions{Name: "w1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
+				Patience: patience}
+			o.KnownHosts = []string{writeTemp(t, strings.ReplaceAll(c.lines, " * ", " "+knownhosts.Normalize(s.Addr)+
+				" "))}
 			h, err := host.Dial(t.Context(), o)
 			if err == nil {
 				_ = h.Close()
@@ -373,7 +393,8 @@ func ecdsaKey(t *testing.T) ssh.Signer {
 func TestSudoFailures(t *testing.T) {
 	t.Parallel()
 	s := hosttest.StartSSHD(t, hosttest.SSHDOptions{})
-	base := host.SSHOptions{Name: "cp1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}, Patience: patience}
+	base := host.SSHOptions{Name: "cp1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
+		KnownHosts: []string{s.KnownHosts}, Patience: patience}
 	for _, c := range []struct {
 		name, user string
 		password   host.Secret
@@ -422,12 +443,15 @@ func TestSSHDPassword(t *testing.T) {
 	}
 }
 
-// TestSSHDWrongPasswordWithoutPAM wants a refused login named as one by a server that answers keyboard-interactive without a question.
+// TestSSHDWrongPasswordWithoutPAM wants a refused login named as one by a server that answers keyboard-interactive
+// without a question.
 func TestSSHDWrongPasswordWithoutPAM(t *testing.T) {
 	t.Parallel()
-	s := hosttest.StartSSHD(t, hosttest.SSHDOptions{Config: "UsePAM no\nKbdInteractiveAuthentication yes\nPasswordAuthentication yes\n"})
+	s := hosttest.StartSSHD(t,
+		hosttest.SSHDOptions{Config: "UsePAM no\nKbdInteractiveAuthentication yes\nPasswordAuthentication yes\n"})
 	_, err := host.Dial(t.Context(), host.SSHOptions{
-		Address: s.Host, Port: s.Port, User: hosttest.UserSudoPassword, KnownHosts: []string{s.KnownHosts}, Password: secret("wr0ng-passw0rd"),
+		Address: s.Host, Port: s.Port, User: hosttest.UserSudoPassword, KnownHosts: []string{s.KnownHosts},
+		Password: secret("wr0ng-passw0rd"),
 	})
 	var refused *host.AuthError
 	if !errors.As(err, &refused) || !strings.Contains(refused.Error(), "refused (tried password") {
@@ -466,8 +490,10 @@ func TestUnreachable(t *testing.T) {
 		}
 	})
 	t.Run("refused", func(t *testing.T) {
-		_, err := host.Dial(t.Context(), host.SSHOptions{Name: "w9", Address: "127.0.0.1", Port: 1}) // nobody's: servers here get other ports
-		if !errors.As(err, &unreachable) || !strings.Contains(err.Error(), "connection refused") || unreachable.Hint() == "" {
+		// nobody's: servers here get other ports
+		_, err := host.Dial(t.Context(), host.SSHOptions{Name: "w9", Address: "127.0.0.1", Port: 1})
+		if !errors.As(err, &unreachable) || !strings.Contains(err.Error(), "connection refused") ||
+			unreachable.Hint() == "" {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -538,10 +564,11 @@ func TestKeepaliveOfAnIdleHost(t *testing.T) {
 	needRoot(t)
 	s := hosttest.Start(t, hosttest.Options{})
 	h := dial(t, host.SSHOptions{
-		Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}, Keepalive: time.Second,
+		Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts},
+		Keepalive: time.Second,
 	})
-	// Long enough for several keepalives, which the server answers with a refusal; between them is time for a machine that
-	// has other work.
+	// Long enough for several keepalives, which the server answers with a refusal; between them is time for a machine
+	// that has other work.
 	if err := h.Run(t.Context(), host.Cmd{Args: []string{"sleep", "6"}}); err != nil {
 		t.Error(err)
 	}

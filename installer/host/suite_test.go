@@ -65,7 +65,8 @@ func TestServerHost(t *testing.T) {
 		t.Skip("needs root: the server inside the process has its rights")
 	}
 	s := hosttest.Start(t, hosttest.Options{})
-	suite(t, dial(t, host.SSHOptions{Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}}))
+	suite(t, dial(t, host.SSHOptions{Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
+		KnownHosts: []string{s.KnownHosts}}))
 }
 
 func TestNoisyLogin(t *testing.T) {
@@ -74,13 +75,15 @@ func TestNoisyLogin(t *testing.T) {
 		t.Skip("needs root")
 	}
 	s := hosttest.Start(t, hosttest.Options{Noise: "Welcome!\nLast login: never\n\x1b[31mno newline at the end"})
-	suite(t, dial(t, host.SSHOptions{Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}}))
+	suite(t, dial(t, host.SSHOptions{Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
+		KnownHosts: []string{s.KnownHosts}}))
 }
 
 func TestSSHDHost(t *testing.T) {
 	t.Parallel()
 	s := hosttest.StartSSHD(t, hosttest.SSHDOptions{Config: "Banner " + writeTemp(t, "AUTHORIZED USE ONLY\n")})
-	base := host.SSHOptions{Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}}
+	base := host.SSHOptions{Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
+		KnownHosts: []string{s.KnownHosts}}
 	for _, c := range []struct{ name, user, sudo string }{
 		{"root", "root", ""},
 		{"sudo without password", hosttest.UserSudoFree, ""},
@@ -119,7 +122,8 @@ func TestEnvironment(t *testing.T) {
 	if err := h.Close(); err != nil {
 		t.Error(err)
 	}
-	if want := []string{"HOME=/root", "LC_ALL=C", "MINE=1", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}; !slices.Equal(got, want) {
+	if want := []string{"HOME=/root", "LC_ALL=C", "MINE=1",
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}; !slices.Equal(got, want) {
 		t.Errorf("the environment is %q, want %q", got, want)
 	}
 }
@@ -190,7 +194,8 @@ func testArguments(t *testing.T, h host.Host) {
 		all = append(all, byte(b))
 	}
 	for _, arg := range []string{
-		string(all), "", " ", "'", `\`, `\'`, `'\''`, "$HOME", "`id`", "a\nb", "!!", "*", "~", "-n", "--", "héllo", "%s%n",
+		string(all), "", " ", "'", `\`, `\'`, `'\''`, "$HOME", "`id`", "a\nb", "!!", "*", "~", "-n", "--", "héllo",
+		"%s%n",
 	} {
 		got, err := host.Output(t.Context(), h, "printf", "%s|", arg, "end")
 		if err != nil {
@@ -236,7 +241,8 @@ func testStreams(t *testing.T, h host.Host) {
 	if err := h.Run(t.Context(), host.Cmd{Args: []string{"true"}, Stdin: blocked}); err != nil {
 		t.Error(err)
 	}
-	if err := h.Run(t.Context(), host.Cmd{Args: []string{"yes"}, Stdout: failing{}}); err == nil || !strings.Contains(err.Error(), "enough") {
+	if err := h.Run(t.Context(), host.Cmd{Args: []string{"yes"}, Stdout: failing{}}); err == nil ||
+		!strings.Contains(err.Error(), "enough") {
 		t.Errorf("a writer that fails: %v", err)
 	}
 }
@@ -246,7 +252,8 @@ type failing struct{}
 func (failing) Write([]byte) (int, error) { return 0, errors.New("enough") }
 
 func testCodes(t *testing.T, h host.Host) {
-	err := h.Run(t.Context(), host.Cmd{Args: []string{"sh", "-c", "head -c 10000 /dev/zero | tr '\\0' x >&2; echo the end >&2; exit 7"}})
+	err := h.Run(t.Context(),
+		host.Cmd{Args: []string{"sh", "-c", "head -c 10000 /dev/zero | tr '\\0' x >&2; echo the end >&2; exit 7"}})
 	var exit *host.ExitError
 	if !errors.As(err, &exit) || exit.Code != 7 || exit.Host != h.String() {
 		t.Fatalf("got %v, want an ExitError with code 7", err)
@@ -267,7 +274,8 @@ func testCodes(t *testing.T, h host.Host) {
 func testEnvironment(t *testing.T, h host.Host) {
 	var out bytes.Buffer
 	err := h.Run(t.Context(), host.Cmd{
-		Args: []string{"sh", "-c", `printf '%s\n' "$LC_ALL" "$A" "$B"; printf '%s' "$PATH"`}, Env: []string{"A=x y", "B='\n'", "B=last"}, Stdout: &out,
+		Args: []string{"sh", "-c", `printf '%s\n' "$LC_ALL" "$A" "$B"; printf '%s' "$PATH"`},
+		Env:  []string{"A=x y", "B='\n'", "B=last"}, Stdout: &out,
 	})
 	want := "C\nx y\nlast\n/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	if err != nil || out.String() != want {
@@ -278,8 +286,8 @@ func testEnvironment(t *testing.T, h host.Host) {
 	}
 }
 
-// testCancel checks that a cancelled command is gone with all that it has started. If it is not, the test does not end: it would
-// run for longer than tests may.
+// testCancel checks that a cancelled command is gone with all that it has started. If it is not, the test does not
+// end: it would run for longer than tests may.
 func testCancel(t *testing.T, h host.Host) {
 	ctx, cancel := context.WithCancel(t.Context())
 	pids := make(chan string, 1)
@@ -292,7 +300,8 @@ func testCancel(t *testing.T, h host.Host) {
 		_, _ = io.Copy(io.Discard, r)
 	}()
 	go func() {
-		ended <- h.Run(ctx, host.Cmd{Args: []string{"sh", "-c", `sleep 3600 & echo $$ $!; trap '' TERM; wait; wait; sleep 3600`}, Stdout: w})
+		ended <- h.Run(ctx, host.Cmd{Args: []string{"sh", "-c",
+			`sleep 3600 & echo $$ $!; trap '' TERM; wait; wait; sleep 3600`}, Stdout: w})
 	}()
 	fields := strings.Fields(<-pids)
 	cancel()
@@ -356,13 +365,15 @@ func testFiles(t *testing.T, h host.Host) {
 	if err != nil || len(entries) != 1 {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}
-	if _, err := host.WriteFile(t.Context(), h, dir, 0o600, nil); err == nil || !strings.Contains(err.Error(), "is a directory") {
+	if _, err := host.WriteFile(t.Context(), h, dir, 0o600, nil); err == nil ||
+		!strings.Contains(err.Error(), "is a directory") {
 		t.Errorf("write to a directory: %v", err)
 	}
 	if _, err := host.ReadFile(t.Context(), h, dir+"/none", 10); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("read what is not there: %v", err)
 	}
-	if _, err := host.ReadFile(t.Context(), h, name, 3); err == nil || !strings.Contains(err.Error(), "more than 3 bytes") {
+	if _, err := host.ReadFile(t.Context(), h, name, 3); err == nil ||
+		!strings.Contains(err.Error(), "more than 3 bytes") {
 		t.Errorf("read too much: %v", err)
 	}
 	if _, err := host.WriteFile(t.Context(), h, "relative", 0o600, nil); err == nil {
@@ -462,7 +473,8 @@ func testMany(t *testing.T, h host.Host) {
 			t.Fatal(err)
 		}
 	}
-	if out, err := host.Output(t.Context(), h, "echo", "one more"); err != nil || gocmp.Diff("one more\n", string(out)) != "" {
+	if out, err := host.Output(t.Context(), h, "echo", "one more"); err != nil ||
+		gocmp.Diff("one more\n", string(out)) != "" {
 		t.Errorf("%q, %v", out, err)
 	}
 	for _, s := range streams {

@@ -80,10 +80,9 @@ func begin(ctx context.Context, t *task.Host, before encryptionStatus) error {
 	return err
 }
 
-// RotateKey replaces the key that encrypts Secrets. k3s creates it and rewrites all Secrets; then every server restarts,
-// one by one, and takes it from etcd. After an interruption, a rotation in progress is completed. each runs a task on
-// every server, one by one.
-// https://docs.k3s.io/cli/secrets-encrypt
+// RotateKey replaces the key that encrypts Secrets. k3s creates it and rewrites all Secrets; then every server
+// restarts, one by one, and takes it from etcd. After an interruption, a rotation in progress is completed. each runs
+// a task on every server, one by one. https://docs.k3s.io/cli/secrets-encrypt
 func RotateKey(ctx context.Context, r *task.Site, each func(ctx context.Context, t task.Task) error) error {
 	encrypted, err := encryptsSecrets(ctx, r)
 	if err != nil {
@@ -114,7 +113,10 @@ func RotateKey(ctx context.Context, r *task.Site, each func(ctx context.Context,
 	if len(r.WithRole(manifest.RoleControlPlane)) == 1 {
 		return nil
 	}
-	return each(ctx, task.Task{Name: "k3s-server", Done: func(context.Context, *task.Host) (bool, error) { return false, nil }, Do: func(ctx context.Context, t *task.Host) error {
+	return each(ctx, task.Task{Name: "k3s-server", Done: func(context.Context,
+		*task.Host) (bool, error) {
+		return false, nil
+	}, Do: func(ctx context.Context, t *task.Host) error {
 		if err := t.Systemctl(ctx, "restart", Unit(true)); err != nil {
 			return t.WithUnitLog(ctx, Unit(true), err)
 		}

@@ -49,8 +49,8 @@ func (c Client) run(ctx context.Context, args ...string) error {
 	return err
 }
 
-// Get decodes the output of kubectl get. With --ignore-not-found, kubectl prints nothing about a missing object, and into stays
-// as it is.
+// Get decodes the output of kubectl get. With --ignore-not-found, kubectl prints nothing about a missing object, and
+// into stays as it is.
 func (c Client) Get(ctx context.Context, into any, args ...string) error {
 	args = append([]string{"get"}, args...)
 	data, err := c.Kubectl(ctx, Command{Args: append(args, "--output=json"), Quiet: true})

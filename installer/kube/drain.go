@@ -22,15 +22,16 @@ type Drain struct {
 	Force bool
 	// DisableEviction deletes pods in spite of a PodDisruptionBudget.
 	DisableEviction bool
-	// HostGone deletes the pods of a lost host without waiting: Kubernetes would wait five minutes for the host, and for
-	// ever for StatefulSets. The other fields are ignored. The node has to be cordoned before.
+	// HostGone deletes the pods of a lost host without waiting: Kubernetes would wait five minutes for the host, and
+	// for ever for StatefulSets. The other fields are ignored. The node has to be cordoned before.
 	HostGone bool
 }
 
 // Drain cordons a node and evicts its pods, except those of DaemonSets.
 func (c Client) Drain(ctx context.Context, node string, how Drain) error {
 	if how.HostGone {
-		return c.run(ctx, "delete", "pods", "--all-namespaces", "--field-selector=spec.nodeName="+node, "--force", "--grace-period=0", "--wait=false")
+		return c.run(ctx, "delete", "pods", "--all-namespaces", "--field-selector=spec.nodeName="+node, "--force",
+			"--grace-period=0", "--wait=false")
 	}
 	args := []string{"drain", node, "--ignore-daemonsets", "--delete-emptydir-data"}
 	if how.Force {

@@ -8,8 +8,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kube"
 )
 
-// TestManyElements has a hostile control plane answer with few bytes that become gigabytes of Go values: an empty Pod is about a
-// kilobyte.
+// TestManyElements has a hostile control plane answer with few bytes that become gigabytes of Go values: an empty Pod
+// is about a kilobyte.
 func TestManyElements(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{
@@ -19,7 +19,8 @@ func TestManyElements(t *testing.T) {
 		"numbers":    `{"items":[{"spec":{"x":[` + strings.Repeat("0,", 1<<23) + `0]}}]}`,
 	} {
 		c := kube.Client{Kubectl: func(context.Context, kube.Command) ([]byte, error) { return []byte(answer), nil }}
-		if _, err := c.Pods(t.Context(), "--all-namespaces"); err == nil || !strings.Contains(err.Error(), "more than") {
+		if _, err := c.Pods(t.Context(), "--all-namespaces"); err == nil ||
+			!strings.Contains(err.Error(), "more than") {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -33,7 +34,8 @@ func TestManyElements(t *testing.T) {
 // TestHalfDecodedList has a control plane answer with a list whose second object is not valid: no object of it counts.
 func TestHalfDecodedList(t *testing.T) {
 	t.Parallel()
-	for _, answer := range []string{`{"items":[{"kind":"ConfigMap","apiVersion":"v1"},{"kind":1}]}`, `{"items":[null]}`} {
+	for _, answer := range []string{`{"items":[{"kind":"ConfigMap","apiVersion":"v1"},{"kind":1}]}`,
+		`{"items":[null]}`} {
 		c := kube.Client{Kubectl: func(context.Context, kube.Command) ([]byte, error) { return []byte(answer), nil }}
 		list, err := c.List(t.Context(), "configmaps")
 		for _, o := range list {

@@ -55,7 +55,8 @@ func (a *api) lines() []string {
 func TestMissingObject(t *testing.T) {
 	t.Parallel()
 	client := (&api{}).client()
-	if m, err := client.ConfigMap(t.Context(), "kube-system", "coredns", "--ignore-not-found"); err != nil || len(m.Data) > 0 {
+	if m, err := client.ConfigMap(t.Context(), "kube-system", "coredns", "--ignore-not-found"); err != nil ||
+		len(m.Data) > 0 {
 		t.Errorf("got %v, %v", m.Data, err)
 	}
 	if _, err := client.ConfigMap(t.Context(), "kube-system", "coredns"); err == nil {
@@ -79,7 +80,8 @@ func TestNodes(t *testing.T) {
 	if !kube.IsNodeReady(cp) || kube.IsNodeReady(silent) || kube.IsNodeReady(fresh) {
 		t.Error("only cp1 is ready")
 	}
-	if got := kube.NodeCondition(silent, corev1.NodeReady); got.Status != corev1.ConditionUnknown || got.Message != "stopped" {
+	if got := kube.NodeCondition(silent, corev1.NodeReady); got.Status != corev1.ConditionUnknown ||
+		got.Message != "stopped" {
 		t.Errorf("got %v", got)
 	}
 	if got := kube.NodeCondition(fresh, corev1.NodeReady).Message; got != "no condition reported yet" {
@@ -88,14 +90,16 @@ func TestNodes(t *testing.T) {
 	if kube.FindNode(nodes, "other") != nil || !kube.HasAddress(cp, "10.0.0.3") || kube.HasAddress(cp, "cp1") {
 		t.Error("a node by its name and its internal address")
 	}
-	if !kube.HasTaint(cp, "k", "v", corev1.TaintEffectNoSchedule) || kube.HasTaint(cp, "k", "", corev1.TaintEffectNoSchedule) {
+	if !kube.HasTaint(cp, "k", "v", corev1.TaintEffectNoSchedule) ||
+		kube.HasTaint(cp, "k", "", corev1.TaintEffectNoSchedule) {
 		t.Error("a taint is its key, its value and its effect")
 	}
 	if !a.asked[0].Quiet {
 		t.Error("objects are long, and not for a log")
 	}
 	a.answers["get nodes"] = "Error"
-	if _, err := a.client().Nodes(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "output of kubectl get nodes: ") {
+	if _, err := a.client().Nodes(t.Context()); err == nil ||
+		!strings.HasPrefix(err.Error(), "output of kubectl get nodes: ") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -109,15 +113,19 @@ func TestNodeCommands(t *testing.T) {
 	if !there || missing {
 		t.Errorf("n is there: %v, other: %v", there, missing)
 	}
-	if err := errors.Join(err, missingErr, c.Cordon(ctx, "n"), c.Uncordon(ctx, "n"), c.AnnotateNode(ctx, "n", "a-"), c.AnnotateNode(ctx, "n", "a=b", "--overwrite"),
+	if err := errors.Join(err, missingErr, c.Cordon(ctx, "n"), c.Uncordon(ctx, "n"), c.AnnotateNode(ctx, "n", "a-"),
+		c.AnnotateNode(ctx, "n", "a=b", "--overwrite"),
 		c.TaintNode(ctx, "n", "k=v:NoSchedule", "k:NoExecute-"), c.DeleteNode(ctx, "n"),
-		c.PatchConfigMap(ctx, "ns", "m", "k", "v\n"), c.ApplyNode(ctx, "me", "n", map[string]string{"a": "b"}, nil)); err != nil {
+		c.PatchConfigMap(ctx, "ns", "m", "k", "v\n"), c.ApplyNode(ctx, "me", "n", map[string]string{"a": "b"},
+			nil)); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(a.lines(), []string{
-		"get node n --ignore-not-found --output=name", "get node other --ignore-not-found --output=name", "cordon n", "uncordon n",
+		"get node n --ignore-not-found --output=name", "get node other --ignore-not-found --output=name", "cordon n",
+		"uncordon n",
 		"annotate node n a-", "annotate node n a=b --overwrite", "taint node n --overwrite k=v:NoSchedule k:NoExecute-",
-		"delete node n --ignore-not-found", `patch configmap m --namespace=ns --type=merge --patch={"data":{"k":"v\n"}}`,
+		"delete node n --ignore-not-found",
+		`patch configmap m --namespace=ns --type=merge --patch={"data":{"k":"v\n"}}`,
 		"apply --server-side --force-conflicts --field-manager=me --filename=-",
 	}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
@@ -131,8 +139,10 @@ func TestOwnsExactly(t *testing.T) {
 	t.Parallel()
 	node := func(fields string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
-			{Manager: "other", Operation: "Apply", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:theirs":{}}}}`)},
-			{Manager: "me", Operation: "Update", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:earlier":{}}}}`)},
+			{Manager: "other", Operation: "Apply",
+				FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:theirs":{}}}}`)},
+			{Manager: "me", Operation: "Update",
+				FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:earlier":{}}}}`)},
 			{Manager: "me", Operation: "Apply", FieldsV1: metav1.NewFieldsV1(fields)},
 		}}}
 	}
@@ -207,7 +217,8 @@ func TestPods(t *testing.T) {
 		}
 		reasons[p.Name] = kube.NotReadyReason(&p)
 	}
-	if diff := cmp.Diff([][]string{ready, over, lone}, [][]string{{"ready"}, {"ended", "deleted"}, {"deleted", "waits", "silent"}}); diff != "" {
+	if diff := cmp.Diff([][]string{ready, over, lone}, [][]string{{"ready"}, {"ended", "deleted"},
+		{"deleted", "waits", "silent"}}); diff != "" {
 		t.Errorf("ready, over, lone (-got +want):\n%s", diff)
 	}
 	if reasons["waits"] != "c: ErrImagePull: gone" || reasons["static"] != "no room" || reasons["silent"] != "Pending" {
@@ -252,7 +263,8 @@ func TestYAML(t *testing.T) {
 	t.Parallel()
 	meta := metav1.ObjectMeta{Name: "x"}
 	pod := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{
-		{Name: "a"}, {Name: "b", Resources: kube.Requests("25m", "16Mi"), LivenessProbe: kube.HTTPProbe("", "/health", 80)},
+		{Name: "a"}, {Name: "b", Resources: kube.Requests("25m", "16Mi"),
+			LivenessProbe: kube.HTTPProbe("", "/health", 80)},
 	}}}
 	got, err := kube.YAML(
 		&corev1.Namespace{ObjectMeta: meta},
@@ -262,7 +274,8 @@ func TestYAML(t *testing.T) {
 			Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}}},
 		}},
 		&corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{Volumes: []corev1.Volume{
-			kube.HostVolume("h", "/h", corev1.HostPathFile), kube.HostVolume("any", "/any", ""), kube.ConfigVolume("c", corev1.ConfigMapVolumeSource{Optional: new(false)}),
+			kube.HostVolume("h", "/h", corev1.HostPathFile), kube.HostVolume("any", "/any", ""),
+			kube.ConfigVolume("c", corev1.ConfigMapVolumeSource{Optional: new(false)}),
 		}}},
 	)
 	if err != nil {
@@ -284,7 +297,8 @@ func TestStaticPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"name: proxy\n  namespace: kube-system\n", "hostNetwork: true\n", "priorityClassName: system-node-critical\n"} {
+	for _, want := range []string{"name: proxy\n  namespace: kube-system\n", "hostNetwork: true\n",
+		"priorityClassName: system-node-critical\n"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}
@@ -296,7 +310,8 @@ func TestStaticPod(t *testing.T) {
 	}
 	a := &api{answers: map[string]string{}}
 	runs := func(digest, ready string) error {
-		a.answers["get pod proxy-node1 --namespace=kube-system"] = `{"metadata": {"annotations": {"` + kube.ConfigAnnotation + `": "` + digest +
+		a.answers["get pod proxy-node1 --namespace=kube-system"] = `{"metadata": {"annotations": {"` +
+			kube.ConfigAnnotation + `": "` + digest +
 			`"}}, "status": {"conditions": [{"type": "Ready", "status": "` + ready + `", "message": "wait"}]}}`
 		return a.client().StaticPodRuns(t.Context(), "proxy", "node1", "sha256:1")
 	}
@@ -314,11 +329,13 @@ func TestApply(t *testing.T) {
 	t.Parallel()
 	for want, how := range map[string]kube.Apply{
 		"apply --filename=-": {},
-		"apply --server-side --field-manager=me --filename=-":                                 {Manager: "me"},
-		"apply --server-side --force-conflicts --field-manager=me --filename=- --namespace=n": {Manager: "me", Force: true, Namespace: "n"},
+		"apply --server-side --field-manager=me --filename=-": {Manager: "me"},
+		"apply --server-side --force-conflicts --field-manager=me --filename=- --namespace=n": {Manager: "me",
+			Force: true, Namespace: "n"},
 	} {
 		a := &api{}
-		if err := a.client().Apply(t.Context(), []byte("text"), how); err != nil || a.lines()[0] != want || string(a.asked[0].Stdin) != "text" {
+		if err := a.client().Apply(t.Context(), []byte("text"), how); err != nil || a.lines()[0] != want ||
+			string(a.asked[0].Stdin) != "text" {
 			t.Errorf("got %+v, %v", a.asked, err)
 		}
 	}
@@ -348,7 +365,8 @@ func TestParseManifest(t *testing.T) {
 		"document end": "{apiVersion: v1, kind: Secret, metadata: {name: a}}\n...\n{apiVersion: v1, kind: Secret, metadata: {name: b}}\n",
 		"a list":       "{apiVersion: v1, kind: SecretList, items: [{apiVersion: v1, kind: Secret, metadata: {name: a}}, {apiVersion: v1, kind: Secret, metadata: {name: b}}]}",
 	} {
-		if m, err := kube.ParseManifest([]byte(text)); err != nil || len(m) != 2 || m[0].GetName() != "a" || m[1].GetName() != "b" {
+		if m, err := kube.ParseManifest([]byte(text)); err != nil || len(m) != 2 || m[0].GetName() != "a" ||
+			m[1].GetName() != "b" {
 			t.Errorf("%s: %v, %v", name, m, err)
 		}
 	}
@@ -383,15 +401,19 @@ func TestManifestCommands(t *testing.T) {
 	}
 	a, ctx := &api{}, t.Context()
 	c := a.client()
-	if err := errors.Join(c.CheckManifest(ctx, m, "shop"), c.ApplyManifest(ctx, m, kube.Apply{Manager: "me", Force: true, Namespace: "shop"}), c.RollOut(ctx, m, "shop", time.Minute)); err != nil {
+	if err := errors.Join(c.CheckManifest(ctx, m, "shop"), c.ApplyManifest(ctx, m,
+		kube.Apply{Manager: "me", Force: true, Namespace: "shop"}),
+		c.RollOut(ctx, m, "shop", time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	const apply = "apply --server-side --force-conflicts --field-manager=me --filename=-"
 	if diff := cmp.Diff(a.lines(), []string{
 		"get --output=name --namespace=shop --filename=-", "get --output=name --filename=-",
-		apply + " --namespace=shop", "wait --for=condition=Established --timeout=60s customresourcedefinition/things.a.example",
+		apply + " --namespace=shop",
+		"wait --for=condition=Established --timeout=60s customresourcedefinition/things.a.example",
 		apply + " --namespace=shop", apply,
-		"rollout status deployment/web --namespace=shop --timeout=1m0s", "wait --for=condition=complete job/once --namespace=there --timeout=1m0s",
+		"rollout status deployment/web --namespace=shop --timeout=1m0s",
+		"wait --for=condition=complete job/once --namespace=there --timeout=1m0s",
 	}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
@@ -399,7 +421,8 @@ func TestManifestCommands(t *testing.T) {
 		t.Errorf("what somebody has written was changed:\n%s", text)
 	}
 	a.fail = "rollout"
-	if err := c.RollOut(ctx, m, "shop", time.Minute); !errors.Is(err, errPlanted) || !strings.HasPrefix(err.Error(), "Deployment.apps/v1 web: ") {
+	if err := c.RollOut(ctx, m, "shop", time.Minute); !errors.Is(err, errPlanted) ||
+		!strings.HasPrefix(err.Error(), "Deployment.apps/v1 web: ") {
 		t.Errorf("got %v", err)
 	}
 }

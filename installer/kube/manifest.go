@@ -38,7 +38,8 @@ func ParseManifest(data []byte) (Manifest, error) {
 			return nil, fmt.Errorf("document %d: %w", i, err)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b *unstructured.Unstructured) int { return cmp.Compare(stageOf(a), stageOf(b)) })
+	slices.SortStableFunc(list,
+		func(a, b *unstructured.Unstructured) int { return cmp.Compare(stageOf(a), stageOf(b)) })
 	return list, nil
 }
 
@@ -78,7 +79,8 @@ func (m Manifest) with(plain map[string]any) (Manifest, error) {
 	case o.GetKind() == "" || o.GetAPIVersion() == "":
 		return nil, errors.New("not a Kubernetes object: apiVersion or kind is missing")
 	case o.GetName() == "":
-		return nil, fmt.Errorf("%s without metadata.name; with generateName, every run would create another object", o.GetKind())
+		return nil, fmt.Errorf("%s without metadata.name; with generateName, every run would create another object",
+			o.GetKind())
 	case len(m) == maxObjects:
 		return nil, fmt.Errorf("more than %d objects", maxObjects)
 	}
@@ -153,13 +155,15 @@ func (c Client) CheckManifest(ctx context.Context, m Manifest, namespace string)
 // ApplyManifest applies a manifest stage by stage and waits for custom resource definitions after each.
 func (c Client) ApplyManifest(ctx context.Context, m Manifest, how Apply) error {
 	for stage := range stageLast + 1 {
-		now := slices.DeleteFunc(slices.Clone(m), func(o *unstructured.Unstructured) bool { return stageOf(o) != stage })
+		now := slices.DeleteFunc(slices.Clone(m),
+			func(o *unstructured.Unstructured) bool { return stageOf(o) != stage })
 		for _, g := range now.groups(how.Namespace) {
 			data, err := YAML(g.objects...)
 			if err != nil {
 				return err
 			}
-			if err := c.Apply(ctx, data, Apply{Manager: how.Manager, Force: how.Force, Namespace: g.namespace}); err != nil {
+			if err := c.Apply(ctx, data, Apply{Manager: how.Manager, Force: how.Force,
+				Namespace: g.namespace}); err != nil {
 				return err
 			}
 		}
@@ -167,7 +171,8 @@ func (c Client) ApplyManifest(ctx context.Context, m Manifest, how Apply) error 
 			if o.GetKind() != "CustomResourceDefinition" {
 				continue
 			}
-			if err := c.run(ctx, "wait", "--for=condition=Established", "--timeout=60s", "customresourcedefinition/"+o.GetName()); err != nil {
+			if err := c.run(ctx, "wait", "--for=condition=Established", "--timeout=60s", "customresourcedefinition/"+
+				o.GetName()); err != nil {
 				return err
 			}
 		}

@@ -105,7 +105,8 @@ func (e *RotationError) Hint() string { return e.Advice }
 // Refuses marks an error that ends a run before any change.
 func (*RotationError) Refuses() {}
 
-// A Rotation replaces authorities of a cluster. Control planes keep its state in marks.RotationDir, and every node records its own stage.
+// A Rotation replaces authorities of a cluster. Control planes keep its state in marks.RotationDir, and every node
+// records its own stage.
 type Rotation struct {
 	// Names are the authorities that are replaced.
 	Names []Authority
@@ -153,7 +154,8 @@ func FindRotation(ctx context.Context, s *task.Site) (*Rotation, error) {
 		case OldGeneration, NewGeneration:
 			r.End = g
 		default:
-			return nil, fmt.Errorf("%s on %s: %q is neither %s nor %s", marks.RotationEnd, t.Name, g, OldGeneration, NewGeneration)
+			return nil, fmt.Errorf("%s on %s: %q is neither %s nor %s", marks.RotationEnd, t.Name, g, OldGeneration,
+				NewGeneration)
 		}
 	}
 	return r, nil
@@ -193,7 +195,8 @@ func readPair(ctx context.Context, t *task.Host, f task.PairFiles) (pki.Pair, er
 		return pki.Pair{}, fmt.Errorf("%s on %s is no authority's certificate", f.Cert, t.Name)
 	}
 	if _, err := tls.X509KeyPair(cert, key); err != nil {
-		return pki.Pair{}, fmt.Errorf("%s on %s does not fit %s", f.Key, t.Name, f.Cert) // the library's error could quote the key
+		// the library's error could quote the key
+		return pki.Pair{}, fmt.Errorf("%s on %s does not fit %s", f.Key, t.Name, f.Cert)
 	}
 	return pki.Pair{Cert: cert, Key: key}, nil
 }
@@ -224,7 +227,8 @@ func (r *Rotation) id() string {
 
 // both returns the certificates of both generations.
 func (r *Rotation) both(a Authority, first Generation) []byte {
-	return bytes.Join([][]byte{bytes.TrimSpace(r.pairs[first][a].Cert), bytes.TrimSpace(r.pairs[first.other()][a].Cert), nil}, []byte("\n"))
+	return bytes.Join([][]byte{bytes.TrimSpace(r.pairs[first][a].Cert), bytes.TrimSpace(r.pairs[first.other()][a].Cert),
+		nil}, []byte("\n"))
 }
 
 // of returns the certificate of one generation.
@@ -293,7 +297,8 @@ func MakeAuthoritiesTask(r *Rotation) task.Task {
 func (r *Rotation) create(ctx context.Context, t *task.Host) error {
 	for _, args := range [][]string{
 		{"rm", "-rf", marks.RotationDir},
-		{"install", "-d", "-m", "0700", marks.RotationDir, OldGeneration.dir(), NewGeneration.dir(), OldGeneration.dir() + "/etcd", NewGeneration.dir() + "/etcd"},
+		{"install", "-d", "-m", "0700", marks.RotationDir, OldGeneration.dir(), NewGeneration.dir(),
+			OldGeneration.dir() + "/etcd", NewGeneration.dir() + "/etcd"},
 	} {
 		if err := t.Run(ctx, args...); err != nil {
 			return err
@@ -305,7 +310,8 @@ func (r *Rotation) create(ctx context.Context, t *task.Host) error {
 	}
 	for _, a := range r.Names {
 		now, old := a.files(kube.PKIDir), a.files(OldGeneration.dir())
-		if err := errors.Join(t.Run(ctx, "cp", "-p", now.Cert, old.Cert), t.Run(ctx, "cp", "-p", now.Key, old.Key)); err != nil {
+		if err := errors.Join(t.Run(ctx, "cp", "-p", now.Cert, old.Cert),
+			t.Run(ctx, "cp", "-p", now.Key, old.Key)); err != nil {
 			return err
 		}
 		if err := Run(ctx, t, config, "init", "phase", "certs", a.phase()); err != nil {
@@ -328,7 +334,8 @@ func KeepAuthoritiesTask(r *Rotation) task.Task {
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
 			for _, g := range []Generation{OldGeneration, NewGeneration} {
-				if err := t.Run(ctx, "install", "-d", "-m", "0700", marks.RotationDir, g.dir(), g.dir()+"/etcd"); err != nil {
+				if err := t.Run(ctx, "install", "-d", "-m", "0700", marks.RotationDir, g.dir(), g.dir()+
+					"/etcd"); err != nil {
 					return err
 				}
 			}
@@ -337,7 +344,8 @@ func KeepAuthoritiesTask(r *Rotation) task.Task {
 	}
 }
 
-// EndAuthoritiesTask records on control planes which generation stays, before the other one is removed from the first file.
+// EndAuthoritiesTask records on control planes which generation stays, before the other one is removed from the first
+// file.
 func EndAuthoritiesTask(r *Rotation, to Generation) task.Task {
 	end := task.File{Path: marks.RotationEnd, Mode: 0o600, Data: []byte(string(to) + "\n")}
 	return task.Task{
@@ -352,8 +360,8 @@ func EndAuthoritiesTask(r *Rotation, to Generation) task.Task {
 	}
 }
 
-// ForgetAuthoritiesTask removes the other generation with its key from control planes. The names go first: a directory with them is
-// complete.
+// ForgetAuthoritiesTask removes the other generation with its key from control planes. The names go first: a
+// directory with them is complete.
 func ForgetAuthoritiesTask() task.Task {
 	return task.Task{
 		Name: "authority-forget", Roles: []manifest.Role{manifest.RoleControlPlane}, AllOrNone: true,
@@ -370,7 +378,8 @@ func ForgetAuthoritiesTask() task.Task {
 	}
 }
 
-// CheckAuthorities refuses a rotation that cannot work: each authority needs its key and one certificate on every control plane.
+// CheckAuthorities refuses a rotation that cannot work: each authority needs its key and one certificate on every
+// control plane.
 func CheckAuthorities(ctx context.Context, s *task.Site, names []Authority) error {
 	var first []byte
 	for _, t := range s.Connected(manifest.RoleControlPlane) {
@@ -379,13 +388,16 @@ func CheckAuthorities(ctx context.Context, s *task.Site, names []Authority) erro
 			f := a.files(kube.PKIDir)
 			pair, err := readPair(ctx, t, f)
 			if errors.Is(err, fs.ErrNotExist) {
-				return &RotationError{fmt.Sprintf("%s or %s is missing on %s: the authority %s is kept outside the cluster", f.Cert, f.Key, t.Name, a), "replace this authority where its key is, or name the other ones with --ca"}
+				return &RotationError{fmt.Sprintf(
+					"%s or %s is missing on %s: the authority %s is kept outside the cluster", f.Cert, f.Key, t.Name,
+					a), "replace this authority where its key is, or name the other ones with --ca"}
 			}
 			if err != nil {
 				return err
 			}
 			if n := countBlocks(pair.Cert); n != 1 {
-				return &RotationError{fmt.Sprintf("%s on %s has %d certificates", f.Cert, t.Name, n), "complete the rotation that somebody began by hand: leave the certificate that fits " + f.Key}
+				return &RotationError{fmt.Sprintf("%s on %s has %d certificates", f.Cert, t.Name, n),
+					"complete the rotation that somebody began by hand: leave the certificate that fits " + f.Key}
 			}
 			all = append(all, pair.Cert...)
 		}
@@ -393,7 +405,8 @@ func CheckAuthorities(ctx context.Context, s *task.Site, names []Authority) erro
 			first = all
 		}
 		if !bytes.Equal(first, all) {
-			return &RotationError{fmt.Sprintf("%s has other authorities than the first control plane", t.Name), "join the control plane again: kkbundle nodes delete, then kkbundle nodes add"}
+			return &RotationError{fmt.Sprintf("%s has other authorities than the first control plane", t.Name),
+				"join the control plane again: kkbundle nodes delete, then kkbundle nodes add"}
 		}
 	}
 	return nil

@@ -34,8 +34,10 @@ const (
 )
 
 // leadTask is a task of the lead that the following tasks of all hosts need.
-func leadTask(name string, done func(ctx context.Context, t *task.Host) (bool, error), do func(ctx context.Context, t *task.Host) error) task.Task {
-	return task.Task{Name: name, Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, AllOrNone: true, Done: done, Do: do}
+func leadTask(name string, done func(ctx context.Context, t *task.Host) (bool, error),
+	do func(ctx context.Context, t *task.Host) error) task.Task {
+	return task.Task{Name: name, Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, AllOrNone: true,
+		Done: done, Do: do}
 }
 
 // ClusterAuthorityTasks make everything in the API trust both generations, or one if to is not "".
@@ -49,7 +51,8 @@ func ClusterAuthorityTasks(r *Rotation, to Generation) []task.Task {
 	}
 	var tasks []task.Task
 	if r.Has(KubernetesAuthority) {
-		tasks = append(tasks, leadTask("authority-cluster-info", n.infoDone, n.patchInfo), leadTask("authority-published", n.published, n.publish))
+		tasks = append(tasks, leadTask("authority-cluster-info", n.infoDone, n.patchInfo),
+			leadTask("authority-published", n.published, n.publish))
 	}
 	if to != "" {
 		tasks = append(tasks, leadTask("authority-aggregated", n.aggregatedDone, n.patchAggregated))
@@ -57,7 +60,8 @@ func ClusterAuthorityTasks(r *Rotation, to Generation) []task.Task {
 	return tasks
 }
 
-// info returns the kubeconfig of the ConfigMap from which joining nodes learn the authority, as it is and as it is to be.
+// info returns the kubeconfig of the ConfigMap from which joining nodes learn the authority, as it is and as it is to
+// be.
 func (n nodeStage) info(ctx context.Context, t *task.Host) (have, want string, err error) {
 	config, err := t.Kube().ConfigMap(ctx, kube.PublicNamespace, clusterInfo, "--ignore-not-found")
 	have = config.Data[clusterInfoKey]
@@ -85,10 +89,12 @@ func (n nodeStage) patchInfo(ctx context.Context, t *task.Host) error {
 	return t.Kube().PatchConfigMap(ctx, kube.PublicNamespace, clusterInfo, clusterInfoKey, want)
 }
 
-// unpublished returns the namespaces whose pods do not learn the authorities of the stage yet. The controller manager publishes them.
+// unpublished returns the namespaces whose pods do not learn the authorities of the stage yet. The controller manager
+// publishes them.
 func (n nodeStage) unpublished(ctx context.Context, t *task.Host) ([]string, error) {
 	var list corev1.ConfigMapList
-	if err := t.Kube().Get(ctx, &list, "configmaps", "--all-namespaces", "--field-selector=metadata.name="+rootAuthority); err != nil {
+	if err := t.Kube().Get(ctx, &list, "configmaps", "--all-namespaces", "--field-selector=metadata.name="+
+		rootAuthority); err != nil {
 		return nil, err
 	}
 	if len(list.Items) == 0 {
@@ -97,7 +103,8 @@ func (n nodeStage) unpublished(ctx context.Context, t *task.Host) ([]string, err
 	var without []string
 	for _, m := range list.Items {
 		data := []byte(m.Data[rootAuthorityKey])
-		old, fresh := n.contains(data, KubernetesAuthority, OldGeneration), n.contains(data, KubernetesAuthority, NewGeneration)
+		old, fresh := n.contains(data, KubernetesAuthority, OldGeneration),
+			n.contains(data, KubernetesAuthority, NewGeneration)
 		want := map[Generation]bool{OldGeneration: n.to != NewGeneration, NewGeneration: n.to != OldGeneration}
 		if old != want[OldGeneration] || fresh != want[NewGeneration] {
 			without = append(without, m.Namespace)
@@ -113,7 +120,8 @@ func (n nodeStage) published(ctx context.Context, t *task.Host) (bool, error) {
 	}
 	without, err := n.unpublished(ctx, t)
 	if err != nil || len(without) > 0 {
-		task.Because(ctx, "the ConfigMap %s is of another stage in namespace %s", rootAuthority, strings.Join(without, ", "))
+		task.Because(ctx, "the ConfigMap %s is of another stage in namespace %s", rootAuthority,
+			strings.Join(without, ", "))
 		return false, err
 	}
 	if n.stage == stageFinish {
@@ -127,7 +135,8 @@ func (n nodeStage) publish(ctx context.Context, t *task.Host) error {
 	if err := task.Eventually(ctx, publishWait, func(ctx context.Context) error {
 		without, err := n.unpublished(ctx, t)
 		if err == nil && len(without) > 0 {
-			err = fmt.Errorf("the controller manager has not published the authorities to namespace %s", strings.Join(without, ", "))
+			err = fmt.Errorf("the controller manager has not published the authorities to namespace %s",
+				strings.Join(without, ", "))
 		}
 		return err
 	}); err != nil || n.stage == stageFinish {
@@ -146,11 +155,12 @@ func (n nodeStage) publish(ctx context.Context, t *task.Host) error {
 	return t.Write(ctx, task.File{Path: marks.RotationBefore, Mode: 0o600, Data: []byte(before.String())})
 }
 
-// aggregatedKeys returns the keys of the ConfigMap from which aggregated API servers learn whom to trust. API servers add their
-// authorities and never remove one.
+// aggregatedKeys returns the keys of the ConfigMap from which aggregated API servers learn whom to trust. API servers
+// add their authorities and never remove one.
 // https://github.com/kubernetes/kubernetes/blob/v1.34.3/pkg/controlplane/controller/clusterauthenticationtrust/cluster_authentication_trust_controller.go
 func aggregatedKeys() map[string]Authority {
-	return map[string]Authority{"client-ca-file": KubernetesAuthority, "requestheader-client-ca-file": FrontProxyAuthority}
+	return map[string]Authority{"client-ca-file": KubernetesAuthority,
+		"requestheader-client-ca-file": FrontProxyAuthority}
 }
 
 // outdated returns the values of that ConfigMap that have the other generation, without it.
@@ -199,7 +209,8 @@ type WorkloadChoice struct {
 	Leave bool
 }
 
-// RestartPodsTask replaces the pods in namespaces that trust the old authority only: a pod's client reads the authorities at its start.
+// RestartPodsTask replaces the pods in namespaces that trust the old authority only: a pod's client reads the
+// authorities at its start.
 func RestartPodsTask(r *Rotation, name string, namespaces func(string) bool, choice WorkloadChoice) task.Task {
 	p := outdatedPods{r, namespaces, choice}
 	return leadTask(name, p.done, p.do)
@@ -278,7 +289,8 @@ func (p outdatedPods) list(ctx context.Context, t *task.Host) ([]corev1.Pod, err
 	}), err
 }
 
-// readsAuthority reports whether a pod runs and has the authorities of API servers, which come with the token of its service account.
+// readsAuthority reports whether a pod runs and has the authorities of API servers, which come with the token of its
+// service account.
 func readsAuthority(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return false

@@ -31,8 +31,9 @@ type authorityStage string
 
 // The stages. In each of them every client trusts every server, also those that are still in the stage before.
 const (
-	stageTrust  authorityStage = "trust"  // both generations are trusted; certificates are the old generation's
-	stageIssue  authorityStage = "issue"  // both generations are trusted; certificates are those of the generation that stays
+	stageTrust authorityStage = "trust" // both generations are trusted; certificates are the old generation's
+	// both generations are trusted; certificates are those of the generation that stays
+	stageIssue  authorityStage = "issue"
 	stageFinish authorityStage = "finish" // only the generation that stays is trusted
 )
 
@@ -112,7 +113,8 @@ func (n nodeStage) record() task.File {
 	return marks.AuthorityStage.File(fmt.Appendf(nil, "%s %s %s\n", n.stage, n.to, n.id()))
 }
 
-// recorded reports whether the programs of the node use the files of the stage. A node that has left stageTrust trusts both, too.
+// recorded reports whether the programs of the node use the files of the stage. A node that has left stageTrust
+// trusts both, too.
 func (n nodeStage) recorded(ctx context.Context, t *task.Host) (bool, error) {
 	text, there, err := marks.AuthorityStage.Read(ctx, t)
 	if err != nil || !there {
@@ -319,7 +321,8 @@ func (n nodeStage) kubeconfig(have []byte) ([]byte, error) {
 			return nil, errors.New("certificate-authority-data is not base64")
 		}
 		found = true
-		lines[i] = before + caData + base64.StdEncoding.EncodeToString(n.certificates(KubernetesAuthority, certs, OldGeneration)) + "\n"
+		lines[i] = before + caData + base64.StdEncoding.EncodeToString(n.certificates(KubernetesAuthority, certs,
+			OldGeneration)) + "\n"
 	}
 	if !found {
 		return nil, errors.New("the kubeconfig has no certificate-authority-data")
@@ -366,7 +369,8 @@ func (n nodeStage) write(ctx context.Context, t *task.Host) error {
 	return nil
 }
 
-// issue gives the node certificates of the generation. kubeadm writes its first authority into kubeconfigs, so these are corrected.
+// issue gives the node certificates of the generation. kubeadm writes its first authority into kubeconfigs, so these
+// are corrected.
 func (n nodeStage) issue(ctx context.Context, t *task.Host) error {
 	if t.Is(manifest.RoleControlPlane) {
 		if err := t.Run(ctx, "kubeadm", "certs", "renew", "all"); err != nil {
@@ -391,8 +395,8 @@ func (n nodeStage) issue(ctx context.Context, t *task.Host) error {
 //go:embed scripts/use-client.sh
 var useClientScript string
 
-// issueKubelet gives the kubelet a client certificate of the generation, made on the lead. The kubelet itself asks for the next one
-// when it ends.
+// issueKubelet gives the kubelet a client certificate of the generation, made on the lead. The kubelet itself asks
+// for the next one when it ends.
 func (n nodeStage) issueKubelet(ctx context.Context, t *task.Host) error {
 	if from, err := n.issued(ctx, t, kubeletClient, KubernetesAuthority); err != nil || from {
 		return err
@@ -406,7 +410,8 @@ func (n nodeStage) issueKubelet(ctx context.Context, t *task.Host) error {
 		return err
 	}
 	name := "kubelet-client-" + now.UTC().Format("2006-01-02-15-04-05") + ".pem" // the kubelet's own form
-	if err := t.Write(ctx, task.File{Path: path.Join(kubeletPKI, name), Mode: 0o600, Data: slices.Concat(pair.Cert, pair.Key)}); err != nil {
+	if err := t.Write(ctx, task.File{Path: path.Join(kubeletPKI, name), Mode: 0o600,
+		Data: slices.Concat(pair.Cert, pair.Key)}); err != nil {
 		return err
 	}
 	return t.Run(ctx, host.Script("use-client.sh", useClientScript, kubeletPKI, name)...)
@@ -423,7 +428,8 @@ func (n nodeStage) kubeletPair(ctx context.Context, t *task.Host, node string) (
 		return pki.Pair{}, err
 	}
 	defer func() { err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-f", file)) }()
-	out, err := t.Output(task.WithoutOutput(ctx), "kubeadm", "kubeconfig", "user", "--client-name=system:node:"+node, "--org=system:nodes", "--config="+file)
+	out, err := t.Output(task.WithoutOutput(ctx), "kubeadm", "kubeconfig", "user", "--client-name=system:node:"+node,
+		"--org=system:nodes", "--config="+file)
 	if err != nil {
 		return pki.Pair{}, err
 	}
@@ -444,7 +450,8 @@ func userOf(kubeconfig []byte) (cert, key []byte, err error) {
 			} `json:"user"`
 		} `json:"users"`
 	}
-	if yaml.Unmarshal(kubeconfig, &config) != nil || len(config.Users) != 1 || len(config.Users[0].User.Certificate) == 0 {
+	if yaml.Unmarshal(kubeconfig, &config) != nil || len(config.Users) != 1 ||
+		len(config.Users[0].User.Certificate) == 0 {
 		return nil, nil, errors.New("not a kubeconfig whose user has a certificate")
 	}
 	return config.Users[0].User.Certificate, config.Users[0].User.Key, nil
@@ -460,12 +467,15 @@ func (n nodeStage) leaves(t *task.Host, a Authority) []string {
 	case FrontProxyAuthority:
 		return []string{dir + "front-proxy-client.crt"}
 	case EtcdAuthority:
-		return []string{dir + "etcd/server.crt", dir + "etcd/peer.crt", dir + "etcd/healthcheck-client.crt", dir + "apiserver-etcd-client.crt"}
+		return []string{dir + "etcd/server.crt", dir + "etcd/peer.crt", dir + "etcd/healthcheck-client.crt", dir +
+			"apiserver-etcd-client.crt"}
 	}
-	return []string{dir + servingCert, dir + "apiserver-kubelet-client.crt", kube.AdminConf, superConf, managerConf, schedulerConf, kubeletClient}
+	return []string{dir + servingCert, dir + "apiserver-kubelet-client.crt", kube.AdminConf, superConf, managerConf,
+		schedulerConf, kubeletClient}
 }
 
-// otherIssuer returns a sentence about a certificate of the node that the generation has not issued, "" if there is none.
+// otherIssuer returns a sentence about a certificate of the node that the generation has not issued, "" if there is
+// none.
 func (n nodeStage) otherIssuer(ctx context.Context, t *task.Host) (string, error) {
 	for _, a := range n.Names {
 		if a != KubernetesAuthority && !t.Is(manifest.RoleControlPlane) {
@@ -543,5 +553,6 @@ func (n nodeStage) restart(ctx context.Context, t *task.Host) error {
 		trusted = n.of(KubernetesAuthority, n.to)
 	}
 	own := net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
-	return task.Eventually(ctx, argumentsWait, func(ctx context.Context) error { return endpoint.APIAnswers(ctx, t, own, trusted) })
+	return task.Eventually(ctx, argumentsWait,
+		func(ctx context.Context) error { return endpoint.APIAnswers(ctx, t, own, trusted) })
 }

@@ -43,7 +43,10 @@ func CertsTimerTask(c *manifest.Cluster) task.Task {
 				{Path: "/etc/systemd/system/" + renewService, Mode: 0o644, Data: []byte(renewServiceText)},
 				{Path: "/etc/systemd/system/" + RenewTimer, Mode: 0o644, Data: renewTimerText(number)},
 			},
-			Apply: func(ctx context.Context, t *task.Host) error { return t.RemoveEarlier(ctx, path.Base(renewScript)) },
+			Apply: func(ctx context.Context,
+				t *task.Host) error {
+				return t.RemoveEarlier(ctx, path.Base(renewScript))
+			},
 			Units: []string{RenewTimer},
 		}, nil
 	})
@@ -55,7 +58,8 @@ var renewCertificatesScript string
 // renewCertificates returns the timer's script.
 func renewCertificates(t *task.Host) []byte {
 	return task.ScriptFile(
-		host.Script("renew-certificates.sh", renewCertificatesScript, strconv.Itoa(RenewDays), host.HelperPath, kube.PKIDir),
+		host.Script("renew-certificates.sh", renewCertificatesScript, strconv.Itoa(RenewDays), host.HelperPath,
+			kube.PKIDir),
 		RestartScript(t, RestartStep, restartWhole, ControlPlaneProcesses(t.Site.Cluster)...))
 }
 

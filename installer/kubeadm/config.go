@@ -47,9 +47,10 @@ func (k Config) APIVersion() string {
 // init renders the configuration of the first control plane. Its token lives for minutes; kubeadm's default is a day.
 func (k Config) init(n Node) ([]byte, error) {
 	d := kube.Document{
-		"apiVersion":       k.APIVersion(),
-		"kind":             "InitConfiguration",
-		"bootstrapTokens":  []any{kube.Document{"token": n.token, "ttl": "5m0s", "description": "made by kkbundle for kubeadm init"}},
+		"apiVersion": k.APIVersion(),
+		"kind":       "InitConfiguration",
+		"bootstrapTokens": []any{kube.Document{"token": n.token, "ttl": "5m0s",
+			"description": "made by kkbundle for kubeadm init"}},
 		"localAPIEndpoint": LocalEndpoint(n.IPs[0]),
 		"nodeRegistration": k.Registration(n),
 	}
@@ -63,12 +64,13 @@ func (k Config) init(n Node) ([]byte, error) {
 	)
 }
 
-// startLimit is the time in which etcd and the API server have to start on a new control plane. kubeadm's default is 4 minutes
-// (ControlPlaneComponentHealthCheckTimeout in cmd/kubeadm/app/constants/constants.go). A slow disk, or a virtual machine without hardware support,
-// needs more. It is below engine.StallLimit.
+// startLimit is the time in which etcd and the API server have to start on a new control plane. kubeadm's default is
+// 4 minutes (ControlPlaneComponentHealthCheckTimeout in cmd/kubeadm/app/constants/constants.go). A slow disk, or a
+// virtual machine without hardware support, needs more. It is below engine.StallLimit.
 const startLimit = 10 * time.Minute
 
-// addTimeouts adds the timeouts of v1beta4. v1beta3 keeps them in the cluster's own configuration, where kubeadm's default stays.
+// addTimeouts adds the timeouts of v1beta4. v1beta3 keeps them in the cluster's own configuration, where kubeadm's
+// default stays.
 func (k Config) addTimeouts(d kube.Document) {
 	if k.beta4 {
 		d["timeouts"] = kube.Document{"controlPlaneComponentHealthCheck": startLimit.String()}
@@ -107,7 +109,8 @@ func (k Config) join(n Node) ([]byte, error) {
 		},
 	}
 	if n.controlPlane {
-		d["controlPlane"] = kube.Document{"certificateKey": n.certificateKey, "localAPIEndpoint": LocalEndpoint(n.IPs[0])}
+		d["controlPlane"] = kube.Document{"certificateKey": n.certificateKey,
+			"localAPIEndpoint": LocalEndpoint(n.IPs[0])}
 	}
 	k.addTimeouts(d)
 	n.addPatches(d)

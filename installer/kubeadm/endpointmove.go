@@ -43,7 +43,8 @@ func storedConfiguration(ctx context.Context, t *task.Host) (d kube.Document, er
 		return nil, fmt.Errorf("kubeadm's configuration in the cluster: %w", err)
 	}
 	if err := yaml.Unmarshal([]byte(config.Data[clusterPart]), &d); err != nil || d == nil {
-		return nil, fmt.Errorf("kubeadm's configuration in the cluster (ConfigMap %s/%s) cannot be read: %w", kube.SystemNamespace, configInCluster, err)
+		return nil, fmt.Errorf("kubeadm's configuration in the cluster (ConfigMap %s/%s) cannot be read: %w",
+			kube.SystemNamespace, configInCluster, err)
 	}
 	return d, nil
 }
@@ -57,9 +58,10 @@ func storeConfiguration(ctx context.Context, t *task.Host, d kube.Document) erro
 	return t.Kube().PatchConfigMap(ctx, kube.SystemNamespace, configInCluster, clusterPart, string(data))
 }
 
-// clusterConfiguration returns kubeadm's configuration in the cluster with another endpoint and with more names in API servers'
-// certificates.
-func clusterConfiguration(ctx context.Context, t *task.Host, hostPort string, names []string) (d kube.Document, changed bool, err error) {
+// clusterConfiguration returns kubeadm's configuration in the cluster with another endpoint and with more names in
+// API servers' certificates.
+func clusterConfiguration(ctx context.Context, t *task.Host, hostPort string,
+	names []string) (d kube.Document, changed bool, err error) {
 	if d, err = storedConfiguration(ctx, t); err != nil {
 		return nil, false, err
 	}
@@ -82,7 +84,8 @@ func clusterConfiguration(ctx context.Context, t *task.Host, hostPort string, na
 	return d, changed, nil
 }
 
-// EndpointConfigTask writes the new endpoint into kubeadm's configuration in the cluster, for nodes that join and for upgrades.
+// EndpointConfigTask writes the new endpoint into kubeadm's configuration in the cluster, for nodes that join and for
+// upgrades.
 func EndpointConfigTask(m endpoint.Move) task.Task {
 	look := func(ctx context.Context, t *task.Host) (kube.Document, bool, error) {
 		return clusterConfiguration(ctx, t, m.To.HostPort, endpoint.Part(t.Site).Names)
@@ -109,8 +112,8 @@ var useServingScript string
 //go:embed scripts/resume-serving.sh
 var resumeServingScript string
 
-// EndpointPendingTask puts a new certificate into use whose key is in use already: a run was killed in between, and an API server that
-// starts with both would fail. It asks no API server.
+// EndpointPendingTask puts a new certificate into use whose key is in use already: a run was killed in between, and
+// an API server that starts with both would fail. It asks no API server.
 func EndpointPendingTask() task.Task {
 	return task.Task{
 		Name: "endpoint-pending", Roles: []manifest.Role{manifest.RoleControlPlane}, AllOrNone: true,
@@ -124,11 +127,12 @@ func EndpointPendingTask() task.Task {
 	}
 }
 
-// EndpointCertificateTask gives API servers certificates with the names of the new endpoint and of the old ones, one by one. They
-// read their certificates again without a restart.
+// EndpointCertificateTask gives API servers certificates with the names of the new endpoint and of the old ones, one
+// by one. They read their certificates again without a restart.
 func EndpointCertificateTask(m endpoint.Move) task.Task {
 	return task.Task{
-		Name: "endpoint-certificate", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.OneByOne, AllOrNone: true,
+		Name: "endpoint-certificate", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.OneByOne,
+		AllOrNone: true,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			now, _ := m.Hosts(t.Site)
 			if ok, err := hasServing(ctx, t, now); err != nil || !ok {
@@ -149,7 +153,8 @@ func EndpointCertificateTask(m endpoint.Move) task.Task {
 			if err != nil {
 				return err
 			}
-			return task.Eventually(ctx, servingWait, func(ctx context.Context) error { return endpoint.Presents(ctx, t, now) })
+			return task.Eventually(ctx, servingWait,
+				func(ctx context.Context) error { return endpoint.Presents(ctx, t, now) })
 		},
 	}
 }
@@ -174,7 +179,8 @@ func hasServing(ctx context.Context, t *task.Host, names []string) (bool, error)
 	return true, nil
 }
 
-// certificatesConfig returns a configuration with which kubeadm makes certificates of a control plane in another directory.
+// certificatesConfig returns a configuration with which kubeadm makes certificates of a control plane in another
+// directory.
 func certificatesConfig(ctx context.Context, t *task.Host, dir, hostPort string, names []string) ([]byte, error) {
 	cluster, _, err := clusterConfiguration(ctx, t, hostPort, names)
 	if err != nil {
@@ -208,8 +214,8 @@ func newServingCertificate(ctx context.Context, t *task.Host, hostPort string, n
 	return t.Run(ctx, host.Script("use-serving.sh", useServingScript, marks.NewServing, kube.PKIDir)...)
 }
 
-// NodeMoveTask makes the programs of a node use the new endpoint, one node after the other: its kubeconfigs, then its kubelet. The
-// node's record comes last, so that a killed run restarts the programs again.
+// NodeMoveTask makes the programs of a node use the new endpoint, one node after the other: its kubeconfigs, then its
+// kubelet. The node's record comes last, so that a killed run restarts the programs again.
 func NodeMoveTask(m endpoint.Move) task.Task {
 	return task.Task{
 		Name: "node-endpoint", Roles: []manifest.Role{manifest.RoleCluster}, Where: task.OneByOne, AllOrNone: true,
@@ -272,7 +278,8 @@ func restartKubelet(ctx context.Context, t *task.Host) error {
 		return err
 	}
 	restarted = restarted.Add(time.Second) // the clock has whole seconds
-	if err := task.Eventually(ctx, leaseWait, func(ctx context.Context) error { return renewedSince(ctx, t, restarted) }); err != nil {
+	if err := task.Eventually(ctx, leaseWait,
+		func(ctx context.Context) error { return renewedSince(ctx, t, restarted) }); err != nil {
 		return t.WithUnitLog(ctx, "kubelet.service", err)
 	}
 	return nil
@@ -293,7 +300,8 @@ func movedFiles(ctx context.Context, t *task.Host, m endpoint.Move) ([]movedFile
 	if t.Is(manifest.RoleControlPlane) {
 		keep = net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
 		files = append(files, movedFile{path: kube.AdminConf}, movedFile{path: superConf},
-			movedFile{path: managerConf, process: "kube-controller-manager"}, movedFile{path: schedulerConf, process: "kube-scheduler"})
+			movedFile{path: managerConf, process: "kube-controller-manager"},
+			movedFile{path: schedulerConf, process: "kube-scheduler"})
 	}
 	var found []movedFile
 	for _, f := range files {
@@ -321,10 +329,12 @@ func movedRecord(ctx context.Context, t *task.Host, m endpoint.Move) (have, want
 	return string(data), member.WithEndpoint(string(data), string(m.To.Type), m.To.HostPort), err
 }
 
-// renewedSince checks that the kubelet has renewed its node's lease since a time of the host's clock: it reaches the API.
+// renewedSince checks that the kubelet has renewed its node's lease since a time of the host's clock: it reaches the
+// API.
 func renewedSince(ctx context.Context, t *task.Host, since time.Time) error {
 	var lease coordinationv1.Lease
-	if err := t.Site.FirstControlPlane().Kube().Get(ctx, &lease, "lease", t.Name, "--namespace=kube-node-lease"); err != nil {
+	if err := t.Site.FirstControlPlane().Kube().Get(ctx, &lease, "lease", t.Name,
+		"--namespace=kube-node-lease"); err != nil {
 		return err
 	}
 	if lease.Spec.RenewTime == nil || !lease.Spec.RenewTime.After(since) {

@@ -19,8 +19,8 @@ import (
 // etcdManifest is the manifest of kubeadm's etcd on a control plane.
 const etcdManifest = kube.ManifestsDir + "/etcd.yaml"
 
-// QuotaTasks returns the tasks that bring the cluster file's quota to the members of kubeadm's etcd. kubeadm itself writes the quota where
-// it makes a member, so that they find nothing to do on new control planes.
+// QuotaTasks returns the tasks that bring the cluster file's quota to the members of kubeadm's etcd. kubeadm itself
+// writes the quota where it makes a member, so that they find nothing to do on new control planes.
 func QuotaTasks(c *manifest.Cluster) []task.Task {
 	if c.Etcd.Type != manifest.EtcdInternal || c.Etcd.Quota == 0 {
 		return nil
@@ -48,19 +48,21 @@ func quotaTask() task.Task {
 				return err
 			}
 			if _, err := etcd.FitDatabases(ctx, t); err != nil {
-				return plain.Advise(fmt.Errorf("etcd on %s is not restarted with another quota, because another member may have to serve meanwhile: %w", t.Name, err),
+				return plain.Advise(fmt.Errorf(
+					"etcd on %s is not restarted with another quota, because another member may have to serve meanwhile: %w", t.Name, err),
 					"bring all members back first; kkbundle status names them")
 			}
 			if err := t.Edit(ctx, etcdManifest, []byte(want)); err != nil {
 				return err
 			}
-			return task.Eventually(ctx, etcd.LeaderTimeout, func(ctx context.Context) error { return runsWithQuota(ctx, t) })
+			return task.Eventually(ctx, etcd.LeaderTimeout,
+				func(ctx context.Context) error { return runsWithQuota(ctx, t) })
 		},
 	}
 }
 
-// runsWithQuota returns nil if the host's member runs with the cluster file's quota, all members are healthy, and the host's API server
-// is ready.
+// runsWithQuota returns nil if the host's member runs with the cluster file's quota, all members are healthy, and the
+// host's API server is ready.
 func runsWithQuota(ctx context.Context, t *task.Host) error {
 	process := fmt.Sprintf("^etcd .*--%s=%d( .*)?$", etcd.QuotaArgument, t.Site.Cluster.Etcd.Quota.Bytes())
 	if runs, err := t.Test(ctx, "pgrep", "--full", "--", process); err != nil || !runs {
@@ -73,8 +75,8 @@ func runsWithQuota(ctx context.Context, t *task.Host) error {
 	return err
 }
 
-// quotaManifest returns the manifest of etcd on a host, the manifest with the cluster file's quota, and the quota of the first. All are
-// empty before kubeadm has written it.
+// quotaManifest returns the manifest of etcd on a host, the manifest with the cluster file's quota, and the quota of
+// the first. All are empty before kubeadm has written it.
 func quotaManifest(ctx context.Context, t *task.Host) (have, want string, quota int64, err error) {
 	data, err := t.Read(ctx, etcdManifest)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -91,7 +93,8 @@ func quotaManifest(ctx context.Context, t *task.Host) (have, want string, quota 
 	return have, want, quota, err
 }
 
-// givenQuota matches the quota's argument in a manifest of etcd. Its groups are the text before the number, the number, and a quote.
+// givenQuota matches the quota's argument in a manifest of etcd. Its groups are the text before the number, the
+// number, and a quote.
 func givenQuota() *regexp.Regexp {
 	return regexp.MustCompile(`(?m)^( *- ["']?--` + etcd.QuotaArgument + `=)([0-9]+)(["']?)$`)
 }
@@ -114,13 +117,14 @@ func withQuota(text string, quota int64) (changed string, former int64, err erro
 	}
 	command := regexp.MustCompile(`(?m)^( *- )etcd$`)
 	if !command.MatchString(text) {
-		return text, 0, errors.New("the manifest has no command etcd, so it is not kubeadm's; set the quota there by hand, and leave etcd.quota out")
+		return text, 0, errors.New(
+			"the manifest has no command etcd, so it is not kubeadm's; set the quota there by hand, and leave etcd.quota out")
 	}
 	return command.ReplaceAllString(text, "${0}\n${1}--"+etcd.QuotaArgument+"="+value), 0, nil
 }
 
-// KeepQuota writes the quota of a control plane's member of etcd into the kept manifest of the member, if the quota there is smaller. It
-// returns the quota in bytes, 0 if the kept manifest stays as it is.
+// KeepQuota writes the quota of a control plane's member of etcd into the kept manifest of the member, if the quota
+// there is smaller. It returns the quota in bytes, 0 if the kept manifest stays as it is.
 func KeepQuota(ctx context.Context, t *task.Host, kept string) (int64, error) {
 	var quotas [2]int64
 	var text string
@@ -147,8 +151,9 @@ func KeepQuota(ctx context.Context, t *task.Host, kept string) (int64, error) {
 	return now, t.Edit(ctx, kept, []byte(text))
 }
 
-// CheckUpgradeQuota refuses an upgrade of a control plane that would give its member a smaller quota which a database has reached. kubeadm
-// makes the manifest of an upgraded member from the cluster file, and a file without a quota means etcd's default.
+// CheckUpgradeQuota refuses an upgrade of a control plane that would give its member a smaller quota which a database
+// has reached. kubeadm makes the manifest of an upgraded member from the cluster file, and a file without a quota
+// means etcd's default.
 func CheckUpgradeQuota(ctx context.Context, t *task.Host) error {
 	data, err := t.Read(ctx, etcdManifest)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -184,8 +189,8 @@ func (k Config) etcdQuota() (int64, error) {
 	return 0, nil
 }
 
-// quotaConfigTask writes the quota into kubeadm's configuration in the cluster, for control planes that join and for upgrades. It comes after
-// the members: a full etcd takes it only with the larger quota.
+// quotaConfigTask writes the quota into kubeadm's configuration in the cluster, for control planes that join and for
+// upgrades. It comes after the members: a full etcd takes it only with the larger quota.
 func quotaConfigTask() task.Task {
 	return task.Task{
 		Name: "etcd-quota-config", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First,
@@ -217,7 +222,8 @@ func quotaConfig(ctx context.Context, t *task.Host) (d kube.Document, changed bo
 		return nil, false, errors.New("kubeadm's configuration in the cluster has no etcd of type internal")
 	}
 	before := argsOf(local["extraArgs"])
-	after := mergeArgs(before, []argument{{etcd.QuotaArgument, strconv.FormatInt(t.Site.Cluster.Etcd.Quota.Bytes(), 10)}})
+	after := mergeArgs(before,
+		[]argument{{etcd.QuotaArgument, strconv.FormatInt(t.Site.Cluster.Etcd.Quota.Bytes(), 10)}})
 	beta4 := d["apiVersion"] != "kubeadm.k8s.io/v1beta3"
 	local["extraArgs"] = Config{beta4: beta4}.renderArgs(after)
 	return d, !slices.Equal(mergeArgs(before, nil), after), nil

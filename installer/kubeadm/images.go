@@ -24,8 +24,8 @@ func imageRefs(c *manifest.Cluster) map[string]string {
 	return refs
 }
 
-// withImages adds the repositories and the tags of the catalog's images to ClusterConfiguration. A cluster with external etcd has
-// no image of etcd.
+// withImages adds the repositories and the tags of the catalog's images to ClusterConfiguration. A cluster with
+// external etcd has no image of etcd.
 func (k Config) withImages(d kube.Document) kube.Document {
 	all, _ := splitRef(k.images["kube-apiserver"])
 	base := kube.Document{"imageRepository": cmp.Or(all, ImageRepository)}
@@ -43,7 +43,8 @@ func (k Config) withImages(d kube.Document) kube.Document {
 	return k.mergeCluster(base, d)
 }
 
-// imagePart returns the settings of a component's image, whose repository kubeadm takes from byDefault. It is nil without an image.
+// imagePart returns the settings of a component's image, whose repository kubeadm takes from byDefault. It is nil
+// without an image.
 func imagePart(ref, byDefault string) kube.Document {
 	repository, tag := splitRef(ref)
 	if tag == "" {
@@ -85,7 +86,8 @@ func DefaultsConfig(c *manifest.Cluster) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k.listing(kube.Document{"apiVersion": k.APIVersion(), "kind": "ClusterConfiguration", "kubernetesVersion": c.Kubernetes.Version})
+	return k.listing(kube.Document{"apiVersion": k.APIVersion(), "kind": "ClusterConfiguration",
+		"kubernetesVersion": c.Kubernetes.Version})
 }
 
 // listing adds the settings of a node, which kubeadm would otherwise look for on this machine.

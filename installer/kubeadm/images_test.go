@@ -17,7 +17,8 @@ import (
 
 func parsed(t *testing.T, text string) *manifest.Cluster {
 	t.Helper()
-	c, err := manifest.ParseCluster("cluster.yaml", []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: site}\n"+text))
+	c, err := manifest.ParseCluster("cluster.yaml",
+		[]byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: site}\n"+text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,20 +49,24 @@ func TestImageTagsAreWritten(t *testing.T) {
 	}
 }
 
-// TestImagesOfAnotherRegistry: the catalog is the one place for images of another registry; kubeadm's repositories follow from it.
+// TestImagesOfAnotherRegistry: the catalog is the one place for images of another registry; kubeadm's repositories
+// follow from it.
 func TestImagesOfAnotherRegistry(t *testing.T) {
 	t.Parallel()
 	c := parsed(t, "kubernetes: {version: v1.34.3}\n")
 	entry := func(ref string) manifest.CatalogEntry {
-		return manifest.CatalogEntry{Follows: "kubernetes", Default: "v1.2.3", Images: []manifest.CatalogImage{{Name: ref + ":{version}"}}}
+		return manifest.CatalogEntry{Follows: "kubernetes", Default: "v1.2.3",
+			Images: []manifest.CatalogImage{{Name: ref + ":{version}"}}}
 	}
-	c.Catalogs = []*manifest.Catalog{{Components: map[string]manifest.CatalogEntry{"kube-apiserver": entry("k8s.site/fips/kube-apiserver"), "coredns": entry("k8s.site/fips/coredns")}}}
+	c.Catalogs = []*manifest.Catalog{{Components: map[string]manifest.CatalogEntry{"kube-apiserver": entry(
+		"k8s.site/fips/kube-apiserver"), "coredns": entry("k8s.site/fips/coredns")}}}
 	k, err := NewConfig(c, "10.0.0.3:6443")
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := k.ClusterConfiguration()
-	want := []any{"k8s.site/fips", kube.Document{"imageTag": "v1.2.3"}, kube.Document{"local": kube.Document{"imageRepository": "registry.k8s.io", "imageTag": "3.6.5-0"}}}
+	want := []any{"k8s.site/fips", kube.Document{"imageTag": "v1.2.3"},
+		kube.Document{"local": kube.Document{"imageRepository": "registry.k8s.io", "imageTag": "3.6.5-0"}}}
 	if diff := cmp.Diff(want, []any{d["imageRepository"], d["dns"], d["etcd"]}); diff != "" {
 		t.Error(diff)
 	}
@@ -75,14 +80,16 @@ func TestRealKubeadmTakesTheTags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	release := "kubernetes: {version: " + strings.TrimSpace(string(version)) + "}\n" // kubeadm knows its own and the one before
+	// kubeadm knows its own and the one before
+	release := "kubernetes: {version: " + strings.TrimSpace(string(version)) + "}\n"
 	tag := map[string]string{}
 	for _, name := range []string{"coredns", "pause", "etcd"} {
 		if tag[name], err = catalog.Version(parsed(t, release), name); err != nil {
 			t.Fatal(err)
 		}
 	}
-	dns, pause, etcd := "registry.k8s.io/coredns/coredns:"+tag["coredns"], "registry.k8s.io/pause:"+tag["pause"], "registry.k8s.io/etcd:"+tag["etcd"]
+	dns, pause, etcd := "registry.k8s.io/coredns/coredns:"+tag["coredns"], "registry.k8s.io/pause:"+tag["pause"],
+		"registry.k8s.io/etcd:"+tag["etcd"]
 	for text, want := range map[string][]string{
 		"": {dns, pause, etcd},
 		"components: {etcd: {version: 3.6.99-0}, coredns: {version: v1.13.9}}\n": {"registry.k8s.io/coredns/coredns:v1.13.9", pause, "registry.k8s.io/etcd:3.6.99-0"},
@@ -100,13 +107,15 @@ func TestRealKubeadmTakesTheTags(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Fields(string(out)); len(got) < 4 || !slices.Equal(got[4:], want) { // the first four have the release's version
+		// the first four have the release's version
+		if got := strings.Fields(string(out)); len(got) < 4 || !slices.Equal(got[4:], want) {
 			t.Errorf("%q: %q", text, got)
 		}
 	}
 }
 
-// TestControlGroupsOfVersion1: from 1.35 on kubeadm refuses them unless SystemVerification is skipped, whatever the kubelet is told.
+// TestControlGroupsOfVersion1: from 1.35 on kubeadm refuses them unless SystemVerification is skipped, whatever the
+// kubelet is told.
 func TestControlGroupsOfVersion1(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]string{

@@ -26,7 +26,10 @@ const signWait = 30 * time.Second // kube-controller-manager signs for a token w
 // the endpoint's certificate is from the pinned authority, and the API server accepts the token. It uses a short-lived
 // token, once per cluster and endpoint.
 func JoinProofTask() task.Task {
-	step := onceFor("verify-join", joinProof, func(ctx context.Context, t *task.Host) error { return tryJoin(ctx, t, newToken()) })
+	step := onceFor("verify-join", joinProof, func(ctx context.Context,
+		t *task.Host) error {
+		return tryJoin(ctx, t, newToken())
+	})
 	proven := step.Done
 	step.Done = func(ctx context.Context, t *task.Host) (bool, error) {
 		if member, err := member.IsMember(ctx, t); err != nil || !member {
@@ -38,7 +41,8 @@ func JoinProofTask() task.Task {
 }
 
 // onceFor returns a task of the first control plane that runs do unless its stamp file exists with this content.
-func onceFor(name string, stampFile func(ctx context.Context, t *task.Host) (task.File, error), do func(ctx context.Context, t *task.Host) error) task.Task {
+func onceFor(name string, stampFile func(ctx context.Context, t *task.Host) (task.File, error),
+	do func(ctx context.Context, t *task.Host) error) task.Task {
 	return task.Task{
 		Name:  name,
 		Roles: []manifest.Role{manifest.RoleControlPlane},

@@ -15,8 +15,10 @@ import (
 func privatePaths() []string {
 	return []string{
 		"/etc/kubernetes", "/etc/cni/net.d", "/etc/containerd", "/var/lib/etcd",
-		"/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d", "/etc/systemd/system/containerd.service",
-		"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/instance-config.yaml", "/var/lib/kubelet/pki",
+		"/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d",
+		"/etc/systemd/system/containerd.service",
+		"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/instance-config.yaml",
+		"/var/lib/kubelet/pki",
 	}
 }
 
@@ -31,7 +33,8 @@ func SecretPaths() []string {
 		list = append(list, "/etc/kubernetes/"+name+".conf")
 	}
 	for _, name := range []string{
-		"ca", "apiserver", "apiserver-kubelet-client", "apiserver-etcd-client", "front-proxy-ca", "front-proxy-client", "sa",
+		"ca", "apiserver", "apiserver-kubelet-client", "apiserver-etcd-client", "front-proxy-ca", "front-proxy-client",
+		"sa",
 		"etcd/ca", "etcd/server", "etcd/peer", "etcd/healthcheck-client",
 	} {
 		list = append(list, "/etc/kubernetes/pki/"+name+".key")
@@ -93,7 +96,9 @@ func EncryptTask() task.Task {
 // rewriteSecrets writes every Secret anew, which encrypts it with the first key.
 func rewriteSecrets(ctx context.Context, t *task.Host) error {
 	return task.Eventually(ctx, task.NodeReadyTimeout, func(ctx context.Context) error {
-		args := append([]string{task.StateDir, "env", "KUBECACHEDIR=" + task.KubectlCache}, t.Site.Distribution.Kubectl...) // reset removes the cache
+		// reset removes the cache
+		args := append([]string{task.StateDir, "env", "KUBECACHEDIR=" + task.KubectlCache},
+			t.Site.Distribution.Kubectl...)
 		return t.Run(ctx, host.Script("encrypt-secrets.sh", encryptSecretsScript, args...)...)
 	})
 }

@@ -43,8 +43,10 @@ func KubeletTask(c *manifest.Cluster) task.Task {
 	}, func(context.Context, *task.Host) (task.Setting, error) {
 		return task.Setting{
 			Files: []task.File{
-				{Path: "/etc/systemd/system/kubelet.service", Mode: 0o644, Data: fmt.Appendf(nil, hostfile.Mark+"\n"+kubeletUnit, cri.RuntimeOf(c).After())},
-				{Path: "/etc/systemd/system/kubelet.service.d/10-kubeadm.conf", Mode: 0o644, Data: []byte(kubeletDropIn)},
+				{Path: "/etc/systemd/system/kubelet.service", Mode: 0o644,
+					Data: fmt.Appendf(nil, hostfile.Mark+"\n"+kubeletUnit, cri.RuntimeOf(c).After())},
+				{Path: "/etc/systemd/system/kubelet.service.d/10-kubeadm.conf", Mode: 0o644,
+					Data: []byte(kubeletDropIn)},
 			},
 			Apply: func(ctx context.Context, t *task.Host) error {
 				if err := t.Systemctl(ctx, "daemon-reload"); err != nil {
@@ -77,7 +79,8 @@ ExecStart=/usr/local/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $
 
 // InitTask creates the first control plane.
 func InitTask(c *manifest.Cluster) task.Task {
-	images := []string{"coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "pause"}
+	images := []string{"coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler",
+		"pause"}
 	if c.Etcd.Type != manifest.EtcdInternal {
 		images = slices.DeleteFunc(images, func(name string) bool { return name == "etcd" })
 	}
@@ -181,7 +184,8 @@ func undo(ctx context.Context, t *task.Host) (undone bool, err error) {
 	if begun, err := Stop(ctx, t, marks.KubeadmBegun); err != nil || !begun {
 		return false, err
 	}
-	if err := t.Run(ctx, "kubeadm", "reset", "--force", "--cri-socket="+cri.RuntimeOf(t.Site.Cluster).Socket); err != nil {
+	if err := t.Run(ctx, "kubeadm", "reset", "--force", "--cri-socket="+
+		cri.RuntimeOf(t.Site.Cluster).Socket); err != nil {
 		return false, err
 	}
 	return true, marks.Remove(ctx, t, marks.KubeadmBegun)
@@ -272,7 +276,8 @@ func createToken(ctx context.Context, t *task.Host, n Node) error {
 // deleteToken deletes a joined node's token, also after ctx has ended.
 func deleteToken(ctx context.Context, t *task.Host, token string) error {
 	id, _, _ := strings.Cut(token, ".")
-	_, err := t.Kubectl(context.WithoutCancel(ctx), "delete", "secret", "--namespace="+kube.SystemNamespace, "--ignore-not-found", "bootstrap-token-"+id)
+	_, err := t.Kubectl(context.WithoutCancel(ctx), "delete", "secret", "--namespace="+kube.SystemNamespace,
+		"--ignore-not-found", "bootstrap-token-"+id)
 	return err
 }
 

@@ -39,7 +39,8 @@ func (k Config) component(name string) kube.Document {
 	for _, p := range k.parts {
 		maps.Copy(flags, p.Flags[name])
 		for _, v := range p.Volumes[name] {
-			volumes = append(volumes, kube.Document{"name": v.Name, "hostPath": v.Path, "mountPath": v.Path, "pathType": v.Kind, "readOnly": !v.Writable})
+			volumes = append(volumes, kube.Document{"name": v.Name, "hostPath": v.Path, "mountPath": v.Path,
+				"pathType": v.Kind, "readOnly": !v.Writable})
 		}
 		for _, n := range p.Names {
 			names = append(names, n)
@@ -75,9 +76,9 @@ func NodeDNSPart(c *manifest.Cluster) task.KubeadmPart {
 	return task.KubeadmPart{Kubelet: kube.Document{"clusterDNS": []any{manifest.NodeDNSAddress}}}
 }
 
-// shutdownPart makes a stopping API server refuse new requests with 429, which clients repeat, and end two seconds after the last answer. By
-// default it waits up to a minute for watches, and the kubelet kills it after 30 seconds (ShutdownSendRetryAfter in
-// https://github.com/kubernetes/apiserver/blob/v0.36.3/pkg/server/genericapiserver.go).
+// shutdownPart makes a stopping API server refuse new requests with 429, which clients repeat, and end two seconds
+// after the last answer. By default it waits up to a minute for watches, and the kubelet kills it after 30 seconds
+// (ShutdownSendRetryAfter in https://github.com/kubernetes/apiserver/blob/v0.36.3/pkg/server/genericapiserver.go).
 func shutdownPart() task.KubeadmPart {
 	return task.KubeadmPart{Flags: map[string]map[string]string{apiServer: {"shutdown-send-retry-after": "true"}}}
 }
@@ -91,7 +92,8 @@ func NetworkPart(r *task.Site) task.KubeadmPart {
 			part.Names = append(part.Names, t.IP6.String())
 		}
 	}
-	if r.Cluster.Kubernetes.ProxyMode == manifest.ProxyIPVS && r.Cluster.ControlPlaneEndpoint.Type == manifest.EndpointKubeVIP {
+	if r.Cluster.Kubernetes.ProxyMode == manifest.ProxyIPVS &&
+		r.Cluster.ControlPlaneEndpoint.Type == manifest.EndpointKubeVIP {
 		// kube-vip announces its address by ARP; with IPVS, every node would answer for it.
 		part.KubeProxy = kube.Document{"ipvs": kube.Document{"strictARP": true}}
 	}

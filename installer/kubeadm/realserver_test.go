@@ -81,15 +81,19 @@ func newRealServer(t *testing.T) *realServer {
 	t.Helper()
 	free := freeAddresses(t, 3)
 	s, peer := &realServer{dir: t.TempDir(), etcd: free[0], api: free[1]}, free[2]
-	background(t, filepath.Join(s.dir, "etcd.log"), labProgram(t, "etcd-amd64-*", "etcd"), "--data-dir="+s.dir+"/etcd", "--unsafe-no-fsync",
-		"--listen-client-urls=http://"+s.etcd, "--advertise-client-urls=http://"+s.etcd, "--listen-peer-urls=http://"+peer)
+	background(t, filepath.Join(s.dir, "etcd.log"), labProgram(t, "etcd-amd64-*", "etcd"), "--data-dir="+s.dir+"/etcd",
+		"--unsafe-no-fsync",
+		"--listen-client-urls=http://"+s.etcd, "--advertise-client-urls=http://"+s.etcd, "--listen-peer-urls=http://"+
+			peer)
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.write(t, "tokens.csv", []byte("test,admin,admin\n"))
-	s.write(t, "sa.key", pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
-	for name, d := range map[string]kube.Document{"admission.yaml": AdmissionConfig(manifest.SecurityBaseline), "audit-policy.yaml": AuditPolicy(manifest.SecurityBaseline)} {
+	s.write(t, "sa.key", pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY",
+		Bytes: x509.MarshalPKCS1PrivateKey(key)}))
+	for name, d := range map[string]kube.Document{"admission.yaml": AdmissionConfig(manifest.SecurityBaseline),
+		"audit-policy.yaml": AuditPolicy(manifest.SecurityBaseline)} {
 		data, err := kube.Documents(d)
 		if err != nil {
 			t.Fatal(err)
@@ -115,10 +119,14 @@ func (s *realServer) restart(t *testing.T, encryption []byte) {
 	s.write(t, EncryptionFile, encryption)
 	_, port, _ := net.SplitHostPort(s.api)
 	s.stop = background(t, filepath.Join(s.dir, "api.log"), labProgram(t, "kubernetes-amd64-*", "kube-apiserver"),
-		"--etcd-servers=http://"+s.etcd, "--secure-port="+port, "--bind-address=127.0.0.1", "--allow-privileged", "--cert-dir="+s.dir, "--authorization-mode=AlwaysAllow", "--token-auth-file="+s.dir+"/tokens.csv",
-		"--service-account-issuer=https://a.example", "--service-account-key-file="+s.dir+"/sa.key", "--service-account-signing-key-file="+s.dir+"/sa.key",
-		"--encryption-provider-config="+s.dir+"/"+EncryptionFile, "--admission-control-config-file="+s.dir+"/admission.yaml",
-		"--audit-policy-file="+s.dir+"/audit-policy.yaml", "--audit-log-path="+s.dir+"/audit.log", "--service-cluster-ip-range=10.0.0.0/24")
+		"--etcd-servers=http://"+s.etcd, "--secure-port="+port, "--bind-address=127.0.0.1", "--allow-privileged",
+		"--cert-dir="+s.dir, "--authorization-mode=AlwaysAllow", "--token-auth-file="+s.dir+"/tokens.csv",
+		"--service-account-issuer=https://a.example", "--service-account-key-file="+s.dir+"/sa.key",
+		"--service-account-signing-key-file="+s.dir+"/sa.key",
+		"--encryption-provider-config="+s.dir+"/"+EncryptionFile, "--admission-control-config-file="+s.dir+
+			"/admission.yaml",
+		"--audit-policy-file="+s.dir+"/audit-policy.yaml", "--audit-log-path="+s.dir+"/audit.log",
+		"--service-cluster-ip-range=10.0.0.0/24")
 	said := ""
 	for range 600 { // five minutes: a busy machine
 		out, err := s.kubectl(t, "", "get", "--raw=/readyz")
@@ -132,7 +140,8 @@ func (s *realServer) restart(t *testing.T, encryption []byte) {
 }
 
 func (s *realServer) command(t *testing.T) []string {
-	return []string{labProgram(t, "kubernetes-amd64-*", "kubectl"), "--server=https://" + s.api, "--insecure-skip-tls-verify", "--token=test"}
+	return []string{labProgram(t, "kubernetes-amd64-*", "kubectl"), "--server=https://" + s.api,
+		"--insecure-skip-tls-verify", "--token=test"}
 }
 
 func (s *realServer) kubectl(t *testing.T, stdin string, args ...string) (string, error) {
@@ -147,7 +156,8 @@ func (s *realServer) kubectl(t *testing.T, stdin string, args ...string) (string
 // prefixes counts the Secrets in etcd by the key that encrypts them.
 func (s *realServer) prefixes(t *testing.T) map[string]int {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), labProgram(t, "etcdctl-amd64-*", "etcdctl"), "--endpoints=http://"+s.etcd, "get", "--prefix", "/registry/secrets/").Output()
+	out, err := exec.CommandContext(t.Context(), labProgram(t, "etcdctl-amd64-*", "etcdctl"), "--endpoints=http://"+
+		s.etcd, "get", "--prefix", "/registry/secrets/").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +220,8 @@ func TestRotationOnARealServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.restart(t, data)
-	if out, err := s.kubectl(t, "", "get", "secrets", "--namespace=default", "--output=name"); err != nil || strings.Count(out, "secret/") != secrets {
+	if out, err := s.kubectl(t, "", "get", "secrets", "--namespace=default", "--output=name"); err != nil ||
+		strings.Count(out, "secret/") != secrets {
 		t.Errorf("without the old key: %v, %s", err, out[max(0, len(out)-500):])
 	}
 	if left, _ := filepath.Glob(filepath.Join(s.dir, "secrets-page*")); len(left) > 0 {

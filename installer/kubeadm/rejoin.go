@@ -40,7 +40,8 @@ func removeOldMember(ctx context.Context, t *task.Host) error {
 		return err
 	}
 	peer := etcd.PeerURL(t)
-	was := slices.DeleteFunc(members, func(m etcd.Member) bool { return m.Name != t.Name && !slices.Contains(m.PeerURLs, peer) })
+	was := slices.DeleteFunc(members,
+		func(m etcd.Member) bool { return m.Name != t.Name && !slices.Contains(m.PeerURLs, peer) })
 	if len(was) == 0 {
 		return nil
 	}

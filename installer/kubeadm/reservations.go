@@ -20,8 +20,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// ownSuffix is the suffix of kkbundle's defaults among patches. kubeadm applies patches in the order of their names, and "%" sorts
-// before "+" and "0": patches of the operator and of the host override these.
+// ownSuffix is the suffix of kkbundle's defaults among patches. kubeadm applies patches in the order of their names,
+// and "%" sorts before "+" and "0": patches of the operator and of the host override these.
 const ownSuffix = "%kkbundle"
 
 // ReservationPatch has the resources that a host's kubelet reserves.
@@ -30,8 +30,8 @@ const ReservationPatch = "kubeletconfiguration" + ownSuffix + "+merge.yaml"
 // A machineSize is the size of a host.
 type machineSize struct{ gib, processors int }
 
-// sizeOf returns the host's size, and false if it is not known. Memory is rounded up to GiB: what firmware and kernel take
-// of it changes with each kernel.
+// sizeOf returns the host's size, and false if it is not known. Memory is rounded up to GiB: what firmware and kernel
+// take of it changes with each kernel.
 func sizeOf(ctx context.Context, t *task.Host) (machineSize, bool, error) {
 	memory, err := t.Read(ctx, "/proc/meminfo")
 	if err != nil {
@@ -93,8 +93,8 @@ func reserved(amount int, rates []rate) float64 {
 	return sum
 }
 
-// kubeReserved returns what kubelet, container runtime and operating system need beside the pods: Google's rates, of which AKS'
-// and EKS' differ little. It is a quarter of the memory at most.
+// kubeReserved returns what kubelet, container runtime and operating system need beside the pods: Google's rates, of
+// which AKS' and EKS' differ little. It is a quarter of the memory at most.
 // https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes#memory_and_cpu_reservations
 func (s machineSize) kubeReserved() kube.Document {
 	memory := reserved(s.gib, []rate{{4, 0.25}, {8, 0.20}, {16, 0.10}, {128, 0.06}, {math.MaxInt, 0.02}})
@@ -109,8 +109,8 @@ func (s machineSize) part(share, least, most float64) string {
 	return mebibytes(min(max(float64(s.gib)*share, least), most))
 }
 
-// reservations returns the patches that keep resources for a node's own programs; none for a node that joined without: at its
-// restart, a kubelet ends pods that have no room any more.
+// reservations returns the patches that keep resources for a node's own programs; none for a node that joined
+// without: at its restart, a kubelet ends pods that have no room any more.
 func reservations(ctx context.Context, t *task.Host) ([]task.File, error) {
 	marker := ReservationPatch
 	if t.Is(manifest.RoleControlPlane) {
@@ -134,11 +134,14 @@ func reservations(ctx context.Context, t *task.Host) ([]task.File, error) {
 		if files, err = appendPatch(files, ReservationPatch, patch); err != nil {
 			return nil, err
 		}
-		task.Because(ctx, "of %d processors and %d GiB the kubelet keeps from pods: %s", size.processors, size.gib, strings.Join(strings.Fields(string(files[0].Data)), " "))
+		task.Because(ctx, "of %d processors and %d GiB the kubelet keeps from pods: %s", size.processors, size.gib,
+			strings.Join(strings.Fields(string(files[0].Data)), " "))
 	}
 	for name, memory := range size.requests(t) {
-		container := kube.Document{"name": name, "resources": kube.Document{"requests": kube.Document{"memory": memory}}}
-		if files, err = appendPatch(files, requestPatch(name), kube.Document{"spec": kube.Document{"containers": []any{container}}}); err != nil {
+		container := kube.Document{"name": name,
+			"resources": kube.Document{"requests": kube.Document{"memory": memory}}}
+		if files, err = appendPatch(files, requestPatch(name),
+			kube.Document{"spec": kube.Document{"containers": []any{container}}}); err != nil {
 			return nil, err
 		}
 	}
@@ -165,8 +168,8 @@ const (
 
 func requestPatch(pod string) string { return pod + ownSuffix + "+strategic.yaml" }
 
-// requests returns the memory that static pods on a host request. kubeadm's manifests request none for the API server and
-// 100 MiB for etcd, so that the scheduler fills a control plane that is also a worker.
+// requests returns the memory that static pods on a host request. kubeadm's manifests request none for the API server
+// and 100 MiB for etcd, so that the scheduler fills a control plane that is also a worker.
 func (s machineSize) requests(t *task.Host) map[string]string {
 	if !t.Is(manifest.RoleControlPlane) {
 		return nil

@@ -33,9 +33,10 @@ func RestartScript(t *task.Host, step, whole int, processes ...string) []string 
 		[]string{t.ServerFlag(), "get", "--raw=/readyz", "--request-timeout=5s"})
 }
 
-// Timeouts in seconds. An API server starts within 30 on a slow host. A stopping one without the flag of shutdownPart waits a
-// minute for watches, so that it is killed after restartGrace: watches reconnect to another server. Controller manager and
-// scheduler exit after 10 seconds without an API server, and the kubelet delays repeated restarts.
+// Timeouts in seconds. An API server starts within 30 on a slow host. A stopping one without the flag of shutdownPart
+// waits a minute for watches, so that it is killed after restartGrace: watches reconnect to another server.
+// Controller manager and scheduler exit after 10 seconds without an API server, and the kubelet delays repeated
+// restarts.
 const (
 	// RestartStep limits the wait for each process.
 	RestartStep  = 60
@@ -50,5 +51,6 @@ func RestartControlPlane(ctx context.Context, t *task.Host) error {
 
 // restartStatic restarts processes of static pods one by one and waits like RestartControlPlane.
 func restartStatic(ctx context.Context, t *task.Host, processes ...string) error {
-	return t.Run(task.DescribedAs(ctx, "restart "+strings.Join(processes, ", ")), RestartScript(t, RestartStep, restartWhole, processes...)...)
+	return t.Run(task.DescribedAs(ctx, "restart "+strings.Join(processes, ", ")),
+		RestartScript(t, RestartStep, restartWhole, processes...)...)
 }

@@ -49,7 +49,8 @@ func parseEncryption(data []byte) (encryptionConfig, error) {
 	resources, _ := c.document["resources"].([]any)
 	for _, r := range resources {
 		resource, _ := r.(map[string]any)
-		if names, _ := resource["resources"].([]any); !slices.ContainsFunc(names, func(n any) bool { return n == "secrets" || n == "*." || n == "*.*" }) {
+		if names, _ := resource["resources"].([]any); !slices.ContainsFunc(names,
+			func(n any) bool { return n == "secrets" || n == "*." || n == "*.*" }) {
 			continue
 		}
 		providers, _ := resource["providers"].([]any)
@@ -63,7 +64,8 @@ func parseEncryption(data []byte) (encryptionConfig, error) {
 				return c, c.readKeys()
 			}
 		}
-		return c, fmt.Errorf("%s encrypts Secrets with %s, which has no key in the file", EncryptionOnHost, strings.Join(slices.Sorted(maps.Keys(first)), ", "))
+		return c, fmt.Errorf("%s encrypts Secrets with %s, which has no key in the file", EncryptionOnHost,
+			strings.Join(slices.Sorted(maps.Keys(first)), ", "))
 	}
 	return c, fmt.Errorf("%s has no provider for Secrets", EncryptionOnHost)
 }
@@ -102,8 +104,8 @@ type rotationStep struct {
 	keys  []encryptionKey
 }
 
-// nextRotation returns the step that continues the rotation which the control planes' keys show, or begins one with a new
-// key.
+// nextRotation returns the step that continues the rotation which the control planes' keys show, or begins one with a
+// new key.
 func nextRotation(hosts [][]encryptionKey, create func() encryptionKey) (rotationStep, error) {
 	newest, same := "", true
 	var union []encryptionKey
@@ -123,7 +125,8 @@ func nextRotation(hosts [][]encryptionKey, create func() encryptionKey) (rotatio
 	case same && (newest == "" || len(union) == 1):
 		return rotationStep{rotationAdd, append(union, create())}, nil
 	case newest == "":
-		return rotationStep{}, errors.New("control planes have different encryption keys; run kkbundle install, which copies those of the first one to the others")
+		return rotationStep{}, errors.New(
+			"control planes have different encryption keys; run kkbundle install, which copies those of the first one to the others")
 	}
 	others := slices.DeleteFunc(slices.Clone(union), isNewest)
 	key := union[slices.IndexFunc(union, isNewest)]
@@ -147,7 +150,8 @@ func RotateKey(ctx context.Context, s *task.Site, each func(ctx context.Context,
 		return fmt.Errorf("cluster %s does not encrypt Secrets: it was installed by a kkbundle release that did not encrypt them; see docs/site/security.md, Encryption of Secrets", s.Cluster.Metadata.Name)
 	}
 	r := &rotating{site: s, first: s.FirstControlPlane(), each: each}
-	// Restart the API servers that have not read their host's file yet: a killed run may have written it without the restart.
+	// Restart the API servers that have not read their host's file yet: a killed run may have written it without the
+	// restart.
 	if err := r.bringIntoForce(ctx); err != nil {
 		return err
 	}
@@ -170,7 +174,8 @@ func (r *rotating) bringIntoForce(ctx context.Context) error {
 	return r.each(ctx, securityTask(func(ctx context.Context, t *task.Host) (task.Setting, error) {
 		data, err := t.Read(ctx, EncryptionOnHost)
 		if errors.Is(err, fs.ErrNotExist) {
-			return task.Setting{}, fmt.Errorf("%s on %s does not exist: run kkbundle install first", EncryptionOnHost, t.Name)
+			return task.Setting{}, fmt.Errorf("%s on %s does not exist: run kkbundle install first", EncryptionOnHost,
+				t.Name)
 		}
 		if err != nil {
 			return task.Setting{}, err
@@ -204,7 +209,10 @@ func (r *rotating) step(ctx context.Context) (last bool, err error) {
 	if err := errors.Join(hideKeys(r.site, data), r.site.Dir.Write(EncryptionFile, data)); err != nil {
 		return false, err
 	}
-	if err := r.each(ctx, securityTask(func(_ context.Context, t *task.Host) (task.Setting, error) { return securitySetting(t, data) })); err != nil {
+	if err := r.each(ctx, securityTask(func(_ context.Context,
+		t *task.Host) (task.Setting, error) {
+		return securitySetting(t, data)
+	})); err != nil {
 		return false, err
 	}
 	if next.stage != rotationRemove {
@@ -266,7 +274,8 @@ func retiredKeys(dir *task.WorkDir) ([]encryptionKey, error) {
 	}
 	var keys []encryptionKey
 	if yaml.Unmarshal(data, &keys) != nil {
-		return nil, fmt.Errorf("%s is not a list of keys", dir.Join(RetiredKeysFile)) // a parser's error could quote a key
+		// a parser's error could quote a key
+		return nil, fmt.Errorf("%s is not a list of keys", dir.Join(RetiredKeysFile))
 	}
 	return keys, nil
 }
@@ -306,7 +315,8 @@ func AddRetiredKeys(ctx context.Context, t *task.Host) error {
 func newRotationKey() encryptionKey {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // never fails: https://pkg.go.dev/crypto/rand#Read
-	return encryptionKey{"kkbundle-" + time.Now().UTC().Format("20060102T150405"), base64.StdEncoding.EncodeToString(key)}
+	return encryptionKey{"kkbundle-" + time.Now().UTC().Format("20060102T150405"),
+		base64.StdEncoding.EncodeToString(key)}
 }
 
 // rewrittenStamp records that every Secret is encrypted as an EncryptionConfiguration says.

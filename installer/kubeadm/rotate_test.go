@@ -23,13 +23,16 @@ func TestNextRotation(t *testing.T) {
 		stage rotationStage
 		want  string
 	}{
-		"begins":                         {[]string{"kkbundle1", "kkbundle1"}, rotationAdd, "kkbundle1 created"},
-		"begins again":                   {[]string{older, older}, rotationAdd, older + " created"},
-		"begins with keys of the site":   {[]string{"b a", "b a"}, rotationAdd, "b a created"},
-		"was adding":                     {[]string{"kkbundle1 " + newer, "kkbundle1"}, rotationAdd, "kkbundle1 " + newer},
+		"begins":                       {[]string{"kkbundle1", "kkbundle1"}, rotationAdd, "kkbundle1 created"},
+		"begins again":                 {[]string{older, older}, rotationAdd, older + " created"},
+		"begins with keys of the site": {[]string{"b a", "b a"}, rotationAdd, "b a created"},
+		"was adding": {[]string{"kkbundle1 " + newer, "kkbundle1"}, rotationAdd, "kkbundle1 " +
+			newer},
 		"was adding for the second time": {[]string{older + " " + newer, older}, rotationAdd, older + " " + newer},
-		"has added":                      {[]string{"kkbundle1 " + newer, "kkbundle1 " + newer}, rotationPromote, newer + " kkbundle1"},
-		"was promoting":                  {[]string{newer + " kkbundle1", "kkbundle1 " + newer}, rotationPromote, newer + " kkbundle1"},
+		"has added": {[]string{"kkbundle1 " + newer, "kkbundle1 " + newer}, rotationPromote,
+			newer + " kkbundle1"},
+		"was promoting": {[]string{newer + " kkbundle1", "kkbundle1 " + newer}, rotationPromote,
+			newer + " kkbundle1"},
 		"has promoted":                   {[]string{newer + " " + older, newer + " " + older}, rotationRemove, newer},
 		"was removing":                   {[]string{newer, newer + " kkbundle1"}, rotationRemove, newer},
 		"one control plane was removing": {[]string{newer + " b a"}, rotationRemove, newer},
@@ -47,7 +50,8 @@ func TestNextRotation(t *testing.T) {
 			t.Errorf("%s: stage %d, keys %q, %v; want %d, %s", name, got.stage, names, err, c.stage, c.want)
 		}
 	}
-	if _, err := nextRotation([][]encryptionKey{keysOf("a"), keysOf("b")}, nil); err == nil || !strings.Contains(err.Error(), "run kkbundle install") {
+	if _, err := nextRotation([][]encryptionKey{keysOf("a"), keysOf("b")}, nil); err == nil ||
+		!strings.Contains(err.Error(), "run kkbundle install") {
 		t.Errorf("keys of two clusters: %v", err)
 	}
 }
@@ -57,19 +61,24 @@ func TestParseEncryption(t *testing.T) {
 	t.Parallel()
 	const keyed = "{keys: [{name: a, secret: c2VjcmV0}]}"
 	for text, want := range map[string]string{
-		"resources: [{resources: [secrets], providers: [{secretbox: " + keyed + "}, {identity: {}}]}]":                      "",
-		"resources: [{resources: [configmaps], providers: []}, {resources: ['*.*'], providers: [{aescbc: " + keyed + "}]}]": "",
-		"resources: [{resources: [secrets], providers: [{identity: {}}, {secretbox: " + keyed + "}]}]":                      "encrypts Secrets with identity",
-		"resources: [{resources: [secrets], providers: [{kms: {name: c2VjcmV0}}]}]":                                         "encrypts Secrets with kms",
-		"resources: [{resources: [configmaps], providers: [{secretbox: " + keyed + "}]}]":                                   "no provider for Secrets",
-		"resources: [{resources: [secrets], providers: [{secretbox: {keys: [c2VjcmV0]}}]}]":                                 "has no keys",
+		"resources: [{resources: [secrets], providers: [{secretbox: " + keyed +
+			"}, {identity: {}}]}]": "",
+		"resources: [{resources: [configmaps], providers: []}, {resources: ['*.*'], providers: [{aescbc: " + keyed +
+			"}]}]": "",
+		"resources: [{resources: [secrets], providers: [{identity: {}}, {secretbox: " + keyed +
+			"}]}]": "encrypts Secrets with identity",
+		"resources: [{resources: [secrets], providers: [{kms: {name: c2VjcmV0}}]}]": "encrypts Secrets with kms",
+		"resources: [{resources: [configmaps], providers: [{secretbox: " + keyed +
+			"}]}]": "no provider for Secrets",
+		"resources: [{resources: [secrets], providers: [{secretbox: {keys: [c2VjcmV0]}}]}]": "has no keys",
 		"- c2VjcmV0": "is not an EncryptionConfiguration",
 	} {
 		config, err := parseEncryption([]byte(text))
 		if want == "" && (err != nil || config.keys[0].Name != "a") {
 			t.Errorf("%s: %v, %v", text, config.keys, err)
 		}
-		if want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "c2VjcmV0")) {
+		if want != "" && (err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "c2VjcmV0")) {
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}
 	}

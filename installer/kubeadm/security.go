@@ -33,9 +33,9 @@ const (
 	EncryptionOnHost = securityDir + "/" + EncryptionFile
 )
 
-// Guarded reports whether the API servers have the security files: encryption of Secrets, audit log, Pod Security. Every
-// new cluster has them. A cluster of level baseline that an earlier release made is left without, because other API
-// servers could not read the Secrets that the first one encrypts.
+// Guarded reports whether the API servers have the security files: encryption of Secrets, audit log, Pod Security.
+// Every new cluster has them. A cluster of level baseline that an earlier release made is left without, because other
+// API servers could not read the Secrets that the first one encrypts.
 func Guarded(ctx context.Context, r *task.Site) (bool, error) {
 	if task.IsHardened(r.Cluster) {
 		return true, nil
@@ -55,10 +55,11 @@ func securityPart(r *task.Site, guarded bool) task.KubeadmPart {
 		flags[name] = map[string]string{"profiling": "false", "tls-min-version": "VersionTLS12"}
 	}
 	part := task.KubeadmPart{Flags: flags, Kubelet: kube.Document{
-		"tlsMinVersion":  "VersionTLS12",
-		"readOnlyPort":   0,
-		"authentication": kube.Document{"anonymous": kube.Document{"enabled": false}, "webhook": kube.Document{"enabled": true}},
-		"authorization":  kube.Document{"mode": "Webhook"},
+		"tlsMinVersion": "VersionTLS12",
+		"readOnlyPort":  0,
+		"authentication": kube.Document{"anonymous": kube.Document{"enabled": false},
+			"webhook": kube.Document{"enabled": true}},
+		"authorization": kube.Document{"mode": "Webhook"},
 	}}
 	if guarded {
 		addGuard(r, &part)
@@ -177,15 +178,18 @@ func SecurityTasks() []task.Task {
 // securityTask writes a setting on the control planes, one after the other.
 func securityTask(want func(ctx context.Context, t *task.Host) (task.Setting, error)) task.Task {
 	return task.Settle(task.Task{
-		Name: "security", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.OneByOne, Leaves: task.Leaves{Paths: []string{auditDir}},
+		Name: "security", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.OneByOne,
+		Leaves: task.Leaves{Paths: []string{auditDir}},
 	}, want)
 }
 
-// securitySetting returns the security files with an EncryptionConfiguration. A running API server is restarted when they change.
+// securitySetting returns the security files with an EncryptionConfiguration. A running API server is restarted when
+// they change.
 func securitySetting(t *task.Host, encryption []byte) (task.Setting, error) {
 	c := t.Site.Cluster
 	files := []task.File{{Path: EncryptionOnHost, Mode: 0o600, Data: encryption}}
-	wanted := map[string]kube.Document{"admission.yaml": AdmissionConfig(c.Kubernetes.Security), "audit-policy.yaml": AuditPolicy(c.Kubernetes.Security)}
+	wanted := map[string]kube.Document{"admission.yaml": AdmissionConfig(c.Kubernetes.Security),
+		"audit-policy.yaml": AuditPolicy(c.Kubernetes.Security)}
 	if task.IsHardened(c) && limitsAnonymous(t.Site) {
 		wanted["authentication.yaml"] = AuthenticationConfig(isOlder(t.Site, 1, 34))
 	}
@@ -207,7 +211,8 @@ func needSecurityFiles(ctx context.Context, t *task.Host) error {
 	}
 	there, err := t.Test(ctx, "test", "-e", EncryptionOnHost)
 	if err == nil && !there {
-		err = fmt.Errorf("the API server's files in %s do not exist; run kkbundle install with the tag security too", securityDir)
+		err = fmt.Errorf("the API server's files in %s do not exist; run kkbundle install with the tag security too",
+			securityDir)
 	}
 	return err
 }
@@ -283,7 +288,8 @@ func newEncryption() ([]byte, error) {
 		"resources": []any{kube.Document{
 			"resources": []any{"secrets"},
 			"providers": []any{
-				kube.Document{"secretbox": kube.Document{"keys": []any{kube.Document{"name": "kkbundle1", "secret": base64.StdEncoding.EncodeToString(key)}}}},
+				kube.Document{"secretbox": kube.Document{"keys": []any{kube.Document{"name": "kkbundle1",
+					"secret": base64.StdEncoding.EncodeToString(key)}}}},
 				kube.Document{"identity": kube.Document{}},
 			},
 		}},
@@ -297,7 +303,8 @@ func AuthenticationConfig(beta bool) kube.Document {
 		version += "beta1"
 	}
 	var open []any
-	for _, path := range []string{"/livez", "/readyz", "/healthz", "/api/v1/namespaces/kube-public/configmaps/cluster-info"} {
+	for _, path := range []string{"/livez", "/readyz", "/healthz",
+		"/api/v1/namespaces/kube-public/configmaps/cluster-info"} {
 		open = append(open, kube.Document{"path": path})
 	}
 	return kube.Document{
@@ -329,7 +336,8 @@ func AdmissionConfig(level manifest.SecurityLevel) kube.Document {
 					"audit": warn, "audit-version": "latest",
 					"warn": warn, "warn-version": "latest",
 				},
-				"exemptions": kube.Document{"namespaces": []any{"kube-system"}, "usernames": []any{}, "runtimeClasses": []any{}},
+				"exemptions": kube.Document{"namespaces": []any{"kube-system"}, "usernames": []any{},
+					"runtimeClasses": []any{}},
 			},
 		}},
 	}
@@ -371,12 +379,18 @@ func AuditPolicy(level manifest.SecurityLevel) kube.Document {
 // unauditedRules omit the requests that cluster components repeat all the time.
 func unauditedRules() []any {
 	return []any{
-		kube.Document{"level": "None", "nonResourceURLs": []any{"/healthz*", "/livez*", "/readyz*", "/version", "/openapi/*"}},
-		kube.Document{"level": "None", "resources": []any{kube.Document{"group": "coordination.k8s.io", "resources": []any{"leases"}}}},
-		kube.Document{"level": "None", "resources": []any{kube.Document{"group": "", "resources": []any{"events"}}, kube.Document{"group": "events.k8s.io", "resources": []any{"events"}}}},
-		kube.Document{"level": "None", "verbs": []any{"get", "list", "watch"}, "userGroups": []any{"system:nodes", "system:serviceaccounts:kube-system"}, "resources": []any{
-			kube.Document{"group": "", "resources": []any{"nodes", "nodes/status", "pods", "pods/status", "services", "endpoints", "namespaces"}},
-			kube.Document{"group": "discovery.k8s.io", "resources": []any{"endpointslices"}},
-		}},
+		kube.Document{"level": "None", "nonResourceURLs": []any{"/healthz*", "/livez*", "/readyz*", "/version",
+			"/openapi/*"}},
+		kube.Document{"level": "None", "resources": []any{kube.Document{"group": "coordination.k8s.io",
+			"resources": []any{"leases"}}}},
+		kube.Document{"level": "None", "resources": []any{kube.Document{"group": "", "resources": []any{"events"}},
+			kube.Document{"group": "events.k8s.io", "resources": []any{"events"}}}},
+		kube.Document{"level": "None", "verbs": []any{"get", "list", "watch"},
+			"userGroups": []any{"system:nodes", "system:serviceaccounts:kube-system"}, "resources": []any{
+				kube.Document{"group": "", "resources": []any{"nodes", "nodes/status", "pods", "pods/status",
+					"services",
+					"endpoints", "namespaces"}},
+				kube.Document{"group": "discovery.k8s.io", "resources": []any{"endpointslices"}},
+			}},
 	}
 }

@@ -30,7 +30,8 @@ import (
 func SecurityChecks() []task.Task {
 	return []task.Task{
 		{Name: "verify-hosts-security", Roles: []manifest.Role{manifest.RoleCluster}, Do: answered(verifyHostSecurity)},
-		{Name: "verify-security", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, Do: answered(verifyClusterSecurity)},
+		{Name: "verify-security", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First,
+			Do: answered(verifyClusterSecurity)},
 	}
 }
 
@@ -86,7 +87,8 @@ func verifyHostSecurity(ctx context.Context, t *task.Host) error {
 	if len(open) > 0 {
 		errs = append(errs, breachf("readable by users other than root: %s", strings.Join(open, ", ")))
 	}
-	errs = append(errs, checkAnonymous(ctx, t, net.JoinHostPort(t.IP.String(), "10250"), "/pods"), checkTLS(ctx, t, net.JoinHostPort(t.IP.String(), "10250"), "the kubelet"))
+	errs = append(errs, checkAnonymous(ctx, t, net.JoinHostPort(t.IP.String(), "10250"), "/pods"),
+		checkTLS(ctx, t, net.JoinHostPort(t.IP.String(), "10250"), "the kubelet"))
 	if t.Is(manifest.RoleControlPlane) {
 		errs = append(errs, verifyControlPlane(ctx, t, level))
 	}
@@ -100,7 +102,8 @@ func verifyControlPlane(ctx context.Context, t *task.Host, level manifest.Securi
 		checkAnonymous(ctx, t, api, "/api/v1/namespaces/kube-system/secrets"),
 		checkTLS(ctx, t, api, "the API server"),
 	}
-	for _, one := range []struct{ program, port string }{{"kube-controller-manager", "10257"}, {"kube-scheduler", "10259"}} {
+	for _, one := range []struct{ program, port string }{{"kube-controller-manager", "10257"},
+		{"kube-scheduler", "10259"}} {
 		running, err := arguments(ctx, t, one.program)
 		if err != nil {
 			return err
@@ -132,7 +135,8 @@ func bindAddress(arguments []string) string {
 
 // components maps names in ClusterConfiguration to programs.
 func components() map[string]string {
-	return map[string]string{apiServer: "kube-apiserver", controllerManager: "kube-controller-manager", scheduler: "kube-scheduler"}
+	return map[string]string{apiServer: "kube-apiserver", controllerManager: "kube-controller-manager",
+		scheduler: "kube-scheduler"}
 }
 
 // checkFlags checks that running components have the flags of the level, unless the cluster file overrides them.
@@ -157,7 +161,9 @@ func checkFlags(ctx context.Context, t *task.Host) error {
 		for flag := range securityPart(t.Site, guarded).Flags[name] {
 			for _, a := range wanted {
 				if want := fmt.Sprintf("--%s=%v", flag, a.value); a.name == flag && !slices.Contains(running, want) {
-					errs = append(errs, breachf("%s runs without %s: its manifest was changed, or a patch overrides the flag", components()[name], want))
+					errs = append(errs, breachf(
+						"%s runs without %s: its manifest was changed, or a patch overrides the flag",
+						components()[name], want))
 				}
 			}
 		}
@@ -273,7 +279,8 @@ func checkAnonymousRights(ctx context.Context, t *task.Host) error {
 		for _, s := range b.Subjects {
 			open := s.Name == "system:anonymous" || s.Name == "system:unauthenticated"
 			if open && !slices.Contains(own, b.Name) {
-				errs = append(errs, breachf("role binding %s grants rights to unauthenticated users (%s)", b.Name, s.Name))
+				errs = append(errs, breachf("role binding %s grants rights to unauthenticated users (%s)", b.Name,
+					s.Name))
 			}
 		}
 	}
@@ -285,13 +292,15 @@ func checkPrivileged(ctx context.Context, t *task.Host) error {
 	pod, err := kube.YAML(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "kkbundle-verify", Namespace: metav1.NamespaceDefault},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{
-			Name: "verify", Image: "kkbundle.invalid/none", SecurityContext: &corev1.SecurityContext{Privileged: new(true)},
+			Name: "verify", Image: "kkbundle.invalid/none",
+			SecurityContext: &corev1.SecurityContext{Privileged: new(true)},
 		}}},
 	})
 	if err != nil {
 		return err
 	}
-	_, err = t.Kube().Kubectl(ctx, kube.Command{Args: []string{"create", "--dry-run=server", "--filename=-"}, Stdin: pod})
+	_, err = t.Kube().Kubectl(ctx, kube.Command{Args: []string{"create", "--dry-run=server", "--filename=-"},
+		Stdin: pod})
 	var failed *host.ExitError
 	switch {
 	case err == nil:
@@ -322,8 +331,10 @@ func checkSecrets(ctx context.Context, t *task.Host) (err error) {
 
 func checkEncrypted(ctx context.Context, t *task.Host, key string) error {
 	const pki = "/etc/kubernetes/pki/etcd/"
-	out, err := t.Kubectl(task.WithoutOutput(ctx), "exec", "--namespace=kube-system", "etcd-"+t.Name, "--", "etcdctl", "--endpoints=https://localhost:2379",
-		"--cacert="+pki+"ca.crt", "--cert="+pki+"server.crt", "--key="+pki+"server.key", "get", "--print-value-only", key)
+	out, err := t.Kubectl(task.WithoutOutput(ctx), "exec", "--namespace=kube-system", "etcd-"+t.Name, "--", "etcdctl",
+		"--endpoints=https://localhost:2379",
+		"--cacert="+pki+"ca.crt", "--cert="+pki+"server.crt", "--key="+pki+"server.key", "get", "--print-value-only",
+		key)
 	if err != nil {
 		return fmt.Errorf("read a Secret from etcd: %w", err)
 	}

@@ -22,8 +22,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// answerWith makes kubectl on cp1 answer with the objects of a survey. An API server of its own has no kubelet that would
-// set the conditions of pods, so recorded answers stand in for the API server.
+// answerWith makes kubectl on cp1 answer with the objects of a survey. An API server of its own has no kubelet that
+// would set the conditions of pods, so recorded answers stand in for the API server.
 func answerWith(s *sitetest.Site, t *testing.T, want *health.Survey) {
 	t.Helper()
 	typed := func(o kube.Object, kind string) any {
@@ -36,7 +36,8 @@ func answerWith(s *sitetest.Site, t *testing.T, want *health.Survey) {
 			t.Fatal(err)
 		}
 		kind, name, _ := strings.Cut(kind, "/")
-		group := map[string]string{"Deployment": "apps/v1", "DaemonSet": "apps/v1", "Lease": "coordination.k8s.io/v1", "ConfigMap": "v1"}[kind]
+		group := map[string]string{"Deployment": "apps/v1", "DaemonSet": "apps/v1", "Lease": "coordination.k8s.io/v1",
+			"ConfigMap": "v1"}[kind]
 		if group == "" {
 			group = "rbac.authorization.k8s.io/v1"
 		}
@@ -77,17 +78,20 @@ func judged(s *sitetest.Site, t *testing.T, rule task.ClusterRule) string {
 		t.Fatal(err)
 	}
 	return wrong(slices.DeleteFunc(found.Findings(), func(f report.Finding) bool {
-		return !slices.Contains([]string{health.CheckNodes, health.CheckPods, "coredns", "kube-proxy", "control-plane-pods"}, f.ID)
+		return !slices.Contains([]string{health.CheckNodes, health.CheckPods, "coredns", "kube-proxy",
+			"control-plane-pods"}, f.ID)
 	}))
 }
 
 // setNotReady makes a node not ready.
 func setNotReady(n *corev1.Node, message string) {
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Message: message}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse,
+		Message: message}}
 }
 
-// TestStatusJudgesPodsWithoutAClusterFile holds that the controller manager and CoreDNS, not ready for ten minutes, fail a status
-// without a cluster file. The counts of CoreDNS' Deployment are then those of the controller manager's last work.
+// TestStatusJudgesPodsWithoutAClusterFile holds that the controller manager and CoreDNS, not ready for ten minutes,
+// fail a status without a cluster file. The counts of CoreDNS' Deployment are then those of the controller manager's
+// last work.
 func TestStatusJudgesPodsWithoutAClusterFile(t *testing.T) {
 	t.Parallel()
 	for _, one := range []struct {
@@ -103,7 +107,8 @@ func TestStatusJudgesPodsWithoutAClusterFile(t *testing.T) {
 			},
 		},
 		{
-			"no cluster file, node not ready", "verify-nodes node1 failed, coredns warning", manifest.NetworkNone, task.AnyCluster,
+			"no cluster file, node not ready", "verify-nodes node1 failed, coredns warning", manifest.NetworkNone,
+			task.AnyCluster,
 			func(s *health.Survey) { setNotReady(&s.Nodes[1], "Kubelet stopped posting node status.") },
 		},
 		{
@@ -117,10 +122,13 @@ func TestStatusJudgesPodsWithoutAClusterFile(t *testing.T) {
 			func(s *health.Survey) { stop(s, 10*time.Minute, "coredns-a", "coredns-b") },
 		},
 		{
-			"the operator's pod network is to come", "verify-nodes cp1 warning, verify-nodes node1 warning, coredns warning", manifest.NetworkNone, task.SameCluster,
+			"the operator's pod network is to come",
+			"verify-nodes cp1 warning, verify-nodes node1 warning, coredns warning", manifest.NetworkNone,
+			task.SameCluster,
 			func(s *health.Survey) {
 				for i := range s.Nodes {
-					setNotReady(&s.Nodes[i], "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized")
+					setNotReady(&s.Nodes[i],
+						"container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized")
 				}
 				stop(s, 10*time.Minute, "coredns-a", "coredns-b")
 			},
@@ -169,14 +177,16 @@ func statusWaits(t *testing.T) {
 			return err
 		})
 	}
-	status, err := Status(t.Context(), StatusOptions{Options: s.Options, Wait: statusPause + time.Second, Waiting: func(list report.Findings) {
-		if looks++; looks == 1 {
-			if got := wrong(list); !strings.Contains(got, "host-reachable node1 failed") {
-				t.Errorf("the first look: %s", got)
+	status, err := Status(t.Context(), StatusOptions{Options: s.Options, Wait: statusPause + time.Second,
+		Waiting: func(list report.Findings) {
+			if looks++; looks == 1 {
+				if got := wrong(list); !strings.Contains(got, "host-reachable node1 failed") {
+					t.Errorf("the first look: %s", got)
+				}
 			}
-		}
-	}})
-	if got := wrong(status.Findings); err != nil || looks != 2 || strings.Contains(got, "host-reachable") || status.Healthy {
+		}})
+	if got := wrong(status.Findings); err != nil || looks != 2 || strings.Contains(got, "host-reachable") ||
+		status.Healthy {
 		t.Errorf("%d looks that were not the last, %v: %s", looks, err, got)
 	}
 }

@@ -17,7 +17,8 @@ func TestScriptFile(t *testing.T) {
 	t.Parallel()
 	const text = "#!/bin/sh\n[ $# = 2 ] && printf '%s;' \"$@\"\n"
 	file := filepath.Join(t.TempDir(), "file")
-	sitetest.WriteProgram(t, file, string(task.ScriptFile([]string{"sh", "-c", text, "a.sh", "a b", "-c"}, []string{"sh", "-c", text, "b.sh", "it's", "$d"})))
+	sitetest.WriteProgram(t, file, string(task.ScriptFile([]string{"sh", "-c", text, "a.sh", "a b", "-c"},
+		[]string{"sh", "-c", text, "b.sh", "it's", "$d"})))
 	out, err := exec.CommandContext(t.Context(), file).Output()
 	if want := "a b;-c;it's;$d;"; err != nil || string(out) != want {
 		t.Errorf("got %q, %v; want %q", out, err, want)
@@ -32,7 +33,8 @@ func TestSupportBundleAnswers(t *testing.T) {
 			t.Errorf("no answer for %s", file)
 		}
 	}
-	if n := strings.Count(supportBundleScript, ".txt)") + strings.Count(supportBundleScript, ".log)"); n != len(hostAnswers()) {
+	if n := strings.Count(supportBundleScript, ".txt)") + strings.Count(supportBundleScript,
+		".log)"); n != len(hostAnswers()) {
 		t.Errorf("the script has %d answers, %d are asked for", n, len(hostAnswers()))
 	}
 }

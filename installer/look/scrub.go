@@ -14,8 +14,8 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
-// A scrubber removes secrets from data that leaves the site: known secrets, texts that look like one, and values with the name of one.
-// It removes too much rather than too little.
+// A scrubber removes secrets from data that leaves the site: known secrets, texts that look like one, and values with
+// the name of one. It removes too much rather than too little.
 type scrubber struct {
 	mask   *task.Masker
 	values bool // values of variables and of config maps stay, as far as they do not look like secrets
@@ -110,8 +110,8 @@ func (s *scrubber) walk(v any) any {
 	return v
 }
 
-// leaveOutValues replaces the values of an object's variables (env), and of a config map, by their sizes: nobody can tell by its name
-// that a value is no secret. Config maps of Kubernetes itself have its configuration, and stay.
+// leaveOutValues replaces the values of an object's variables (env), and of a config map, by their sizes: nobody can
+// tell by its name that a value is no secret. Config maps of Kubernetes itself have its configuration, and stay.
 func leaveOutValues(object map[string]any) {
 	variables, _ := object["env"].([]any)
 	for _, one := range variables {
@@ -124,7 +124,8 @@ func leaveOutValues(object map[string]any) {
 	}
 	meta, _ := object["metadata"].(map[string]any)
 	name, _ := meta["name"].(string)
-	if meta["namespace"] == kube.SystemNamespace && slices.Contains([]string{"coredns", "kube-proxy", "kubeadm-config", "kubelet-config"}, name) {
+	if meta["namespace"] == kube.SystemNamespace && slices.Contains([]string{"coredns", "kube-proxy", "kubeadm-config",
+		"kubelet-config"}, name) {
 		return
 	}
 	for _, field := range []string{"data", "binaryData"} {

@@ -32,17 +32,21 @@ func secretForms() []secretForm {
 		return secretForm{name: name, pattern: regexp.MustCompile(pattern)}
 	}
 	port := form("flag -p", `(\s-p[ =])`+argument)
-	port.harmless = regexp.MustCompile(`-p.["']?(?:\d+(?::\d+)*(?:/\w+)?|[-./].*)$`) // ports, directories and a next flag
+	// ports, directories and a next flag
+	port.harmless = regexp.MustCompile(`-p.["']?(?:\d+(?::\d+)*(?:/\w+)?|[-./].*)$`)
 	address := form("address with a password", `(?i)\b([a-z][a-z0-9+.-]*://[^\s/:@"']*:)[^\s"'<>]*@`)
 	address.harmless = regexp.MustCompile(`:\d{1,5}/[^@]*@$`) // a port, and a path with a digest or a scope
 	token := func(name, pattern string) secretForm { return form(name, `()\b`+pattern) }
 	return []secretForm{
 		// to the end of the value
-		form("name and value", `(?i)(["']?[\w./-]*`+secretName+`["']?\s*(?:=>|[:=])\s*)(?:\[[^\]\n]*\]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|(?:[^\n,;}]|[,;}][^\s,;}"'])+)`),
-		form("variable", `(?im)(["']?name["']?\s*[:=]\s*["']?[\w./-]*`+secretName+`["']?\s*,?\s*["']?value["']?\s*[:=]\s*)`+
+		form("name and value", `(?i)(["']?[\w./-]*`+secretName+
+			`["']?\s*(?:=>|[:=])\s*)(?:\[[^\]\n]*\]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|(?:[^\n,;}]|[,;}][^\s,;}"'])+)`),
+		form("variable", `(?im)(["']?name["']?\s*[:=]\s*["']?[\w./-]*`+secretName+
+			`["']?\s*,?\s*["']?value["']?\s*[:=]\s*)`+
 			`(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\n,}]+)`),
 		form("flag and value", `(?i)(--?[\w-]*`+secretName+`[ \t]+)`+argument),
-		form("directive", `(?im)^([ \t]*[\w-]*(?:pass|pwd|password|secret|masterauth)[ \t]+)[^\s:=].*$`), // requirepass value
+		// requirepass value
+		form("directive", `(?im)^([ \t]*[\w-]*(?:pass|pwd|password|secret|masterauth)[ \t]+)[^\s:=].*$`),
 		form("netrc", `(?i)(\blogin\s+\S+\s+password\s+)\S+`),
 		form("chrony key", `(?im)^([ \t]*\d+[ \t]+(?:MD5|SHA\d*(?:-\d+)?|AES\d+)[ \t]+)(?:HEX:|ASCII:)?\S+`),
 		port,

@@ -27,7 +27,8 @@ type StatusOptions struct {
 	engine.Options
 	// AnyCluster means that Cluster has no settings of the cluster: nothing is compared with it.
 	AnyCluster bool
-	// Wait is how long Status repeats its look while a check fails or a pod of Kubernetes is starting; 0 means one look.
+	// Wait is how long Status repeats its look while a check fails or a pod of Kubernetes is starting; 0 means one
+	// look.
 	Wait time.Duration
 	// Waiting, if set, is called with the findings of each look that is repeated.
 	Waiting func(report.Findings)
@@ -86,8 +87,10 @@ func statusOnce(ctx context.Context, o StatusOptions) (out report.Status, settle
 		if seen != nil {
 			list = append(list, health.ErrorFinding(health.CheckAPI, from.Name, seen))
 		}
-		if from == nil && !slices.ContainsFunc(list, func(f report.Finding) bool { return f.ID == health.CheckMember }) {
-			list = append(list, health.NewFinding(health.CheckMember, "", report.Failed, "no reachable control plane has a cluster of kkbundle"))
+		if from == nil && !slices.ContainsFunc(list,
+			func(f report.Finding) bool { return f.ID == health.CheckMember }) {
+			list = append(list, health.NewFinding(health.CheckMember, "", report.Failed,
+				"no reachable control plane has a cluster of kkbundle"))
 		}
 		for i := range list {
 			list[i].Found = r.Mask.Mask(list[i].Found)
@@ -107,7 +110,8 @@ func statusOnce(ctx context.Context, o StatusOptions) (out report.Status, settle
 
 // lookAt connects to the reachable hosts, calls a function with a control plane that is a node (nil if there is none),
 // and removes the helper from hosts without an installation.
-func lookAt(ctx context.Context, o StatusOptions, do func(ctx context.Context, r *engine.Run, from *task.Host) error) error {
+func lookAt(ctx context.Context, o StatusOptions, do func(ctx context.Context, r *engine.Run,
+	from *task.Host) error) error {
 	o.DryRun = true
 	r, err := begin.New(o.Options, engine.LookingAt(o.rule()))
 	if err != nil {
@@ -164,7 +168,8 @@ func describe(s *health.Survey, out *report.Status) {
 	certificates := func(host string, list []node.Certificate) {
 		for _, c := range health.Needed(list) {
 			days := int(c.NotAfter.Sub(s.Now).Hours() / 24)
-			out.Certificates = append(out.Certificates, report.Certificate{Host: host, File: c.Path, Subject: c.CommonName, Expires: c.NotAfter, Days: days})
+			out.Certificates = append(out.Certificates, report.Certificate{Host: host, File: c.Path,
+				Subject: c.CommonName, Expires: c.NotAfter, Days: days})
 		}
 	}
 	for _, h := range s.Registries {
@@ -174,7 +179,8 @@ func describe(s *health.Survey, out *report.Status) {
 		certificates(h.Name, h.Certificates)
 		if h.Asked {
 			out.Etcd = append(out.Etcd, report.EtcdMember{
-				Host: h.Name, Healthy: h.EtcdErr == nil && h.Metrics.HasLeader, Leader: h.Metrics.Leader, Version: h.Metrics.Version, Bytes: h.Metrics.Bytes,
+				Host: h.Name, Healthy: h.EtcdErr == nil && h.Metrics.HasLeader, Leader: h.Metrics.Leader,
+				Version: h.Metrics.Version, Bytes: h.Metrics.Bytes,
 			})
 		}
 	}

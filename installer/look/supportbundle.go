@@ -104,7 +104,9 @@ func WriteSupportBundle(ctx context.Context, o SupportOptions, w io.Writer) (_ S
 
 // hideSecrets adds this machine's secrets to the masker.
 func hideSecrets(r *engine.Run) {
-	for _, name := range []string{task.RegistryPassFile, siteregistry.OldLogin(task.RegistryPassFile), siteregistry.OldLogin(task.HarborRobotFile), task.RegistrySecretFile, task.RegistryHashFile, task.PushPassFile, task.PushHashFile, task.HarborAdminFile, task.HarborDatabaseFile, task.HarborRobotFile} {
+	for _, name := range []string{task.RegistryPassFile, siteregistry.OldLogin(task.RegistryPassFile),
+		siteregistry.OldLogin(task.HarborRobotFile), task.RegistrySecretFile, task.RegistryHashFile, task.PushPassFile,
+		task.PushHashFile, task.HarborAdminFile, task.HarborDatabaseFile, task.HarborRobotFile} {
 		if data, err := r.Dir.Read(name); err == nil {
 			for line := range strings.Lines(string(data)) {
 				line = strings.TrimSpace(line)
@@ -149,7 +151,8 @@ func (a *archive) add(name string, data []byte) {
 		return
 	}
 	const mode = 0o600
-	a.err = a.tar.WriteHeader(&tar.Header{Name: path.Join("support", name), Mode: mode, Size: int64(len(data)), ModTime: a.now})
+	a.err = a.tar.WriteHeader(&tar.Header{Name: path.Join("support", name), Mode: mode, Size: int64(len(data)),
+		ModTime: a.now})
 	if a.err == nil {
 		_, a.err = a.tar.Write(data)
 		a.said.Files++
@@ -194,7 +197,8 @@ Values with names of secrets (password, token, key and so on) and texts that loo
 Objects and logs: %s.
 The bundle has names of hosts, addresses and images: review it before you pass it on.
 `, cluster, a.now.UTC().Format(time.RFC3339), task.Masked, values, namespaces)
-	for title, list := range map[string][]string{"Hosts that could not be reached": a.said.Unreached, "Files that could not be collected": a.said.Lacking} {
+	for title, list := range map[string][]string{"Hosts that could not be reached": a.said.Unreached,
+		"Files that could not be collected": a.said.Lacking} {
 		if len(list) > 0 {
 			text += "\n" + title + ":\n  " + strings.Join(list, "\n  ") + "\n"
 		}
@@ -240,7 +244,8 @@ func collectHost(ctx context.Context, t *task.Host, a *archive) {
 	dir := "hosts/" + t.Name + "/"
 	for _, file := range hostAnswers() {
 		ctx, cancel := context.WithTimeout(ctx, askPatience)
-		answer := host.Script("support-bundle.sh", supportBundleScript, append([]string{strconv.Itoa(mostOfFile), file}, a.namespaces...)...)
+		answer := host.Script("support-bundle.sh", supportBundleScript, append([]string{strconv.Itoa(mostOfFile), file},
+			a.namespaces...)...)
 		out, err := t.Output(task.WithoutOutput(ctx), answer...)
 		cancel()
 		if err != nil {
@@ -273,10 +278,14 @@ func (a *archive) json(name string, v any) {
 // clusterKinds returns the kinds of collected objects; Secrets are not among them.
 func clusterKinds() []string {
 	return []string{
-		"nodes", "namespaces", "pods", "deployments", "daemonsets", "statefulsets", "replicasets", "jobs", "cronjobs", "services", "endpointslices",
-		"configmaps", "persistentvolumes", "persistentvolumeclaims", "storageclasses", "volumeattachments", "leases", "networkpolicies", "events",
-		"certificatesigningrequests", "apiservices", "validatingwebhookconfigurations", "mutatingwebhookconfigurations", "customresourcedefinitions",
-		"priorityclasses", "resourcequotas", "limitranges", "poddisruptionbudgets", "ingresses", "ingressclasses", "serviceaccounts",
+		"nodes", "namespaces", "pods", "deployments", "daemonsets", "statefulsets", "replicasets", "jobs", "cronjobs",
+		"services", "endpointslices",
+		"configmaps", "persistentvolumes", "persistentvolumeclaims", "storageclasses", "volumeattachments", "leases",
+		"networkpolicies", "events",
+		"certificatesigningrequests", "apiservices", "validatingwebhookconfigurations", "mutatingwebhookconfigurations",
+		"customresourcedefinitions",
+		"priorityclasses", "resourcequotas", "limitranges", "poddisruptionbudgets", "ingresses", "ingressclasses",
+		"serviceaccounts",
 	}
 }
 
@@ -284,7 +293,8 @@ func collectCluster(ctx context.Context, t *task.Host, a *archive) {
 	for _, kind := range clusterKinds() {
 		name := "cluster/" + kind + ".json"
 		ctx, cancel := context.WithTimeout(ctx, askPatience)
-		out, err := t.Kubectl(task.WithoutOutput(ctx), "get", kind, "--all-namespaces", "--ignore-not-found", "--output=json", "--request-timeout="+strconv.Itoa(int(task.LookTimeout.Seconds()))+"s")
+		out, err := t.Kubectl(task.WithoutOutput(ctx), "get", kind, "--all-namespaces", "--ignore-not-found",
+			"--output=json", "--request-timeout="+strconv.Itoa(int(task.LookTimeout.Seconds()))+"s")
 		cancel()
 		if err != nil {
 			a.lacks(&a.said.Lacking, name, err)

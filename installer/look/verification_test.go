@@ -55,20 +55,25 @@ func healthy() *health.Survey {
 		Tokens: []health.Bootstrap{{Name: "bootstrap-token-abcdef", Expires: now.Add(time.Hour).Format(time.RFC3339)}},
 		Hosts: []health.Surveyed{
 			{
-				Name: "cp1", ControlPlane: true, Node: true, Etcd: true, Wanted: true, Member: true, Runtime: cri.ContainerdSocket, Asked: true,
-				Metrics: health.EtcdMetrics{HasLeader: true, Leader: true}, Certificates: []node.Certificate{{Path: "a.crt", NotAfter: now.AddDate(1, 0, 0)}},
+				Name: "cp1", ControlPlane: true, Node: true, Etcd: true, Wanted: true, Member: true,
+				Runtime: cri.ContainerdSocket, Asked: true,
+				Metrics:      health.EtcdMetrics{HasLeader: true, Leader: true},
+				Certificates: []node.Certificate{{Path: "a.crt", NotAfter: now.AddDate(1, 0, 0)}},
 			},
 			{Name: "node1", Worker: true, Node: true, Wanted: true, Member: true, Runtime: cri.ContainerdSocket},
 		},
 	}
-	for name, key := range map[string]string{"kubeadm-config": "ClusterConfiguration", "kubelet-config": "kubelet", "cluster-info": "kubeconfig"} {
+	for name, key := range map[string]string{"kubeadm-config": "ClusterConfiguration", "kubelet-config": "kubelet",
+		"cluster-info": "kubeconfig"} {
 		s.Objects["ConfigMap/"+name] = &corev1.ConfigMap{Data: map[string]string{key: "x"}}
 	}
 	for _, name := range append(health.KubeadmRoles(), health.SignerRole, health.SignerBinding) {
 		s.Objects[name] = &metav1.PartialObjectMetadata{}
 	}
-	s.Objects["Deployment/coredns"] = &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: new(int32(2))}, Status: appsv1.DeploymentStatus{ReadyReplicas: 2}}
-	s.Objects["DaemonSet/kube-proxy"] = &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 2, NumberReady: 2}}
+	s.Objects["Deployment/coredns"] = &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: new(int32(2))},
+		Status: appsv1.DeploymentStatus{ReadyReplicas: 2}}
+	s.Objects["DaemonSet/kube-proxy"] = &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 2,
+		NumberReady: 2}}
 	for _, name := range health.Leased() {
 		s.Objects[name] = &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: new("cp1"), RenewTime: new(metav1.NewMicroTime(now.Add(-2 * time.Second))),
@@ -87,9 +92,11 @@ func systemPods() []corev1.Pod {
 		return p
 	}
 	return []corev1.Pod{
-		pod("kube-apiserver-cp1", "", "cp1"), pod("kube-controller-manager-cp1", "", "cp1"), pod("kube-scheduler-cp1", "", "cp1"), pod("etcd-cp1", "", "cp1"),
+		pod("kube-apiserver-cp1", "", "cp1"), pod("kube-controller-manager-cp1", "", "cp1"),
+		pod("kube-scheduler-cp1", "", "cp1"), pod("etcd-cp1", "", "cp1"),
 		pod("coredns-a", "kube-dns", "cp1"), pod("coredns-b", "kube-dns", "node1"),
-		pod("kube-proxy-a", "kube-proxy", "cp1"), pod("kube-proxy-b", "kube-proxy", "node1"), pod("network-b", "network", "node1"),
+		pod("kube-proxy-a", "kube-proxy", "cp1"), pod("kube-proxy-b", "kube-proxy", "node1"),
+		pod("network-b", "network", "node1"),
 	}
 }
 
@@ -98,7 +105,8 @@ func stop(s *health.Survey, since time.Duration, names ...string) {
 	for i := range s.Pods {
 		if slices.Contains(names, s.Pods[i].Name) {
 			s.Pods[i].Status.Conditions = []corev1.PodCondition{{
-				Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(s.Now.Add(-since)), Message: "containers with unready status",
+				Type: corev1.PodReady, Status: corev1.ConditionFalse,
+				LastTransitionTime: metav1.NewTime(s.Now.Add(-since)), Message: "containers with unready status",
 			}}
 		}
 	}
@@ -139,7 +147,8 @@ func TestSurveyFindings(t *testing.T) {
 		"host-is-node node1 failed":                  func(s *health.Survey) { s.Hosts[1].Member = false },
 		"verify-nodes node1 failed, coredns warning": func(s *health.Survey) { s.Nodes[1].Status.Conditions[0].Status = "False" },
 		"verify-nodes node1 warning": func(s *health.Survey) {
-			s.Nodes[1].Status.Conditions = append(s.Nodes[1].Status.Conditions, corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue})
+			s.Nodes[1].Status.Conditions = append(s.Nodes[1].Status.Conditions,
+				corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue})
 		},
 		"verify-nodes other warning": func(s *health.Survey) {
 			s.Nodes = append(s.Nodes, healthy().Nodes[1])
@@ -155,12 +164,18 @@ func TestSurveyFindings(t *testing.T) {
 			stop(s, time.Hour, "network-b")
 			s.Pods[len(s.Pods)-1].Namespace, s.Pods[len(s.Pods)-1].Spec.NodeName = "theirs", "theirs"
 		},
-		"verify-pods cp1 failed":         func(s *health.Survey) { stop(s, 2*time.Minute, "kube-controller-manager-cp1") },
-		"control-plane-pods cp1 failed":  func(s *health.Survey) { without(s, "kube-scheduler-cp1") },
-		"kubeadm-config failed":          func(s *health.Survey) { delete(s.Objects, "ConfigMap/kubeadm-config") },
-		"kubelet-config failed":          func(s *health.Survey) { s.Objects["ConfigMap/kubelet-config"] = &corev1.ConfigMap{} },
-		"cluster-info failed":            func(s *health.Survey) { delete(s.Objects, "ConfigMap/cluster-info") },
-		"kubeadm-rbac failed":            func(s *health.Survey) { delete(s.Objects, "ClusterRoleBinding/kubeadm:kubelet-bootstrap") },
+		"verify-pods cp1 failed": func(s *health.Survey) {
+			stop(s, 2*time.Minute,
+				"kube-controller-manager-cp1")
+		},
+		"control-plane-pods cp1 failed": func(s *health.Survey) { without(s, "kube-scheduler-cp1") },
+		"kubeadm-config failed":         func(s *health.Survey) { delete(s.Objects, "ConfigMap/kubeadm-config") },
+		"kubelet-config failed":         func(s *health.Survey) { s.Objects["ConfigMap/kubelet-config"] = &corev1.ConfigMap{} },
+		"cluster-info failed":           func(s *health.Survey) { delete(s.Objects, "ConfigMap/cluster-info") },
+		"kubeadm-rbac failed": func(s *health.Survey) {
+			delete(s.Objects,
+				"ClusterRoleBinding/kubeadm:kubelet-bootstrap")
+		},
 		"control-plane-marks cp1 failed": func(s *health.Survey) { s.Nodes[0].Spec.Taints = nil },
 		"runtime-record node1 failed":    func(s *health.Survey) { s.Hosts[1].Runtime = "" },
 		"autostart node1 warning":        func(s *health.Survey) { s.Hosts[1].Disabled = []string{"kubelet.service"} },
@@ -179,7 +194,8 @@ func TestSurveyFindings(t *testing.T) {
 		"certificates cp1 failed":        func(s *health.Survey) { s.Hosts[0].Certificates[0].NotAfter = s.Now.AddDate(0, 0, -1) },
 		"storage-class warning": func(s *health.Survey) {
 			for _, name := range []string{"a", "b"} {
-				s.Classes = append(s.Classes, storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{health.DefaultClass: "true"}}})
+				s.Classes = append(s.Classes, storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name,
+					Annotations: map[string]string{health.DefaultClass: "true"}}})
 			}
 		},
 	} {
@@ -197,8 +213,8 @@ func TestSurveyFindings(t *testing.T) {
 	}
 }
 
-// TestManualRenewalIsWarnedOfEarly holds that status warns of certificates 90 days before their end if no timer renews them,
-// and 30 days before if a timer or the kubelet does.
+// TestManualRenewalIsWarnedOfEarly holds that status warns of certificates 90 days before their end if no timer
+// renews them, and 30 days before if a timer or the kubelet does.
 func TestManualRenewalIsWarnedOfEarly(t *testing.T) {
 	t.Parallel()
 	const kubelet = "/var/lib/kubelet/pki/kubelet-client-current.pem"
@@ -225,14 +241,15 @@ func TestManualRenewalIsWarnedOfEarly(t *testing.T) {
 	}
 }
 
-// TestRegistryCertificateIsWatched holds that status warns of the registry's certificate 30 days before its end: the timer has failed
-// then. The registry's host may be no node.
+// TestRegistryCertificateIsWatched holds that status warns of the registry's certificate 30 days before its end: the
+// timer has failed then. The registry's host may be no node.
 func TestRegistryCertificateIsWatched(t *testing.T) {
 	t.Parallel()
 	for days, want := range map[int]string{31: "", 29: "certificates reg1 warning", -1: "certificates reg1 failed"} {
 		s := healthy()
 		expires := s.Now.AddDate(0, 0, days)
-		s.Registries = []health.RegistryState{{Name: "reg1", Certificates: []node.Certificate{{Path: siteregistry.CertificateFiles().Cert, NotAfter: expires}}}}
+		s.Registries = []health.RegistryState{{Name: "reg1",
+			Certificates: []node.Certificate{{Path: siteregistry.CertificateFiles().Cert, NotAfter: expires}}}}
 		if got := wrong(s.Findings()); got != want {
 			t.Errorf("%d days left: got %q, want %q", days, got, want)
 		}
@@ -277,15 +294,21 @@ func TestVerificationGathers(t *testing.T) {
 	s := sitetest.NewSite(t, "cp1", "node1")
 	r := s.Run(t, nil)
 	failing := func(name string) task.Task {
-		return health.AsFindings(task.Task{Name: name, Do: func(_ context.Context, t *task.Host) error { return errors.New(name + " on " + t.Name) }})
+		return health.AsFindings(task.Task{Name: name, Do: func(_ context.Context,
+			t *task.Host) error {
+			return errors.New(name + " on " + t.Name)
+		}})
 	}
 	result := plan.VerifyTasks(r.Cluster)[len(plan.VerifyTasks(r.Cluster))-1]
-	err := r.Phases(t.Context(), []task.Phase{{Name: task.VerifyPhase, Tasks: []task.Task{failing("verify-dns"), failing("verify-images"), result}}})
+	err := r.Phases(t.Context(),
+		[]task.Phase{{Name: task.VerifyPhase, Tasks: []task.Task{failing("verify-dns"), failing("verify-images"),
+			result}}})
 	var ill *health.UnhealthyError
 	if !errors.As(err, &ill) || len(ill.Findings) != 4 {
 		t.Fatalf("got %v", err)
 	}
-	for _, want := range []string{"verify-dns on cp1", "verify-dns on node1", "verify-images on cp1", "verify-images on node1"} {
+	for _, want := range []string{"verify-dns on cp1", "verify-dns on node1", "verify-images on cp1",
+		"verify-images on node1"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}
@@ -298,7 +321,8 @@ func TestParsePulls(t *testing.T) {
 	list := engine.ParsePulls("cp1", `2026-11-22T04:59:56.020937+0000 host1 containerd[839]: time="2026-11-22T04:59:56.020337878Z" level=info msg="Pulled image \"registry.k8s.io/kube-apiserver:v1.34.3\" with image id \"sha256:48\", repo tag \"registry.k8s.io/kube-apiserver:v1.34.3\", repo digest \"registry.k8s.io/kube-apiserver@sha256:4b\", size \"31730407\" in 4.482643213s"
 2026-11-22T04:59:57.020937+0000 host1 containerd[839]: something else
 `)
-	if len(list) != 1 || list[0].Image != "registry.k8s.io/kube-apiserver:v1.34.3" || list[0].Duration != 4482643213 || list[0].End.Unix() != 1795323596 {
+	if len(list) != 1 || list[0].Image != "registry.k8s.io/kube-apiserver:v1.34.3" || list[0].Duration != 4482643213 ||
+		list[0].End.Unix() != 1795323596 {
 		t.Errorf("got %+v", list)
 	}
 }
@@ -326,7 +350,8 @@ func TestFailingKubeadmIsExplained(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	log, err := os.ReadFile(e.Dir + "/kubelet.log")
-	if err != nil || !strings.Contains(string(log), "--no-such-flag") || strings.Contains(string(log), "0123456789abcdef") {
+	if err != nil || !strings.Contains(string(log), "--no-such-flag") ||
+		strings.Contains(string(log), "0123456789abcdef") {
 		t.Errorf("the kubelet's log: %s, %v", log, err)
 	}
 }
@@ -338,14 +363,17 @@ func TestRunLeavesAReport(t *testing.T) {
 	r := s.Run(t, nil)
 	r.Began = r.Now()
 	cause := r.Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{
-		{Name: "fine", Done: func(context.Context, *task.Host) (bool, error) { return false, nil }, Do: func(context.Context, *task.Host) error { return nil }},
-		{Name: "bad", Roles: []manifest.Role{manifest.RoleWorker}, Do: func(context.Context, *task.Host) error { return errors.New("no <b>luck</b>") }},
+		{Name: "fine", Done: func(context.Context, *task.Host) (bool, error) { return false, nil },
+			Do: func(context.Context, *task.Host) error { return nil }},
+		{Name: "bad", Roles: []manifest.Role{manifest.RoleWorker},
+			Do: func(context.Context, *task.Host) error { return errors.New("no <b>luck</b>") }},
 	}}})
 	if err := r.KeepReport(t.Context(), cause); err != nil {
 		t.Fatal(err)
 	}
 	page, err := r.Dir.Read(engine.ReportFile)
-	if err != nil || !bytes.Contains(page, []byte("no &lt;b&gt;luck&lt;/b&gt;")) || bytes.Contains(page, []byte("<b>luck")) {
+	if err != nil || !bytes.Contains(page, []byte("no &lt;b&gt;luck&lt;/b&gt;")) ||
+		bytes.Contains(page, []byte("<b>luck")) {
 		t.Errorf("the page: %v", err)
 	}
 	var out report.Status
@@ -369,7 +397,8 @@ func TestStatusOfWhatIsNot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := wrong(status.Findings); status.Healthy || !strings.Contains(got, "host-reachable node1 failed") || !strings.Contains(got, "host-is-node") {
+	if got := wrong(status.Findings); status.Healthy || !strings.Contains(got, "host-reachable node1 failed") ||
+		!strings.Contains(got, "host-is-node") {
 		t.Errorf("healthy %v: %s", status.Healthy, got)
 	}
 	if left := s.Hosts["cp1"].Content(host.HelperPath); left != "" {
@@ -394,9 +423,13 @@ func TestVerificationLooksAgain(t *testing.T) {
 		case strings.Contains(line, "Lease/kube-scheduler"):
 			asked++
 			now := metav1.NowMicro()
-			items = []kube.Document{{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": kube.Document{"name": "kube-controller-manager"}, "spec": kube.Document{"holderIdentity": "cp1", "renewTime": now}}}
+			items = []kube.Document{{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+				"metadata": kube.Document{"name": "kube-controller-manager"},
+				"spec":     kube.Document{"holderIdentity": "cp1", "renewTime": now}}}
 			if asked > 1 {
-				items = append(items, kube.Document{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": kube.Document{"name": "kube-scheduler"}, "spec": kube.Document{"holderIdentity": "cp1", "renewTime": now}})
+				items = append(items, kube.Document{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+					"metadata": kube.Document{"name": "kube-scheduler"}, "spec": kube.Document{"holderIdentity": "cp1",
+						"renewTime": now}})
 			}
 		}
 		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": items})

@@ -17,12 +17,12 @@ const (
 	hostsTemplates = "/etc/cloud/templates"
 )
 
-// hostsByCloudInit matches the setting with which cloud-init writes /etc/hosts from a template at each boot. With "localhost" it
-// keeps the other lines: https://docs.cloud-init.io/en/latest/reference/modules.html#update-etc-hosts
+// hostsByCloudInit matches the setting with which cloud-init writes /etc/hosts from a template at each boot. With
+// "localhost" it keeps the other lines: https://docs.cloud-init.io/en/latest/reference/modules.html#update-etc-hosts
 const hostsByCloudInit = `^[^#]*manage_etc_hosts["']?[[:space:]]*:[[:space:]]*["']?(true|template|yes|on)`
 
-// cloudConfigs returns the files with cloud-init's configuration, those of the provider's user data among them. The setting
-// cannot be switched off in /etc/cloud: user data override it.
+// cloudConfigs returns the files with cloud-init's configuration, those of the provider's user data among them. The
+// setting cannot be switched off in /etc/cloud: user data override it.
 func cloudConfigs() []string {
 	const instance = "/var/lib/cloud/instance"
 	return []string{
@@ -31,7 +31,8 @@ func cloudConfigs() []string {
 	}
 }
 
-// HostsTask adds all hosts to /etc/hosts by their names in the inventory, and to the templates from which cloud-init writes it.
+// HostsTask adds all hosts to /etc/hosts by their names in the inventory, and to the templates from which cloud-init
+// writes it.
 func HostsTask() task.Task {
 	return task.Task{
 		Name:        "hosts-file",

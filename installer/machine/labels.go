@@ -13,10 +13,11 @@ import (
 //go:embed scripts/wrong-labels.sh
 var wrongLabelsScript string
 
-// labelledDirectories returns the directories of a node whose content inherits their SELinux label. Programs that know nothing of
-// labels create them otherwise, kubeadm among them.
+// labelledDirectories returns the directories of a node whose content inherits their SELinux label. Programs that
+// know nothing of labels create them otherwise, kubeadm among them.
 func labelledDirectories(c *manifest.Cluster) []string {
-	list := []string{"/opt/cni", "/opt/cni/bin", "/opt/kkbundle", "/opt/kkbundle/bin", "/var/lib/cni", "/var/lib/kubelet"}
+	list := []string{"/opt/cni", "/opt/cni/bin", "/opt/kkbundle", "/opt/kkbundle/bin", "/var/lib/cni",
+		"/var/lib/kubelet"}
 	if c.Kubernetes.Distribution == manifest.DistributionK3s {
 		return append(list, "/etc/rancher", "/var/lib/rancher", "/var/lib/rancher/k3s")
 	}
@@ -31,8 +32,9 @@ func labelledDirectories(c *manifest.Cluster) []string {
 	}
 }
 
-// LabelsTask creates a node's directories with the labels of the host's SELinux policy, before others create them. It runs after the
-// installation of packages, which bring the policy for containers. The content of existing directories keeps its labels.
+// LabelsTask creates a node's directories with the labels of the host's SELinux policy, before others create them. It
+// runs after the installation of packages, which bring the policy for containers. The content of existing directories
+// keeps its labels.
 func LabelsTask() task.Task {
 	return task.Task{
 		Name:        "selinux-labels",
@@ -67,7 +69,8 @@ func LabelsTask() task.Task {
 type labelled struct{ label, path string }
 
 func wrongLabels(ctx context.Context, t *task.Host) ([]labelled, error) {
-	out, err := t.Output(ctx, host.Script("wrong-labels.sh", wrongLabelsScript, labelledDirectories(t.Site.Cluster)...)...)
+	out, err := t.Output(ctx, host.Script("wrong-labels.sh", wrongLabelsScript,
+		labelledDirectories(t.Site.Cluster)...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,8 @@ func TestVirtualServers(t *testing.T) {
 7: kube-ipvs0    inet 10.233.0.10/32 scope global kube-ipvs0\       valid_lft forever preferred_lft forever
 7: kube-ipvs0    inet6 fd00:233::1/128 scope global \       valid_lft forever preferred_lft forever
 `
-	want := [][]string{{"-t", "10.233.0.1:443"}, {"-u", "10.233.0.10:53"}, {"-t", "[fd00:233::1]:443"}, {"-t", "10.0.0.3:31234"}}
+	want := [][]string{{"-t", "10.233.0.1:443"}, {"-u", "10.233.0.10:53"}, {"-t", "[fd00:233::1]:443"},
+		{"-t", "10.0.0.3:31234"}}
 	if diff := cmp.Diff(virtualServers(saved, addresses), want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
@@ -49,9 +50,10 @@ func TestWithBlock(t *testing.T) {
 	lines := []string{"10.0.0.3 cp1", "10.0.0.4 node1"}
 	block := "# BEGIN kkbundle\n10.0.0.3 cp1\n10.0.0.4 node1\n# END kkbundle\n"
 	for name, c := range map[string]struct{ file, want string }{
-		"empty":           {"", block},
-		"others":          {"127.0.0.1 localhost\n", "127.0.0.1 localhost\n" + block},
-		"no final break":  {"127.0.0.1 localhost", "127.0.0.1 localhost\n" + strings.Replace(block, task.BlockBegin, task.OpenBegin, 1)},
+		"empty":  {"", block},
+		"others": {"127.0.0.1 localhost\n", "127.0.0.1 localhost\n" + block},
+		"no final break": {"127.0.0.1 localhost", "127.0.0.1 localhost\n" +
+			strings.Replace(block, task.BlockBegin, task.OpenBegin, 1)},
 		"old block":       {"# BEGIN kkbundle\n10.0.0.9 gone\n# END kkbundle\n1.1.1.1 one\n", "1.1.1.1 one\n" + block},
 		"already":         {"1.1.1.1 one\n" + block, "1.1.1.1 one\n" + block},
 		"a foreign end":   {"# END kkbundle\n", "# END kkbundle\n" + block},

@@ -48,13 +48,15 @@ func LinksTask(c *manifest.Cluster, podLinks []string) task.Task {
 		if runs, err := t.Test(ctx, "systemctl", "is-active", "--quiet", "NetworkManager.service"); err != nil {
 			return s, err
 		} else if runs {
-			s.Files = append(s.Files, task.File{Path: NetworkManagerFile, Mode: 0o644, Data: []byte(networkManagerText(patterns))})
+			s.Files = append(s.Files, task.File{Path: NetworkManagerFile, Mode: 0o644,
+				Data: []byte(networkManagerText(patterns))})
 			reload = append(reload, []string{"systemctl", "reload", "NetworkManager.service"})
 		}
 		if runs, err := t.Test(ctx, "systemctl", "is-active", "--quiet", "systemd-networkd.service"); err != nil {
 			return s, err
 		} else if runs {
-			text := hostfile.Author + ": the pods' interfaces.\n[Match]\nName=" + strings.Join(patterns, " ") + "\n\n[Link]\nUnmanaged=yes\n"
+			text := hostfile.Author + ": the pods' interfaces.\n[Match]\nName=" + strings.Join(patterns, " ") +
+				"\n\n[Link]\nUnmanaged=yes\n"
 			s.Files = append(s.Files, task.File{Path: NetworkdFile, Mode: 0o644, Data: []byte(text)})
 			reload = append(reload, []string{"networkctl", "reload"})
 		}
@@ -72,18 +74,21 @@ func LinksTask(c *manifest.Cluster, podLinks []string) task.Task {
 	})
 }
 
-// networkManagerText names the interfaces twice. An operator's list of unmanaged devices in a file that NetworkManager reads later replaces
-// ours; the section of devices stays. The list is what NetworkManager of any version knows.
+// networkManagerText names the interfaces twice. An operator's list of unmanaged devices in a file that
+// NetworkManager reads later replaces ours; the section of devices stays. The list is what NetworkManager of any
+// version knows.
 func networkManagerText(patterns []string) string {
 	devices := "interface-name:" + strings.Join(patterns, ";interface-name:")
-	return hostfile.Author + ": the pods' interfaces.\n[keyfile]\nunmanaged-devices+=" + devices + "\n\n[device-kkbundle]\nmatch-device=" + devices + "\nmanaged=0\n"
+	return hostfile.Author + ": the pods' interfaces.\n[keyfile]\nunmanaged-devices+=" + devices +
+		"\n\n[device-kkbundle]\nmatch-device=" + devices + "\nmanaged=0\n"
 }
 
 func releaseLinks(ctx context.Context, t *task.Host) error {
 	for _, one := range []struct {
 		file   string
 		reload []string
-	}{{NetworkManagerFile, []string{"systemctl", "reload", "NetworkManager.service"}}, {NetworkdFile, []string{"networkctl", "reload"}}} {
+	}{{NetworkManagerFile, []string{"systemctl", "reload", "NetworkManager.service"}},
+		{NetworkdFile, []string{"networkctl", "reload"}}} {
 		there, err := t.Test(ctx, "test", "-e", one.file)
 		if err != nil {
 			return err
@@ -157,6 +162,7 @@ func destroySets(ctx context.Context, t *task.Host, prefix string) error {
 
 // IsKubernetes reports whether a word of a rule, a chain or a comment, belongs to Kubernetes or a pod network.
 func IsKubernetes(word string) bool {
-	own := slices.ContainsFunc([]string{"KUBE-", "CNI-", `"NodeLocal`}, func(prefix string) bool { return strings.HasPrefix(word, prefix) })
+	own := slices.ContainsFunc([]string{"KUBE-", "CNI-", `"NodeLocal`},
+		func(prefix string) bool { return strings.HasPrefix(word, prefix) })
 	return own || network.All().IsRule(word)
 }

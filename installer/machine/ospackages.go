@@ -55,7 +55,8 @@ func PackagesTask(c *manifest.Cluster) task.Task {
 // missingPackages returns the packages that the host lacks for its roles, and the bundle's name of its distribution.
 // The result is empty if the bundle or the catalog lacks the distribution; the precheck reports that.
 func missingPackages(ctx context.Context, t *task.Host) (names []string, distribution string, err error) {
-	facts, err := t.Facts(ctx, node.Probe{Packages: t.Site.Packages.AllCandidates(t.Roles), Modules: precheck.Modules(t.Site.Cluster)})
+	facts, err := t.Facts(ctx, node.Probe{Packages: t.Site.Packages.AllCandidates(t.Roles),
+		Modules: precheck.Modules(t.Site.Cluster)})
 	if err != nil {
 		return nil, "", err
 	}
@@ -109,7 +110,8 @@ func sendPackages(ctx context.Context, t *task.Host, dir string, repo *task.Pack
 		}
 		t.Site.RecordItem(content.Digest, it)
 		plan.Files = append(plan.Files, node.PlannedFile{
-			Name: path.Base(it.Ref), Digest: content.Digest.String(), Size: content.Size, Path: path.Join(dir, path.Base(it.Ref)), Mode: 0o644,
+			Name: path.Base(it.Ref), Digest: content.Digest.String(), Size: content.Size,
+			Path: path.Join(dir, path.Base(it.Ref)), Mode: 0o644,
 		})
 	}
 	receiver := t.Helper(ctx, "receive")
@@ -118,7 +120,8 @@ func sendPackages(ctx context.Context, t *task.Host, dir string, repo *task.Pack
 			err = closeErr
 		}
 	}()
-	_, err = node.Send(ctx, receiver, receiver, plan, func(ctx context.Context, d string, offset int64) (io.ReadCloser, error) {
+	_, err = node.Send(ctx, receiver, receiver, plan, func(ctx context.Context, d string,
+		offset int64) (io.ReadCloser, error) {
 		t.Site.NoteOpened(ctx, t.Name, t.Site.ItemOf(digest.Digest(d)))
 		return t.Site.Bundle.Blob(ctx, digest.Digest(d), offset)
 	})
@@ -152,7 +155,8 @@ func aptInstall(ctx context.Context, t *task.Host, dir string, names []string) e
 	var options []string
 	if dir != "" {
 		sources := path.Join(dir, "sources.list")
-		if err := t.Write(ctx, task.File{Path: sources, Mode: 0o644, Data: []byte("deb [trusted=yes] file:" + dir + " ./\n")}); err != nil {
+		if err := t.Write(ctx, task.File{Path: sources, Mode: 0o644, Data: []byte("deb [trusted=yes] file:" + dir +
+			" ./\n")}); err != nil {
 			return err
 		}
 		lists := path.Join(marks.Packages, "lists")
@@ -160,7 +164,8 @@ func aptInstall(ctx context.Context, t *task.Host, dir string, names []string) e
 			return err
 		}
 		for _, o := range []string{
-			"Dir::Etc::SourceList=" + sources, "Dir::Etc::SourceParts=-", "Dir::State::Lists=" + lists, "Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache=",
+			"Dir::Etc::SourceList=" + sources, "Dir::Etc::SourceParts=-", "Dir::State::Lists=" + lists,
+			"Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache=",
 			"APT::Sandbox::User=root", // only root can read the directory
 		} {
 			options = append(options, "-o", o)
@@ -171,7 +176,8 @@ func aptInstall(ctx context.Context, t *task.Host, dir string, names []string) e
 	}
 	const wait = "DPkg::Lock::Timeout=300" // seconds: automatic upgrades sometimes hold the lock
 	apt := slices.Concat([]string{"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet", "-o", wait}, options)
-	change := slices.Concat(apt, []string{"--yes", "--no-install-recommends", "--no-remove", "-o", "Dpkg::Options::=--force-confold"})
+	change := slices.Concat(apt, []string{"--yes", "--no-install-recommends", "--no-remove", "-o",
+		"Dpkg::Options::=--force-confold"})
 	for _, args := range [][]string{
 		slices.Concat(apt, []string{"update"}),
 		slices.Concat(change, []string{"--fix-broken", "install"}),
@@ -204,8 +210,9 @@ func configurePending(ctx context.Context, t *task.Host) error {
 	return errors.Join(err, ended)
 }
 
-// repositoryOptions override the host's /etc/dnf/dnf.conf: kkbundle has checked the packages by their digests, and writes the lists
-// itself. The lists say nothing of modules, without which dnf refuses packages of a module, such as container-selinux of release 8.
+// repositoryOptions override the host's /etc/dnf/dnf.conf: kkbundle has checked the packages by their digests, and
+// writes the lists itself. The lists say nothing of modules, without which dnf refuses packages of a module, such as
+// container-selinux of release 8.
 const repositoryOptions = "enabled=1\ngpgcheck=0\nrepo_gpgcheck=0\nmodule_hotfixes=1\n"
 
 // dnfInstall supports dnf and yum, which lacks --repofrompath.
@@ -214,10 +221,12 @@ func dnfInstall(ctx context.Context, t *task.Host, manager, dir string, names []
 	if dir != "" {
 		repos := path.Join(marks.Packages, "repos")
 		text := "[kkbundle]\nname=kkbundle\nbaseurl=file://" + dir + "\n" + repositoryOptions
-		if err := t.Write(ctx, task.File{Path: path.Join(repos, "kkbundle.repo"), Mode: 0o644, Data: []byte(text)}); err != nil {
+		if err := t.Write(ctx, task.File{Path: path.Join(repos, "kkbundle.repo"), Mode: 0o644,
+			Data: []byte(text)}); err != nil {
 			return err
 		}
-		args = append(args, "--setopt=reposdir="+repos, "--disablerepo=*", "--enablerepo=kkbundle", "--setopt=cachedir="+path.Join(marks.Packages, "cache"))
+		args = append(args, "--setopt=reposdir="+repos, "--disablerepo=*", "--enablerepo=kkbundle",
+			"--setopt=cachedir="+path.Join(marks.Packages, "cache"))
 	}
 	return t.Run(ctx, slices.Concat(args, []string{"--setopt=install_weak_deps=False", "install", "--"}, names)...)
 }

@@ -58,8 +58,8 @@ func WithBlock(file []byte, lines []string) []byte {
 // Files of the kernel's modules and parameters, and the parameters before the installation.
 const (
 	ModulesPath = "/etc/modules-load.d/kkbundle.conf"
-	// SysctlPath comes after 99-sysctl.conf, a link to /etc/sysctl.conf on many hosts: at boot the last file of a parameter wins
-	// (sysctl.d(5)). EarlierSysctlPath is the path of releases that lost against it.
+	// SysctlPath comes after 99-sysctl.conf, a link to /etc/sysctl.conf on many hosts: at boot the last file of a
+	// parameter wins (sysctl.d(5)). EarlierSysctlPath is the path of releases that lost against it.
 	SysctlPath        = "/etc/sysctl.d/99-zz-kkbundle.conf"
 	EarlierSysctlPath = "/etc/sysctl.d/99-kkbundle.conf"
 )
@@ -104,7 +104,8 @@ func modules(c *manifest.Cluster) []string {
 
 // KernelTask loads modules and sets kernel parameters, now and at every boot.
 func KernelTask(c *manifest.Cluster) task.Task {
-	return task.Settle(task.Task{Name: "kernel", Independent: true, Roles: []manifest.Role{manifest.RoleCluster}, Leaves: ipvsLeaves(c)},
+	return task.Settle(task.Task{Name: "kernel", Independent: true, Roles: []manifest.Role{manifest.RoleCluster},
+		Leaves: ipvsLeaves(c)},
 		func(ctx context.Context, t *task.Host) (task.Setting, error) {
 			before, err := parametersBefore(ctx, t, c)
 			if err != nil {
@@ -112,7 +113,8 @@ func KernelTask(c *manifest.Cluster) task.Task {
 			}
 			return task.Setting{
 				Files: []task.File{
-					{Path: ModulesPath, Mode: 0o644, Data: []byte(hostfile.Mark + "\n" + strings.Join(modules(c), "\n") + "\n")},
+					{Path: ModulesPath, Mode: 0o644, Data: []byte(hostfile.Mark + "\n" +
+						strings.Join(modules(c), "\n") + "\n")},
 					{Path: SysctlPath, Mode: 0o644, Data: sysctlFile(c, before)},
 				},
 				Apply: func(ctx context.Context, t *task.Host) error { return setKernel(ctx, t, c, before) },
@@ -130,7 +132,8 @@ func parametersBefore(ctx context.Context, t *task.Host, c *manifest.Cluster) (m
 	before := task.ParseSysctl(data)
 	args := []string{"sysctl", "--ignore"}
 	// kube-proxy sets these; reset restores them too.
-	keys := []string{"net.ipv4.conf.all.route_localnet", "net.ipv4.conf.all.arp_ignore", "net.ipv4.conf.all.arp_announce"}
+	keys := []string{"net.ipv4.conf.all.route_localnet", "net.ipv4.conf.all.arp_ignore",
+		"net.ipv4.conf.all.arp_announce"}
 	for _, p := range parameters(c) {
 		keys = append(keys, p.key)
 	}
@@ -141,7 +144,8 @@ func parametersBefore(ctx context.Context, t *task.Host, c *manifest.Cluster) (m
 	}
 	if len(args) > 2 {
 		out := &capped.Buffer{Most: task.MaxFile}
-		if _, err = task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil { // fails if one is missing
+		// fails if one is missing
+		if _, err = task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil {
 			return nil, err
 		}
 		maps.Copy(before, task.ParseSysctl(out.Bytes()))
@@ -237,7 +241,8 @@ const RouteUnit = "kkbundle-service-route.service"
 // service's address before the proxy translates it into a pod's; otherwise connections from the host fail with "network
 // is unreachable". The route leads to the loopback interface, so no packets for unused addresses reach the network.
 func RouteTask(c *manifest.Cluster) task.Task {
-	return task.Settle(task.Task{Name: "service-route", Independent: true, Roles: []manifest.Role{manifest.RoleCluster}},
+	return task.Settle(task.Task{Name: "service-route", Independent: true,
+		Roles: []manifest.Role{manifest.RoleCluster}},
 		func(ctx context.Context, t *task.Host) (task.Setting, error) {
 			var begin, end []string
 			for i, ip := range t.Addresses() {
@@ -253,7 +258,8 @@ func RouteTask(c *manifest.Cluster) task.Task {
 					continue
 				}
 				begin = append(begin, routeCommand(family, c.Kubernetes.ServiceCIDR[i], ip))
-				end = append(end, fmt.Sprintf("ExecStop=-/sbin/ip %s route delete %s dev lo", family, c.Kubernetes.ServiceCIDR[i]))
+				end = append(end, fmt.Sprintf("ExecStop=-/sbin/ip %s route delete %s dev lo", family,
+					c.Kubernetes.ServiceCIDR[i]))
 			}
 			if len(begin) == 0 {
 				return task.Setting{}, nil
@@ -314,7 +320,8 @@ func endpointLine(ctx context.Context, t *task.Host) (string, error) {
 // EndpointNameTask points the endpoint's name at each node itself, once its proxy runs.
 func EndpointNameTask() task.Task {
 	hosts := HostsTask()
-	return task.Task{Name: "endpoint-name", Roles: []manifest.Role{manifest.RoleCluster}, Done: hosts.Done, Do: hosts.Do}
+	return task.Task{Name: "endpoint-name", Roles: []manifest.Role{manifest.RoleCluster}, Done: hosts.Done,
+		Do: hosts.Do}
 }
 
 // hardenedParameters are those that the kubelet checks with protectKernelDefaults.

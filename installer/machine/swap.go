@@ -102,14 +102,16 @@ const SwapTarget = "swap.target"
 func swapUnits(ctx context.Context, t *task.Host) (units []string, err error) {
 	out := &capped.Buffer{Most: task.MaxFile}
 	args := []string{"systemctl", "list-unit-files", "--type=swap", "--no-legend", "--no-pager"}
-	if _, err := task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil { // fails if the list is empty
+	// fails if the list is empty
+	if _, err := task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil {
 		return nil, err
 	}
 	if units = activeSwap(out.String()); len(units) == 0 {
 		return nil, nil
 	}
 	state, err := t.Output(ctx, "systemctl", "is-enabled", SwapTarget)
-	if _, err := task.Succeeded(err); err != nil || strings.TrimSpace(string(state)) == "masked" { // is-enabled fails for masked units
+	// is-enabled fails for masked units
+	if _, err := task.Succeeded(err); err != nil || strings.TrimSpace(string(state)) == "masked" {
 		return nil, err
 	}
 	return units, nil

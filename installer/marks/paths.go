@@ -43,8 +43,9 @@ const (
 	// NFSServerBefore has the unit's name if the NFS server did not run before the installation.
 	NFSServerBefore = task.BeforeDir + "/nfs-server"
 
-	// ContainerdBefore has the files of another containerd that ours replaces, and files that tell about its state. Reset
-	// restores both, and removes the directory last: its absence means that nobody else's containers are on the host.
+	// ContainerdBefore has the files of another containerd that ours replaces, and files that tell about its state.
+	// Reset restores both, and removes the directory last: its absence means that nobody else's containers are on the
+	// host.
 	ContainerdBefore   = task.StateDir + "/containerd-before"
 	ContainerdFiles    = ContainerdBefore + "/files"    // the replaced files
 	ContainerdActive   = ContainerdBefore + "/active"   // the unit ran
@@ -75,8 +76,8 @@ const NewServing = kube.PKIDir + "/kkbundle-new"
 
 // A replacement of certificate authorities.
 const (
-	// RotationDir exists on control planes during a rotation of authorities. It has both generations with their keys. The controller
-	// manager reads the signing authority there: it refuses a file with two certificates.
+	// RotationDir exists on control planes during a rotation of authorities. It has both generations with their keys.
+	// The controller manager reads the signing authority there: it refuses a file with two certificates.
 	RotationDir = kube.PKIDir + "/kkbundle-ca"
 	// RotationNames lists the authorities of a rotation. It is written last: a directory without it is incomplete.
 	RotationNames = RotationDir + "/names"
@@ -88,17 +89,18 @@ const (
 
 // Marks in the API.
 const (
-	// TaintsAnnotation lists the taints of a node that kkbundle owns: the API records one owner for all taints of a node.
+	// TaintsAnnotation lists the taints of a node that kkbundle owns: the API records one owner for all taints of a
+	// node.
 	TaintsAnnotation = "kkbundle.io/taints"
-	// ManifestsLabel labels the ConfigMap with the digest of the applied YAML and the list of its objects. Its value is the
-	// addon's name.
+	// ManifestsLabel labels the ConfigMap with the digest of the applied YAML and the list of its objects. Its value
+	// is the addon's name.
 	ManifestsLabel = "kkbundle.io/manifests"
 	// ProxyEndpointAnnotation of kube-proxy's pods is the API server of the kubeconfig that they started with.
 	ProxyEndpointAnnotation = "kkbundle.io/endpoint"
 	// CorefileAnnotation of node-local DNS is the digest of its configuration: a change restarts the pods.
 	CorefileAnnotation = "kkbundle.io/corefile"
-	// ProofLabel marks the objects of a proof. They are in kube-system: a namespace of their own would take five seconds to
-	// be deleted (namespaceDeletionGracePeriod of
+	// ProofLabel marks the objects of a proof. They are in kube-system: a namespace of their own would take five
+	// seconds to be deleted (namespaceDeletionGracePeriod of
 	// https://github.com/kubernetes/kubernetes/blob/v1.34.3/pkg/controller/namespace/namespace_controller.go).
 	ProofLabel = "kkbundle.io/verify"
 	// VolumesNamespace has the objects of the proof of volumes.

@@ -10,7 +10,8 @@ import (
 
 // Data saved before upgrades and rollbacks, in the work directory.
 const (
-	// SavedDir has a directory for each of the last upgrades and rollbacks. One that is being written is SavedUnfinished.
+	// SavedDir has a directory for each of the last upgrades and rollbacks. One that is being written is
+	// SavedUnfinished.
 	SavedDir        = "upgrade"
 	SavedUnfinished = SavedDir + "/unfinished"
 	// SavedNow names the version and the directory of the upgrade or rollback in progress.

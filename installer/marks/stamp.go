@@ -8,8 +8,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// A Stamp is a file of task.StampDir, by its path. Its presence says that something has begun or is in force on the host, its content,
-// if it has one, what exactly.
+// A Stamp is a file of task.StampDir, by its path. Its presence says that something has begun or is in force on the
+// host, its content, if it has one, what exactly.
 type Stamp string
 
 // The stamps, besides those of settings. All says who writes and reads them.

@@ -32,13 +32,15 @@ func TestPage(t *testing.T) {
 	}
 	var b strings.Builder
 	for _, g := range groups() {
-		b.WriteString("\n### " + g.title + "\n\n| mark | on | written | what the next run does | removed by |\n|---|---|---|---|---|\n")
+		b.WriteString("\n### " + g.title +
+			"\n\n| mark | on | written | what the next run does | removed by |\n|---|---|---|---|---|\n")
 		for _, m := range g.marks {
 			gone := m.Gone
 			if gone == "" {
 				gone = "reset"
 			}
-			b.WriteString("| `" + m.Path + "` | " + string(m.At) + " | " + m.Written + " | " + m.Next + " | " + gone + " |\n")
+			b.WriteString("| `" + m.Path + "` | " + string(m.At) + " | " + m.Written + " | " + m.Next + " | " + gone +
+				" |\n")
 		}
 	}
 	b.WriteString("\n")
@@ -80,14 +82,15 @@ func below() map[string][]string {
 	}
 }
 
-// TestOneRoom: no other room of the installer makes the path of a mark. Rooms below this one have what theirs are: task the directories, and
-// host the helper.
+// TestOneRoom: no other room of the installer makes the path of a mark. Rooms below this one have what theirs are:
+// task the directories, and host the helper.
 func TestOneRoom(t *testing.T) {
 	t.Parallel()
 	found := 0
 	err := filepath.WalkDir("..", func(file string, d fs.DirEntry, err error) error {
 		name, _ := filepath.Rel("..", file)
-		if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "marks/") {
+		if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") ||
+			strings.HasPrefix(name, "marks/") {
 			return err
 		}
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
@@ -114,7 +117,8 @@ func TestOneRoom(t *testing.T) {
 	}
 }
 
-// pathsIn returns the text of literals that have a mark's path, and of expressions that add a name to a directory of marks.
+// pathsIn returns the text of literals that have a mark's path, and of expressions that add a name to a directory of
+// marks.
 func pathsIn(f *ast.File) (list []string) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -155,11 +159,13 @@ func markDir(e ast.Expr) string {
 	return ""
 }
 
-// hasMark reports whether a text has the path of a mark, or its name in the API. Names that are words, such as lock, are left out.
+// hasMark reports whether a text has the path of a mark, or its name in the API. Names that are words, such as lock,
+// are left out.
 func hasMark(text string) bool {
 	for _, m := range All() {
 		name := m.Path
-		if i := strings.IndexFunc(name, func(r rune) bool { return r >= 'A' && r <= 'Z' }); i >= 0 && !strings.HasPrefix(name, "DATA/") && name[0] != '#' {
+		if i := strings.IndexFunc(name, func(r rune) bool { return r >= 'A' && r <= 'Z' }); i >= 0 &&
+			!strings.HasPrefix(name, "DATA/") && name[0] != '#' {
 			name = strings.TrimRight(name[:i], "/")
 		}
 		name = strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(name, "DATA/member/"), "DATA/"), "TIME")

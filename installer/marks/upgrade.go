@@ -14,7 +14,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// UpgradingAnnotation is the annotation of nodes that an upgrade has cordoned: the release that they go to. Other cordoned nodes stay so.
+// UpgradingAnnotation is the annotation of nodes that an upgrade has cordoned: the release that they go to. Other
+// cordoned nodes stay so.
 const UpgradingAnnotation = "kkbundle.io/upgrading"
 
 // InUpgrade reports whether an upgrade or a rollback has cordoned a node, and has not ended with it.
@@ -38,8 +39,8 @@ const (
 	// CopiesDir keeps the files that an upgrade replaces, in a directory per old version. It is on the file system
 	// of the programs, which it holds as hard links.
 	CopiesDir = "/usr/local/lib/kkbundle/before-upgrade"
-	// copiesComplete is the file that completes the copies of an upgrade in progress. Its name is copiesFinished after it, until a rollback
-	// begins.
+	// copiesComplete is the file that completes the copies of an upgrade in progress. Its name is copiesFinished
+	// after it, until a rollback begins.
 	copiesComplete = "complete"
 	copiesFinished = "finished"
 	// copiedObjects has the objects that kubeadm changes, and copiedTypes the names of the API's types, one per line.
@@ -50,8 +51,8 @@ const (
 //go:embed scripts/mark-kept.sh
 var markKeptScript string
 
-// Copies are the copies of a node: the directory, which is named after the release before, and whether the upgrade of the
-// node is complete.
+// Copies are the copies of a node: the directory, which is named after the release before, and whether the upgrade of
+// the node is complete.
 type Copies struct {
 	Dir      string
 	Finished bool
@@ -81,7 +82,8 @@ func (c Copies) Release() string { return path.Base(c.Dir) }
 // Path returns the path of the copy of a file.
 func (c Copies) Path(file string) string { return path.Join(c.Dir, file) }
 
-// Objects returns the path of the objects that kubeadm changes, and Types that of the names of the API's types, one per line.
+// Objects returns the path of the objects that kubeadm changes, and Types that of the names of the API's types, one
+// per line.
 func (c Copies) Objects() string { return c.Path(copiedObjects) }
 
 // Types returns the path of the names of the API's types.
@@ -102,7 +104,8 @@ func FinishCopies(ctx context.Context, t *task.Host) error {
 	return markCopies(ctx, t, copiesComplete, copiesFinished)
 }
 
-// ReopenCopies marks a node's copies, if it has any, as those of an upgrade in progress: a continued one does not replace them.
+// ReopenCopies marks a node's copies, if it has any, as those of an upgrade in progress: a continued one does not
+// replace them.
 func ReopenCopies(ctx context.Context, t *task.Host) error {
 	return markCopies(ctx, t, copiesFinished, copiesComplete)
 }

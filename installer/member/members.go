@@ -91,7 +91,8 @@ func fixedSettings(s *task.Site) []FixedSetting {
 	}
 }
 
-// recordedSettings returns the settings that a node's record has. Records of earlier releases have no domain: it was the default.
+// recordedSettings returns the settings that a node's record has. Records of earlier releases have no domain: it was
+// the default.
 func recordedSettings(s *task.Site) []FixedSetting {
 	return slices.DeleteFunc(fixedSettings(s), func(one FixedSetting) bool {
 		return one.Name == domainSetting && one.Value == manifest.DefaultDomain
@@ -103,8 +104,8 @@ func (s FixedSetting) is(value string) bool {
 	return value == s.Value || s.Before != "" && value == s.Before
 }
 
-// ConfigSetting returns the setting for a free-form part of the cluster file. It may contain secrets, so hosts record its
-// digest: over JSON with sorted keys, and in earlier releases over Go's own format.
+// ConfigSetting returns the setting for a free-form part of the cluster file. It may contain secrets, so hosts record
+// its digest: over JSON with sorted keys, and in earlier releases over Go's own format.
 func ConfigSetting(name string, c manifest.Config) FixedSetting {
 	if c == nil {
 		c = manifest.Config{}
@@ -145,8 +146,8 @@ func Records(ctx context.Context, t *task.Host, file string) (bool, error) {
 	return same, nil
 }
 
-// Membership reports whether a host is a node of this cluster, and returns its recorded settings. A node of another cluster
-// is an error, because kubeadm would destroy it.
+// Membership reports whether a host is a node of this cluster, and returns its recorded settings. A node of another
+// cluster is an error, because kubeadm would destroy it.
 func Membership(ctx context.Context, t *task.Host) (settings string, member bool, err error) {
 	is, settings, member, err := Recorded(ctx, t)
 	if err == nil && !member {
@@ -155,8 +156,10 @@ func Membership(ctx context.Context, t *task.Host) (settings string, member bool
 	if err != nil || !member {
 		return "", false, err
 	}
-	if want := Identity(t.Site); is != want && t.Site.Rule != task.AnyCluster && !(t.Site.Rule == task.OtherVersion && is.sameName(want)) {
-		return "", false, &OtherClusterError{Host: t.Name, Is: is.String(), Want: want.String(), upgradable: is.sameName(want)}
+	if want := Identity(t.Site); is != want && t.Site.Rule != task.AnyCluster &&
+		!(t.Site.Rule == task.OtherVersion && is.sameName(want)) {
+		return "", false, &OtherClusterError{Host: t.Name, Is: is.String(), Want: want.String(),
+			upgradable: is.sameName(want)}
 	}
 	return settings, true, nil
 }

@@ -44,8 +44,8 @@ func cilium() Network {
 			{"cilium_wg0", Stays},
 		},
 		Modules: []string{"vxlan"},
-		// It names the 4.18 of RHEL 8.6 and its rebuilds as equivalent to 5.4, that of RHEL 8.10 to 5.10, and no 4.19 of another
-		// distribution: https://docs.cilium.io/en/stable/operations/system_requirements/
+		// It names the 4.18 of RHEL 8.6 and its rebuilds as equivalent to 5.4, that of RHEL 8.10 to 5.10, and no 4.19
+		// of another distribution: https://docs.cilium.io/en/stable/operations/system_requirements/
 		Kernels: []Kernel{
 			{Before: []int{1, 16}, Least: "4.9.17", RHEL8: rhel810},
 			{Before: []int{1, 18}, Least: "5.4", RHEL8: rhel86},
@@ -55,8 +55,10 @@ func cilium() Network {
 		Configs:      []string{"05-cilium.conflist"},
 		Rules:        []string{"CILIUM_", "OLD_CILIUM_"},
 		Leaves: Leaves{
-			// Its init container cilium-sysctlfix writes the file, which switches reverse path filters off at every boot.
-			Paths: []string{"/var/run/cilium", "/var/lib/cilium", "/opt/cni/bin/cilium-cni", "/etc/sysctl.d/99-zzz-override_cilium.conf"},
+			// Its init container cilium-sysctlfix writes the file, which switches reverse path filters off at every
+			// boot.
+			Paths: []string{"/var/run/cilium", "/var/lib/cilium", "/opt/cni/bin/cilium-cni",
+				"/etc/sysctl.d/99-zzz-override_cilium.conf"},
 			// Pins in the BPF file system that others share, a mount of control groups, rules and tables of routes.
 			Mounts: []string{"/run/cilium/", "/var/run/cilium/"},
 			Script: Script{Name: "remove-cilium.sh", Text: removeCilium},
@@ -93,13 +95,15 @@ func ciliumValues(s Site) (map[string]any, error) {
 		}
 		return map[string]any{"image": map[string]any{"useDigest": false}}
 	}
-	operator := byTag(catalog.ImageName{Full: strings.TrimSuffix(images[1].Full, "-generic"), Tag: images[1].Tag}) // the chart appends the suffix
+	// the chart appends the suffix
+	operator := byTag(catalog.ImageName{Full: strings.TrimSuffix(images[1].Full, "-generic"), Tag: images[1].Tag})
 	operator["replicas"] = 1
 	if len(s.Nodes) > 1 {
 		operator["replicas"] = 2 // one per node
 	}
 	has := func(is func(netip.Prefix) bool) bool { return slices.ContainsFunc(c.Kubernetes.PodCIDR, is) }
-	four, six := has(func(p netip.Prefix) bool { return p.Addr().Is4() }), has(func(p netip.Prefix) bool { return p.Addr().Is6() })
+	four, six := has(func(p netip.Prefix) bool { return p.Addr().Is4() }),
+		has(func(p netip.Prefix) bool { return p.Addr().Is6() })
 	values := map[string]any{
 		"operator":             operator,
 		"envoy":                named("cilium-envoy"),

@@ -10,7 +10,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 )
 
-// TestRemoveCilium runs the script with a BPF file system and rules of routes of its own, in namespaces. The kernel may have made *.debug.
+// TestRemoveCilium runs the script with a BPF file system and rules of routes of its own, in namespaces. The kernel
+// may have made *.debug.
 func TestRemoveCilium(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -25,12 +26,14 @@ func TestRemoveCilium(t *testing.T) {
 	done; mkdir -p /sys/fs/bpf/cilium/devices /sys/fs/bpf/tc/globals/cilium_policy`
 	for name, c := range map[string]struct{ pins, left string }{
 		"its own": {"", ""},
-		"others'": {"mkdir /sys/fs/bpf/tc/globals/other /sys/fs/bpf/other", "/sys/fs/bpf/other\n/sys/fs/bpf/tc\n/sys/fs/bpf/tc/globals\n/sys/fs/bpf/tc/globals/other\n"},
+		"others'": {"mkdir /sys/fs/bpf/tc/globals/other /sys/fs/bpf/other",
+			"/sys/fs/bpf/other\n/sys/fs/bpf/tc\n/sys/fs/bpf/tc/globals\n/sys/fs/bpf/tc/globals/other\n"},
 	} {
 		const inside = `set -e; mount -t bpf bpf /sys/fs/bpf; ip link set lo up; ip link add cilium_host type veth peer name cilium_net; ip link set cilium_host up
 			pins=$0; ` + rules + ` >/tmp/before; ` + agent + `; eval "$pins"; "$@"; "$@"; ` + rules + ` >/tmp/after
 			diff /tmp/before /tmp/after; find /sys/fs/bpf -mindepth 1 ! -name '*.debug' | sort`
-		args := append([]string{"--mount", "--net", "sh", "-c", "mount -t tmpfs none /tmp && " + inside, c.pins}, host.Script("remove-cilium.sh", removeCilium)...)
+		args := append([]string{"--mount", "--net", "sh", "-c", "mount -t tmpfs none /tmp && " + inside, c.pins},
+			host.Script("remove-cilium.sh", removeCilium)...)
 		out, err := exec.CommandContext(t.Context(), "unshare", args...).CombinedOutput()
 		if err != nil || string(out) != c.left {
 			t.Errorf("%s: %v; left %q, want %q", name, err, out, c.left)

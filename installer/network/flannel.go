@@ -26,15 +26,16 @@ func flannel() Network {
 		Modules: []string{"vxlan"},
 		Configs: []string{"10-flannel.conflist"},
 		Rules:   []string{"FLANNEL-"},
-		// k3s has flannel in itself, and whoever installs a network of their own may have taken flannel: no task of ours tells of either.
-		// Its pod installs the plugin beside the others.
+		// k3s has flannel in itself, and whoever installs a network of their own may have taken flannel: no task of
+		// ours tells of either. Its pod installs the plugin beside the others.
 		Leaves: Leaves{Paths: []string{"/opt/cni/bin/flannel", "/run/flannel"}, Always: true},
 	}
 }
 
 // flannelValues sets flannel's images as the bundle names them, and selects its interface by the hosts' addresses. By
-// default flannel uses the interface of the default route, which may be missing or the wrong one. From v0.28.10 on its chart has a health
-// server on port 8081 of all addresses, and flannel ends if it is taken: haproxy's health has it on every worker.
+// default flannel uses the interface of the default route, which may be missing or the wrong one. From v0.28.10 on
+// its chart has a health server on port 8081 of all addresses, and flannel ends if it is taken: haproxy's health has
+// it on every worker.
 func flannelValues(s Site) (map[string]any, error) {
 	c := s.Cluster
 	args := []any{"--ip-masq", "--kube-subnet-mgr"}
@@ -71,6 +72,7 @@ func flannelValues(s Site) (map[string]any, error) {
 // flannel knows the node's addresses. Pods started in between fail, and the kubelet retries after 10 to 15 seconds
 // (backOffPeriod of https://github.com/kubernetes/kubernetes/blob/v1.34.3/pkg/kubelet/kubelet.go).
 func recreateDNSPods(ctx context.Context, on Kubectl) error {
-	_, err := on.Kubectl(ctx, "delete", "pods", "--namespace="+kube.SystemNamespace, kube.DNSSelector, "--field-selector=status.phase=Pending", "--wait=false")
+	_, err := on.Kubectl(ctx, "delete", "pods", "--namespace="+kube.SystemNamespace, kube.DNSSelector,
+		"--field-selector=status.phase=Pending", "--wait=false")
 	return err
 }

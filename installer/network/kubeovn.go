@@ -23,8 +23,8 @@ func kubeOVN() Network {
 			{Protocol: "tcp", Number: 6642, For: "OVN", Caller: MembersCall},
 		},
 		Listeners: []string{"ovsdb-server"},
-		// Its pods have interfaces whose names begin differently: for a firewall, the networks of pods cover them. Open vSwitch makes some
-		// of these for others, too.
+		// Its pods have interfaces whose names begin differently: for a firewall, the networks of pods cover them.
+		// Open vSwitch makes some of these for others, too.
 		Interfaces: []Interface{
 			{"ovn0", Carries | Stays | Telling},
 			{"ovs-system", Stays},
@@ -41,7 +41,8 @@ func kubeOVN() Network {
 		Rules:   []string{"OVN-"},
 		Leaves: Leaves{
 			Paths: []string{
-				"/var/run/openvswitch", "/var/run/ovn", "/etc/openvswitch", "/var/log/openvswitch", "/var/log/ovn", "/var/log/kube-ovn",
+				"/var/run/openvswitch", "/var/run/ovn", "/etc/openvswitch", "/var/log/openvswitch", "/var/log/ovn",
+				"/var/log/kube-ovn",
 				"/etc/origin/openvswitch", "/etc/origin/ovn", "/etc/origin/ovs_ipsec_keys", "/opt/cni/bin/kube-ovn",
 			},
 			Sets: []string{"ovn"},
@@ -91,7 +92,8 @@ func kubeOVNValues(s Site) (map[string]any, error) {
 		"MASTER_NODES": strings.Join(masters, ","),
 		"networking":   map[string]any{"NET_STACK": stack},
 		stack: map[string]any{
-			"POD_CIDR": k.PodCIDR.String(), "POD_GATEWAY": strings.Join(gateways, ","), "SVC_CIDR": k.ServiceCIDR.String(),
+			"POD_CIDR": k.PodCIDR.String(), "POD_GATEWAY": strings.Join(gateways, ","),
+			"SVC_CIDR":                k.ServiceCIDR.String(),
 			"PINGER_EXTERNAL_ADDRESS": "", "PINGER_EXTERNAL_DOMAIN": "",
 		},
 	}, nil

@@ -78,7 +78,8 @@ func multusManifest(c *manifest.Cluster) ([]byte, error) {
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: multusName},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: multusName},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: multusName, Namespace: kube.SystemNamespace}},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: multusName,
+				Namespace: kube.SystemNamespace}},
 		},
 		&appsv1.DaemonSet{
 			ObjectMeta: meta,
@@ -100,7 +101,8 @@ func multusPod(image string) corev1.PodSpec {
 			Resources:                requests,
 			SecurityContext:          &corev1.SecurityContext{Privileged: new(true)},
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-			VolumeMounts:             []corev1.VolumeMount{mount("cni", "/etc/cni/net.d"), mount("plugins", "/opt/cni/bin")},
+			VolumeMounts: []corev1.VolumeMount{mount("cni", "/etc/cni/net.d"),
+				mount("plugins", "/opt/cni/bin")},
 		}
 	}
 	return corev1.PodSpec{
@@ -109,13 +111,17 @@ func multusPod(image string) corev1.PodSpec {
 		PriorityClassName:             "system-node-critical",
 		TerminationGracePeriodSeconds: new(int64(10)),
 		Tolerations: []corev1.Toleration{
-			{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}, {Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+			{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+			{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
 		},
-		InitContainers: []corev1.Container{container("install", "/install_multus", kube.Requests("10m", "15Mi"), "--type", "thin")},
+		InitContainers: []corev1.Container{container("install", "/install_multus", kube.Requests("10m", "15Mi"),
+			"--type", "thin")},
 		Containers: []corev1.Container{container(
 			"multus", "/thin_entrypoint", kube.Requests("50m", "50Mi"),
-			"--multus-conf-file=auto", "--multus-autoconfig-dir=/host/etc/cni/net.d", "--cni-conf-dir=/host/etc/cni/net.d",
+			"--multus-conf-file=auto", "--multus-autoconfig-dir=/host/etc/cni/net.d",
+			"--cni-conf-dir=/host/etc/cni/net.d",
 		)},
-		Volumes: []corev1.Volume{kube.HostVolume("cni", "/etc/cni/net.d", ""), kube.HostVolume("plugins", "/opt/cni/bin", "")},
+		Volumes: []corev1.Volume{kube.HostVolume("cni", "/etc/cni/net.d", ""),
+			kube.HostVolume("plugins", "/opt/cni/bin", "")},
 	}
 }

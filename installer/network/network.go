@@ -16,7 +16,8 @@ type Network struct {
 	Title string
 	// Adds means that it adds interfaces of pods to those of another network, which cni.with names.
 	Adds bool
-	// NodeShares means that each node has a fixed part of the pods' addresses; other networks allocate blocks on demand.
+	// NodeShares means that each node has a fixed part of the pods' addresses; other networks allocate blocks on
+	// demand.
 	NodeShares bool
 	// Enforces means that it enforces NetworkPolicies.
 	Enforces bool
@@ -48,7 +49,8 @@ type Network struct {
 	Kubernetes *Kubernetes
 	// Configs are the names of its files in /etc/cni/net.d.
 	Configs []string
-	// Rules are the beginnings of words by which its packet filter rules are known: of chains, or of comments in quotes.
+	// Rules are the beginnings of words by which its packet filter rules are known: of chains, or of comments in
+	// quotes.
 	Rules []string
 	// Leaves is what its pods leave on hosts, beside Interfaces that stay and Rules.
 	Leaves Leaves
@@ -152,8 +154,8 @@ type Chart struct {
 	Wait  time.Duration
 }
 
-// Definitions are the custom resource definitions of a network, in a chart that has nothing else. They are applied and never a
-// release of Helm: they can exceed the size of a release, and a release would delete them with itself.
+// Definitions are the custom resource definitions of a network, in a chart that has nothing else. They are applied
+// and never a release of Helm: they can exceed the size of a release, and a release would delete them with itself.
 type Definitions struct {
 	Component string // in the catalog, if the network's version has such a chart
 	Chart     string // its own name

@@ -73,7 +73,8 @@ func (t Table) IsRule(word string) bool {
 func (n Network) Links() []string {
 	var list []string
 	for _, i := range n.Interfaces {
-		if !slices.ContainsFunc(n.Interfaces, func(o Interface) bool { return o.Name != i.Name && matches(o.Name, i.Name) }) {
+		if !slices.ContainsFunc(n.Interfaces,
+			func(o Interface) bool { return o.Name != i.Name && matches(o.Name, i.Name) }) {
 			list = append(list, i.Name)
 		}
 	}

@@ -13,7 +13,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// TestAll: the table has the networks that a cluster file may name, in the order of its schema, and the catalog has their components.
+// TestAll: the table has the networks that a cluster file may name, in the order of its schema, and the catalog has
+// their components.
 func TestAll(t *testing.T) {
 	t.Parallel()
 	for field, want := range map[string]Table{
@@ -39,20 +40,23 @@ func TestAll(t *testing.T) {
 			t.Errorf("%s: it is not installed in one way, or has no title or configuration", n.Name)
 		}
 		if n.Chart != nil {
-			if _, err := catalog.Refs(c, manifest.Need{Kind: manifest.ItemChart, Name: string(n.Name)}, ""); err != nil {
+			if _, err := catalog.Refs(c, manifest.Need{Kind: manifest.ItemChart, Name: string(n.Name)},
+				""); err != nil {
 				t.Errorf("%s: %v", n.Name, err)
 			}
 		}
 	}
 }
 
-// TestInterfaces: one list of each network's interfaces says what NetworkManager leaves alone, what a firewall trusts and what reset removes.
+// TestInterfaces: one list of each network's interfaces says what NetworkManager leaves alone, what a firewall trusts
+// and what reset removes.
 func TestInterfaces(t *testing.T) {
 	t.Parallel()
 	type lists struct{ Links, Carrying, Staying string }
 	got := map[manifest.NetworkType]lists{}
 	for _, n := range All() {
-		got[n.Name] = lists{strings.Join(n.Links(), " "), strings.Join(n.Carrying(), " "), strings.Join(n.Staying(), " ")}
+		got[n.Name] = lists{strings.Join(n.Links(), " "), strings.Join(n.Carrying(), " "),
+			strings.Join(n.Staying(), " ")}
 	}
 	want := map[manifest.NetworkType]lists{
 		"flannel": {"cni0 flannel* veth*", "cni0 flannel.1 flannel-v6.1", "cni0 flannel.1 flannel-v6.1"},
@@ -60,7 +64,8 @@ func TestInterfaces(t *testing.T) {
 			"cali* tunl* vxlan.calico vxlan-v6.calico wireguard.cali wg-v6.cali", "cali* vxlan.calico vxlan-v6.calico",
 			"vxlan.calico vxlan-v6.calico wireguard.cali wg-v6.cali",
 		},
-		"cilium":    {"cilium* lxc*", "lxc* cilium_host cilium_net cilium_vxlan", "cilium_host cilium_vxlan cilium_geneve cilium_wg0"},
+		"cilium": {"cilium* lxc*", "lxc* cilium_host cilium_net cilium_vxlan",
+			"cilium_host cilium_vxlan cilium_geneve cilium_wg0"},
 		"hybridnet": {"*.vxlan* h_*", "", ""},
 		"kube-ovn": {
 			"ovn0 ovs-system br-int genev_sys_* vxlan_sys_* mirror0 *_h", "ovn0 genev_sys_6081",
@@ -72,9 +77,11 @@ func TestInterfaces(t *testing.T) {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 	for link, want := range map[string]bool{
-		"cni0": true, "flannel.1": true, "flannel.4096": true, "flannel-v6.1": true, "cali12345": true, "vxlan.calico": true, "wireguard.cali": true,
+		"cni0": true, "flannel.1": true, "flannel.4096": true, "flannel-v6.1": true, "cali12345": true,
+		"vxlan.calico": true, "wireguard.cali": true,
 		"cilium_host": true, "lxc_health": true, "ovn0": true,
-		"veth1": false, "tunl0": false, "lxcbr0": false, "ovs-system": false, "br-int": false, "eth0": false, "docker0": false,
+		"veth1": false, "tunl0": false, "lxcbr0": false, "ovs-system": false, "br-int": false, "eth0": false,
+		"docker0": false,
 	} {
 		if got := All().IsTelling(link); got != want {
 			t.Errorf("%s tells of a pod network: %v", link, got)

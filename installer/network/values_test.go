@@ -47,10 +47,12 @@ func TestFlannelValues(t *testing.T) {
 	tasktest.Golden(t, "flannel-values.yaml", got)
 }
 
-// haproxy's health has port 8081 of each worker's loopback; flannel from v0.28.10 on would bind the same port of all addresses, and end.
+// haproxy's health has port 8081 of each worker's loopback; flannel from v0.28.10 on would bind the same port of all
+// addresses, and end.
 func TestFlannelLeavesHAProxyItsPort(t *testing.T) {
 	t.Parallel()
-	for endpoint, want := range map[string]any{"": nil, "controlPlaneEndpoint: {type: haproxy}": map[string]any{"port": 0}} {
+	for endpoint, want := range map[string]any{"": nil,
+		"controlPlaneEndpoint: {type: haproxy}": map[string]any{"port": 0}} {
 		values, err := flannelValues(Site{Cluster: tasktest.Cluster(t, endpoint)})
 		if err != nil {
 			t.Fatal(err)
@@ -77,15 +79,19 @@ func TestNetworkValues(t *testing.T) {
 			"installation.calicoNetwork.nodeAddressAutodetectionV4.kubernetes": "NodeInternalIP",
 			"installation.calicoNetwork.nodeAddressAutodetectionV6":            nil,
 		}},
-		"calico of two families": {strings.Replace(dualStack, "}", ", proxyMode: nftables}", 1) + "cni: {type: calico}", map[string]any{
-			"installation.calicoNetwork.linuxDataplane":                        "Nftables",
-			"installation.calicoNetwork.nodeAddressAutodetectionV6.kubernetes": "NodeInternalIP",
-		}},
+		"calico of two families": {strings.Replace(dualStack, "}", ", proxyMode: nftables}", 1) + "cni: {type: calico}",
+			map[string]any{
+				"installation.calicoNetwork.linuxDataplane":                        "Nftables",
+				"installation.calicoNetwork.nodeAddressAutodetectionV6.kubernetes": "NodeInternalIP",
+			}},
 		"cilium": {"cni: {type: cilium, version: v1.18.9}", map[string]any{
-			"image":                   map[string]any{"repository": "quay.io/cilium/cilium", "tag": "v1.18.9", "useDigest": false},
-			"operator.image":          map[string]any{"repository": "quay.io/cilium/operator", "tag": "v1.18.9", "useDigest": false},
-			"operator.replicas":       2,
-			"hubble.relay.image":      map[string]any{"repository": "quay.io/cilium/hubble-relay", "tag": "v1.18.9", "useDigest": false},
+			"image": map[string]any{"repository": "quay.io/cilium/cilium", "tag": "v1.18.9",
+				"useDigest": false},
+			"operator.image": map[string]any{"repository": "quay.io/cilium/operator", "tag": "v1.18.9",
+				"useDigest": false},
+			"operator.replicas": 2,
+			"hubble.relay.image": map[string]any{"repository": "quay.io/cilium/hubble-relay", "tag": "v1.18.9",
+				"useDigest": false},
 			"hubble.ui.backend.image": map[string]any{"useDigest": false}, // name and tag are the chart's own
 			"envoy.image":             map[string]any{"useDigest": false},
 			"ipam.mode":               "kubernetes",
@@ -94,7 +100,8 @@ func TestNetworkValues(t *testing.T) {
 			"kubeProxyReplacement":    "false",
 			"cni.exclusive":           true,
 		}},
-		"cilium below multus": {dualStack + "cni: {type: multus, with: cilium}", map[string]any{"cni.exclusive": false, "ipv6.enabled": true}},
+		"cilium below multus": {dualStack + "cni: {type: multus, with: cilium}",
+			map[string]any{"cni.exclusive": false, "ipv6.enabled": true}},
 		"hybridnet": {"cni: {type: hybridnet}", map[string]any{
 			"images.registryURL":      "docker.io",
 			"images.hybridnet.image":  "hybridnetdev/hybridnet",
@@ -135,7 +142,8 @@ func TestNetworkValues(t *testing.T) {
 func TestPick(t *testing.T) {
 	t.Parallel()
 	c := tasktest.Cluster(t, "cni: {type: calico}")
-	if _, err := catalog.PickImages(c, "calico", "node", "nothing"); err == nil || !strings.Contains(err.Error(), "calico has no image called nothing") {
+	if _, err := catalog.PickImages(c, "calico", "node", "nothing"); err == nil ||
+		!strings.Contains(err.Error(), "calico has no image called nothing") {
 		t.Error(err)
 	}
 	c.Catalogs = []*manifest.Catalog{parseCatalog(t, `
@@ -144,12 +152,14 @@ func TestPick(t *testing.T) {
     images: [r.example/mirror/calico/node:v1, r.example/mirror/tigera/operator:v2]
 `)}
 	values, err := calicoValues(Site{Cluster: c})
-	if err != nil || at(values, "installation.registry") != "r.example/mirror" || at(values, "tigeraOperator.image") != "mirror/tigera/operator" {
+	if err != nil || at(values, "installation.registry") != "r.example/mirror" ||
+		at(values, "tigeraOperator.image") != "mirror/tigera/operator" {
 		t.Errorf("%v %v", values, err)
 	}
 }
 
-// TestTagsOfCatalogs: where a catalog lists the tag of an image, as those of earlier bundles do, it counts over the chart's.
+// TestTagsOfCatalogs: where a catalog lists the tag of an image, as those of earlier bundles do, it counts over the
+// chart's.
 func TestTagsOfCatalogs(t *testing.T) {
 	t.Parallel()
 	c := tasktest.Cluster(t, "cni: {type: cilium, version: v1.18.9}")
@@ -165,7 +175,8 @@ func TestTagsOfCatalogs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{"envoy.image.tag": "v7", "certgen.image.tag": "v8", "hubble.relay.image.repository": "r.example/hubble-relay"} {
+	for path, want := range map[string]string{"envoy.image.tag": "v7", "certgen.image.tag": "v8",
+		"hubble.relay.image.repository": "r.example/hubble-relay"} {
 		if got := at(values, path); got != want {
 			t.Errorf("%s is %v, want %s", path, got, want)
 		}
@@ -174,7 +185,8 @@ func TestTagsOfCatalogs(t *testing.T) {
 
 func parseCatalog(t *testing.T, components string) *manifest.Catalog {
 	t.Helper()
-	c, err := manifest.ParseCatalog("catalog.yaml", []byte("apiVersion: kkbundle.io/v1\nkind: Catalog\ncomponents:"+components))
+	c, err := manifest.ParseCatalog("catalog.yaml", []byte("apiVersion: kkbundle.io/v1\nkind: Catalog\ncomponents:"+
+		components))
 	if err != nil {
 		t.Fatal(err)
 	}

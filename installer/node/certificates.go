@@ -48,8 +48,8 @@ func certificatePlaces() map[string]CertificateKind {
 	}
 }
 
-// CertificatePlaces returns the files and directories in which a machine has the certificates of a cluster, for Probe.Certificates. With
-// kinds, only those of these.
+// CertificatePlaces returns the files and directories in which a machine has the certificates of a cluster, for
+// Probe.Certificates. With kinds, only those of these.
 func CertificatePlaces(kinds ...CertificateKind) []string {
 	var list []string
 	for name, kind := range certificatePlaces() {
@@ -68,7 +68,8 @@ func (c Certificate) Kind() CertificateKind {
 	if !ok {
 		kind = places[path.Dir(c.Path)]
 	}
-	if name := strings.TrimPrefix(c.Path, kubernetesPKI+"/"); kind == PKICertificate && slices.Contains(kubeadmCertificates(), name) {
+	if name := strings.TrimPrefix(c.Path, kubernetesPKI+"/"); kind == PKICertificate &&
+		slices.Contains(kubeadmCertificates(), name) {
 		return KubeadmCertificate
 	}
 	return kind
@@ -77,7 +78,8 @@ func (c Certificate) Kind() CertificateKind {
 // kubeadmCertificates returns the names of kubeadm's certificates below its directory (kubeadm init phase certs).
 func kubeadmCertificates() []string {
 	return []string{
-		"ca.crt", "apiserver.crt", "apiserver-kubelet-client.crt", "apiserver-etcd-client.crt", "front-proxy-ca.crt", "front-proxy-client.crt",
+		"ca.crt", "apiserver.crt", "apiserver-kubelet-client.crt", "apiserver-etcd-client.crt", "front-proxy-ca.crt",
+		"front-proxy-client.crt",
 		"etcd/ca.crt", "etcd/server.crt", "etcd/peer.crt", "etcd/healthcheck-client.crt",
 	}
 }

@@ -22,7 +22,8 @@ func certificates(s *system, names []string) []Certificate {
 			continue
 		} else if info.IsDir() {
 			files = s.list(name)
-			files = slices.DeleteFunc(files, func(f string) bool { return filepath.Ext(f) != ".crt" && filepath.Ext(f) != ".pem" })
+			files = slices.DeleteFunc(files,
+				func(f string) bool { return filepath.Ext(f) != ".crt" && filepath.Ext(f) != ".pem" })
 			for i := range files {
 				files[i] = filepath.Join(name, files[i])
 			}
@@ -55,10 +56,11 @@ func certificates(s *system, names []string) []Certificate {
 
 const kubeconfigExt = ".conf"
 
-// clientCertificate reads the certificate in a kubeconfig; ok is false if the kubeconfig names a file instead, which has a place of its own.
-// Nothing else of the kubeconfig is looked at: it has keys.
+// clientCertificate reads the certificate in a kubeconfig; ok is false if the kubeconfig names a file instead, which
+// has a place of its own. Nothing else of the kubeconfig is looked at: it has keys.
 func clientCertificate(kubeconfig string) (one Certificate, ok bool) {
-	data := regexp.MustCompile(`\bclient-certificate-data["']?:\s*["']?([A-Za-z0-9+/=]+)`).FindStringSubmatch(kubeconfig)
+	data := regexp.MustCompile(
+		`\bclient-certificate-data["']?:\s*["']?([A-Za-z0-9+/=]+)`).FindStringSubmatch(kubeconfig)
 	switch {
 	case data != nil:
 		if text, err := base64.StdEncoding.DecodeString(data[1]); err == nil {
@@ -92,7 +94,8 @@ func certificate(data []byte) (Certificate, bool) {
 		return Certificate{Problem: strings.ToValidUTF8(err.Error(), "\uFFFD")}, true
 	}
 	one := Certificate{
-		Subject: cert.Subject.String(), CommonName: cert.Subject.CommonName, Issuer: cert.Issuer.String(), CA: cert.IsCA,
+		Subject: cert.Subject.String(), CommonName: cert.Subject.CommonName, Issuer: cert.Issuer.String(),
+		CA:        cert.IsCA,
 		NotBefore: cert.NotBefore.UTC(), NotAfter: cert.NotAfter.UTC(), Names: slices.Clone(cert.DNSNames),
 	}
 	for _, ip := range cert.IPAddresses {

@@ -27,7 +27,8 @@ func Collect(ctx context.Context, p Probe) (Facts, error) {
 }
 
 // CollectBelow is Collect for a machine with another root directory, whose programs a function runs.
-func CollectBelow(ctx context.Context, root string, run func(context.Context, ...string) ([]byte, error), p Probe) (Facts, error) {
+func CollectBelow(ctx context.Context, root string, run func(context.Context, ...string) ([]byte, error),
+	p Probe) (Facts, error) {
 	return (&survey{system: system{root: root, run: run}, probe: p}).collect(ctx)
 }
 
@@ -74,7 +75,8 @@ func (s *survey) collect(ctx context.Context) (Facts, error) {
 	}
 	began := time.Now()
 	s.facts = Facts{Version: FactsVersion, UID: os.Geteuid()}
-	machine, kernel, network, software, storage := machineCollector{s}, kernelCollector{s}, networkCollector{s}, softwareCollector{s}, &storageCollector{survey: s}
+	machine, kernel, network, software, storage := machineCollector{s}, kernelCollector{s}, networkCollector{s},
+		softwareCollector{s}, &storageCollector{survey: s}
 	s.facts.Certificates = certificates(&s.system, s.probe.Certificates)
 	software.paths()
 	if s.probe.Only {
@@ -82,8 +84,10 @@ func (s *survey) collect(ctx context.Context) (Facts, error) {
 		return s.finish(began), ctx.Err()
 	}
 	for _, collect := range []func(){
-		machine.machine, machine.osRelease, machine.memory, machine.limits, storage.mounts, storage.disks, machine.cgroups, kernel.kernel,
-		network.network, network.names, machine.security, machine.environment, machine.unitProxies, machine.unitSettings, software.executables, machine.users,
+		machine.machine, machine.osRelease, machine.memory, machine.limits, storage.mounts, storage.disks,
+		machine.cgroups, kernel.kernel,
+		network.network, network.names, machine.security, machine.environment, machine.unitProxies,
+		machine.unitSettings, software.executables, machine.users,
 	} {
 		collect()
 	}
@@ -92,7 +96,8 @@ func (s *survey) collect(ctx context.Context) (Facts, error) {
 	s.facts.Time = timeCollector{&s.system}.clock()
 	var all sync.WaitGroup // tasks that wait for programs or for other machines
 	for _, look := range []func(context.Context){
-		storage.dirs, software.services, software.programs, software.packages, software.libc, software.docker, software.sshd, network.resolve, machine.virtualization,
+		storage.dirs, software.services, software.programs, software.packages, software.libc, software.docker,
+		software.sshd, network.resolve, machine.virtualization,
 		network.internet, network.vacant,
 	} {
 		all.Go(func() { look(ctx) })
@@ -336,8 +341,8 @@ func (c *storageCollector) dir(name string) (Dir, error) {
 	return d, nil
 }
 
-// lacksFileTypes reports whether the entries of a directory have no types. Only the first one is looked at: every directory
-// has one for itself.
+// lacksFileTypes reports whether the entries of a directory have no types. Only the first one is looked at: every
+// directory has one for itself.
 func lacksFileTypes(dir string) bool {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

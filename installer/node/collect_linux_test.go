@@ -38,13 +38,14 @@ func TestCollect(t *testing.T) {
 		"/etc/os-release":             "# comment\nID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\nVERSION_ID='9.4'\nPRETTY_NAME=\"Rocky \\\"Blue\\\" 9\"\n",
 		"/etc/machine-id":             "abc\n",
 		"/lib64/ld-linux-x86-64.so.2": "", "/lib64/libc.so.6": "",
-		"/proc/meminfo":                    "MemTotal:        2048 kB\nMemFree: 1 kB\n",
-		"/proc/swaps":                      "Filename Type Size Used Priority\n/dev/dm\\0401 partition 1024 0 -2\n",
-		"/proc/1/comm":                     "systemd\n",
-		"/proc/modules":                    "br_netfilter 32768 0 - Live 0x0\n",
-		"/proc/cgroups":                    "#subsys_name hierarchy num_cgroups enabled\ncpu 2 1 1\nmemory 3 1 0\n",
-		"/proc/net/route":                  "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\neth0 00000000 0102A8C0 0003 0 0 100 00000000 0 0 0\neth0 0002A8C0 00000000 0001 0 0 0 00FFFFFF 0 0 0\n",
-		"/proc/net/ipv6_route":             strings.Repeat("0", 32) + " 00 " + strings.Repeat("0", 32) + " 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth1\n",
+		"/proc/meminfo":   "MemTotal:        2048 kB\nMemFree: 1 kB\n",
+		"/proc/swaps":     "Filename Type Size Used Priority\n/dev/dm\\0401 partition 1024 0 -2\n",
+		"/proc/1/comm":    "systemd\n",
+		"/proc/modules":   "br_netfilter 32768 0 - Live 0x0\n",
+		"/proc/cgroups":   "#subsys_name hierarchy num_cgroups enabled\ncpu 2 1 1\nmemory 3 1 0\n",
+		"/proc/net/route": "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\neth0 00000000 0102A8C0 0003 0 0 100 00000000 0 0 0\neth0 0002A8C0 00000000 0001 0 0 0 00FFFFFF 0 0 0\n",
+		"/proc/net/ipv6_route": strings.Repeat("0", 32) + " 00 " + strings.Repeat("0", 32) +
+			" 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth1\n",
 		"/proc/sys/net/ipv4/ip_forward":    "1\n",
 		"/etc/resolv.conf":                 "nameserver 127.0.0.53 # the machine's own\nsearch site.example lab\noptions edns0 ndots:5\n",
 		"/run/systemd/resolve/resolv.conf": "nameserver 10.0.0.2\n",
@@ -64,7 +65,8 @@ func TestCollect(t *testing.T) {
 		"/sys/devices/system/cpu/online":          "0-2,5\n",
 		"/sys/class/dmi/id/product_uuid":          "4C4C4544-0001\n",
 		"/sys/class/dmi/id/sys_vendor":            "VMware, Inc.\n",
-		"/sys/block/sda/size":                     "2048\n", "/sys/block/sda/queue/rotational": "1\n", "/sys/block/sda/dev": "8:0\n",
+		"/sys/block/sda/size":                     "2048\n", "/sys/block/sda/queue/rotational": "1\n",
+		"/sys/block/sda/dev":            "8:0\n",
 		"/sys/block/sda/sda1/partition": "1\n", "/sys/block/sda/sda1/dev": "8:1\n",
 		"/sys/block/sdb/size": "2048\n", "/sys/block/loop0/size": "8\n", "/sys/block/sr0/size": "0\n",
 		"/proc/self/mountinfo": "22 1 8:1 / / rw,relatime - xfs /dev/sda1 ro,seclabel\n23 22 0:5 / /proc rw - proc proc rw\n" +
@@ -73,16 +75,19 @@ func TestCollect(t *testing.T) {
 		"/sys/fs/selinux/enforce": "1",
 		"/etc/environment":        "http_proxy=\"http://user:secret@proxy:3128\"\n",
 		"/etc/ufw/ufw.conf":       "ENABLED=no\n",
-		"/usr/bin/mount":          "", "/usr/local/bin/kubelet": "", "/usr/bin/dnf": "", "/usr/bin/rpm": "", "/usr/bin/docker": "", "/usr/bin/hostname": "",
+		"/usr/bin/mount":          "", "/usr/local/bin/kubelet": "", "/usr/bin/dnf": "", "/usr/bin/rpm": "",
+		"/usr/bin/docker": "", "/usr/bin/hostname": "",
 		"/usr/sbin/sshd":                      "",
 		"/etc/kubernetes/manifests/etcd.yaml": "x",
 	})
 	c := &survey{
 		system: system{root: root},
 		probe: Probe{
-			Units: []string{"kubelet.service", "etcd.service"}, Executables: []string{"mount", "losetup", "../etc/environment"},
-			Paths: []string{"/etc/kubernetes/manifests", "/etc/hosts", "/none"}, Sysctls: []string{"net.ipv4.ip_forward", "no.such", "../x"},
-			Modules: []string{"br_netfilter", "overlay", "vxlan"}, Dirs: []string{"/var/lib/etcd"},
+			Units:       []string{"kubelet.service", "etcd.service"},
+			Executables: []string{"mount", "losetup", "../etc/environment"},
+			Paths:       []string{"/etc/kubernetes/manifests", "/etc/hosts", "/none"},
+			Sysctls:     []string{"net.ipv4.ip_forward", "no.such", "../x"},
+			Modules:     []string{"br_netfilter", "overlay", "vxlan"}, Dirs: []string{"/var/lib/etcd"},
 			Packages: []string{"socat", "ipset", "--eval"}, Users: []string{"kube", "etcd", "short"},
 		},
 	}
@@ -128,16 +133,19 @@ func TestCollect(t *testing.T) {
 	}
 	want := Facts{
 		Version: 1, UID: os.Geteuid(), MachineID: "abc", Memory: 2 << 20,
-		OS:      OSRelease{ID: "rocky", IDLike: []string{"rhel", "centos", "fedora"}, VersionID: "9.4", PrettyName: `Rocky "Blue" 9`},
+		OS: OSRelease{ID: "rocky", IDLike: []string{"rhel", "centos", "fedora"}, VersionID: "9.4",
+			PrettyName: `Rocky "Blue" 9`},
 		Swaps:   []Swap{{Name: "/dev/dm 1", Size: 1 << 20}},
 		Cgroups: Cgroups{Version: 1, Controllers: []string{"cpu"}},
 		Modules: map[string]Module{"br_netfilter": ModuleLoaded, "overlay": ModuleMissing, "vxlan": ModuleMissing},
 		Sysctls: map[string]string{"net.ipv4.ip_forward": "1"},
 		Routes: []DefaultRoute{
-			{Interface: "eth0", Gateway: netip.MustParseAddr("192.168.2.1")}, {Interface: "eth1", Gateway: netip.MustParseAddr("fe80::1")},
+			{Interface: "eth0", Gateway: netip.MustParseAddr("192.168.2.1")},
+			{Interface: "eth1", Gateway: netip.MustParseAddr("fe80::1")},
 		},
 		DNS: DNS{
-			Nameservers: []string{"127.0.0.53"}, Search: []string{"site.example", "lab"}, Options: []string{"edns0", "ndots:5"}, Ndots: 5,
+			Nameservers: []string{"127.0.0.53"}, Search: []string{"site.example", "lab"},
+			Options: []string{"edns0", "ndots:5"}, Ndots: 5,
 			Stub: true, Upstream: []string{"10.0.0.2"},
 		},
 		Hosts: []HostsLine{{"127.0.0.1", []string{"localhost"}}, {"10.0.0.1", []string{"cp1", "cp1.site"}}},
@@ -145,11 +153,13 @@ func TestCollect(t *testing.T) {
 			{"kubelet.service", "loaded", "active", "enabled"}, {"etcd.service", "not-found", "inactive", ""},
 		}},
 		Executables: map[string]string{"mount": "/usr/bin/mount"},
-		Paths:       []Path{{Path: "/etc/kubernetes/manifests", Type: "dir", Entries: []string{"etcd.yaml"}}, {Path: "/etc/hosts", Type: "file", Size: 58}, {Path: "/none"}},
-		SELinux:     "enforcing", SELinuxConfig: "permissive",
+		Paths: []Path{{Path: "/etc/kubernetes/manifests", Type: "dir", Entries: []string{"etcd.yaml"}},
+			{Path: "/etc/hosts", Type: "file", Size: 58}, {Path: "/none"}},
+		SELinux: "enforcing", SELinuxConfig: "permissive",
 		ProductUUID: "4c4c4544-0001", FQDN: "cp1.site", Virtualization: "vmware", OnlineCPUs: 4, CPUModel: "Some CPU",
 		Disks: []Disk{
-			{Name: "sda", Size: 1 << 20, Rotational: true, Partitions: []string{"sda1"}, Used: true}, {Name: "sdb", Size: 1 << 20},
+			{Name: "sda", Size: 1 << 20, Rotational: true, Partitions: []string{"sda1"}, Used: true},
+			{Name: "sdb", Size: 1 << 20},
 		},
 		Mounts: []Mount{
 			{Point: "/", Source: "/dev/sda1", Type: "xfs", Options: []string{"rw", "relatime", "ro"}},
@@ -158,23 +168,28 @@ func TestCollect(t *testing.T) {
 		Limits:     Limits{InotifyInstances: 128},
 		Namespaces: []string{"cni-1"},
 		AllRoutes: []Route{
-			{To: netip.MustParsePrefix("0.0.0.0/0"), Interface: "eth0", Gateway: netip.MustParseAddr("192.168.2.1"), Metric: 100},
+			{To: netip.MustParsePrefix("0.0.0.0/0"), Interface: "eth0", Gateway: netip.MustParseAddr("192.168.2.1"),
+				Metric: 100},
 			{To: netip.MustParsePrefix("192.168.2.0/24"), Interface: "eth0"},
-			{To: netip.MustParsePrefix("::/0"), Interface: "eth1", Gateway: netip.MustParseAddr("fe80::1"), Metric: 1024},
+			{To: netip.MustParsePrefix("::/0"), Interface: "eth1", Gateway: netip.MustParseAddr("fe80::1"),
+				Metric: 1024},
 		},
 		Packages: map[string]string{"socat": "1.7.4.1-5.el9"},
 		Users:    map[string]User{"kube": {UID: 998, GID: 997, Home: "/home/kube", Shell: "/sbin/nologin"}},
 		Exports:  []string{"/share 10.0.0.0/24(rw,sync)", "/other *(ro)"},
-		Time:     Time{Daemons: []string{"systemd-timesyncd"}, Servers: []string{"2.rocky.pool.ntp.org", "10.0.0.9", "10.0.0.8"}},
-		Umask:    "0077", SearchPath: "/sbin:/bin", SecurePath: "/sbin:/bin:/usr/sbin:/usr/bin",
-		Firewalls:      []string{"firewalld"},
-		Programs:       []Program{{"docker", "/usr/bin/docker", "28.2.2"}, {"kubelet", "/usr/local/bin/kubelet", "v1.34.3"}},
+		Time: Time{Daemons: []string{"systemd-timesyncd"}, Servers: []string{"2.rocky.pool.ntp.org", "10.0.0.9",
+			"10.0.0.8"}},
+		Umask: "0077", SearchPath: "/sbin:/bin", SecurePath: "/sbin:/bin:/usr/sbin:/usr/bin",
+		Firewalls: []string{"firewalld"},
+		Programs: []Program{{"docker", "/usr/bin/docker", "28.2.2"},
+			{"kubelet", "/usr/local/bin/kubelet", "v1.34.3"}},
 		DockerDriver:   "overlay2",
 		PackageManager: "dnf",
 		Libc:           Libc{Name: "glibc", Version: "2.34", Loaders: []string{"/lib64/ld-linux-x86-64.so.2"}},
 		TimeSync:       "no",
 	}
-	ignore := cmpopts.IgnoreFields(Facts{}, "Clock", "Took", "CPUs", "Kernel", "Machine", "Arch", "Hostname", "HostnameAddresses", "Dirs", "Interfaces", "Proxies", "KernelConfig")
+	ignore := cmpopts.IgnoreFields(Facts{}, "Clock", "Took", "CPUs", "Kernel", "Machine", "Arch", "Hostname",
+		"HostnameAddresses", "Dirs", "Interfaces", "Proxies", "KernelConfig")
 	if got.UID == 0 {
 		want.SSHD = &SSHD{Ciphers: []string{"a", "b"}, MACs: []string{"m"}, AllowTCPForwarding: "no"}
 	}
@@ -225,7 +240,8 @@ func TestCollectThisMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.Kernel == "" || f.Arch == "" || f.Hostname == "" || f.CPUs < 1 || f.Memory < 1<<20 || f.Clock == 0 || !f.Executable("sh") {
+	if f.Kernel == "" || f.Arch == "" || f.Hostname == "" || f.CPUs < 1 || f.Memory < 1<<20 || f.Clock == 0 ||
+		!f.Executable("sh") {
 		t.Errorf("facts: %+v", f)
 	}
 	if p := f.Ports[0]; p.Free || p.Problem != "" || (os.Geteuid() == 0 && !strings.HasPrefix(p.By, "node.test")) {
@@ -244,7 +260,9 @@ func TestCollectThisMachine(t *testing.T) {
 
 func TestKernelConfig(t *testing.T) {
 	t.Parallel()
-	root := makeRoot(t, map[string]string{"/proc/config.gz": "", "/lib/modules/6.1.0/modules.builtin": "kernel/fs/overlayfs/overlay.ko\n", "/lib/modules/6.1.0/modules.dep": "kernel/drivers/net/vxlan/vxlan.ko.xz: kernel/net/x.ko\n"})
+	root := makeRoot(t, map[string]string{"/proc/config.gz": "",
+		"/lib/modules/6.1.0/modules.builtin": "kernel/fs/overlayfs/overlay.ko\n",
+		"/lib/modules/6.1.0/modules.dep":     "kernel/drivers/net/vxlan/vxlan.ko.xz: kernel/net/x.ko\n"})
 	f, err := os.Create(root + "/proc/config.gz")
 	if err != nil {
 		t.Fatal(err)
@@ -254,13 +272,15 @@ func TestKernelConfig(t *testing.T) {
 	if err := errors.Join(z.Close(), f.Close()); err != nil {
 		t.Fatal(err)
 	}
-	c := &survey{system: system{root: root}, probe: Probe{KernelConfig: []string{"CONFIG_A", "CONFIG_B"}, Modules: []string{"overlay", "vxlan", "br_netfilter", "ip-vs"}}}
+	c := &survey{system: system{root: root}, probe: Probe{KernelConfig: []string{"CONFIG_A", "CONFIG_B"},
+		Modules: []string{"overlay", "vxlan", "br_netfilter", "ip-vs"}}}
 	c.facts.Kernel = "6.1.0"
 	kernelCollector{c}.kernel()
 	if a, b := c.facts.KernelConfig["CONFIG_A"], c.facts.KernelConfig["CONFIG_B"]; a != "n" || b != "m" {
 		t.Errorf("configuration: %v", c.facts.KernelConfig)
 	}
-	want := map[string]Module{"overlay": ModuleBuiltIn, "vxlan": ModuleAvailable, "br_netfilter": ModuleBuiltIn, "ip-vs": ModuleMissing}
+	want := map[string]Module{"overlay": ModuleBuiltIn, "vxlan": ModuleAvailable, "br_netfilter": ModuleBuiltIn,
+		"ip-vs": ModuleMissing}
 	if diff := cmp.Diff(want, c.facts.Modules); diff != "" {
 		t.Error(diff)
 	}
@@ -270,7 +290,8 @@ func TestKernelConfig(t *testing.T) {
 func TestInstalledKernels(t *testing.T) {
 	t.Parallel()
 	root := makeRoot(t, map[string]string{
-		"/lib/modules/6.1.0-28/kernel/left.ko": "", "/lib/modules/6.1.0-31/modules.dep": "", "/lib/modules/6.1.0-29/modules.dep": "",
+		"/lib/modules/6.1.0-28/kernel/left.ko": "", "/lib/modules/6.1.0-31/modules.dep": "",
+		"/lib/modules/6.1.0-29/modules.dep": "",
 	})
 	c := &survey{system: system{root: root}, probe: Probe{Modules: []string{"overlay"}}}
 	c.facts.Kernel = "6.1.0-28"
@@ -280,14 +301,17 @@ func TestInstalledKernels(t *testing.T) {
 	}
 }
 
-// TestBuiltInModulesOfAllRules has a kernel without modules: its configuration tells about each module that a check asks for.
+// TestBuiltInModulesOfAllRules has a kernel without modules: its configuration tells about each module that a check
+// asks for.
 func TestBuiltInModulesOfAllRules(t *testing.T) {
 	t.Parallel()
 	root := makeRoot(t, map[string]string{"/boot/config-6.1.0": "CONFIG_NETFILTER_XT_MATCH_COMMENT=y\nCONFIG_NFT_COMPAT=y\nCONFIG_IP_VS_SH=m\n"})
-	c := &survey{system: system{root: root}, probe: Probe{Modules: []string{"xt_comment", "nft_compat", "ip_vs_sh", "xt_nat"}}}
+	c := &survey{system: system{root: root}, probe: Probe{Modules: []string{"xt_comment", "nft_compat", "ip_vs_sh",
+		"xt_nat"}}}
 	c.facts.Kernel = "6.1.0"
 	kernelCollector{c}.kernel()
-	want := map[string]Module{"xt_comment": ModuleBuiltIn, "nft_compat": ModuleBuiltIn, "ip_vs_sh": ModuleMissing, "xt_nat": ModuleMissing}
+	want := map[string]Module{"xt_comment": ModuleBuiltIn, "nft_compat": ModuleBuiltIn, "ip_vs_sh": ModuleMissing,
+		"xt_nat": ModuleMissing}
 	if diff := cmp.Diff(want, c.facts.Modules); diff != "" {
 		t.Error(diff)
 	}
@@ -318,7 +342,8 @@ func TestForbiddenModules(t *testing.T) {
 		"/etc/modprobe.d/net.txt":        "install xt_nat /bin/true\n",
 		"/proc/cmdline":                  "quiet module_blacklist=xt-nat,nothing\n",
 	})
-	c := &survey{system: system{root: root}, probe: Probe{Modules: []string{"overlay", "br_netfilter", "vxlan", "ip_vs", "xt_nat", "dummy"}}}
+	c := &survey{system: system{root: root}, probe: Probe{Modules: []string{"overlay", "br_netfilter", "vxlan", "ip_vs",
+		"xt_nat", "dummy"}}}
 	c.facts.Kernel = "6.1.0"
 	kernelCollector{c}.kernel()
 	want := map[string]Module{
@@ -328,7 +353,8 @@ func TestForbiddenModules(t *testing.T) {
 	if diff := cmp.Diff(want, c.facts.Modules); diff != "" {
 		t.Error(diff)
 	}
-	places := map[string]string{"overlay": "/etc/modprobe.d/cis.conf", "br_netfilter": "/usr/lib/modprobe.d/net.conf", "xt_nat": "module_blacklist"}
+	places := map[string]string{"overlay": "/etc/modprobe.d/cis.conf", "br_netfilter": "/usr/lib/modprobe.d/net.conf",
+		"xt_nat": "module_blacklist"}
 	if diff := cmp.Diff(places, c.facts.Forbids); diff != "" {
 		t.Error(diff)
 	}
@@ -355,9 +381,11 @@ func TestUnitProxies(t *testing.T) {
 	machineCollector{c}.unitProxies()
 	want := []UnitProxy{
 		{"all units", "/etc/systemd/system.conf.d/p.conf", map[string]string{"ALL_PROXY": "http://all:1"}},
-		{"containerd.service", "/etc/systemd/system/containerd.service.d/http-proxy.conf", map[string]string{"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": "localhost,10.0.0.1"}},
+		{"containerd.service", "/etc/systemd/system/containerd.service.d/http-proxy.conf",
+			map[string]string{"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": "localhost,10.0.0.1"}},
 		{"crio.service", "/etc/sysconfig/proxy", map[string]string{"HTTPS_PROXY": "http://proxy:3129"}},
-		{"k3s.service", "/usr/lib/systemd/system/k3s.service.d/z.conf", map[string]string{"HTTP_PROXY": "http://last:1"}},
+		{"k3s.service", "/usr/lib/systemd/system/k3s.service.d/z.conf",
+			map[string]string{"HTTP_PROXY": "http://last:1"}},
 	}
 	if diff := cmp.Diff(want, c.facts.UnitProxies); diff != "" {
 		t.Error(diff)
@@ -387,7 +415,8 @@ func TestUnitSettings(t *testing.T) {
 		{"kubelet.service", "/etc/sysconfig/kubelet", []string{"--node-ip", "--v", "GODEBUG"}},
 		{"kubelet.service", "/var/lib/kubelet/kubeadm-flags.env", []string{"--pod-infra-container-image"}},
 		{"kubelet.service", "/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf", []string{"ExecStart"}},
-		{"kubelet.service", dir + "20-own.conf", []string{"--cgroup-driver", "--v", "CPUAffinity", "EnvironmentFile=-/etc/own", "TOKEN"}},
+		{"kubelet.service", dir + "20-own.conf", []string{"--cgroup-driver", "--v", "CPUAffinity",
+			"EnvironmentFile=-/etc/own", "TOKEN"}},
 		{"kubelet.service", dir + "40-clear.conf", []string{"Environment"}},
 		{"k3s.service", "/etc/systemd/system/k3s.service.env", []string{"K3S_TOKEN"}},
 	}
@@ -396,8 +425,8 @@ func TestUnitSettings(t *testing.T) {
 	}
 }
 
-// TestPortOfAnAddress tries the port of an address that this machine does not have, as the DNS cache's is before it runs: who listens
-// on all addresses is in its way, who listens on another one is not.
+// TestPortOfAnAddress tries the port of an address that this machine does not have, as the DNS cache's is before it
+// runs: who listens on all addresses is in its way, who listens on another one is not.
 func TestPortOfAnAddress(t *testing.T) {
 	t.Parallel()
 	address := netip.MustParseAddr("192.0.2.10")
@@ -413,7 +442,8 @@ func TestPortOfAnAddress(t *testing.T) {
 		}
 		defer func() { _ = u.Close() }()
 		tcp, udp := l.Addr().(*net.TCPAddr).AddrPort().Port(), u.LocalAddr().(*net.UDPAddr).AddrPort().Port()
-		f, err := Collect(t.Context(), Probe{Addresses: []netip.AddrPort{netip.AddrPortFrom(address, tcp), netip.AddrPortFrom(address, udp)}})
+		f, err := Collect(t.Context(), Probe{Addresses: []netip.AddrPort{netip.AddrPortFrom(address, tcp),
+			netip.AddrPortFrom(address, udp)}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -433,8 +463,9 @@ func TestWhoListens(t *testing.T) {
 		return " 1: " + at + ":0035 00000000:0000 07 00000000:00000000 00:00000000 00000000 0 0 " + inode + " 2 0 0\n"
 	}
 	root := makeRoot(t, map[string]string{
-		"/proc/net/udp": "sl\n" + line("3500007F", "11") + line("0A19FEA9", "12"), "/proc/net/udp6": line(strings.Repeat("0", 32), "13"),
-		"/proc/11/comm": "systemd-resolve\n", "/proc/12/comm": "node-cache\n", "/proc/13/comm": "dnsmasq\n",
+		"/proc/net/udp":  "sl\n" + line("3500007F", "11") + line("0A19FEA9", "12"),
+		"/proc/net/udp6": line(strings.Repeat("0", 32), "13"),
+		"/proc/11/comm":  "systemd-resolve\n", "/proc/12/comm": "node-cache\n", "/proc/13/comm": "dnsmasq\n",
 	})
 	for pid, inode := range map[string]string{"11": "11", "12": "12", "13": "13"} {
 		if err := os.MkdirAll(root+"/proc/"+pid+"/fd", 0o755); err != nil {
@@ -445,7 +476,8 @@ func TestWhoListens(t *testing.T) {
 		}
 	}
 	c := networkCollector{&survey{system: system{root: root}}}
-	for address, want := range map[string]string{"169.254.25.10": "node-cache", "192.0.2.1": "dnsmasq", "127.0.0.53": "systemd-resolve"} {
+	for address, want := range map[string]string{"169.254.25.10": "node-cache", "192.0.2.1": "dnsmasq",
+		"127.0.0.53": "systemd-resolve"} {
 		if got := c.listener(Port{Network: "udp", Port: 53, Address: netip.MustParseAddr(address)}); got != want {
 			t.Errorf("%s: %q, want %q", address, got, want)
 		}

@@ -17,7 +17,8 @@ type Probe struct {
 	Ports []int `json:"ports,omitempty"`
 	// UDPPorts are the same for UDP.
 	UDPPorts []int `json:"udpPorts,omitempty"`
-	// Addresses are addresses with ports to test over TCP and UDP in the same way. The machine need not have the addresses.
+	// Addresses are addresses with ports to test over TCP and UDP in the same way. The machine need not have the
+	// addresses.
 	Addresses []netip.AddrPort `json:"addresses,omitempty"`
 	// Units are names of systemd units.
 	Units []string `json:"units,omitempty"`
@@ -35,7 +36,8 @@ type Probe struct {
 	Packages []string `json:"packages,omitempty"`
 	// Users are names of local users.
 	Users []string `json:"users,omitempty"`
-	// Certificates are PEM files, kubeconfigs (*.conf), or directories whose *.crt and *.pem are read, without their subdirectories.
+	// Certificates are PEM files, kubeconfigs (*.conf), or directories whose *.crt and *.pem are read, without their
+	// subdirectories.
 	Certificates []string `json:"certificates,omitempty"`
 	// Internet are HOST:PORT to dial over TCP, for a few seconds at most; no data is sent.
 	Internet []string `json:"internet,omitempty"`
@@ -88,8 +90,8 @@ type Facts struct {
 	Modules      map[string]Module `json:"modules,omitempty"`
 	// Forbids is where a module is forbidden: a file, or "module_blacklist" of the kernel's command line.
 	Forbids map[string]string `json:"forbids,omitempty"`
-	// InstalledKernels are the releases whose modules are installed (/lib/modules), sorted, at most 100. The running one is missing
-	// after an upgrade without a restart, and where its modules are all built in.
+	// InstalledKernels are the releases whose modules are installed (/lib/modules), sorted, at most 100. The running
+	// one is missing after an upgrade without a restart, and where its modules are all built in.
 	InstalledKernels []string `json:"installedKernels,omitempty"`
 	// Sysctls has the keys that exist.
 	Sysctls map[string]string `json:"sysctls,omitempty"`
@@ -116,10 +118,11 @@ type Facts struct {
 	AppArmor      bool   `json:"apparmor,omitempty"`
 	// Firewalls are the active firewall services.
 	Firewalls []string `json:"firewalls,omitempty"`
-	// FirewallZones are the zones of the running firewalld that are the default or have interfaces or sources, at most 100. They are nil if
-	// firewalld could not be asked.
+	// FirewallZones are the zones of the running firewalld that are the default or have interfaces or sources, at
+	// most 100. They are nil if firewalld could not be asked.
 	FirewallZones []FirewallZone `json:"firewallZones,omitzero"`
-	// UFWRules are the rules of the active ufw, each as the arguments of ufw that add it, at most 1000. They are nil if ufw could not be asked.
+	// UFWRules are the rules of the active ufw, each as the arguments of ufw that add it, at most 1000. They are nil
+	// if ufw could not be asked.
 	UFWRules []string `json:"ufwRules,omitzero"`
 	// PacketFilter holds the rules in the kernel.
 	PacketFilter PacketFilter `json:"packetFilter,omitzero"`
@@ -143,10 +146,11 @@ type Facts struct {
 	// Proxies has the proxy variables of the environment and of /etc/environment by their upper case names, without
 	// user and password.
 	Proxies map[string]string `json:"proxies,omitempty"`
-	// UnitProxies are those of container runtimes' and Kubernetes' units, from drop-ins and from systemd's own configuration.
+	// UnitProxies are those of container runtimes' and Kubernetes' units, from drop-ins and from systemd's own
+	// configuration.
 	UnitProxies []UnitProxy `json:"unitProxies,omitempty"`
-	// UnitSettings are the files that change the kubelet or k3s beside their units: environment files and drop-ins, at most 100. Those that
-	// only set proxies are left out.
+	// UnitSettings are the files that change the kubelet or k3s beside their units: environment files and drop-ins,
+	// at most 100. Those that only set proxies are left out.
 	UnitSettings []UnitSetting `json:"unitSettings,omitempty"`
 	// TimeSync is systemd's view of clock synchronisation: "yes", "no", or "" if unknown.
 	TimeSync string `json:"timeSync,omitempty"`
@@ -238,7 +242,8 @@ type UnitProxy struct {
 type UnitSetting struct {
 	Unit string `json:"unit"`
 	File string `json:"file"`
-	// Sets are names of flags, of variables without flags, and of a drop-in's keys, sorted, at most 50. Values are left out.
+	// Sets are names of flags, of variables without flags, and of a drop-in's keys, sorted, at most 50. Values are
+	// left out.
 	Sets []string `json:"sets"`
 }
 
@@ -250,7 +255,8 @@ const (
 	ModuleLoaded    Module = "loaded"
 	ModuleBuiltIn   Module = "built in"
 	ModuleAvailable Module = "available" // modprobe can load it
-	ModuleForbidden Module = "forbidden" // installed, but a line of modprobe.d or of the kernel's command line keeps modprobe from it
+	// installed, but a line of modprobe.d or of the kernel's command line keeps modprobe from it
+	ModuleForbidden Module = "forbidden"
 	ModuleMissing   Module = "missing"
 )
 
@@ -260,8 +266,8 @@ func (m Module) Usable() bool { return m == ModuleLoaded || m == ModuleBuiltIn |
 // LoopbackKind is the Kind of the loopback interface.
 const LoopbackKind = "loopback"
 
-// Interface is a network interface. That of loopback is one only if it has an address that others can reach, as hosts have that
-// announce their address on several links; its loopback addresses are left out.
+// Interface is a network interface. That of loopback is one only if it has an address that others can reach, as hosts
+// have that announce their address on several links; its loopback addresses are left out.
 type Interface struct {
 	Name      string         `json:"name"`
 	MAC       string         `json:"mac,omitempty"`

@@ -65,7 +65,8 @@ func (c kernelCollector) inKernel(module, option string) bool {
 		name, _, _ := strings.Cut(line, " ")
 		found = found || name == module
 	})
-	c.scan("/lib/modules/"+c.facts.Kernel+"/modules.builtin", func(line string) { found = found || moduleName(line) == module })
+	c.scan("/lib/modules/"+c.facts.Kernel+"/modules.builtin",
+		func(line string) { found = found || moduleName(line) == module })
 	return found || c.readAnyConfig([]string{option})[option] == "y"
 }
 
@@ -174,9 +175,11 @@ func parseChains(data []byte) (chains []nftChain, done bool, err error) {
 }
 
 func chain(family byte, attributes []byte) nftChain {
-	families := map[byte]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_ARP: "arp", unix.NFPROTO_NETDEV: "netdev", unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_IPV6: "ip6"}
+	families := map[byte]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_ARP: "arp",
+		unix.NFPROTO_NETDEV: "netdev", unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_IPV6: "ip6"}
 	one := nftChain{FilterChain: FilterChain{
-		Family: families[family], Table: cString(attribute(attributes, nftChainTable)), Name: cString(attribute(attributes, nftChainName)),
+		Family: families[family], Table: cString(attribute(attributes, nftChainTable)),
+		Name: cString(attribute(attributes, nftChainName)),
 	}}
 	hooks := []string{"prerouting", "input", "forward", "output", "postrouting"}
 	number := attribute(attribute(attributes, nftChainHook), nftHookNumber)

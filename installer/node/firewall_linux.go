@@ -24,7 +24,8 @@ func (c softwareCollector) firewalld(ctx context.Context) {
 	c.facts.FirewallZones = firewallZones(string(out), standard)
 }
 
-// firewallZones parses the output of firewall-cmd --list-all-zones: blocks of a line with the zone's name and its settings.
+// firewallZones parses the output of firewall-cmd --list-all-zones: blocks of a line with the zone's name and its
+// settings.
 func firewallZones(text, standard string) []FirewallZone {
 	const most = 100
 	zones := []FirewallZone{}

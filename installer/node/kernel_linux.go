@@ -81,7 +81,8 @@ func (c kernelCollector) kernelConfig() map[string]string {
 func (c kernelCollector) readAnyConfig(asked []string) map[string]string {
 	release := c.facts.Kernel
 	for _, name := range []string{
-		"/proc/config.gz", "/boot/config-" + release, "/usr/lib/modules/" + release + "/config", "/lib/modules/" + release + "/config",
+		"/proc/config.gz", "/boot/config-" + release, "/usr/lib/modules/" + release + "/config", "/lib/modules/" +
+			release + "/config",
 	} {
 		if found := c.readConfig(name, asked); found != nil {
 			return found
@@ -174,12 +175,14 @@ func (c kernelCollector) modules() {
 // underscored returns the kernel's spelling of a module's name.
 func underscored(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// forbiddenModules returns where modules are forbidden, by name: the lines "install NAME /bin/false" and "/bin/true" of modprobe.d(5),
-// as hardening guides have them, and module_blacklist of the kernel's command line. A line "blacklist NAME" alone ignores aliases, and
-// modprobe NAME loads the module all the same. A file in an earlier directory replaces those of its name in later ones.
+// forbiddenModules returns where modules are forbidden, by name: the lines "install NAME /bin/false" and "/bin/true"
+// of modprobe.d(5), as hardening guides have them, and module_blacklist of the kernel's command line. A line
+// "blacklist NAME" alone ignores aliases, and modprobe NAME loads the module all the same. A file in an earlier
+// directory replaces those of its name in later ones.
 func (c kernelCollector) forbiddenModules() map[string]string {
 	forbids, seen := map[string]string{}, map[string]bool{}
-	for _, dir := range []string{"/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d"} {
+	for _, dir := range []string{"/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d",
+		"/usr/lib/modprobe.d", "/lib/modprobe.d"} {
 		for _, name := range c.list(dir) {
 			if seen[name] || path.Ext(name) != ".conf" {
 				continue
@@ -208,7 +211,8 @@ func loadsNothing(command string) bool {
 	return slices.Contains([]string{"false", "true", ":"}, path.Base(strings.TrimSuffix(command, ";")))
 }
 
-// installedKernels returns the releases in /lib/modules with a list of modules. An upgrade may leave files of an earlier kernel there.
+// installedKernels returns the releases in /lib/modules with a list of modules. An upgrade may leave files of an
+// earlier kernel there.
 func (c kernelCollector) installedKernels() []string {
 	const dir = "/lib/modules"
 	var list []string

@@ -28,7 +28,8 @@ func (t *tree) learnLabels(ctx context.Context, p Plan) error {
 	}
 	program := s.find(labelProgram)
 	if program == "" {
-		return errors.New("SELinux is on, and " + labelProgram + " is missing: install the package libselinux-utils (Debian: selinux-utils)")
+		return errors.New("SELinux is on, and " + labelProgram +
+			" is missing: install the package libselinux-utils (Debian: selinux-utils)")
 	}
 	var paths []string
 	for _, f := range p.Files {
@@ -52,8 +53,8 @@ func (t *tree) learnLabels(ctx context.Context, p Plan) error {
 	return nil
 }
 
-// setLabel sets the label of a file for its place, unless the file has its type already. Users and ranges of labels are left
-// alone, as restorecon leaves them.
+// setLabel sets the label of a file for its place, unless the file has its type already. Users and ranges of labels
+// are left alone, as restorecon leaves them.
 func (t *tree) setLabel(f *os.File, target string) (changed bool, err error) {
 	label := t.labels[target]
 	if label == "" || label == noLabel {

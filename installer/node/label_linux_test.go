@@ -18,8 +18,8 @@ const policyRules = `/usr/local/bin(/.*)?	system_u:object_r:bin_t:s0
 /etc/unlabelled(/.*)?	<<none>>
 `
 
-// selinuxRoot returns a root directory whose host seems to have SELinux: matchpathcon is the real one, with policyRules.
-// Labels are real attributes of files; the kernel here enforces nothing.
+// selinuxRoot returns a root directory whose host seems to have SELinux: matchpathcon is the real one, with
+// policyRules. Labels are real attributes of files; the kernel here enforces nothing.
 func selinuxRoot(t *testing.T) string {
 	t.Helper()
 	const program = "/usr/sbin/matchpathcon"
@@ -35,7 +35,9 @@ func selinuxRoot(t *testing.T) string {
 		if err := os.MkdirAll(filepath.Dir(root+name), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		syscall.ForkLock.RLock() // a child that is started meanwhile has the program open for writing, and what somebody writes to cannot be run
+		// a child that is started meanwhile has the program open for writing, and what somebody writes to cannot be
+		// run
+		syscall.ForkLock.RLock()
 		err := os.WriteFile(root+name, []byte(text), 0o755)
 		syscall.ForkLock.RUnlock()
 		if err != nil {
@@ -57,8 +59,8 @@ func wantLabel(t *testing.T, name, want string) {
 	}
 }
 
-// TestReceivedFilesGetLabelOfPolicy sends programs whole and in an archive, to a host with SELinux, and once more after a label was
-// lost.
+// TestReceivedFilesGetLabelOfPolicy sends programs whole and in an archive, to a host with SELinux, and once more
+// after a label was lost.
 func TestReceivedFilesGetLabelOfPolicy(t *testing.T) {
 	t.Parallel()
 	root, s := selinuxRoot(t), &source{}
@@ -77,7 +79,8 @@ func TestReceivedFilesGetLabelOfPolicy(t *testing.T) {
 	labels := func() {
 		t.Helper()
 		wantLabel(t, root+"/usr/local/bin/kubelet", kubelet)
-		for _, name := range []string{"/usr/local/bin/kubectl", "/usr/local/bin/once", "/usr/local/bin/twice", "/opt/cni/bin/bridge"} {
+		for _, name := range []string{"/usr/local/bin/kubectl", "/usr/local/bin/once", "/usr/local/bin/twice",
+			"/opt/cni/bin/bridge"} {
 			wantLabel(t, root+name, bin)
 		}
 		wantLabel(t, root+"/etc/unlabelled/free", "")
@@ -88,7 +91,8 @@ func TestReceivedFilesGetLabelOfPolicy(t *testing.T) {
 		t.Errorf("changed again: %v", again.Changed)
 	}
 	for _, name := range []string{"/usr/local/bin/kubelet", "/opt/cni/bin/bridge"} {
-		if err := unix.Setxattr(root+name, labelAttribute, []byte("system_u:object_r:var_lib_t:s0\x00"), 0); err != nil {
+		if err := unix.Setxattr(root+name, labelAttribute, []byte("system_u:object_r:var_lib_t:s0\x00"),
+			0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -97,7 +101,8 @@ func TestReceivedFilesGetLabelOfPolicy(t *testing.T) {
 	}
 	labels()
 	// The user of a label is the administrator's.
-	if err := unix.Setxattr(root+"/usr/local/bin/kubectl", labelAttribute, []byte("unconfined_u:object_r:bin_t:s0\x00"), 0); err != nil {
+	if err := unix.Setxattr(root+"/usr/local/bin/kubectl", labelAttribute, []byte("unconfined_u:object_r:bin_t:s0\x00"),
+		0); err != nil {
 		t.Fatal(err)
 	}
 	if again := mustConverse(t, root, plan, s); len(again.Changed) > 0 {
@@ -112,8 +117,9 @@ func TestLabelsWithoutPolicy(t *testing.T) {
 		damage func(root string) error
 		want   string
 	}{
-		"program missing": {func(root string) error { return os.Remove(root + "/usr/sbin/matchpathcon") }, "install the package libselinux-utils"},
-		"policy missing":  {func(root string) error { return os.Remove(root + "/file_contexts") }, "sestatus"},
+		"program missing": {func(root string) error { return os.Remove(root + "/usr/sbin/matchpathcon") },
+			"install the package libselinux-utils"},
+		"policy missing": {func(root string) error { return os.Remove(root + "/file_contexts") }, "sestatus"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -121,7 +127,8 @@ func TestLabelsWithoutPolicy(t *testing.T) {
 			if err := c.damage(root); err != nil {
 				t.Fatal(err)
 			}
-			_, _, err := converse(t, root, Plan{Files: []PlannedFile{s.file("kubelet", []byte("x"), "/usr/local/bin/kubelet", 0o755)}}, s, -1)
+			_, _, err := converse(t, root,
+				Plan{Files: []PlannedFile{s.file("kubelet", []byte("x"), "/usr/local/bin/kubelet", 0o755)}}, s, -1)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %s", err, c.want)
 			}

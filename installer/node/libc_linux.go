@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// libc finds the C library and its dynamic loaders. Only getconf and ldd name the version: the library's own file does not
-// have one place on all distributions.
+// libc finds the C library and its dynamic loaders. Only getconf and ldd name the version: the library's own file
+// does not have one place on all distributions.
 func (c softwareCollector) libc(ctx context.Context) {
 	l := &c.facts.Libc
 	for _, pattern := range []string{"/lib/ld*.so.*", "/lib64/ld*.so.*"} {

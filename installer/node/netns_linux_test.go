@@ -96,7 +96,8 @@ func (n netns) run(t *testing.T, lines ...string) {
 // connect makes an Ethernet between two namespaces, and gives its ends their names.
 func connect(t *testing.T, a netns, nameA string, b netns, nameB string) {
 	t.Helper()
-	a.run(t, "ip link add "+nameA+" type veth peer name "+nameB+" netns "+strconv.Itoa(b.pid), "ip link set "+nameA+" up")
+	a.run(t, "ip link add "+nameA+" type veth peer name "+nameB+" netns "+strconv.Itoa(b.pid), "ip link set "+nameA+
+		" up")
 	b.run(t, "ip link set "+nameB+" up")
 }
 
@@ -191,9 +192,12 @@ func TestSmallerMTUBetween(t *testing.T) {
 	connect(t, b, "eth0", router, "to-b")
 	router.run(t, "sysctl -qw net.ipv4.ip_forward=1", "sysctl -qw net.ipv6.conf.all.forwarding=1",
 		"ip addr add 10.1.0.254/24 dev to-a", "ip addr add 10.2.0.254/24 dev to-b", "ip link set to-b mtu 1337",
-		"ip addr add fd01::fe/64 dev to-a nodad", "ip addr add fd02::fe/64 dev to-b nodad", "ip route add blackhole 10.2.0.66/32")
-	a.run(t, "ip addr add 10.1.0.1/24 dev eth0", "ip route add default via 10.1.0.254", "ip addr add fd01::1/64 dev eth0 nodad", "ip route add default via fd01::fe")
-	b.run(t, "ip addr add 10.2.0.1/24 dev eth0", "ip route add default via 10.2.0.254", "ip addr add fd02::1/64 dev eth0 nodad", "ip route add default via fd02::fe")
+		"ip addr add fd01::fe/64 dev to-a nodad", "ip addr add fd02::fe/64 dev to-b nodad",
+		"ip route add blackhole 10.2.0.66/32")
+	a.run(t, "ip addr add 10.1.0.1/24 dev eth0", "ip route add default via 10.1.0.254",
+		"ip addr add fd01::1/64 dev eth0 nodad", "ip route add default via fd01::fe")
+	b.run(t, "ip addr add 10.2.0.1/24 dev eth0", "ip route add default via 10.2.0.254",
+		"ip addr add fd02::1/64 dev eth0 nodad", "ip route add default via fd02::fe")
 
 	token := NewToken()
 	both := []ListenPort{{"tcp", 6443}, {"udp", 8472}}
@@ -201,7 +205,8 @@ func TestSmallerMTUBetween(t *testing.T) {
 	b.listen(t, Listen{Token: token, Address: netip.MustParseAddr("fd02::1"), Ports: both})
 	got := a.reach(t, Reach{Token: token, Targets: []ReachTarget{
 		target("10.2.0.1", "udp", 8472), target("fd02::1", "udp", 8472), target("10.2.0.1", "tcp", 6443),
-		target("10.2.0.1", "tcp", 7000), target("10.2.0.1", "udp", 7000), target("10.2.0.66", "tcp", 6443), target("10.1.0.254", "tcp", 1),
+		target("10.2.0.1", "tcp", 7000), target("10.2.0.1", "udp", 7000), target("10.2.0.66", "tcp", 6443),
+		target("10.1.0.254", "tcp", 1),
 	}})
 	want := []ReachedTarget{
 		{OK: true, MTU: 1337, Want: 1500},
@@ -218,7 +223,8 @@ func TestSmallerMTUBetween(t *testing.T) {
 		}
 	}
 	// Somebody who does not know the token gets no answer, and is not taken for the right one.
-	got = a.reach(t, Reach{Token: NewToken(), Targets: []ReachTarget{target("10.2.0.1", "udp", 8472), target("10.2.0.1", "tcp", 6443)}})
+	got = a.reach(t, Reach{Token: NewToken(), Targets: []ReachTarget{target("10.2.0.1", "udp", 8472),
+		target("10.2.0.1", "tcp", 6443)}})
 	if got[0].Problem != "timeout" || got[1].Problem != errOther.Error() {
 		t.Errorf("with another token: %+v", got)
 	}
@@ -229,10 +235,13 @@ func TestVacant(t *testing.T) {
 	t.Parallel()
 	a, b := newNetns(t), newNetns(t)
 	connect(t, a, "eth0", b, "eth0")
-	a.run(t, "ip addr add 10.1.0.1/24 dev eth0", "ip addr add fd01::1/64 dev eth0 nodad", "ip link add old0 type bridge")
-	b.run(t, "ip addr add 10.1.0.100/24 dev eth0", "ip addr add fd01::100/64 dev eth0 nodad", "ip link set eth0 address 02:00:00:00:00:0b")
+	a.run(t, "ip addr add 10.1.0.1/24 dev eth0", "ip addr add fd01::1/64 dev eth0 nodad",
+		"ip link add old0 type bridge")
+	b.run(t, "ip addr add 10.1.0.100/24 dev eth0", "ip addr add fd01::100/64 dev eth0 nodad",
+		"ip link set eth0 address 02:00:00:00:00:0b")
 	var probe Probe
-	for _, address := range []string{"10.1.0.100", "fd01::100", "10.1.0.101", "fd01::101", "10.1.0.1", "10.9.0.1", "0.0.0.0"} {
+	for _, address := range []string{"10.1.0.100", "fd01::100", "10.1.0.101", "fd01::101", "10.1.0.1", "10.9.0.1",
+		"0.0.0.0"} {
 		probe.Vacant = append(probe.Vacant, netip.MustParseAddr(address))
 	}
 	f := a.facts(t, probe)
@@ -243,7 +252,8 @@ func TestVacant(t *testing.T) {
 		}
 	}
 	for _, one := range v[:2] {
-		if len(one.MACs) != 1 || one.MACs[0] != "02:00:00:00:00:0b" || !one.Ping || !one.Asked || one.Interface != "eth0" || one.Problem != "" {
+		if len(one.MACs) != 1 || one.MACs[0] != "02:00:00:00:00:0b" || !one.Ping || !one.Asked ||
+			one.Interface != "eth0" || one.Problem != "" {
 			t.Errorf("in use: %+v", one)
 		}
 	}

@@ -34,7 +34,8 @@ func testCertificate(t testing.TB, notAfter time.Time) []byte {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "kube-apiserver"}, NotBefore: notAfter.Add(-time.Hour), NotAfter: notAfter,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "kube-apiserver"},
+		NotBefore: notAfter.Add(-time.Hour), NotAfter: notAfter,
 		DNSNames: []string{"kubernetes"}, IPAddresses: []net.IP{net.IPv4(10, 96, 0, 1)},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
@@ -51,24 +52,33 @@ func TestCertificates(t *testing.T) {
 	cert := string(testCertificate(t, end))
 	c := &system{
 		root: makeRoot(t, map[string]string{
-			"/pki/apiserver.crt": cert, "/pki/apiserver.key": "x", "/pki/both.pem": string(key) + cert, "/pki/key.pem": string(key),
-			"/pki/broken.crt": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "/pki/empty.crt": "", "/pki/etcd/ca.crt": cert, "/pki/onlykey.crt": string(key),
-			"/admin.conf": "users:\n- name: a\n  user:\n    client-certificate-data: " + base64.StdEncoding.EncodeToString([]byte(cert)) + "\n    client-key-data: eA==\n",
-			"/flow.conf":  `{"users": [{"user": {"client-certificate-data": "` + base64.StdEncoding.EncodeToString([]byte(cert)) + `"}}]}`,
-			"/file.conf":  "users: [{user: {client-certificate: /x.pem}}]\n", "/token.conf": "users: [{user: {token: x}}]\n", "/other.conf": "x",
+			"/pki/apiserver.crt": cert, "/pki/apiserver.key": "x", "/pki/both.pem": string(key) + cert,
+			"/pki/key.pem":    string(key),
+			"/pki/broken.crt": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "/pki/empty.crt": "",
+			"/pki/etcd/ca.crt": cert, "/pki/onlykey.crt": string(key),
+			"/admin.conf": "users:\n- name: a\n  user:\n    client-certificate-data: " +
+				base64.StdEncoding.EncodeToString([]byte(cert)) + "\n    client-key-data: eA==\n",
+			"/flow.conf": `{"users": [{"user": {"client-certificate-data": "` +
+				base64.StdEncoding.EncodeToString([]byte(cert)) + `"}}]}`,
+			"/file.conf":  "users: [{user: {client-certificate: /x.pem}}]\n",
+			"/token.conf": "users: [{user: {token: x}}]\n", "/other.conf": "x",
 		}),
 	}
 	var got []string
-	for _, one := range certificates(c, []string{"/pki", "/pki/etcd/ca.crt", "/none", "/admin.conf", "/flow.conf", "/file.conf", "/token.conf", "/other.conf"}) {
-		got = append(got, fmt.Sprintf("%s %s %v %v %v", one.Path, one.Subject, one.Names, one.NotAfter.Equal(end), one.Problem != ""))
+	for _, one := range certificates(c, []string{"/pki", "/pki/etcd/ca.crt", "/none", "/admin.conf", "/flow.conf",
+		"/file.conf", "/token.conf", "/other.conf"}) {
+		got = append(got, fmt.Sprintf("%s %s %v %v %v", one.Path, one.Subject, one.Names, one.NotAfter.Equal(end),
+			one.Problem != ""))
 		if (one.CommonName == "kube-apiserver") != (one.Problem == "") {
 			t.Errorf("%+v", one)
 		}
 	}
 	good := " CN=kube-apiserver [kubernetes 10.96.0.1] true false"
 	want := []string{
-		"/pki/apiserver.crt" + good, "/pki/both.pem" + good, "/pki/broken.crt  [] false true", "/pki/empty.crt  [] false true", "/pki/onlykey.crt  [] false true",
-		"/pki/etcd/ca.crt" + good, "/admin.conf" + good, "/flow.conf" + good, "/token.conf  [] false true", "/other.conf  [] false true",
+		"/pki/apiserver.crt" + good, "/pki/both.pem" + good, "/pki/broken.crt  [] false true",
+		"/pki/empty.crt  [] false true", "/pki/onlykey.crt  [] false true",
+		"/pki/etcd/ca.crt" + good, "/admin.conf" + good, "/flow.conf" + good, "/token.conf  [] false true",
+		"/other.conf  [] false true",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("certificates:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -91,7 +101,8 @@ func TestSync(t *testing.T) {
 		c.mounts()
 		c.sync(t.Context())
 		s := c.facts.Sync
-		if s.Problem != "" || s.In != dir || s.Type == "" || s.Writes < 1 || s.P50 <= 0 || s.P50 > s.P90 || s.P90 > s.P99 || s.P99 > s.Max {
+		if s.Problem != "" || s.In != dir || s.Type == "" || s.Writes < 1 || s.P50 <= 0 || s.P50 > s.P90 ||
+			s.P90 > s.P99 || s.P99 > s.Max {
 			t.Errorf("%s: %+v", dir, s)
 		}
 		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
@@ -127,7 +138,8 @@ func TestSchema(t *testing.T) {
 	if err := json.Unmarshal(FactsSchema(), &schema); err != nil {
 		t.Fatal(err)
 	}
-	f, err := Collect(t.Context(), Probe{Dirs: []string{"/"}, Ports: []int{1}, Modules: []string{"overlay"}, Users: []string{"root"}, Paths: []string{"/etc"}, Packages: []string{"bash"}})
+	f, err := Collect(t.Context(), Probe{Dirs: []string{"/"}, Ports: []int{1}, Modules: []string{"overlay"},
+		Users: []string{"root"}, Paths: []string{"/etc"}, Packages: []string{"bash"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,8 +223,10 @@ func conforms(at string, value any, schema map[string]any) error {
 
 func TestAnonymous(t *testing.T) {
 	t.Parallel()
-	secret := []string{"0123456789abcdef0123456789abcdef", "4c4c4544-0030-4d10-8050-b2c04f4a4d32", "52:54:00:12:34:56", "52:54:00:65:43:21"}
-	f := Facts{MachineID: secret[0], ProductUUID: secret[1], Interfaces: []Interface{{Name: "eth0", MAC: secret[2]}, {Name: "tun0"}}, Vacant: []Vacancy{{MACs: []string{secret[3]}}}}
+	secret := []string{"0123456789abcdef0123456789abcdef", "4c4c4544-0030-4d10-8050-b2c04f4a4d32", "52:54:00:12:34:56",
+		"52:54:00:65:43:21"}
+	f := Facts{MachineID: secret[0], ProductUUID: secret[1], Interfaces: []Interface{{Name: "eth0", MAC: secret[2]},
+		{Name: "tun0"}}, Vacant: []Vacancy{{MACs: []string{secret[3]}}}}
 	got := f.Anonymous()
 	text, err := json.Marshal(got)
 	if err != nil {
@@ -223,10 +237,12 @@ func TestAnonymous(t *testing.T) {
 			t.Errorf("%s is still there", s)
 		}
 	}
-	if len(got.MachineID) != 32 || len(got.ProductUUID) != 36 || len(got.Interfaces[0].MAC) != 17 || got.Interfaces[1].MAC != "" {
+	if len(got.MachineID) != 32 || len(got.ProductUUID) != 36 || len(got.Interfaces[0].MAC) != 17 ||
+		got.Interfaces[1].MAC != "" {
 		t.Errorf("shapes: %s", text)
 	}
-	if f.Interfaces[0].MAC != secret[2] || f.Vacant[0].MACs[0] != secret[3] || got.MachineID != f.Anonymous().MachineID {
+	if f.Interfaces[0].MAC != secret[2] || f.Vacant[0].MACs[0] != secret[3] ||
+		got.MachineID != f.Anonymous().MachineID {
 		t.Error("the facts themselves have changed, or equal ones do not stay equal")
 	}
 	if empty := (Facts{}).Anonymous(); empty.MachineID != "" || empty.ProductUUID != "" {
@@ -249,12 +265,14 @@ func TestListenEnds(t *testing.T) {
 	go func() { ended <- ServeListen(t.Context(), in, out) }()
 	address := fmt.Sprintf("127.77.%d.%d", os.Getpid()>>8&0xff, os.Getpid()&0xff) // nobody else's
 	answer, err := AskListen(streams{fromHelper, toHelper}, Listen{
-		Token: NewToken(), Address: netip.MustParseAddr(address), Ports: []ListenPort{{"tcp", 6443}, {"udp", 8472}, {"tcp", 0}, {"sctp", 1}},
+		Token: NewToken(), Address: netip.MustParseAddr(address), Ports: []ListenPort{{"tcp", 6443}, {"udp", 8472},
+			{"tcp", 0}, {"sctp", 1}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if answer.Ports[0].Problem != "" || answer.Ports[1].Problem != "" || answer.Ports[2].Problem == "" || answer.Ports[3].Problem == "" {
+	if answer.Ports[0].Problem != "" || answer.Ports[1].Problem != "" || answer.Ports[2].Problem == "" ||
+		answer.Ports[3].Problem == "" {
 		t.Errorf("listening: %+v", answer)
 	}
 	_ = toHelper.Close()
@@ -266,7 +284,8 @@ func TestListenEnds(t *testing.T) {
 		t.Error("it still listens")
 	}
 	var question bytes.Buffer
-	if err := writeMessage(&question, Listen{Token: NewToken(), Address: netip.MustParseAddr("127.0.0.1"), Ports: []ListenPort{{"tcp", taken}}}); err != nil {
+	if err := writeMessage(&question, Listen{Token: NewToken(), Address: netip.MustParseAddr("127.0.0.1"),
+		Ports: []ListenPort{{"tcp", taken}}}); err != nil {
 		t.Fatal(err)
 	}
 	var said bytes.Buffer
@@ -304,7 +323,8 @@ func TestRefusedQuestions(t *testing.T) {
 // FuzzText: whatever files say, reading them ends, and without harm.
 func FuzzText(f *testing.F) {
 	f.Add("eth0 00000000 0102A8C0 0003 0 0 100 00000000 0 0 0\n")
-	f.Add(strings.Repeat("0", 32) + " 00 " + strings.Repeat("0", 32) + " 00 fe800000000000000000000000000001 00000400 1 0 00000003 eth1\n")
+	f.Add(strings.Repeat("0", 32) + " 00 " + strings.Repeat("0", 32) +
+		" 00 fe800000000000000000000000000001 00000400 1 0 00000003 eth1\n")
 	f.Add("nameserver 127.0.0.53\noptions ndots:99999999999999999999 x\nsearch\n")
 	f.Add("Defaults secure_path=\"/bin\\\"\nENV_SUPATH PATH=/x\n0-4096,7-,-1,65535-0\n")
 	f.Add(":INPUT DROP [0:0]\n:KUBE-X - [0:0]\n:\n")
@@ -370,8 +390,10 @@ trusted (active)
   ports: 
 `
 	want := []FirewallZone{
-		{Name: "public", Default: true, Target: "default", Interfaces: []string{"eth0"}, Ports: []string{"6443/tcp", "30000-32767/udp"}},
-		{Name: "trusted", Target: "ACCEPT", Interfaces: []string{"cni0", "cali+"}, Sources: []string{"10.233.64.0/18", "10.233.0.0/18"}},
+		{Name: "public", Default: true, Target: "default", Interfaces: []string{"eth0"},
+			Ports: []string{"6443/tcp", "30000-32767/udp"}},
+		{Name: "trusted", Target: "ACCEPT", Interfaces: []string{"cni0", "cali+"},
+			Sources: []string{"10.233.64.0/18", "10.233.0.0/18"}},
 	}
 	if diff := cmp.Diff(want, firewallZones(zones, "public"), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("zones (-want +got):\n%s", diff)
@@ -383,7 +405,8 @@ trusted (active)
 	if diff := cmp.Diff([]string{"allow 22/tcp", "route allow from 10.233.64.0/18"}, ufwRules(rules)); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
 	}
-	if got := ufwRules("Added user rules (see 'ufw status' for running firewall):\n(None)\n"); got == nil || len(got) > 0 {
+	if got := ufwRules("Added user rules (see 'ufw status' for running firewall):\n(None)\n"); got == nil ||
+		len(got) > 0 {
 		t.Errorf("no rules: %q, want a list without any", got)
 	}
 }

@@ -159,7 +159,8 @@ func write(r *os.Root, name string, c content, finish func(*os.File) error) (sum
 	}
 	sum = hex.EncodeToString(h.Sum(nil))
 	if n != c.size || (c.sum != "" && sum != c.sum) {
-		return "", fmt.Errorf("%d bytes with SHA-256 %s were read where %d were expected: check the disk", n, sum, c.size)
+		return "", fmt.Errorf("%d bytes with SHA-256 %s were read where %d were expected: check the disk", n, sum,
+			c.size)
 	}
 	return sum, finish(f)
 }

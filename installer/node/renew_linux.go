@@ -23,8 +23,8 @@ import (
 // A CertificatePair is the paths of a certificate and its key, both PEM.
 type CertificatePair struct{ Cert, Key string }
 
-// Renew replaces the certificates that end before a time, or whose key does not match, with new ones of the authority, and
-// returns their paths. New files have the owner and mode of the old ones. A host may lack a pair.
+// Renew replaces the certificates that end before a time, or whose key does not match, with new ones of the
+// authority, and returns their paths. New files have the owner and mode of the old ones. A host may lack a pair.
 func Renew(authority CertificatePair, now, before time.Time, pairs ...CertificatePair) (renewed []string, err error) {
 	var by *pki.Authority
 	for _, p := range pairs {
@@ -127,10 +127,11 @@ func replaceFile(name string, data []byte) (err error) {
 	return os.Rename(f.Name(), name)
 }
 
-// RestartStale restarts a running systemd unit that started before one of its certificates was written, and reports whether
-// it did. So a restart that an earlier run did not reach is not forgotten.
+// RestartStale restarts a running systemd unit that started before one of its certificates was written, and reports
+// whether it did. So a restart that an earlier run did not reach is not forgotten.
 func RestartStale(ctx context.Context, unit string, pairs ...CertificatePair) (bool, error) {
-	out, err := exec.CommandContext(ctx, "systemctl", "show", "--value", "--property=ExecMainStartTimestampMonotonic", unit).Output()
+	out, err := exec.CommandContext(ctx, "systemctl", "show", "--value", "--property=ExecMainStartTimestampMonotonic",
+		unit).Output()
 	if err != nil {
 		return false, fmt.Errorf("start time of %s: %w", unit, err)
 	}

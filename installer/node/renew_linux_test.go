@@ -42,8 +42,10 @@ func TestRenew(t *testing.T) {
 		return writePair(t, dir, name, pair)
 	}
 	const day = 24 * time.Hour
-	soon, later, old := issue("soon", pki.Peer, 20*day), issue("later", pki.Server, 100*day), issue("old", pki.Client, pki.Life)
-	torn, missing := issue("torn", pki.Server, 100*day), CertificatePair{Cert: dir + "/none.crt", Key: dir + "/none.key"}
+	soon, later, old := issue("soon", pki.Peer, 20*day), issue("later", pki.Server, 100*day),
+		issue("old", pki.Client, pki.Life)
+	torn, missing := issue("torn", pki.Server, 100*day), CertificatePair{Cert: dir + "/none.crt", Key: dir +
+		"/none.key"}
 	if err := os.WriteFile(torn.Key, caPair.Key, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +64,8 @@ func TestRenew(t *testing.T) {
 	roots.AppendCertsFromPEM(caPair.Cert)
 	for _, use := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
 		for _, name := range []string{"soon", "10.0.0.3"} {
-			if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots, CurrentTime: now.Add(364 * day), KeyUsages: []x509.ExtKeyUsage{use}}); err != nil {
+			if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots,
+				CurrentTime: now.Add(364 * day), KeyUsages: []x509.ExtKeyUsage{use}}); err != nil {
 				t.Errorf("%s, use %v: %v", name, use, err)
 			}
 		}
@@ -98,7 +101,8 @@ func TestRenewNeedsItsAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	pair, other := writePair(t, dir, "a", leaf), writePair(t, dir, "ca", otherPair)
-	if _, err := Renew(other, now, now.Add(time.Hour*2), pair); err == nil || !strings.Contains(err.Error(), "another authority signed it") {
+	if _, err := Renew(other, now, now.Add(time.Hour*2), pair); err == nil ||
+		!strings.Contains(err.Error(), "another authority signed it") {
 		t.Errorf("another authority: %v", err)
 	}
 	if err := os.Remove(other.Key); err != nil {
@@ -112,7 +116,8 @@ func TestRenewNeedsItsAuthority(t *testing.T) {
 	}
 }
 
-// TestRenewAtTheEndOfItsAuthority holds that a certificate which lasts as long as its authority is not renewed every night.
+// TestRenewAtTheEndOfItsAuthority holds that a certificate which lasts as long as its authority is not renewed every
+// night.
 func TestRenewAtTheEndOfItsAuthority(t *testing.T) {
 	t.Parallel()
 	dir, then := t.TempDir(), time.Now()
@@ -125,7 +130,8 @@ func TestRenewAtTheEndOfItsAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := ca.Certificate.NotAfter.Add(-time.Hour)
-	if got, err := Renew(writePair(t, dir, "ca", caPair), now, now.Add(2*time.Hour), writePair(t, dir, "a", leaf)); err != nil || len(got) > 0 {
+	if got, err := Renew(writePair(t, dir, "ca", caPair), now, now.Add(2*time.Hour),
+		writePair(t, dir, "a", leaf)); err != nil || len(got) > 0 {
 		t.Errorf("renewed %q, %v", got, err)
 	}
 }

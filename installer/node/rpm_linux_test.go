@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestRPMPackagesAreFoundByWhatTheyProvide has a package under another name, as iptables-nft is iptables in Red Hat's release 9, in a
-// database of the real rpm.
+// TestRPMPackagesAreFoundByWhatTheyProvide has a package under another name, as iptables-nft is iptables in Red Hat's
+// release 9, in a database of the real rpm.
 func TestRPMPackagesAreFoundByWhatTheyProvide(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"rpm", "rpmbuild"} {

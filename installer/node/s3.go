@@ -60,7 +60,8 @@ func (s S3) Sign(r S3Request, now time.Time) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	header := map[string]string{"host": at.Host, "x-amz-content-sha256": r.SHA256, "x-amz-date": now.UTC().Format(s3TimeForm)}
+	header := map[string]string{"host": at.Host, "x-amz-content-sha256": r.SHA256,
+		"x-amz-date": now.UTC().Format(s3TimeForm)}
 	maps.Copy(header, r.Header)
 	names := slices.Sorted(maps.Keys(header))
 	var canonical strings.Builder
@@ -81,7 +82,8 @@ func (s S3) Sign(r S3Request, now time.Time) (map[string]string, error) {
 		_, _ = io.WriteString(mac, part)
 		key = mac.Sum(nil)
 	}
-	header["authorization"] = fmt.Sprintf("AWS4-HMAC-SHA256 Credential=%s/%s,SignedHeaders=%s,Signature=%x", s.AccessKey, scope, signed, key)
+	header["authorization"] = fmt.Sprintf("AWS4-HMAC-SHA256 Credential=%s/%s,SignedHeaders=%s,Signature=%x",
+		s.AccessKey, scope, signed, key)
 	return header, nil
 }
 
@@ -89,7 +91,8 @@ func (s S3) Sign(r S3Request, now time.Time) (map[string]string, error) {
 func escapeS3(text string, isPath bool) string {
 	var b strings.Builder
 	for _, c := range []byte(text) {
-		isPlain := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-_.~", c) >= 0
+		isPlain := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+			strings.IndexByte("-_.~", c) >= 0
 		if isPlain || isPath && c == '/' {
 			b.WriteByte(c)
 			continue

@@ -19,11 +19,12 @@ import (
 	"github.com/kkbundle/kkbundle/installer/node/s3test"
 )
 
-// The signatures of Amazon's own examples, which have the bucket in the host's name: the object is the first part of the path.
-// https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
+// The signatures of Amazon's own examples, which have the bucket in the host's name: the object is the first part of
+// the path. https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
 func TestS3Signatures(t *testing.T) {
 	t.Parallel()
-	s := S3{Region: "us-east-1", AccessKey: "AKIAIOSFODNN7EXAMPLE", SecretKey: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", Endpoint: "https://examplebucket.s3.amazonaws.com"}
+	s := S3{Region: "us-east-1", AccessKey: "AKIAIOSFODNN7EXAMPLE",
+		SecretKey: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", Endpoint: "https://examplebucket.s3.amazonaws.com"}
 	nothing := sha256.Sum256(nil)
 	now := time.Date(2013, 5, 24, 0, 0, 0, 0, time.UTC)
 	for want, one := range map[string]struct {
@@ -31,16 +32,19 @@ func TestS3Signatures(t *testing.T) {
 		S3Request
 	}{
 		"f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41": {
-			"test.txt", S3Request{Method: "GET", SHA256: hex.EncodeToString(nothing[:]), Header: map[string]string{"range": "bytes=0-9"}},
+			"test.txt", S3Request{Method: "GET", SHA256: hex.EncodeToString(nothing[:]),
+				Header: map[string]string{"range": "bytes=0-9"}},
 		},
 		"98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd": {
 			"test$file.text", S3Request{
 				Method: "PUT", SHA256: "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072",
-				Header: map[string]string{"date": "Fri, 24 May 2013 00:00:00 GMT", "x-amz-storage-class": "REDUCED_REDUNDANCY"},
+				Header: map[string]string{"date": "Fri, 24 May 2013 00:00:00 GMT",
+					"x-amz-storage-class": "REDUCED_REDUNDANCY"},
 			},
 		},
 		"34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7": {
-			"", S3Request{Method: "GET", Query: map[string]string{"prefix": "J", "max-keys": "2"}, SHA256: hex.EncodeToString(nothing[:])},
+			"", S3Request{Method: "GET", Query: map[string]string{"prefix": "J", "max-keys": "2"},
+				SHA256: hex.EncodeToString(nothing[:])},
 		},
 	} {
 		s.Bucket = one.object
@@ -97,20 +101,22 @@ func sends(t *testing.T, s S3, size int) (file string, data []byte, err error) {
 	return file, data, err
 }
 
-// A storage that accepts, one that refuses before it has read the body, one that never answers the question for consent, and one that
-// is no storage.
+// A storage that accepts, one that refuses before it has read the body, one that never answers the question for
+// consent, and one that is no storage.
 func TestS3PutFile(t *testing.T) {
 	t.Parallel()
 	const size = 3 << 20
 	var got []byte
 	accepts := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		data, err := io.ReadAll(r.Body)
-		if err == nil && r.Method == http.MethodPut && r.URL.EscapedPath() == "/bucket/copies/site/node%201/etcd-20261123T000000Z.db" {
+		if err == nil && r.Method == http.MethodPut &&
+			r.URL.EscapedPath() == "/bucket/copies/site/node%201/etcd-20261123T000000Z.db" {
 			got = data
 		}
 	}))
 	defer accepts.Close()
-	s := S3{Endpoint: accepts.URL, Bucket: "bucket", Prefix: "copies", Region: "us-east-1", AccessKey: "a", SecretKey: "secret-of-the-site"}
+	s := S3{Endpoint: accepts.URL, Bucket: "bucket", Prefix: "copies", Region: "us-east-1", AccessKey: "a",
+		SecretKey: "secret-of-the-site"}
 	if _, data, err := sends(t, s, size); err != nil || string(data) != string(got) {
 		t.Errorf("sent %d bytes, arrived %d: %v", len(data), len(got), err)
 	}
@@ -121,7 +127,8 @@ func TestS3PutFile(t *testing.T) {
 	defer refuses.Close()
 	s.Endpoint = refuses.URL
 	_, _, err := sends(t, s, size)
-	if err == nil || !strings.Contains(err.Error(), "403 Forbidden: AccessDenied") || !strings.Contains(err.Error(), "s3:PutObject") || strings.Contains(err.Error(), s.SecretKey) {
+	if err == nil || !strings.Contains(err.Error(), "403 Forbidden: AccessDenied") ||
+		!strings.Contains(err.Error(), "s3:PutObject") || strings.Contains(err.Error(), s.SecretKey) {
 		t.Errorf("refused: %v", err)
 	}
 	for text, want := range map[string]string{"SSH-2.0-OpenSSH_9.9\r\n": "SSH-2.0-OpenSSH_9.9", "": "10 attempts"} {
@@ -137,7 +144,8 @@ func TestS3PutFile(t *testing.T) {
 	other := httptest.NewTLSServer(accepts.Config.Handler)
 	defer other.Close()
 	s.Endpoint = other.URL
-	if _, _, err := sends(t, s, size); err == nil || !strings.Contains(err.Error(), "backup.s3.ca") || strings.Contains(err.Error(), "attempts") {
+	if _, _, err := sends(t, s, size); err == nil || !strings.Contains(err.Error(), "backup.s3.ca") ||
+		strings.Contains(err.Error(), "attempts") {
 		t.Errorf("sent to a server of another authority: %v", err)
 	}
 }
@@ -168,7 +176,8 @@ func answers(t *testing.T, text string) string {
 func TestS3RealServer(t *testing.T) {
 	t.Parallel()
 	address, objects := s3test.Start(t, "bucket")
-	s := S3{Endpoint: "http://" + address, Bucket: "bucket", Prefix: "copies", Region: "us-east-1", AccessKey: s3test.AccessKey, SecretKey: s3test.SecretKey}
+	s := S3{Endpoint: "http://" + address, Bucket: "bucket", Prefix: "copies", Region: "us-east-1",
+		AccessKey: s3test.AccessKey, SecretKey: s3test.SecretKey}
 	const size = 20 << 20
 	file, data, err := sends(t, s, size)
 	if err != nil {

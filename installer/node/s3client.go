@@ -27,8 +27,8 @@ const (
 	s3AnswerSize = 64 << 10
 )
 
-// An S3Client sends requests to a storage. It repeats requests that fail for a reason that can pass: a broken connection, and an answer
-// that says that the storage is overloaded or failed.
+// An S3Client sends requests to a storage. It repeats requests that fail for a reason that can pass: a broken
+// connection, and an answer that says that the storage is overloaded or failed.
 type S3Client struct {
 	S3
 	http *http.Client
@@ -52,12 +52,14 @@ func NewS3Client(s S3) (*S3Client, error) {
 			}
 			return steadyConn{conn}, nil
 		},
-		TLSClientConfig: config, TLSHandshakeTimeout: s3Patience, ResponseHeaderTimeout: s3Answer, ExpectContinueTimeout: s3Continue,
+		TLSClientConfig: config, TLSHandshakeTimeout: s3Patience, ResponseHeaderTimeout: s3Answer,
+		ExpectContinueTimeout: s3Continue,
 		// A connection for each request: none is closed by the other side just before it is used again.
 		DisableKeepAlives: true,
 	}
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &S3Client{S3: s, http: &http.Client{Transport: transport, CheckRedirect: refuse}, now: time.Now, wait: web.Sleep, part: s3PartSize}, nil
+	return &S3Client{S3: s, http: &http.Client{Transport: transport, CheckRedirect: refuse}, now: time.Now,
+		wait: web.Sleep, part: s3PartSize}, nil
 }
 
 // A steadyConn fails if the other side takes no bytes for some time.
@@ -99,7 +101,8 @@ func (c *S3Client) send(ctx context.Context, r S3Request, body *io.SectionReader
 	if err != nil {
 		return nil, c.explained(err)
 	}
-	if answer.StatusCode == http.StatusOK || answer.StatusCode == http.StatusPartialContent || answer.StatusCode == http.StatusNoContent {
+	if answer.StatusCode == http.StatusOK || answer.StatusCode == http.StatusPartialContent ||
+		answer.StatusCode == http.StatusNoContent {
 		return answer, nil
 	}
 	defer func() { _ = answer.Body.Close() }()
@@ -110,13 +113,15 @@ func (c *S3Client) send(ctx context.Context, r S3Request, body *io.SectionReader
 // explained adds the remedy to errors of TLS.
 func (c *S3Client) explained(err error) error {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return plain.Advise(err, "name the authority of the storage's certificate in backup.s3.ca of the cluster file, and in backup.s3.endpoint a name that the certificate has")
+		return plain.Advise(err,
+			"name the authority of the storage's certificate in backup.s3.ca of the cluster file, and in backup.s3.endpoint a name that the certificate has")
 	}
 	return err
 }
 
 // ask sends a request until the storage answers it, and returns the answer.
-func (c *S3Client) ask(ctx context.Context, r S3Request, body *io.SectionReader) (header http.Header, data []byte, err error) {
+func (c *S3Client) ask(ctx context.Context, r S3Request,
+	body *io.SectionReader) (header http.Header, data []byte, err error) {
 	err = c.persist(ctx, func() error {
 		answer, err := c.send(ctx, r, body)
 		if err != nil {
@@ -128,7 +133,8 @@ func (c *S3Client) ask(ctx context.Context, r S3Request, body *io.SectionReader)
 			return err
 		}
 		var root struct{ XMLName xml.Name }
-		if xml.Unmarshal(data, &root) == nil && root.XMLName.Local == "Error" { // a storage that joins parts begins to answer before it knows
+		// a storage that joins parts begins to answer before it knows
+		if xml.Unmarshal(data, &root) == nil && root.XMLName.Local == "Error" {
 			return c.refusal(answer, data)
 		}
 		return nil
@@ -235,7 +241,8 @@ func (e *S3Error) Hint() string { return e.remedy }
 // canPass reports whether the same request may succeed later.
 func (e *S3Error) canPass() bool {
 	switch e.Code {
-	case "RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable", "Throttling", "OperationAborted", "IncompleteBody", "BadDigest":
+	case "RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable", "Throttling", "OperationAborted",
+		"IncompleteBody", "BadDigest":
 		return true
 	}
 	return web.PassingStatus(e.status.Code)
@@ -253,7 +260,8 @@ func (c *S3Client) refusal(answer *http.Response, body []byte) *S3Error {
 		const shown = 300
 		return plain.Line(text[:min(len(text), shown)])
 	}
-	e := &S3Error{Status: line(answer.Status), Code: line(said.Code), Message: line(said.Message), status: web.NewStatusError(answer)}
+	e := &S3Error{Status: line(answer.Status), Code: line(said.Code), Message: line(said.Message),
+		status: web.NewStatusError(answer)}
 	if region := line(said.Region); region != "" {
 		e.remedy = "write backup.s3.region: " + region + " into the cluster file, and run kkbundle install"
 		return e
@@ -267,7 +275,8 @@ func (c *S3Client) remedyOf(e *S3Error, date string) string {
 	switch e.Code {
 	case "RequestTimeTooSkewed":
 		here := c.now().UTC().Truncate(time.Second)
-		text := "the clock of this machine differs too much from the storage's: it is " + here.Format(time.RFC3339) + " here"
+		text := "the clock of this machine differs too much from the storage's: it is " + here.Format(time.RFC3339) +
+			" here"
 		if there, err := http.ParseTime(date); err == nil {
 			text += " and " + there.UTC().Format(time.RFC3339) + " there (" + here.Sub(there).String() + ")"
 		}

@@ -42,8 +42,8 @@ type sentCopies struct {
 	Files []string `json:"files"`
 }
 
-// PutFile sends a copy to the storage that the file config describes, below its prefix and the given directory, and then the
-// newest copies beside it that have not been sent. It returns the names of sent copies.
+// PutFile sends a copy to the storage that the file config describes, below its prefix and the given directory, and
+// then the newest copies beside it that have not been sent. It returns the names of sent copies.
 func PutFile(ctx context.Context, config, file, dir string) ([]string, error) {
 	data, err := os.ReadFile(config)
 	if err != nil {
@@ -70,7 +70,8 @@ func (c *S3Client) putCopies(ctx context.Context, file, dir string) (names []str
 	record := filepath.Join(filepath.Dir(file), sentRecord)
 	sent := readSent(record, to)
 	sent.Files = slices.DeleteFunc(sent.Files, func(name string) bool { return !slices.Contains(there, name) })
-	late := slices.DeleteFunc(there, func(name string) bool { return name == filepath.Base(file) || slices.Contains(sent.Files, name) })
+	late := slices.DeleteFunc(there,
+		func(name string) bool { return name == filepath.Base(file) || slices.Contains(sent.Files, name) })
 	for _, name := range append([]string{filepath.Base(file)}, late[:min(len(late), maxLate)]...) {
 		if err := c.putFile(ctx, filepath.Join(filepath.Dir(file), name), path.Join(place, name)); err != nil {
 			return names, err
@@ -94,7 +95,8 @@ func copiesBeside(file string) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		isCopy := strings.HasPrefix(e.Name(), "etcd-") && (strings.HasSuffix(e.Name(), ".db") || strings.HasSuffix(e.Name(), ".db.age"))
+		isCopy := strings.HasPrefix(e.Name(), "etcd-") && (strings.HasSuffix(e.Name(), ".db") ||
+			strings.HasSuffix(e.Name(), ".db.age"))
 		if e.Type().IsRegular() && isCopy {
 			names = append(names, e.Name())
 		}
@@ -170,8 +172,9 @@ type hinted interface {
 	Hint() string
 }
 
-// isUnanswered reports whether the connection broke at each attempt. A storage that refuses a request before it has read the body closes
-// the connection, and its answer can be lost with it. The first request of an upload in parts has no body, so its answer arrives.
+// isUnanswered reports whether the connection broke at each attempt. A storage that refuses a request before it has
+// read the body closes the connection, and its answer can be lost with it. The first request of an upload in parts
+// has no body, so its answer arrives.
 func isUnanswered(ctx context.Context, err error) bool {
 	_, answered := errors.AsType[*S3Error](err)
 	return err != nil && !answered && canPass(err) && ctx.Err() == nil
@@ -190,7 +193,8 @@ type s3Part struct {
 	SHA256 string `xml:"ChecksumSHA256"`
 }
 
-// putPart sends a part of a file, or all of it. The signature has the digest of the content, and the storage refuses other content.
+// putPart sends a part of a file, or all of it. The signature has the digest of the content, and the storage refuses
+// other content.
 func (c *S3Client) putPart(ctx context.Context, r S3Request, body *io.SectionReader) (s3Part, error) {
 	sum := sha256.New()
 	if _, err := io.Copy(sum, body); err != nil {
@@ -241,7 +245,8 @@ func (c *S3Client) putParts(ctx context.Context, object string, f io.ReaderAt, s
 	partSize := max(c.part, size/maxS3Parts+1)
 	for at := int64(0); at < size; at += partSize {
 		number := len(parts) + 1
-		part := S3Request{Object: object, Query: map[string]string{"uploadId": upload.ID, "partNumber": strconv.Itoa(number)}}
+		part := S3Request{Object: object, Query: map[string]string{"uploadId": upload.ID,
+			"partNumber": strconv.Itoa(number)}}
 		made, err := c.putPart(ctx, part, io.NewSectionReader(f, at, min(partSize, size-at)))
 		if err == nil && made.ETag == "" {
 			err = errors.New("the storage's answer has no ETag")
@@ -265,7 +270,8 @@ func (c *S3Client) complete(ctx context.Context, object, upload string, parts []
 		return err
 	}
 	digest := sha256.Sum256(body)
-	r := S3Request{Method: http.MethodPost, Object: object, Query: map[string]string{"uploadId": upload}, SHA256: hex.EncodeToString(digest[:])}
+	r := S3Request{Method: http.MethodPost, Object: object, Query: map[string]string{"uploadId": upload},
+		SHA256: hex.EncodeToString(digest[:])}
 	_, data, err := c.ask(ctx, r, io.NewSectionReader(strings.NewReader(string(body)), 0, int64(len(body))))
 	if err != nil {
 		return err
@@ -292,7 +298,8 @@ func (c *S3Client) complete(ctx context.Context, object, upload string, parts []
 func (c *S3Client) abort(ctx context.Context, object, upload string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortLimit)
 	defer cancel()
-	r := S3Request{Method: http.MethodDelete, Object: object, Query: map[string]string{"uploadId": upload}, SHA256: nothingSHA256}
+	r := S3Request{Method: http.MethodDelete, Object: object, Query: map[string]string{"uploadId": upload},
+		SHA256: nothingSHA256}
 	_, _, err := c.ask(ctx, r, nil)
 	if refused, ok := errors.AsType[*S3Error](err); err == nil || ok && refused.Code == "NoSuchUpload" {
 		return nil

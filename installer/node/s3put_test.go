@@ -25,7 +25,8 @@ import (
 const smallPart = 5 << 20
 
 func realStorage(address string) S3 {
-	return S3{Endpoint: "http://" + address, Bucket: "bucket", Prefix: "copies", Region: "us-east-1", AccessKey: s3test.AccessKey, SecretKey: s3test.SecretKey}
+	return S3{Endpoint: "http://" + address, Bucket: "bucket", Prefix: "copies", Region: "us-east-1",
+		AccessKey: s3test.AccessKey, SecretKey: s3test.SecretKey}
 }
 
 // A journal has the requests that a server got, as method and query.
@@ -63,7 +64,8 @@ func (j *journal) count(text string) int {
 
 func (j *journal) last() string { return j.list[len(j.list)-1] }
 
-// A large copy is sent in parts. A connection that breaks in one, and a storage that asks for less, cost only that part.
+// A large copy is sent in parts. A connection that breaks in one, and a storage that asks for less, cost only that
+// part.
 func TestS3PartsAreRepeated(t *testing.T) {
 	t.Parallel()
 	address, objects := s3test.Start(t, "bucket")
@@ -91,7 +93,8 @@ func TestS3PartsAreRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"POST uploads", "POST uploads", "PUT part 1", "PUT part 2", "PUT part 2", "PUT part 3", "PUT part 3", "PUT part 3", "PUT part 4", "POST uploadId",
+		"POST uploads", "POST uploads", "PUT part 1", "PUT part 2", "PUT part 2", "PUT part 3", "PUT part 3",
+		"PUT part 3", "PUT part 4", "POST uploadId",
 	}
 	if !slices.Equal(j.list, want) {
 		t.Errorf("requests %q, want %q", j.list, want)
@@ -124,20 +127,22 @@ func TestS3WrongETag(t *testing.T) {
 	address, objects := s3test.Start(t, "bucket")
 	var j journal
 	wrong := true
-	front := s3test.Before(t, address, func(_ http.ResponseWriter, r *http.Request) bool { j.add(r); return false }, func(r *http.Response) error {
-		if r.Request.URL.Query().Get("partNumber") == "1" && wrong {
-			r.Header.Set("ETag", `"d41d8cd98f00b204e9800998ecf8427e"`)
-			wrong = false
-		}
-		return nil
-	})
+	front := s3test.Before(t, address, func(_ http.ResponseWriter, r *http.Request) bool { j.add(r); return false },
+		func(r *http.Response) error {
+			if r.Request.URL.Query().Get("partNumber") == "1" && wrong {
+				r.Header.Set("ETag", `"d41d8cd98f00b204e9800998ecf8427e"`)
+				wrong = false
+			}
+			return nil
+		})
 	c, _ := client(t, realStorage(front))
 	c.part = smallPart
 	file := copies(t, smallPart+1)[0]
 	if _, err := c.putCopies(t.Context(), file, place); err != nil {
 		t.Fatalf("%v\n%q", err, j.list)
 	}
-	if first := []string{"POST uploads", "PUT part 1", "PUT part 2", "POST uploadId", "DELETE uploadId", "POST uploads"}; !slices.Equal(j.list[:len(first)], first) {
+	if first := []string{"POST uploads", "PUT part 1", "PUT part 2", "POST uploadId", "DELETE uploadId",
+		"POST uploads"}; !slices.Equal(j.list[:len(first)], first) {
 		t.Errorf("requests %q", j.list)
 	}
 	equal(t, file, filepath.Join(objects, "copies", place, filepath.Base(file)))
@@ -166,14 +171,16 @@ func TestS3FailedUploadIsAborted(t *testing.T) {
 			}, nil)
 			c, _ := client(t, realStorage(front))
 			c.part = smallPart
-			if _, err := c.putCopies(ctx, copies(t, 2*smallPart)[0], place); err == nil || !end && !strings.Contains(err.Error(), "part 2 of 2: the storage answers 403 Forbidden: AccessDenied") {
+			if _, err := c.putCopies(ctx, copies(t, 2*smallPart)[0], place); err == nil ||
+				!end && !strings.Contains(err.Error(), "part 2 of 2: the storage answers 403 Forbidden: AccessDenied") {
 				t.Errorf("the part was denied: %v", err)
 			}
 			if j.last() != "DELETE uploadId" {
 				t.Errorf("requests %q", j.list)
 			}
 			data, err := c.Page(t.Context(), map[string]string{"uploads": ""}, 1<<20)
-			if err != nil || !strings.Contains(string(data), "ListMultipartUploadsResult") || strings.Contains(string(data), "<Key>") {
+			if err != nil || !strings.Contains(string(data), "ListMultipartUploadsResult") ||
+				strings.Contains(string(data), "<Key>") {
 				t.Errorf("unfinished uploads: %s, %v", data, err)
 			}
 		})
@@ -188,7 +195,8 @@ func TestS3ErrorsHaveRemedies(t *testing.T) {
 		set  func(c *S3Client)
 		want []string
 	}{
-		"another secret": {func(c *S3Client) { c.SecretKey = "another-secret" }, []string{"SignatureDoesNotMatch", "backup.s3.secretKeyFile"}},
+		"another secret": {func(c *S3Client) { c.SecretKey = "another-secret" },
+			[]string{"SignatureDoesNotMatch", "backup.s3.secretKeyFile"}},
 		"another user":   {func(c *S3Client) { c.AccessKey = "nobody" }, []string{"backup.s3.accessKey"}},
 		"no bucket":      {func(c *S3Client) { c.Bucket = "absent" }, []string{"NoSuchBucket", "create the bucket"}},
 		"another region": {func(c *S3Client) { c.Region = "eu-central-1" }, []string{"backup.s3.region"}},
@@ -201,7 +209,8 @@ func TestS3ErrorsHaveRemedies(t *testing.T) {
 			t.Parallel()
 			c, pauses := client(t, realStorage(address))
 			one.set(c)
-			// A storage that refuses a large copy may close the connection before it has read the copy, which is tried again.
+			// A storage that refuses a large copy may close the connection before it has read the copy, which is
+			// tried again.
 			_, err := c.putCopies(t.Context(), copies(t, 1<<10)[0], place)
 			for _, want := range one.want {
 				if err == nil || !strings.Contains(err.Error(), want) {
@@ -221,7 +230,8 @@ func TestS3ErrorsHaveRemedies(t *testing.T) {
 	defer fails.Close()
 	c, pauses := client(t, realStorage(fails.Listener.Addr().String()))
 	_, err := c.putCopies(t.Context(), copies(t, 1)[0], place)
-	if err == nil || !strings.Contains(err.Error(), "10 attempts: the storage answers 502 Bad Gateway") || !strings.Contains(err.Error(), "the next run of the timer sends it again") {
+	if err == nil || !strings.Contains(err.Error(), "10 attempts: the storage answers 502 Bad Gateway") ||
+		!strings.Contains(err.Error(), "the next run of the timer sends it again") {
 		t.Errorf("a storage that always fails: %v", err)
 	}
 	if len(*pauses) != s3Attempts-1 || slices.Max(*pauses) != 31*time.Second {
@@ -229,7 +239,8 @@ func TestS3ErrorsHaveRemedies(t *testing.T) {
 	}
 	after = "100000"
 	c, pauses = client(t, realStorage(fails.Listener.Addr().String()))
-	if _, err := c.putCopies(t.Context(), copies(t, 1)[0], place); err == nil || !strings.Contains(err.Error(), "pause of 27h46m40s") || len(*pauses) > 0 {
+	if _, err := c.putCopies(t.Context(), copies(t, 1)[0], place); err == nil ||
+		!strings.Contains(err.Error(), "pause of 27h46m40s") || len(*pauses) > 0 {
 		t.Errorf("a storage that asks for too long a pause: %v, pauses %v", err, *pauses)
 	}
 }
@@ -275,7 +286,8 @@ func TestS3LateCopies(t *testing.T) {
 	if sent, err := c.putCopies(t.Context(), newest, place); err == nil || len(sent) != 0 {
 		t.Fatalf("a storage that refuses got %v, %v", sent, err)
 	}
-	for _, want := range [][]string{names(files[3:]), append(names(files[11:]), names(files[:3])...), names(files[11:])} {
+	for _, want := range [][]string{names(files[3:]), append(names(files[11:]), names(files[:3])...),
+		names(files[11:])} {
 		c, _ := client(t, realStorage(address))
 		if sent, err := c.putCopies(t.Context(), newest, place); err != nil || !slices.Equal(sent, want) {
 			t.Fatalf("sent %v, want %v: %v", sent, want, err)
@@ -302,21 +314,22 @@ func TestS3DownloadContinues(t *testing.T) {
 	file := copies(t, size)[0]
 	for changed, want := range map[bool]string{false: "", true: "PreconditionFailed"} {
 		broken := false
-		front := s3test.Before(t, address, func(http.ResponseWriter, *http.Request) bool { return false }, func(r *http.Response) error {
-			if r.Request.Method == http.MethodGet && !broken {
-				broken = true
-				r.Body = struct {
-					io.Reader
-					io.Closer
-				}{io.MultiReader(io.LimitReader(r.Body, size/3), breaks{}), r.Body}
-				if changed {
-					c, _ := client(t, realStorage(address))
-					_, err := c.putCopies(t.Context(), copies(t, size)[0], place)
-					return err
+		front := s3test.Before(t, address, func(http.ResponseWriter, *http.Request) bool { return false },
+			func(r *http.Response) error {
+				if r.Request.Method == http.MethodGet && !broken {
+					broken = true
+					r.Body = struct {
+						io.Reader
+						io.Closer
+					}{io.MultiReader(io.LimitReader(r.Body, size/3), breaks{}), r.Body}
+					if changed {
+						c, _ := client(t, realStorage(address))
+						_, err := c.putCopies(t.Context(), copies(t, size)[0], place)
+						return err
+					}
 				}
-			}
-			return nil
-		})
+				return nil
+			})
 		c, pauses := client(t, realStorage(front))
 		if _, err := c.putCopies(t.Context(), file, place); err != nil {
 			t.Fatal(err)
@@ -329,7 +342,8 @@ func TestS3DownloadContinues(t *testing.T) {
 		if len(*pauses) != 1 {
 			t.Errorf("changed %t: pauses %v", changed, *pauses)
 		}
-		if data, err := os.ReadFile(filepath.Join(objects, "copies", place, filepath.Base(file))); !changed && (err != nil || !bytes.Equal(data, got.Bytes())) {
+		if data, err := os.ReadFile(filepath.Join(objects, "copies", place, filepath.Base(file))); !changed &&
+			(err != nil || !bytes.Equal(data, got.Bytes())) {
 			t.Errorf("%d bytes arrived, other than the storage has", got.Len())
 		}
 	}
@@ -350,7 +364,8 @@ func TestS3LostRefusal(t *testing.T) {
 		_, _ = io.WriteString(w, "<Error><Code>NoSuchBucket</Code></Error>")
 	}))
 	defer refuses.Close()
-	s := S3{Endpoint: refuses.URL, Bucket: "absent", Prefix: "copies", Region: "us-east-1", AccessKey: "a", SecretKey: "secret-of-the-site"}
+	s := S3{Endpoint: refuses.URL, Bucket: "absent", Prefix: "copies", Region: "us-east-1", AccessKey: "a",
+		SecretKey: "secret-of-the-site"}
 	if _, _, err := sends(t, s, 1<<10); err == nil || !strings.Contains(err.Error(), "create the bucket") {
 		t.Errorf("got %v", err)
 	}

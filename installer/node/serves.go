@@ -41,7 +41,8 @@ func serves(ctx context.Context, address, caFile string, limit time.Duration) er
 	defer func() { _ = conn.Close() }() // only read
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
-	if _, err := io.WriteString(conn, "GET /v2/ HTTP/1.1\r\nHost: "+address+"\r\nConnection: close\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(conn, "GET /v2/ HTTP/1.1\r\nHost: "+address+
+		"\r\nConnection: close\r\n\r\n"); err != nil {
 		return fmt.Errorf("%s: %w", address, err)
 	}
 	const enough = 4 << 10 // for a line with a version, a number and a few words

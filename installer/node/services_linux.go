@@ -145,7 +145,8 @@ func (c networkCollector) listener(p Port) string {
 	return ""
 }
 
-// meets reports whether a socket of /proc/net/tcp or its like is in the way of the port's address: on that one, or on all.
+// meets reports whether a socket of /proc/net/tcp or its like is in the way of the port's address: on that one, or on
+// all.
 func (p Port) meets(digits string) bool {
 	return !p.Address.IsValid() || strings.Trim(digits, "0") == "" || digits == procAddress(p.Address)
 }
@@ -226,7 +227,8 @@ func (c softwareCollector) statesOf(ctx context.Context, names []string) []Unit 
 		units[i].Name = name
 		if i < len(blocks) {
 			values := shellValues(blocks[i])
-			units[i].Load, units[i].Active, units[i].File = values["LoadState"], values["ActiveState"], values["UnitFileState"]
+			units[i].Load, units[i].Active, units[i].File = values["LoadState"], values["ActiveState"],
+				values["UnitFileState"]
 		}
 	}
 	return units
@@ -235,11 +237,13 @@ func (c softwareCollector) statesOf(ctx context.Context, names []string) []Unit 
 // programs finds runtimes and parts of Kubernetes and queries their versions.
 func (c softwareCollector) programs(ctx context.Context) {
 	asked := []string{
-		"containerd", "cri-dockerd", "crictl", "crio", "docker", "docker compose", "docker-compose", "etcd", "k3s", "kubeadm", "kubectl",
+		"containerd", "cri-dockerd", "crictl", "crio", "docker", "docker compose", "docker-compose", "etcd", "k3s",
+		"kubeadm", "kubectl",
 		"kubelet", "podman", "rke2", "runc",
 	}
 	special := map[string][]string{ // docker compose is an optional plugin of docker
-		"docker compose": {"compose", "version"}, "kubeadm": {"version", "-o", "short"}, "kubectl": {"version", "--client"},
+		"docker compose": {"compose", "version"}, "kubeadm": {"version", "-o", "short"},
+		"kubectl": {"version", "--client"},
 	}
 	version := regexp.MustCompile(`\bv?[0-9]+\.[0-9]+\.[0-9]+[-+.0-9A-Za-z]*`)
 	found := make([]Program, len(asked))

@@ -69,7 +69,8 @@ func measureSync(ctx context.Context, dir string) (times []time.Duration, err er
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	// etcd's log is preallocated, too.
-	if err := unix.Fallocate(int(file.Fd()), 0, 0, syncBytes*syncWrites); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+	if err := unix.Fallocate(int(file.Fd()), 0, 0, syncBytes*syncWrites); err != nil &&
+		!errors.Is(err, unix.EOPNOTSUPP) {
 		return nil, os.NewSyscallError("fallocate", err)
 	}
 	data := make([]byte, syncBytes)

@@ -30,14 +30,16 @@ func (c timeCollector) clock() Time {
 // timeDaemons finds them among the processes, regardless of their service manager.
 func (c timeCollector) timeDaemons() []string {
 	known := map[string]string{ // by the kernel's process name (15 bytes)
-		"chronyd": "chronyd", "ntpd": "ntpd", "openntpd": "openntpd", "systemd-timesyn": "systemd-timesyncd", "ptp4l": "ptp4l",
+		"chronyd": "chronyd", "ntpd": "ntpd", "openntpd": "openntpd", "systemd-timesyn": "systemd-timesyncd",
+		"ptp4l": "ptp4l",
 	}
 	files, err := filepath.Glob(c.path("/proc/[0-9]*/comm"))
 	c.problem("/proc", err)
 	var list []string
 	for _, file := range files {
 		name, err := os.ReadFile(file) // processes come and go
-		if daemon := known[strings.TrimSpace(string(name))]; err == nil && daemon != "" && !slices.Contains(list, daemon) {
+		if daemon := known[strings.TrimSpace(string(name))]; err == nil && daemon != "" &&
+			!slices.Contains(list, daemon) {
 			list = append(list, daemon)
 		}
 	}

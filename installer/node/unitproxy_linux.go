@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// unitProxies finds the proxies of units. kkbundle writes the units themselves; drop-ins of an earlier installation stay beside them.
+// unitProxies finds the proxies of units. kkbundle writes the units themselves; drop-ins of an earlier installation
+// stay beside them.
 func (c machineCollector) unitProxies() {
 	add := func(u UnitProxy) {
 		if len(u.Proxies) > 0 {
@@ -14,9 +15,11 @@ func (c machineCollector) unitProxies() {
 		}
 	}
 	all := UnitProxy{Unit: "all units"}
-	c.readUnit(&all, "DefaultEnvironment", append([]string{"/etc/systemd/system.conf"}, c.conf("/etc/systemd/system.conf.d")...))
+	c.readUnit(&all, "DefaultEnvironment", append([]string{"/etc/systemd/system.conf"},
+		c.conf("/etc/systemd/system.conf.d")...))
 	add(all)
-	for _, name := range []string{"containerd", "docker", "crio", "kubelet", "k3s", "k3s-agent", "rke2-server", "rke2-agent"} {
+	for _, name := range []string{"containerd", "docker", "crio", "kubelet", "k3s", "k3s-agent", "rke2-server",
+		"rke2-agent"} {
 		u := UnitProxy{Unit: name + ".service"}
 		c.readUnit(&u, "Environment", c.dropIns(u.Unit))
 		add(u)
@@ -35,7 +38,8 @@ func (c machineCollector) conf(dir string) []string {
 	return files
 }
 
-// readUnit adds the proxies that a key of files sets (systemd.exec(5)), and environment files; an empty value takes back earlier ones.
+// readUnit adds the proxies that a key of files sets (systemd.exec(5)), and environment files; an empty value takes
+// back earlier ones.
 func (c machineCollector) readUnit(u *UnitProxy, key string, files []string) {
 	for _, file := range files {
 		for line := range strings.Lines(joinLines(c.text(file))) {

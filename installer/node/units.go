@@ -8,7 +8,8 @@ import (
 // Services returns the services that make a machine a node, under all their names.
 func Services() []string {
 	return []string{
-		"kubelet.service", "containerd.service", "docker.service", "cri-docker.service", "crio.service", "k3s.service", "k3s-agent.service",
+		"kubelet.service", "containerd.service", "docker.service", "cri-docker.service", "crio.service", "k3s.service",
+		"k3s-agent.service",
 	}
 }
 
@@ -16,7 +17,8 @@ func Services() []string {
 func BootUnits() []string {
 	return append(
 		Services(), "etcd.service",
-		"chrony.service", "chronyd.service", "systemd-timesyncd.service", "ntp.service", "ntpd.service", "ntpsec.service",
+		"chrony.service", "chronyd.service", "systemd-timesyncd.service", "ntp.service", "ntpd.service",
+		"ntpsec.service",
 	)
 }
 

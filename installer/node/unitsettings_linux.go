@@ -13,8 +13,8 @@ const (
 	maxSettingNames = 50
 )
 
-// unitSettings finds the files that change the kubelet or k3s beside their units: environment files, which their units read, and
-// drop-ins. The files' values may be secret and are left out.
+// unitSettings finds the files that change the kubelet or k3s beside their units: environment files, which their
+// units read, and drop-ins. The files' values may be secret and are left out.
 func (c machineCollector) unitSettings() {
 	for _, name := range []string{"kubelet", "k3s", "k3s-agent"} {
 		environment := []string{"/etc/default/" + name, "/etc/sysconfig/" + name}
@@ -37,11 +37,13 @@ func (c machineCollector) addUnitSetting(name, file string, sets []string) {
 	sets = slices.Compact(sets)
 	if len(sets) > 0 && len(c.facts.UnitSettings) < maxUnitSettings {
 		sets = sets[:min(len(sets), maxSettingNames)]
-		c.facts.UnitSettings = append(c.facts.UnitSettings, UnitSetting{Unit: name + ".service", File: file, Sets: sets})
+		c.facts.UnitSettings = append(c.facts.UnitSettings, UnitSetting{Unit: name + ".service", File: file,
+			Sets: sets})
 	}
 }
 
-// dropIns returns the drop-ins of a unit that count, in their order: of files with the same name the last directory's (systemd.unit(5)).
+// dropIns returns the drop-ins of a unit that count, in their order: of files with the same name the last directory's
+// (systemd.unit(5)).
 func (c machineCollector) dropIns(unit string) []string {
 	files := map[string]string{}
 	for _, dir := range []string{"/lib", "/usr/lib", "/usr/local/lib", "/run", "/etc"} {
@@ -68,7 +70,8 @@ func environmentNames(text string) []string {
 	return names
 }
 
-// dropInNames returns what a drop-in sets. Without a value a setting takes back earlier ones, the unit's own among them.
+// dropInNames returns what a drop-in sets. Without a value a setting takes back earlier ones, the unit's own among
+// them.
 func dropInNames(text string) []string {
 	var names []string
 	for line := range strings.Lines(text) {

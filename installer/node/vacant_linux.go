@@ -216,7 +216,8 @@ func solicitation(from net.HardwareAddr, a netip.Addr) []byte {
 	binary.BigEndian.PutUint16(packet[4:], ndpSize)
 	packet[6], packet[7] = unix.IPPROTO_ICMPV6, ndpHopLimit
 	copy(packet[24:], to[:])
-	return etherFrame(net.HardwareAddr{0x33, 0x33, to[12], to[13], to[14], to[15]}, from, unix.ETH_P_IPV6, append(packet, body...))
+	return etherFrame(net.HardwareAddr{0x33, 0x33, to[12], to[13], to[14], to[15]}, from, unix.ETH_P_IPV6,
+		append(packet, body...))
 }
 
 // advertiser returns the machine that claims an address, by itself or in an answer.
@@ -227,7 +228,8 @@ func advertiser(frame []byte, a netip.Addr) (net.HardwareAddr, bool) {
 	packet := frame[etherHeader:]
 	body := packet[ipv6Header:]
 	target, ok := netip.AddrFromSlice(body[ndpTarget:ndpSize])
-	if !ok || packet[6] != unix.IPPROTO_ICMPV6 || packet[7] != ndpHopLimit || body[0] != ndpAdvertisement || target != a {
+	if !ok || packet[6] != unix.IPPROTO_ICMPV6 || packet[7] != ndpHopLimit || body[0] != ndpAdvertisement ||
+		target != a {
 		return nil, false
 	}
 	if option := body[ndpSize:]; len(option) >= 8 && option[0] == ndpTargetMAC && option[1] == 1 {
@@ -238,7 +240,8 @@ func advertiser(frame []byte, a netip.Addr) (net.HardwareAddr, bool) {
 
 // checksum6 is the Internet checksum of ICMPv6 with its pseudo header (RFC 8200, 8.1).
 func checksum6(from, to [16]byte, body []byte) uint16 {
-	data := slices.Concat(from[:], to[:], binary.BigEndian.AppendUint32(nil, uint32(len(body))), []byte{0, 0, 0, unix.IPPROTO_ICMPV6}, body)
+	data := slices.Concat(from[:], to[:], binary.BigEndian.AppendUint32(nil, uint32(len(body))),
+		[]byte{0, 0, 0, unix.IPPROTO_ICMPV6}, body)
 	return checksum(data)
 }
 

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A VolumeProof is a text in a file of a volume, seen as the processes of one pod see it. The pod, and what else can write to the
-// volume, are not trusted: nothing outside the pod's file system is opened, whatever links they make.
+// A VolumeProof is a text in a file of a volume, seen as the processes of one pod see it. The pod, and what else can
+// write to the volume, are not trusted: nothing outside the pod's file system is opened, whatever links they make.
 type VolumeProof struct {
 	Proc   string // /proc
 	PodUID string
@@ -91,8 +91,8 @@ func (p VolumeProof) inVolume(use func(*os.Root) error) error {
 	return fmt.Errorf("no process of pod %s has %s", p.PodUID, p.Dir)
 }
 
-// isOfPod reports whether a file lists control groups of the pod. The kubelet names them by the pod's UID; with systemd's driver
-// "-" is "_" (kubernetes/pkg/kubelet/cm/cgroup_manager_linux.go).
+// isOfPod reports whether a file lists control groups of the pod. The kubelet names them by the pod's UID; with
+// systemd's driver "-" is "_" (kubernetes/pkg/kubelet/cm/cgroup_manager_linux.go).
 func (p VolumeProof) isOfPod(file string) bool {
 	f, err := os.Open(file)
 	if err != nil {
@@ -102,5 +102,6 @@ func (p VolumeProof) isOfPod(file string) bool {
 	data, err := io.ReadAll(io.LimitReader(f, 64*mostProof))
 	groups := string(data)
 	return err == nil && p.PodUID != "" &&
-		(strings.Contains(groups, "pod"+p.PodUID) || strings.Contains(groups, "pod"+strings.ReplaceAll(p.PodUID, "-", "_")+".slice"))
+		(strings.Contains(groups, "pod"+p.PodUID) ||
+			strings.Contains(groups, "pod"+strings.ReplaceAll(p.PodUID, "-", "_")+".slice"))
 }

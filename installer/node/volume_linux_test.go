@@ -63,8 +63,8 @@ func TestVolumeProof(t *testing.T) {
 	}
 }
 
-// TestVolumeProofFollowsNoLinkOut: a container replaces the volume's directory, or a neighbour on the volume the file, by a link to a
-// file of the host.
+// TestVolumeProofFollowsNoLinkOut: a container replaces the volume's directory, or a neighbour on the volume the
+// file, by a link to a file of the host.
 func TestVolumeProofFollowsNoLinkOut(t *testing.T) {
 	t.Parallel()
 	for _, link := range []string{"kkbundle-1", "kkbundle-1/proof"} {

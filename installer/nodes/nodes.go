@@ -88,7 +88,8 @@ func newHosts(ctx context.Context, r *engine.Run) ([]string, error) {
 		case len(r.Scope.Changing) > 0 && !slices.Contains(r.Scope.Changing, t.Name):
 		case t.Err != nil && isNode(t.Name): // a node that is down
 		case t.Err != nil:
-			return plain.Advise(fmt.Errorf("%s is not a node of the cluster and cannot be reached to become one: %w", t.Name, t.Err),
+			return plain.Advise(fmt.Errorf("%s is not a node of the cluster and cannot be reached to become one: %w",
+				t.Name, t.Err),
 				"bring it up, name the hosts to add, or take "+t.Name+" out of the inventory if it is gone for good")
 		case t.Is(manifest.RoleCluster):
 			var joined bool
@@ -128,9 +129,11 @@ func additions(r *engine.Run, fresh []string) []string {
 	for _, name := range fresh {
 		list = append(list, fmt.Sprintf("%s becomes a %s", name, roleText(r.HostNamed(name))))
 	}
-	others := slices.DeleteFunc(slices.Clone(r.Hosts), func(t *task.Host) bool { return slices.Contains(fresh, t.Name) || t.Conn == nil })
+	others := slices.DeleteFunc(slices.Clone(r.Hosts),
+		func(t *task.Host) bool { return slices.Contains(fresh, t.Name) || t.Conn == nil })
 	if len(others) > 0 {
-		list = append(list, fmt.Sprintf("%s get it in /etc/hosts and, where they have one, in the balancer", namesOf(others)))
+		list = append(list, fmt.Sprintf("%s get it in /etc/hosts and, where they have one, in the balancer",
+			namesOf(others)))
 	}
 	return append(list, unreached(r)...)
 }
@@ -140,7 +143,8 @@ func unreached(r *engine.Run) []string {
 	var list []string
 	for _, t := range r.Hosts {
 		if t.Err != nil && !slices.Contains(r.Scope.Changing, t.Name) {
-			list = append(list, fmt.Sprintf("%s is unreachable and stays unchanged: %v. Run kkbundle install when it is back", t.Name, t.Err))
+			list = append(list, fmt.Sprintf(
+				"%s is unreachable and stays unchanged: %v. Run kkbundle install when it is back", t.Name, t.Err))
 		}
 	}
 	return list

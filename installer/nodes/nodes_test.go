@@ -27,27 +27,32 @@ func TestDeleteNodes(t *testing.T) {
 	s, l := sitetest.NewLivingSite(t, "cp1", "cp2", "cp3", "node1", "node2")
 	s.Hosts["cp1"].Put(t, "/etc/systemd/system/kubelet.service", "")
 	var plan []string
-	_, err := Delete(t.Context(), s.Options, Deletion{Hosts: []string{"cp1", "node2"}, DrainTimeout: time.Minute}, func(lines []string) error {
-		plan = lines
-		return nil
-	})
+	_, err := Delete(t.Context(), s.Options, Deletion{Hosts: []string{"cp1", "node2"}, DrainTimeout: time.Minute},
+		func(lines []string) error {
+			plan = lines
+			return nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
-		"cordon cp1", "drain cp1 --ignore-daemonsets --delete-emptydir-data --force --timeout=1m0s", "etcdctl member remove fedcba9876543210",
+		"cordon cp1", "drain cp1 --ignore-daemonsets --delete-emptydir-data --force --timeout=1m0s",
+		"etcdctl member remove fedcba9876543210",
 		"delete node cp1 --ignore-not-found",
-		"cordon node2", "drain node2 --ignore-daemonsets --delete-emptydir-data --force --timeout=1m0s", "delete node node2 --ignore-not-found",
+		"cordon node2", "drain node2 --ignore-daemonsets --delete-emptydir-data --force --timeout=1m0s",
+		"delete node node2 --ignore-not-found",
 	}
 	if diff := cmp.Diff(l.Asked, want); diff != "" {
 		t.Errorf("asked of the cluster (-got +want):\n%s", diff)
 	}
 	for _, name := range []string{"cp1", "node2"} {
-		if text := s.Hosts[name].Tree(t); strings.Contains(text, "kkbundle") || strings.Contains(text, "kubelet.service") {
+		if text := s.Hosts[name].Tree(t); strings.Contains(text, "kkbundle") ||
+			strings.Contains(text, "kubelet.service") {
 			t.Errorf("%s was not reset:\n%s", name, text)
 		}
 	}
-	if got := s.Hosts["node1"].Content("/etc/hosts"); strings.Contains(got, "cp1") || strings.Contains(got, "node2") || !strings.Contains(got, "10.0.0.12 cp2") {
+	if got := s.Hosts["node1"].Content("/etc/hosts"); strings.Contains(got, "cp1") || strings.Contains(got, "node2") ||
+		!strings.Contains(got, "10.0.0.12 cp2") {
 		t.Errorf("node1 knows these hosts:\n%s", got)
 	}
 	for name, hour := range map[string]string{"cp2": "01:00:00", "cp3": "02:00:00"} { // no two at the same
@@ -55,7 +60,8 @@ func TestDeleteNodes(t *testing.T) {
 			t.Errorf("%s renews its certificates at another hour than %s:\n%s", name, hour, got)
 		}
 	}
-	if len(plan) != 2 || !strings.HasPrefix(plan[0], "cp1 is cordoned and drained, its member is removed from etcd, the node is deleted") {
+	if len(plan) != 2 || !strings.HasPrefix(plan[0],
+		"cp1 is cordoned and drained, its member is removed from etcd, the node is deleted") {
 		t.Errorf("what it said that it would do: %q", plan)
 	}
 	if got := s.Hosts["cp1"].Said("kubectl"); len(got) > 0 && strings.Contains(strings.Join(got, "\n"), "drain") {
@@ -79,7 +85,8 @@ func TestDeleteContinues(t *testing.T) {
 			}
 			const cordoned = "the node is cordoned, but its pods do not leave"
 			var hinted interface{ Hint() string }
-			drained := strings.Contains(err.Error(), cordoned) && errors.As(err, &hinted) && strings.Contains(hinted.Hint(), "kubectl uncordon cp2")
+			drained := strings.Contains(err.Error(), cordoned) && errors.As(err, &hinted) &&
+				strings.Contains(hinted.Hint(), "kubectl uncordon cp2")
 			if drained != (step == "drain") {
 				t.Errorf("got %v", err)
 			}
@@ -87,7 +94,8 @@ func TestDeleteContinues(t *testing.T) {
 			if _, err := Delete(t.Context(), s.Options, d, sitetest.Yes); err != nil {
 				t.Fatal(err)
 			}
-			if slices.Contains(l.Nodes, "cp2") || slices.Contains(l.Members, "cp2") || strings.Contains(s.Hosts["cp2"].Tree(t), "kkbundle") {
+			if slices.Contains(l.Nodes, "cp2") || slices.Contains(l.Members, "cp2") ||
+				strings.Contains(s.Hosts["cp2"].Tree(t), "kkbundle") {
 				t.Errorf("nodes %q, members %q", l.Nodes, l.Members)
 			}
 			l.Asked = nil
@@ -107,13 +115,21 @@ func TestNodesThatMustStay(t *testing.T) {
 		change       func(s *sitetest.Site)
 		want         string
 	}{
-		"the last control plane":     {nodes: []string{"cp1", "node1"}, going: []string{"cp1"}, want: "cp1 cannot be deleted: no other working control plane would remain"},
-		"all control planes":         {nodes: []string{"cp1", "cp2"}, going: []string{"cp1", "cp2"}, want: "no other working control plane"},
-		"a healthy member of two":    {nodes: []string{"cp1", "cp2", "cp3"}, going: []string{"cp2"}, ill: []string{"cp3"}, want: "only 1 of the 2 remaining etcd members would be healthy, more than half must be (not healthy: cp3)"},
-		"the registry":               {nodes: []string{"cp1", "node1"}, going: []string{"reg"}, want: "reg cannot be deleted: all nodes pull their images from its registry"},
-		"the endpoint":               {nodes: []string{"cp1", "cp2", "cp3"}, going: []string{"cp1"}, change: func(s *sitetest.Site) { s.Options.Cluster.ControlPlaneEndpoint.Address = "10.0.0.11" }, want: "the cluster's endpoint is its address"},
-		"a host that nobody knows":   {nodes: []string{"cp1"}, going: []string{"node9"}, want: `there is no host "node9" in the inventory`},
-		"a host that is unreached":   {nodes: []string{"cp1", "node1"}, going: []string{"node1"}, lost: "node1", want: "no route to host"},
+		"the last control plane": {nodes: []string{"cp1", "node1"}, going: []string{"cp1"},
+			want: "cp1 cannot be deleted: no other working control plane would remain"},
+		"all control planes": {nodes: []string{"cp1", "cp2"}, going: []string{"cp1", "cp2"},
+			want: "no other working control plane"},
+		"a healthy member of two": {nodes: []string{"cp1", "cp2", "cp3"}, going: []string{"cp2"},
+			ill: []string{"cp3"}, want: "only 1 of the 2 remaining etcd members would be healthy, more than half must be (not healthy: cp3)"},
+		"the registry": {nodes: []string{"cp1", "node1"}, going: []string{"reg"},
+			want: "reg cannot be deleted: all nodes pull their images from its registry"},
+		"the endpoint": {nodes: []string{"cp1", "cp2", "cp3"}, going: []string{"cp1"},
+			change: func(s *sitetest.Site) { s.Options.Cluster.ControlPlaneEndpoint.Address = "10.0.0.11" },
+			want:   "the cluster's endpoint is its address"},
+		"a host that nobody knows": {nodes: []string{"cp1"}, going: []string{"node9"},
+			want: `there is no host "node9" in the inventory`},
+		"a host that is unreached": {nodes: []string{"cp1", "node1"}, going: []string{"node1"}, lost: "node1",
+			want: "no route to host"},
 		"there is no cluster at all": {going: []string{"node1"}, want: "there is no cluster yet"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -127,7 +143,8 @@ func TestNodesThatMustStay(t *testing.T) {
 					s.Hosts[name].Put(t, member.Path, string(member.File(s.Run(t, nil).Site).Data))
 				}
 			}
-			_, err := Delete(t.Context(), s.Options, Deletion{Hosts: c.going}, func([]string) error { t.Error("it asks whether to go on"); return nil })
+			_, err := Delete(t.Context(), s.Options, Deletion{Hosts: c.going},
+				func([]string) error { t.Error("it asks whether to go on"); return nil })
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %s", err, c.want)
 			}
@@ -138,7 +155,8 @@ func TestNodesThatMustStay(t *testing.T) {
 	}
 }
 
-// TestDeleteUnreachable deletes nodes whose hosts are gone: one that the inventory has, and one that it has not any more.
+// TestDeleteUnreachable deletes nodes whose hosts are gone: one that the inventory has, and one that it has not any
+// more.
 func TestDeleteUnreachable(t *testing.T) {
 	t.Parallel()
 	s, l := sitetest.NewLivingSite(t, "cp1", "cp2", "cp3", "node1")
@@ -146,7 +164,8 @@ func TestDeleteUnreachable(t *testing.T) {
 	s.Dialing("cp1")
 	gone := Deletion{Hosts: []string{"cp1", "node9"}, Unreachable: true}
 	l.Ready = []string{"cp2", "node9"}
-	_, err := Delete(t.Context(), s.Options, gone, func([]string) error { t.Error("it asks whether to go on"); return nil })
+	_, err := Delete(t.Context(), s.Options, gone,
+		func([]string) error { t.Error("it asks whether to go on"); return nil })
 	if err == nil || err.Error() != "node9 cannot be deleted: it is not gone: the node is Ready" || len(l.Asked) > 0 {
 		t.Errorf("a host that lives: %v, and it asked %q", err, l.Asked)
 	}
@@ -167,7 +186,8 @@ func TestDeleteUnreachable(t *testing.T) {
 	}
 }
 
-// TestDeleteUnreachableEtcd takes a host that is gone out of an etcd beside the cluster: nobody resets it, which would do that.
+// TestDeleteUnreachableEtcd takes a host that is gone out of an etcd beside the cluster: nobody resets it, which
+// would do that.
 func TestDeleteUnreachableEtcd(t *testing.T) {
 	t.Parallel()
 	for _, ill := range []string{"cp1", "cp1 cp2"} {
@@ -175,7 +195,8 @@ func TestDeleteUnreachableEtcd(t *testing.T) {
 			t.Parallel()
 			nodes := []string{"cp1", "cp2", "cp3", "node1"}
 			s, l := sitetest.NewLivingSite(t, nodes...)
-			s.Options.Cluster = tasktest.Cluster(t, "etcd: {type: external}\ncontrolPlaneEndpoint: {type: external, address: api.example}\n")
+			s.Options.Cluster = tasktest.Cluster(t,
+				"etcd: {type: external}\ncontrolPlaneEndpoint: {type: external, address: api.example}\n")
 			for _, name := range nodes {
 				s.Hosts[name].Put(t, member.Path, string(member.File(s.Run(t, nil).Site).Data))
 			}
@@ -183,12 +204,14 @@ func TestDeleteUnreachableEtcd(t *testing.T) {
 			s.Dialing("cp1")
 			_, err := Delete(t.Context(), s.Options, Deletion{Hosts: []string{"cp1"}, Unreachable: true}, sitetest.Yes)
 			if len(l.Ill) > 1 {
-				if err == nil || !strings.Contains(err.Error(), "only 1 of the 2 remaining etcd members would be healthy") || len(l.Asked) > 0 {
+				if err == nil || !strings.Contains(err.Error(),
+					"only 1 of the 2 remaining etcd members would be healthy") || len(l.Asked) > 0 {
 					t.Errorf("without a quorum: %v, and it asked %q", err, l.Asked)
 				}
 				return
 			}
-			if err != nil || slices.Contains(l.Members, "cp1") || !slices.Contains(l.Asked, "etcdctl member remove fedcba9876543210") {
+			if err != nil || slices.Contains(l.Members, "cp1") ||
+				!slices.Contains(l.Asked, "etcdctl member remove fedcba9876543210") {
 				t.Errorf("%v; members %q, asked %q", err, l.Members, l.Asked)
 			}
 		})
@@ -201,7 +224,9 @@ func TestDeleteUnknown(t *testing.T) {
 	for _, name := range []string{"nod1", "", "--all", "node1,metadata.name=x"} {
 		s, l := sitetest.NewLivingSite(t, "cp1", "node1")
 		_, err := Delete(t.Context(), s.Options, Deletion{Hosts: []string{name}, Unreachable: true}, sitetest.Yes)
-		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("there is no host %q in the inventory, and no such node in the cluster", name)) || len(l.Asked) > 0 {
+		if err == nil || !strings.Contains(err.Error(),
+			fmt.Sprintf("there is no host %q in the inventory, and no such node in the cluster", name)) ||
+			len(l.Asked) > 0 {
 			t.Errorf("%q: got %v, and it asked %q", name, err, l.Asked)
 		}
 	}
@@ -211,11 +236,13 @@ func TestDeleteIsAgreedTo(t *testing.T) {
 	t.Parallel()
 	s, l := sitetest.NewLivingSite(t, "cp1", "node1")
 	no := errors.New("no")
-	if _, err := Delete(t.Context(), s.Options, Deletion{Hosts: []string{"node1"}}, func([]string) error { return no }); !errors.Is(err, no) || len(l.Asked) > 0 {
+	if _, err := Delete(t.Context(), s.Options, Deletion{Hosts: []string{"node1"}},
+		func([]string) error { return no }); !errors.Is(err, no) || len(l.Asked) > 0 {
 		t.Errorf("got %v, and it asked %q", err, l.Asked)
 	}
 	s.Options.DryRun = true
-	if _, err := Delete(t.Context(), s.Options, Deletion{Hosts: []string{"node1"}}, sitetest.Yes); err != nil || len(l.Asked) > 0 {
+	if _, err := Delete(t.Context(), s.Options, Deletion{Hosts: []string{"node1"}}, sitetest.Yes); err != nil ||
+		len(l.Asked) > 0 {
 		t.Errorf("a dry run: %v, and it asked %q", err, l.Asked)
 	}
 }
@@ -229,13 +256,19 @@ func TestNewcomers(t *testing.T) {
 		names []string
 		want  string
 	}{
-		"all that are none":      {"", nil, "cp3 becomes a control plane; node2 becomes a worker; reg, cp1, cp2, node1 get it in /etc/hosts and, where they have one, in the balancer"},
-		"the named":              {"", []string{"node1", "node2"}, "node2 becomes a worker; reg, cp1, cp2, cp3, node1 get it in /etc/hosts and, where they have one, in the balancer"},
-		"a node is down":         {"node1", []string{"node2"}, "node2 becomes a worker; reg, cp1, cp2, cp3 get it in /etc/hosts and, where they have one, in the balancer; node1 is unreachable and stays unchanged: node1 (10.0.0.4:22): no route to host. Run kkbundle install when it is back"},
-		"a new host is down":     {"node2", nil, "error: node2 is not a node of the cluster and cannot be reached to become one: node2 (10.0.0.4:22): no route to host"},
-		"nothing is new":         {"", []string{"cp1"}, ""},
-		"nobody knows it":        {"", []string{"node9"}, `error: there is no host "node9" with a role in the inventory`},
-		"the first is down":      {"cp1", []string{"node2"}, "node2 becomes a worker; reg, cp2, cp3, node1 get it in /etc/hosts and, where they have one, in the balancer; cp1 is unreachable and stays unchanged: cp1 (10.0.0.4:22): no route to host. Run kkbundle install when it is back"},
+		"all that are none": {"", nil,
+			"cp3 becomes a control plane; node2 becomes a worker; reg, cp1, cp2, node1 get it in /etc/hosts and, where they have one, in the balancer"},
+		"the named": {"", []string{"node1", "node2"},
+			"node2 becomes a worker; reg, cp1, cp2, cp3, node1 get it in /etc/hosts and, where they have one, in the balancer"},
+		"a node is down": {"node1", []string{"node2"},
+			"node2 becomes a worker; reg, cp1, cp2, cp3 get it in /etc/hosts and, where they have one, in the balancer; node1 is unreachable and stays unchanged: node1 (10.0.0.4:22): no route to host. Run kkbundle install when it is back"},
+		"a new host is down": {"node2", nil,
+			"error: node2 is not a node of the cluster and cannot be reached to become one: node2 (10.0.0.4:22): no route to host"},
+		"nothing is new": {"", []string{"cp1"}, ""},
+		"nobody knows it": {"", []string{"node9"},
+			`error: there is no host "node9" with a role in the inventory`},
+		"the first is down": {"cp1", []string{"node2"},
+			"node2 becomes a worker; reg, cp2, cp3, node1 get it in /etc/hosts and, where they have one, in the balancer; cp1 is unreachable and stays unchanged: cp1 (10.0.0.4:22): no route to host. Run kkbundle install when it is back"},
 		"the registry is needed": {"reg", []string{"node2"}, "error: reg (10.0.0.4:22): no route to host"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -292,11 +325,14 @@ func TestAddNodes(t *testing.T) {
 	fine := func(*task.Host) error { return nil }
 	follows := sitetest.FlagTask("hosts-file", task.Each, &done, fine)
 	follows.Follows = true
-	if err := r.Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{follows, sitetest.FlagTask("join", task.Each, &done, fine)}}}); err != nil {
+	if err := r.Phases(t.Context(),
+		[]task.Phase{{Name: "install", Tasks: []task.Task{follows,
+			sitetest.FlagTask("join", task.Each, &done, fine)}}}); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
-		"hosts-file@cp1 changed", "hosts-file@cp2 changed", "hosts-file@cp3 changed", "hosts-file@node1 changed", "hosts-file@node2 changed",
+		"hosts-file@cp1 changed", "hosts-file@cp2 changed", "hosts-file@cp3 changed", "hosts-file@node1 changed",
+		"hosts-file@node2 changed",
 		"hosts-file@reg changed", "join@node2 changed",
 	}
 	if diff := cmp.Diff(s.States(), want); diff != "" {

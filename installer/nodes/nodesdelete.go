@@ -23,7 +23,8 @@ import (
 // A Deletion selects the nodes to delete, and how.
 type Deletion struct {
 	Hosts []string
-	// Unreachable means that the hosts are gone for good: only the cluster is changed. They need not be in the inventory.
+	// Unreachable means that the hosts are gone for good: only the cluster is changed. They need not be in the
+	// inventory.
 	Unreachable bool
 	// DrainTimeout bounds the drain of a node; 0 is kube.DrainTimeout.
 	DrainTimeout time.Duration
@@ -137,7 +138,8 @@ func areGone(ctx context.Context, r *engine.Run, going []*task.Host) error {
 		switch {
 		case n == nil && r.HostNamed(t.Name) == nil:
 			if member, err := etcd.IsMember(ctx, r.Site, t.Name); err != nil || !member {
-				return errors.Join(err, plain.Advise(fmt.Errorf("there is no host %q in the inventory, and no such node in the cluster", t.Name),
+				return errors.Join(err, plain.Advise(fmt.Errorf(
+					"there is no host %q in the inventory, and no such node in the cluster", t.Name),
 					"kkbundle status lists the nodes; if this one was deleted already, kkbundle install brings the other hosts up to date"))
 			}
 		case n != nil && kube.IsNodeReady(n):
@@ -181,12 +183,15 @@ func leadWithout(ctx context.Context, r *engine.Run, going []*task.Host) error {
 func checkDeletable(r *engine.Run, t *task.Host) error {
 	switch {
 	case r.Cluster.ImageRegistry.Type.Installed() && t.Is(manifest.RoleRegistry):
-		return &task.KeepError{Host: t.Name, Reason: "all nodes pull their images from its registry", Advice: "give the group image_registry another host, and run kkbundle install, first"}
+		return &task.KeepError{Host: t.Name, Reason: "all nodes pull their images from its registry",
+			Advice: "give the group image_registry another host, and run kkbundle install, first"}
 	case t.Is(manifest.RoleNFS):
-		return &task.KeepError{Host: t.Name, Reason: "it holds volumes (group nfs)", Advice: "move the volumes to another host first"}
+		return &task.KeepError{Host: t.Name, Reason: "it holds volumes (group nfs)",
+			Advice: "move the volumes to another host first"}
 	case isEndpoint(t):
 		return &task.KeepError{
-			Host: t.Name, Reason: "the cluster's endpoint is its address, " + r.Endpoint() + ": no node would find the API server",
+			Host: t.Name, Reason: "the cluster's endpoint is its address, " + r.Endpoint() +
+				": no node would find the API server",
 			Advice: "a cluster with replaceable control planes needs controlPlaneEndpoint kube-vip, haproxy, external or a name of its own, from the beginning",
 		}
 	}
@@ -249,7 +254,8 @@ func drainTask(d Deletion) task.Task {
 			if err := api.Cordon(ctx, t.Name); err != nil {
 				return err
 			}
-			how := kube.Drain{Timeout: d.DrainTimeout, Force: true, DisableEviction: d.DisableEviction, HostGone: d.Unreachable}
+			how := kube.Drain{Timeout: d.DrainTimeout, Force: true, DisableEviction: d.DisableEviction,
+				HostGone: d.Unreachable}
 			if how.Timeout <= 0 {
 				how.Timeout = kube.DrainTimeout
 			}

@@ -18,7 +18,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// TestRejoin has etcd know a control plane that is to join: by its name, or by its address alone if it was never started.
+// TestRejoin has etcd know a control plane that is to join: by its name, or by its address alone if it was never
+// started.
 func TestRejoin(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -57,7 +58,9 @@ func TestRejoin(t *testing.T) {
 				seen = append(seen, cmd.Args[1]+" "+strings.Join(l.Members, " "))
 				return nil
 			})
-			err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.JoinTask("join-control-plane", task.OneByOne, manifest.RoleControlPlane)}}})
+			err := s.Run(t, nil).Phases(t.Context(),
+				[]task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.JoinTask("join-control-plane", task.OneByOne,
+					manifest.RoleControlPlane)}}})
 			want := []string{"join cp1 cp2"}
 			switch {
 			case c.taken:

@@ -31,7 +31,8 @@ const (
 type leafGroup struct {
 	authority task.PairFiles
 	pairs     []task.PairFiles
-	// units restart after a renewal. There are none for etcd and its clients, which read their files for every connection.
+	// units restart after a renewal. There are none for etcd and its clients, which read their files for every
+	// connection.
 	units []string
 }
 
@@ -48,7 +49,8 @@ func leafGroups(t *task.Host) []leafGroup {
 		}
 	}
 	if c.ImageRegistry.Type.Installed() && t.Site.IsRegistry(t) {
-		groups = append(groups, leafGroup{siteregistry.AuthorityFiles(), []task.PairFiles{siteregistry.CertificateFiles()}, siteregistry.Of(c).Units})
+		groups = append(groups, leafGroup{siteregistry.AuthorityFiles(),
+			[]task.PairFiles{siteregistry.CertificateFiles()}, siteregistry.Of(c).Units})
 	}
 	return groups
 }
@@ -65,8 +67,8 @@ func leafRoles(c *manifest.Cluster) []manifest.Role {
 	return roles
 }
 
-// leafTimerTasks make hosts renew the certificates of the registry and of external etcd, each at an hour of its own. The
-// authority's key is on these hosts for it, readable by root only. kubeadm leaves its own on control planes, too.
+// leafTimerTasks make hosts renew the certificates of the registry and of external etcd, each at an hour of its own.
+// The authority's key is on these hosts for it, readable by root only. kubeadm leaves its own on control planes, too.
 func leafTimerTasks(c *manifest.Cluster) []task.Task {
 	roles := leafRoles(c)
 	if len(roles) == 0 {
@@ -81,13 +83,15 @@ func leafTimerTasks(c *manifest.Cluster) []task.Task {
 		step.Do = removeLeafTimer
 		return []task.Task{step}
 	}
-	step.Leaves = task.Leaves{Units: []string{leafTimer, leafService}, Paths: []string{leafScript, path.Dir(siteregistry.AuthorityFiles().Key)}}
+	step.Leaves = task.Leaves{Units: []string{leafTimer, leafService},
+		Paths: []string{leafScript, path.Dir(siteregistry.AuthorityFiles().Key)}}
 	return []task.Task{task.Settle(step, leafTimerSetting)}
 }
 
 // removeLeafTimer removes the timer with its script, and the authorities' keys that are on the host for it alone.
 func removeLeafTimer(ctx context.Context, t *task.Host) error {
-	if err := t.Run(ctx, "rm", "-f", leafScript, siteregistry.AuthorityFiles().Key, etcd.ClientAuthorityFiles().Key); err != nil {
+	if err := t.Run(ctx, "rm", "-f", leafScript, siteregistry.AuthorityFiles().Key,
+		etcd.ClientAuthorityFiles().Key); err != nil {
 		return err
 	}
 	return t.RemoveUnit(ctx, leafTimer)
@@ -138,15 +142,16 @@ ExecStart=` + leafScript + `
 
 // renewCommand returns the command that renews a group's certificates which end within days.
 func renewCommand(group leafGroup, days int) []string {
-	args := []string{host.HelperPath, "renew", "--restart=" + strings.Join(group.units, ","), strconv.Itoa(days), group.authority.Cert, group.authority.Key}
+	args := []string{host.HelperPath, "renew", "--restart=" + strings.Join(group.units, ","), strconv.Itoa(days),
+		group.authority.Cert, group.authority.Key}
 	for _, p := range group.pairs {
 		args = append(args, p.Cert, p.Key)
 	}
 	return args
 }
 
-// leafTimerText returns the daily timer of the host with this number. Control planes renew kubeadm's certificates half an
-// hour before or after.
+// leafTimerText returns the daily timer of the host with this number. Control planes renew kubeadm's certificates
+// half an hour before or after.
 func leafTimerText(number int) []byte {
 	const hours = 24
 	return fmt.Appendf(nil, hostfile.Mark+`
@@ -163,8 +168,8 @@ WantedBy=timers.target
 `, (number+1)%hours)
 }
 
-// ReissueTasks replace the certificates of the registry and of external etcd, one host after the other. With before, only
-// if one in the work directory ends within that time.
+// ReissueTasks replace the certificates of the registry and of external etcd, one host after the other. With before,
+// only if one in the work directory ends within that time.
 func ReissueTasks(c *manifest.Cluster, before time.Duration) []task.Task {
 	var tasks []task.Task
 	if len(leafRoles(c)) == 0 {

@@ -54,7 +54,8 @@ func Needed(c *manifest.Cluster) []manifest.Demand {
 func distinct(roles []manifest.Role) []manifest.Role {
 	roles = slices.Clone(roles)
 	if slices.Contains(roles, manifest.RoleCluster) {
-		roles = slices.DeleteFunc(roles, func(r manifest.Role) bool { return r == manifest.RoleControlPlane || r == manifest.RoleWorker })
+		roles = slices.DeleteFunc(roles,
+			func(r manifest.Role) bool { return r == manifest.RoleControlPlane || r == manifest.RoleWorker })
 	}
 	slices.Sort(roles)
 	return slices.Compact(roles)

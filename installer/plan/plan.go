@@ -31,7 +31,9 @@ func PrecheckTask() task.Task {
 // Plan returns all tasks of an installation of the cluster, in order. CheckInstall reports whether they can run.
 func Plan(c *manifest.Cluster) []task.Phase {
 	c = c.WithDefaults()
-	init := []task.Task{machine.PackagesTask(c), machine.LabelsTask(), machine.HostsTask(), machine.ClockTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c), machine.LinksTask(c, network.All().Primary(c).Links())}
+	init := []task.Task{machine.PackagesTask(c), machine.LabelsTask(), machine.HostsTask(), machine.ClockTask(),
+		machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c),
+		machine.LinksTask(c, network.All().Primary(c).Links())}
 	if c.ImageRegistry.Type.Installed() {
 		init = append([]task.Task{siteregistry.CertificatesTask()}, init...)
 	}
@@ -39,7 +41,8 @@ func Plan(c *manifest.Cluster) []task.Phase {
 		init = append([]task.Task{authority.CheckTask()}, init...)
 	}
 	d := Distribution(c)
-	install := slices.Concat(addon.StorageHostTasks(c), RegistryTasks(c), etcd.Tasks(c), d.Nodes(c), etcd.NodeTasks(c), leafTimerTasks(c), addon.NetworkTasks(c), d.DNS(c), addonTasks(c))
+	install := slices.Concat(addon.StorageHostTasks(c), RegistryTasks(c), etcd.Tasks(c), d.Nodes(c), etcd.NodeTasks(c),
+		leafTimerTasks(c), addon.NetworkTasks(c), d.DNS(c), addonTasks(c))
 	return []task.Phase{
 		{Name: "pre_hook", Tasks: []task.Task{engine.HookTask("pre_install")}},
 		{Name: "precheck", Tasks: []task.Task{PrecheckTask()}},
@@ -90,10 +93,12 @@ func VerifyTasks(c *manifest.Cluster) []task.Task {
 			Name:  "verify-dns",
 			Roles: []manifest.Role{manifest.RoleCluster},
 			Do: func(ctx context.Context, t *task.Host) error {
-				return task.Eventually(ctx, health.DNSWait, func(ctx context.Context) error { return health.DNSAnswers(ctx, t) })
+				return task.Eventually(ctx, health.DNSWait,
+					func(ctx context.Context) error { return health.DNSAnswers(ctx, t) })
 			},
 		}
-		proofs = append([]task.Task{dns, health.LeadTask("verify-outside-names", health.OutsideNames), health.NetworkTask(), health.VolumesTask()}, proofs...)
+		proofs = append([]task.Task{dns, health.LeadTask("verify-outside-names", health.OutsideNames),
+			health.NetworkTask(), health.VolumesTask()}, proofs...)
 	}
 	if task.IsPaired(c) {
 		proofs = append(proofs, health.VerifyRegistryTask())
@@ -102,10 +107,11 @@ func VerifyTasks(c *manifest.Cluster) []task.Task {
 	for _, one := range proofs {
 		tasks = append(tasks, health.AsFindings(one))
 	}
-	return append(tasks, task.Task{Name: "verify-result", Where: task.Here, Do: func(_ context.Context, t *task.Host) error {
-		if list := t.Site.Findings(); !list.Healthy() {
-			return &health.UnhealthyError{Findings: list}
-		}
-		return nil
-	}})
+	return append(tasks, task.Task{Name: "verify-result", Where: task.Here,
+		Do: func(_ context.Context, t *task.Host) error {
+			if list := t.Site.Findings(); !list.Healthy() {
+				return &health.UnhealthyError{Findings: list}
+			}
+			return nil
+		}})
 }

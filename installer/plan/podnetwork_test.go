@@ -15,14 +15,18 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// What a build is told of charts is what install uses: the same function makes it, and hosts decide nothing about images.
+// What a build is told of charts is what install uses: the same function makes it, and hosts decide nothing about
+// images.
 func TestChartUses(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
-		"cni: {type: calico, values: [net.yaml]}", "cni: {type: cilium, values: [net.yaml]}", "cni: {type: kube-ovn, values: [net.yaml]}",
-		"cni: {type: hybridnet, values: [net.yaml]}", "cni: {values: [net.yaml]}", "cni: {type: multus, with: cilium, values: [net.yaml]}",
+		"cni: {type: calico, values: [net.yaml]}", "cni: {type: cilium, values: [net.yaml]}",
+		"cni: {type: kube-ovn, values: [net.yaml]}",
+		"cni: {type: hybridnet, values: [net.yaml]}", "cni: {values: [net.yaml]}",
+		"cni: {type: multus, with: cilium, values: [net.yaml]}",
 	} {
-		c := tasktest.Cluster(t, text+"\nmetrics: true\nstorage: {local: true, nfs: true}\naddons: [{chart: demo}, {release: a, manifests: [b.yaml]}]")
+		c := tasktest.Cluster(t, text+
+			"\nmetrics: true\nstorage: {local: true, nfs: true}\naddons: [{chart: demo}, {release: a, manifests: [b.yaml]}]")
 		uses, err := ChartUses(c)
 		want, networks := 5, 1
 		if strings.Contains(text, "cilium") { // with hubble, too
@@ -43,8 +47,8 @@ func TestChartUses(t *testing.T) {
 	}
 }
 
-// The cache and multus run the image of the catalog, in the order that they are applied in; kubelets are told of the cache where it
-// does not take the address of the cluster's DNS.
+// The cache and multus run the image of the catalog, in the order that they are applied in; kubelets are told of the
+// cache where it does not take the address of the cluster's DNS.
 func TestOwnManifests(t *testing.T) {
 	t.Parallel()
 	for mode, listens := range map[string]string{"iptables": "169.254.25.10,10.233.0.10", "nftables": "169.254.25.10"} {
@@ -58,7 +62,8 @@ func TestOwnManifests(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := string(data)
-		for _, want := range []string{"- " + listens + "\n", "image: " + ref + "\n", "bind " + strings.ReplaceAll(listens, ",", " ") + "\n"} {
+		for _, want := range []string{"- " + listens + "\n", "image: " + ref + "\n", "bind " +
+			strings.ReplaceAll(listens, ",", " ") + "\n"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%s: %q is not in\n%s", mode, want, text)
 			}

@@ -10,8 +10,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// TestPulls has what kubeadm's constants (cmd/kubeadm/app/constants/constants.go of v1.34.3) make of a configuration that says
-// nothing, and how the configuration changes it.
+// TestPulls has what kubeadm's constants (cmd/kubeadm/app/constants/constants.go of v1.34.3) make of a configuration
+// that says nothing, and how the configuration changes it.
 func TestPulls(t *testing.T) {
 	t.Parallel()
 	const list = `
@@ -35,7 +35,8 @@ registry.k8s.io/pause:3.10.1`
 			want:       replaced("v1.12.1", "v1.13.1", "3.6.5-0", "3.5.32-0"),
 		},
 		"its own pause image": {
-			components: map[string]manifest.Component{"pause": {Version: "3.10"}}, want: list, sandbox: "registry.k8s.io/pause:3.10",
+			components: map[string]manifest.Component{"pause": {Version: "3.10"}}, want: list,
+			sandbox: "registry.k8s.io/pause:3.10",
 		},
 		"another repository": {
 			kubeadm: manifest.Config{"imageRepository": "k8s.site/mirror"},
@@ -43,8 +44,9 @@ registry.k8s.io/pause:3.10.1`
 		},
 		"other etcd and DNS": {
 			kubeadm: manifest.Config{
-				"etcd": map[string]any{"local": map[string]any{"imageRepository": "quay.io/coreos", "imageTag": "3.6.0"}},
-				"dns":  map[string]any{"imageTag": "v1.12.4"},
+				"etcd": map[string]any{"local": map[string]any{"imageRepository": "quay.io/coreos",
+					"imageTag": "3.6.0"}},
+				"dns": map[string]any{"imageTag": "v1.12.4"},
 			},
 			want: replaced("registry.k8s.io/etcd:3.6.5-0", "quay.io/coreos/etcd:3.6.0", "v1.12.1", "v1.12.4"),
 		},
@@ -53,10 +55,12 @@ registry.k8s.io/pause:3.10.1`
 				"dns": map[string]any{"disabled": true}, "proxy": map[string]any{"disabled": true},
 				"etcd": map[string]any{"external": map[string]any{"endpoints": []any{"https://10.0.0.1:2379"}}},
 			},
-			want: replaced("\nregistry.k8s.io/coredns/coredns:v1.12.1", "", "\nregistry.k8s.io/etcd:3.6.5-0", "", "\nregistry.k8s.io/kube-proxy:v1.34.3", ""),
+			want: replaced("\nregistry.k8s.io/coredns/coredns:v1.12.1", "", "\nregistry.k8s.io/etcd:3.6.5-0", "",
+				"\nregistry.k8s.io/kube-proxy:v1.34.3", ""),
 		},
 	} {
-		c := &manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.34.3", Kubeadm: tc.kubeadm}, Components: tc.components}
+		c := &manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.34.3", Kubeadm: tc.kubeadm},
+			Components: tc.components}
 		pulls, err := Pulls(c)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)

@@ -28,7 +28,8 @@ func removedTask() task.Task {
 			}
 			t.Site.Tell(task.Event{
 				Phase: "install", Task: "removed-addons", Host: t.Name, State: task.Warned,
-				Message: "the cluster file does not name these any more, and they stay in the cluster: " + strings.Join(left, ", ") +
+				Message: "the cluster file does not name these any more, and they stay in the cluster: " +
+					strings.Join(left, ", ") +
 					"; remove a chart with `helm uninstall`, YAML with `kubectl delete`",
 			})
 			return nil
@@ -45,7 +46,8 @@ func leftAddons(ctx context.Context, t *task.Host) ([]string, error) {
 		{"manifests", "configmaps", marks.ManifestsLabel, marks.ManifestsLabel},
 	} {
 		// Labels only: releases are large, and their values may be secret.
-		found, err := t.Kubectl(task.WithoutOutput(ctx), "get", one.kind, "--all-namespaces", "--selector="+one.selector, "--output=jsonpath={range .items[*]}{.metadata.namespace} {.metadata.labels}{\"\\n\"}{end}")
+		found, err := t.Kubectl(task.WithoutOutput(ctx), "get", one.kind, "--all-namespaces", "--selector="+
+			one.selector, "--output=jsonpath={range .items[*]}{.metadata.namespace} {.metadata.labels}{\"\\n\"}{end}")
 		if err != nil {
 			return nil, err
 		}

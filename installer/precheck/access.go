@@ -10,7 +10,8 @@ import (
 // accessChecks check the access to hosts.
 func accessChecks() []Check {
 	return []Check{{
-		ID: "ssh-algorithms", Groups: []string{GroupHost}, Level: Warn, Title: "the SSH server takes no outdated algorithms", Rule: hasSafeSSH,
+		ID: "ssh-algorithms", Groups: []string{GroupHost}, Level: Warn,
+		Title: "the SSH server takes no outdated algorithms", Rule: hasSafeSSH,
 		Why:    "an attacker who can change the traffic could read or change the installation's data, including keys",
 		Fix:    "remove them from KexAlgorithms, Ciphers, MACs and HostKeyAlgorithms in sshd_config, or update the SSH server",
 		Source: "RFC 9142; OpenSSH release notes: algorithms disabled by default",
@@ -34,11 +35,16 @@ func hasSafeSSH(s *Subject) Finding {
 	}
 	old := slices.Concat(
 		outdated(takes.KexAlgorithms, func(a string) bool { return strings.HasSuffix(a, "sha1") }),
-		outdated(takes.Ciphers, func(a string) bool { return strings.Contains(a, "-cbc") || strings.HasPrefix(a, "arcfour") }),
-		outdated(takes.MACs, func(a string) bool {
-			return strings.HasPrefix(a, "hmac-md5") || strings.HasPrefix(a, "hmac-ripemd") || strings.HasPrefix(a, "hmac-sha1-96")
+		outdated(takes.Ciphers, func(a string) bool {
+			return strings.Contains(a, "-cbc") ||
+				strings.HasPrefix(a, "arcfour")
 		}),
-		outdated(takes.HostKeyAlgorithms, func(a string) bool { return strings.HasPrefix(a, "ssh-dss") || strings.HasPrefix(a, "ssh-rsa") }),
+		outdated(takes.MACs, func(a string) bool {
+			return strings.HasPrefix(a, "hmac-md5") || strings.HasPrefix(a, "hmac-ripemd") ||
+				strings.HasPrefix(a, "hmac-sha1-96")
+		}),
+		outdated(takes.HostKeyAlgorithms,
+			func(a string) bool { return strings.HasPrefix(a, "ssh-dss") || strings.HasPrefix(a, "ssh-rsa") }),
 	)
 	if old = unique(old); len(old) > 0 {
 		return fail(some(old))

@@ -13,8 +13,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/precheck"
 )
 
-// TestOutdatedSSH holds, against OpenSSH's own server, that what is outdated is told of connections that come about, and that
-// a server with nothing else is refused with a sentence that says so.
+// TestOutdatedSSH holds, against OpenSSH's own server, that what is outdated is told of connections that come about,
+// and that a server with nothing else is refused with a sentence that says so.
 func TestOutdatedSSH(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, config, found, refused string }{
@@ -29,7 +29,9 @@ func TestOutdatedSSH(t *testing.T) {
 			s := hosttest.StartSSHD(t, hosttest.SSHDOptions{Config: c.config})
 			in := good(t)
 			h := &in.Hosts[1]
-			on, err := sshhost.Dial(t.Context(), sshhost.SSHOptions{Name: h.Name, Address: s.Host, Port: s.Port, User: hosttest.UserSudoFree, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}, Patience: time.Hour})
+			on, err := sshhost.Dial(t.Context(), sshhost.SSHOptions{Name: h.Name, Address: s.Host, Port: s.Port,
+				User: hosttest.UserSudoFree, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts},
+				Patience: time.Hour})
 			want := "ssh-algorithms"
 			switch {
 			case c.refused != "":

@@ -11,7 +11,8 @@ import (
 func autostartChecks() []Check {
 	return []Check{
 		{
-			ID: "autostart", Groups: []string{GroupHost}, Level: Warn, Title: "container runtime, kubelet and time service are started at boot", Rule: startsAtBoot,
+			ID: "autostart", Groups: []string{GroupHost}, Level: Warn,
+			Title: "container runtime, kubelet and time service are started at boot", Rule: startsAtBoot,
 			Why: "after a restart of the host they do not run: the node stays away, or its clock drifts",
 			Fix: "systemctl enable UNIT; for a masked one, systemctl unmask UNIT first",
 			FixOf: func(s *Subject) string {
@@ -30,7 +31,8 @@ func bootUnits() []string {
 	return append(node.BootUnits(), "rke2-server.service", "rke2-agent.service")
 }
 
-// disabledUnits returns the running units that nothing starts at boot. An installation enables the units of its own programs.
+// disabledUnits returns the running units that nothing starts at boot. An installation enables the units of its own
+// programs.
 func disabledUnits(s *Subject) []string {
 	list := s.Facts.Disabled(bootUnits()...)
 	if !s.Input.Install || s.Ours() {

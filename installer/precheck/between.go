@@ -12,14 +12,16 @@ import (
 func linkChecks(known network.Table) []Check {
 	return []Check{
 		{
-			ID: "links", Groups: []string{GroupNetwork}, Level: Block, Title: "the host reaches the others on the ports of their roles", Rule: reachesOthers,
+			ID: "links", Groups: []string{GroupNetwork}, Level: Block,
+			Title: "the host reaches the others on the ports of their roles", Rule: reachesOthers,
 			LevelOf: linkLevel, Varies: "warns if only ports are closed that not every setting of the pod network uses, such as " + maybePorts(known),
 			Why:    "nodes could not join, or pods not reach each other",
 			Fix:    "open these ports in the firewalls between the hosts and on them, both ways",
 			Source: "Kubernetes: ports and protocols; ports of the pod network; tried between the hosts",
 		},
 		{
-			ID: "path-mtu", Groups: []string{GroupNetwork}, Level: Warn, Title: "packets of full size get through to the others", Rule: sendsFullSize,
+			ID: "path-mtu", Groups: []string{GroupNetwork}, Level: Warn,
+			Title: "packets of full size get through to the others", Rule: sendsFullSize,
 			Why:    "large answers are lost on the way while small ones come: TLS connections hang",
 			Fix:    "raise the MTU of the network between the hosts, or lower that of their interfaces to the size that gets through",
 			Source: "tried between the hosts with packets that must not be split",

@@ -12,8 +12,11 @@ func Checks() []Check { return checksFor(network.All()) }
 
 func checksFor(known network.Table) []Check {
 	return slices.Concat(
-		supportChecks(), bundleChecks(), groupChecks(), versionChecks(), addressChecks(), pluginChecks(known), endpointChecks(), // of the cluster
-		settingChecks(), machineChecks(), kernelChecks(known), moduleChecks(), cgroupChecks(), sysctlChecks(), programChecks(), linkageChecks(), spaceChecks(),
+		// of the cluster
+		supportChecks(), bundleChecks(), groupChecks(), versionChecks(), addressChecks(), pluginChecks(known),
+		endpointChecks(),
+		settingChecks(), machineChecks(), kernelChecks(known), moduleChecks(), cgroupChecks(), sysctlChecks(),
+		programChecks(), linkageChecks(), spaceChecks(),
 		networkChecks(), linkChecks(known), portChecks(), nameChecks(), filterChecks(), selinuxChecks(),
 		etcdChecks(), providedEtcdChecks(), runtimeChecks(), kubeletChecks(), leftoverChecks(),
 		registryChecks(), nfsChecks(), clockChecks(), autostartChecks(), accessChecks(),

@@ -10,14 +10,16 @@ import (
 func clockChecks() []Check {
 	return []Check{
 		{
-			ID: "clock", Groups: []string{GroupHost}, Level: Block, Title: "its clock agrees with the others", Rule: hasClock,
+			ID: "clock", Groups: []string{GroupHost}, Level: Block, Title: "its clock agrees with the others",
+			Rule:    hasClock,
 			LevelOf: clockLevel, Varies: "warns up to a minute, and where install sets the clock (time.servers in the cluster file)",
 			Why:    "certificates are not valid yet on a host whose clock is behind, tokens of joining nodes have ended where it is ahead, and etcd warns",
 			Fix:    "set the clock, and let the hosts take the time from one of them (chrony); precheck.clockSkew in the cluster file sets another limit",
 			Source: "kkbundle: at most 2 s; tokens of kkbundle's joins live for 5 minutes, by which kubeadm 1.34 backdates its authorities",
 		},
 		{
-			ID: "time-sync", Groups: []string{GroupHost}, Level: Warn, Title: "the clock is synchronised", Rule: isTimeSynced,
+			ID: "time-sync", Groups: []string{GroupHost}, Level: Warn, Title: "the clock is synchronised",
+			Rule:   isTimeSynced,
 			Why:    "clocks that are right today drift apart",
 			Fix:    "let chrony or systemd-timesyncd take the time from a server of the site, or from one of the hosts: time.servers in the cluster file",
 			Source: "timedatectl; adjtimex(2)",
@@ -30,7 +32,8 @@ const joinSkew = time.Minute
 
 func clockLevel(s *Subject) Level {
 	low, high, known := s.Host.offset()
-	if far := low-s.fleet.clock > joinSkew || s.fleet.clock-high > joinSkew; known && far && len(s.Cluster.Time.Servers) == 0 {
+	if far := low-s.fleet.clock > joinSkew || s.fleet.clock-high > joinSkew; known && far &&
+		len(s.Cluster.Time.Servers) == 0 {
 		return Block
 	}
 	return Warn

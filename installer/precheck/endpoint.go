@@ -20,31 +20,36 @@ const vacantID = "vip-free"
 func endpointChecks() []Check {
 	return []Check{
 		{
-			ID: "vip-address", Groups: []string{GroupKubernetes, GroupRegistry}, Level: Block, Title: "a shared address is an address, and no host's own", Rule: isVirtual, OfCluster: true,
+			ID: "vip-address", Groups: []string{GroupKubernetes, GroupRegistry}, Level: Block,
+			Title: "a shared address is an address, and no host's own", Rule: isVirtual, OfCluster: true,
 			Why:    "the host that has it would always answer, or none",
 			Fix:    "write an unused address of the hosts' network into controlPlaneEndpoint.address or imageRegistry.vip",
 			Source: "KubeKey v4 kubernetes_precheck",
 		},
 		{
-			ID: "vip-network", Groups: []string{GroupKubernetes, GroupRegistry}, Level: Block, Title: "a shared address is in the network of its hosts", Rule: isInNetwork,
+			ID: "vip-network", Groups: []string{GroupKubernetes, GroupRegistry}, Level: Block,
+			Title: "a shared address is in the network of its hosts", Rule: isInNetwork,
 			Why:    "a host can announce only addresses of a network that it is in",
 			Fix:    "choose an address of the network of these hosts, or correct controlPlaneEndpoint.interface",
 			Source: "KubeKey v4, whose kube-vip role fails later",
 		},
 		{
-			ID: vacantID, Groups: []string{GroupKubernetes, GroupRegistry}, Level: Block, Title: "nobody has a shared address yet", Rule: isVacant,
+			ID: vacantID, Groups: []string{GroupKubernetes, GroupRegistry}, Level: Block,
+			Title: "nobody has a shared address yet", Rule: isVacant,
 			Why:    "two machines with one address take each other's connections away",
 			Fix:    "choose an address that nobody uses, or take it from the machine that has it",
 			Source: "RFC 5227; KubeKey v4 only compares it with the inventory",
 		},
 		{
-			ID: "endpoint-reachable", Groups: []string{GroupKubernetes, GroupNetwork}, Level: Warn, Title: "the load balancer answers", Rule: reachesEndpoint, Roles: cluster(),
+			ID: "endpoint-reachable", Groups: []string{GroupKubernetes, GroupNetwork}, Level: Warn,
+			Title: "the load balancer answers", Rule: reachesEndpoint, Roles: cluster(),
 			Why:    "nodes join through it, and the API server's clients go through it",
 			Fix:    "start it, open its port, or correct controlPlaneEndpoint.address; one that refuses connections until the API server runs is fine",
 			Source: "kkbundle",
 		},
 		{
-			ID: "endpoint-survives", Groups: []string{GroupKubernetes}, Level: Warn, Title: "the API server's address outlives a control plane", Rule: endpointSurvives, OfCluster: true,
+			ID: "endpoint-survives", Groups: []string{GroupKubernetes}, Level: Warn,
+			Title: "the API server's address outlives a control plane", Rule: endpointSurvives, OfCluster: true,
 			Why:    "the address is one control plane's own: without that host no node reaches an API server, however many there are",
 			Fix:    "choose controlPlaneEndpoint.type kube-vip, haproxy or external, or a name of yours as its address that can be made to mean another host; move a running cluster to it with kkbundle endpoint move",
 			Source: "kkbundle; KubeKey v4 has local for workers in the same way",
@@ -79,7 +84,8 @@ type shared struct {
 func sharedAddresses(c *manifest.Cluster) []shared {
 	var list []shared
 	if c.ControlPlaneEndpoint.Type == manifest.EndpointKubeVIP {
-		list = append(list, shared{addressOf(c.ControlPlaneEndpoint.Address), manifest.RoleControlPlane, "controlPlaneEndpoint.address"})
+		list = append(list, shared{addressOf(c.ControlPlaneEndpoint.Address), manifest.RoleControlPlane,
+			"controlPlaneEndpoint.address"})
 	}
 	if c.ImageRegistry.VIP != "" {
 		list = append(list, shared{addressOf(c.ImageRegistry.VIP), manifest.RoleRegistry, "imageRegistry.vip"})
@@ -118,7 +124,8 @@ func isVirtual(s *Subject) Finding {
 
 // sharedHere returns the valid shared addresses that the host may have to announce.
 func (s *Subject) sharedHere() []shared {
-	return slices.DeleteFunc(sharedAddresses(s.Cluster), func(vip shared) bool { return !vip.IsValid() || !s.Host.Is(vip.role) })
+	return slices.DeleteFunc(sharedAddresses(s.Cluster),
+		func(vip shared) bool { return !vip.IsValid() || !s.Host.Is(vip.role) })
 }
 
 func isInNetwork(s *Subject) Finding {

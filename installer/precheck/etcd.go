@@ -20,13 +20,15 @@ const latencyID = "etcd-latency"
 func etcdChecks() []Check {
 	return []Check{
 		{
-			ID: latencyID, Groups: []string{GroupEtcd}, Level: Warn, Title: "the disk has a small write for good soon enough for etcd", Rule: isFastEnough,
+			ID: latencyID, Groups: []string{GroupEtcd}, Level: Warn,
+			Title: "the disk has a small write for good soon enough for etcd", Rule: isFastEnough,
 			Why:    "etcd loses its leader when writes to its log take long, and the API server stops answering",
 			Fix:    "give etcd's directory an SSD of its own; precheck.diskLatency in the cluster file sets another limit",
 			Source: "etcd: 99% of WAL fsyncs below 10 ms; KubeKey v4 etcd_precheck (measured there in /tmp)",
 		},
 		{
-			ID: "etcd-installed", Groups: []string{GroupEtcd}, Level: Block, Title: "no newer etcd is installed", Rule: isNoDowngrade,
+			ID: "etcd-installed", Groups: []string{GroupEtcd}, Level: Block, Title: "no newer etcd is installed",
+			Rule:   isNoDowngrade,
 			Why:    "an older etcd does not start with the data of a newer one",
 			Fix:    "set components.etcd in the cluster file to the installed version or a newer one, or remove the installed etcd and its data",
 			Source: "KubeKey v4 etcd_precheck",
@@ -57,7 +59,8 @@ func isFastEnough(s *Subject) Finding {
 }
 
 func isNoDowngrade(s *Subject) Finding {
-	if s.Cluster.Kubernetes.Version == "" || s.Cluster.Etcd.Type != manifest.EtcdExternal || !s.Host.Is(manifest.RoleEtcd) || s.Facts.Unit("etcd.service").Load != "loaded" {
+	if s.Cluster.Kubernetes.Version == "" || s.Cluster.Etcd.Type != manifest.EtcdExternal ||
+		!s.Host.Is(manifest.RoleEtcd) || s.Facts.Unit("etcd.service").Load != "loaded" {
 		return skip()
 	}
 	want, err := catalog.Version(s.Cluster, "etcd")
@@ -123,21 +126,24 @@ type EtcdVersion struct {
 func providedEtcdChecks() []Check {
 	return []Check{
 		{
-			ID: "etcd-certificates", Groups: []string{GroupEtcd}, Level: Block, Title: "the certificates for your etcd are valid", Rule: hasEtcdCertificates, OfCluster: true,
+			ID: "etcd-certificates", Groups: []string{GroupEtcd}, Level: Block,
+			Title: "the certificates for your etcd are valid", Rule: hasEtcdCertificates, OfCluster: true,
 			Why:     "the API server could not connect to etcd, now or when they expire",
 			Fix:     "give valid PEM files in etcd.ca, etcd.cert and etcd.key of the cluster file",
 			Source:  "kubeadm ExternalEtcdClientCertificates, which only asks whether the files are there",
 			Kubeadm: []string{"ExternalEtcdClientCertificates"},
 		},
 		{
-			ID: "etcd-version", Groups: []string{GroupEtcd}, Level: Block, Title: "etcd is new enough for this Kubernetes", Rule: isNewEtcd, OfCluster: true,
+			ID: "etcd-version", Groups: []string{GroupEtcd}, Level: Block,
+			Title: "etcd is new enough for this Kubernetes", Rule: isNewEtcd, OfCluster: true,
 			Why:     "the API server uses features that an older etcd does not have, and kubeadm refuses to start",
 			Fix:     "update your etcd, or choose an older Kubernetes; of an etcd that kkbundle brings, take components.etcd out of the cluster file",
 			Source:  "kubeadm ExternalEtcdVersion (3.5.24 for 1.34.3); KubeKey v4 etcd_precheck",
 			Kubeadm: []string{"ExternalEtcdVersion"},
 		},
 		{
-			ID: "etcd-reachable", Groups: []string{GroupEtcd, GroupNetwork}, Level: Block, Title: "control planes reach your etcd", Rule: reachesEtcd, Roles: controlPlane(),
+			ID: "etcd-reachable", Groups: []string{GroupEtcd, GroupNetwork}, Level: Block,
+			Title: "control planes reach your etcd", Rule: reachesEtcd, Roles: controlPlane(),
 			Why:    "the API server does not start without it",
 			Fix:    "start it, open its port, or correct etcd.endpoints in the cluster file",
 			Source: "kkbundle",
@@ -173,7 +179,8 @@ func hasEtcdCertificates(s *Subject) Finding {
 	between := x509.NewCertPool()
 	between.AppendCertsFromPEM(rest)
 	_, err = cert.Verify(x509.VerifyOptions{
-		Roots: roots, Intermediates: between, CurrentTime: etcd.Now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		Roots: roots, Intermediates: between, CurrentTime: etcd.Now,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 	days := int(cert.NotAfter.Sub(etcd.Now).Hours() / 24)
 	switch {

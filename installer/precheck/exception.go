@@ -63,7 +63,8 @@ func (r Report) Under(rules *manifest.PrecheckRules, now time.Time) Report {
 		}
 		held[rule.Check] = append(held[rule.Check], one)
 		if unknown := slices.DeleteFunc(names, func(name string) bool { return hosts[name] }); len(unknown) > 0 {
-			r.Notes = append(r.Notes, fmt.Sprintf("%s is about %s, not among these hosts", rules.Where(i), Ranges(unknown)))
+			r.Notes = append(r.Notes, fmt.Sprintf("%s is about %s, not among these hosts", rules.Where(i),
+				Ranges(unknown)))
 		}
 	}
 	for i := range r.Results {

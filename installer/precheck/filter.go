@@ -13,14 +13,16 @@ import (
 func filterChecks() []Check {
 	return []Check{
 		{
-			ID: "proxy", Groups: []string{GroupNetwork}, Level: Warn, Title: "no proxy stands between the hosts", Rule: hasNoProxy,
+			ID: "proxy", Groups: []string{GroupNetwork}, Level: Warn, Title: "no proxy stands between the hosts",
+			Rule:    hasNoProxy,
 			Why:     "programs would ask the proxy for the registry, the API server, services and pods",
 			Fix:     "remove the proxy from /etc/environment, the login scripts and the drop-ins of units that the finding names, or name the hosts' addresses and the networks of pods and services in NO_PROXY",
 			Source:  "kubeadm HTTPProxy, HTTPProxyCIDR",
 			Kubeadm: []string{"HTTPProxy", "HTTPProxyCIDR"},
 		},
 		{
-			ID: "firewall", Groups: []string{GroupNetwork}, Level: Warn, Title: "no firewall is active, or it is open for the cluster", Rule: hasNoFirewall,
+			ID: "firewall", Groups: []string{GroupNetwork}, Level: Warn,
+			Title: "no firewall is active, or it is open for the cluster", Rule: hasNoFirewall,
 			Why:     "hosts must reach each other on the ports of their roles, and pods each other through those of the pod network",
 			Fix:     "trust the networks and interfaces of the pods and open the ports of the host's roles and pod network (a report names the commands for firewalld and ufw), or switch the firewall off",
 			FixOf:   firewallFix,
@@ -28,13 +30,15 @@ func filterChecks() []Check {
 			Kubeadm: []string{"Firewalld"},
 		},
 		{
-			ID: "packet-filter", Groups: []string{GroupNetwork}, Level: Warn, Title: "no rule drops all traffic that is not explicitly allowed", Rule: hasNoDrop, Roles: cluster(),
+			ID: "packet-filter", Groups: []string{GroupNetwork}, Level: Warn,
+			Title: "no rule drops all traffic that is not explicitly allowed", Rule: hasNoDrop, Roles: cluster(),
 			Why:    "what comes for pods, or from them, is dropped although no firewall service is active",
 			Fix:    "iptables -P FORWARD ACCEPT and the like, where the rules come from: often Docker, or a file of the site",
 			Source: "kkbundle; Kubernetes with Docker's FORWARD policy",
 		},
 		{
-			ID: "fapolicyd", Groups: []string{GroupOS}, Level: Warn, Title: "fapolicyd does not keep programs from running", Rule: hasNoPolicyDaemon,
+			ID: "fapolicyd", Groups: []string{GroupOS}, Level: Warn,
+			Title: "fapolicyd does not keep programs from running", Rule: hasNoPolicyDaemon,
 			Why:    "it refuses to run programs that no package has brought, kubeadm and containerd among them",
 			Fix:    "systemctl disable --now fapolicyd, or allow /usr/local/bin and /opt/cni in its rules",
 			Source: "Kubespray switches it off",
@@ -42,8 +46,8 @@ func filterChecks() []Check {
 	}
 }
 
-// hasNoProxy finds the cluster traffic that would go to a proxy: everything missing from NO_PROXY. Programs have the proxies of the
-// login, services those of their units.
+// hasNoProxy finds the cluster traffic that would go to a proxy: everything missing from NO_PROXY. Programs have the
+// proxies of the login, services those of their units.
 func hasNoProxy(s *Subject) Finding {
 	var exempted, wrong []string
 	look := func(where string, proxies map[string]string) {

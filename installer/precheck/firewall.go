@@ -28,8 +28,8 @@ func hasNoFirewall(s *Subject) Finding {
 	return none(closed, "none")
 }
 
-// firewallLacks returns the networks, interfaces and ports of the cluster that a firewall does not let pass (for ufw the missing rules), and
-// whether its rules are known.
+// firewallLacks returns the networks, interfaces and ports of the cluster that a firewall does not let pass (for ufw
+// the missing rules), and whether its rules are known.
 func firewallLacks(s *Subject, name string) (lacks []string, known bool) {
 	switch name {
 	case "firewalld":
@@ -55,7 +55,8 @@ func firewallFix(s *Subject) string {
 				list = append(list, "ufw "+rule)
 			}
 		default:
-			list = append(list, fmt.Sprintf("accept %s in the chains input and forward of %s, and the ports %s between the hosts",
+			list = append(list, fmt.Sprintf(
+				"accept %s in the chains input and forward of %s, and the ports %s between the hosts",
 				strings.Join(networkTexts(s), ", "), name, strings.Join(portTexts(s), ", ")))
 		}
 	}
@@ -79,18 +80,22 @@ func firewalldGap(s *Subject) gap {
 			own = z
 		}
 		if z.Target == "ACCEPT" {
-			need.sources = slices.DeleteFunc(need.sources, func(network string) bool { return isWithin(network, z.Sources) })
-			need.interfaces = slices.DeleteFunc(need.interfaces, func(name string) bool { return slices.Contains(z.Interfaces, name) })
+			need.sources = slices.DeleteFunc(need.sources,
+				func(network string) bool { return isWithin(network, z.Sources) })
+			need.interfaces = slices.DeleteFunc(need.interfaces,
+				func(name string) bool { return slices.Contains(z.Interfaces, name) })
 		}
 	}
 	if !own.Default && isZoneName(own.Name) {
 		need.zone = own.Name
 	}
-	need.ports = slices.DeleteFunc(need.ports, func(p string) bool { return own.Target == "ACCEPT" || isPortOf(p, own.Ports) })
+	need.ports = slices.DeleteFunc(need.ports,
+		func(p string) bool { return own.Target == "ACCEPT" || isPortOf(p, own.Ports) })
 	return need
 }
 
-// isZoneName reports whether a name from a host can be one of firewalld's (letters, digits, "_", "-", "/") and so part of a command.
+// isZoneName reports whether a name from a host can be one of firewalld's (letters, digits, "_", "-", "/") and so
+// part of a command.
 func isZoneName(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-/", r))
@@ -122,8 +127,8 @@ func isPortOf(port string, list []string) bool {
 	})
 }
 
-// firewalldFix trusts the networks and interfaces of pods: the zone trusted also lets forwarded packets pass, which open ports
-// do not. Each kind of setting has a command of its own, because firewall-cmd refuses several.
+// firewalldFix trusts the networks and interfaces of pods: the zone trusted also lets forwarded packets pass, which
+// open ports do not. Each kind of setting has a command of its own, because firewall-cmd refuses several.
 func firewalldFix(s *Subject) []string {
 	const permanent = "firewall-cmd --permanent"
 	gap := firewalldGap(s)
@@ -147,8 +152,8 @@ func firewalldFix(s *Subject) []string {
 	return append(list, "firewall-cmd --reload")
 }
 
-// ufwGap returns the rules that ufw does not have, as arguments of ufw: the networks of pods as sources and for forwarding, which ufw
-// denies by default, and ports.
+// ufwGap returns the rules that ufw does not have, as arguments of ufw: the networks of pods as sources and for
+// forwarding, which ufw denies by default, and ports.
 func ufwGap(s *Subject) []string {
 	var list []string
 	for _, network := range networkTexts(s) {
@@ -176,7 +181,8 @@ func networkTexts(s *Subject) []string {
 func portTexts(s *Subject) []string {
 	var list []string
 	for _, p := range portsOf(s.Cluster, s.networks(), s.Host.Host) {
-		if !slices.Contains([]string{"haproxy", "controller manager", "scheduler"}, p.what) { // on the loopback interface
+		// on the loopback interface
+		if !slices.Contains([]string{"haproxy", "controller manager", "scheduler"}, p.what) {
 			list = append(list, fmt.Sprintf("%d/%s", p.number, p.network))
 		}
 	}
@@ -195,7 +201,8 @@ func portTexts(s *Subject) []string {
 	return list
 }
 
-// networkInterfaces returns the interfaces of the pod network as firewalld writes them: "+" stands for any end of a name.
+// networkInterfaces returns the interfaces of the pod network as firewalld writes them: "+" stands for any end of a
+// name.
 func networkInterfaces(s *Subject) []string {
 	var list []string
 	for _, n := range s.networks() {

@@ -22,14 +22,16 @@ func resultOf(t *testing.T, in precheck.Input, id, host string) precheck.Result 
 	return list[i]
 }
 
-// TestFirewallRemedyNamesNetworks holds that the remedy opens a firewall for pods and for the ports of the host's roles and pod
-// network: open ports alone let no packet of a pod through.
+// TestFirewallRemedyNamesNetworks holds that the remedy opens a firewall for pods and for the ports of the host's
+// roles and pod network: open ports alone let no packet of a pod through.
 func TestFirewallRemedyNamesNetworks(t *testing.T) {
 	t.Parallel()
 	const sources = "firewall-cmd --permanent --zone=trusted --add-source=10.233.64.0/18 --add-source=10.233.0.0/18; "
 	for network, want := range map[manifest.NetworkType][]string{
-		manifest.NetworkFlannel: {"--zone=trusted --add-interface=cni0 --add-interface=flannel.1", "--add-port=8472/udp"},
-		manifest.NetworkCalico:  {"--add-interface=cali+", "--add-port=179/tcp", "--add-port=4789/udp", "--add-port=5473/tcp"},
+		manifest.NetworkFlannel: {"--zone=trusted --add-interface=cni0 --add-interface=flannel.1",
+			"--add-port=8472/udp"},
+		manifest.NetworkCalico: {"--add-interface=cali+", "--add-port=179/tcp", "--add-port=4789/udp",
+			"--add-port=5473/tcp"},
 		manifest.NetworkCilium:  {"--add-interface=lxc+", "--add-port=4240/tcp", "--add-port=8472/udp"},
 		manifest.NetworkKubeOVN: {"--add-interface=ovn0", "--add-port=6081/udp"},
 		manifest.NetworkNone:    {"--add-port=10250/tcp"},
@@ -41,7 +43,8 @@ func TestFirewallRemedyNamesNetworks(t *testing.T) {
 		}
 		for host, port := range map[string]string{"cp1": "--add-port=6443/tcp", "w1": "--add-port=10250/tcp"} {
 			fix := resultOf(t, in, "firewall", host).Fix
-			for _, one := range append([]string{sources, port, "firewall-cmd --reload; or switch the firewall off"}, want...) {
+			for _, one := range append([]string{sources, port, "firewall-cmd --reload; or switch the firewall off"},
+				want...) {
 				if !strings.Contains(fix, one) {
 					t.Errorf("%s on %s: %q is not in %s", network, host, one, fix)
 				}
@@ -63,14 +66,16 @@ func TestFirewallRemedyNamesNetworks(t *testing.T) {
 	in := good(t)
 	in.Hosts[1].Facts.Firewalls = []string{"ufw", "nftables"}
 	fix := resultOf(t, in, "firewall", "w1").Fix
-	for _, one := range []string{"ufw route allow from 10.233.64.0/18", "ufw allow 8472/udp", "accept 10.233.64.0/18, 10.233.0.0/18 in the chains input and forward of nftables"} {
+	for _, one := range []string{"ufw route allow from 10.233.64.0/18", "ufw allow 8472/udp",
+		"accept 10.233.64.0/18, 10.233.0.0/18 in the chains input and forward of nftables"} {
 		if !strings.Contains(fix, one) {
 			t.Errorf("%q is not in %s", one, fix)
 		}
 	}
 }
 
-// TestFirewallThatIsOpen asserts that an opened firewall is no finding, and that the remedy names only missing networks, interfaces and ports.
+// TestFirewallThatIsOpen asserts that an opened firewall is no finding, and that the remedy names only missing
+// networks, interfaces and ports.
 func TestFirewallThatIsOpen(t *testing.T) {
 	t.Parallel()
 	result := func(change func(*node.Facts)) precheck.Result {
@@ -81,9 +86,11 @@ func TestFirewallThatIsOpen(t *testing.T) {
 	zones := func(f *node.Facts) {
 		f.Firewalls = []string{"firewalld"}
 		f.FirewallZones = []node.FirewallZone{
-			{Name: "internal", Interfaces: []string{f.Interfaces[0].Name}, Ports: []string{"10000-11000/tcp", "8472/udp"}},
+			{Name: "internal", Interfaces: []string{f.Interfaces[0].Name},
+				Ports: []string{"10000-11000/tcp", "8472/udp"}},
 			{Name: "public", Default: true},
-			{Name: "trusted", Target: "ACCEPT", Interfaces: []string{"cni0", "flannel.1", "flannel-v6.1"}, Sources: []string{"10.233.0.0/16"}},
+			{Name: "trusted", Target: "ACCEPT", Interfaces: []string{"cni0", "flannel.1", "flannel-v6.1"},
+				Sources: []string{"10.233.0.0/16"}},
 		}
 	}
 	if r := result(zones); !r.OK {
@@ -91,7 +98,8 @@ func TestFirewallThatIsOpen(t *testing.T) {
 	}
 	r := result(func(f *node.Facts) {
 		zones(f)
-		f.FirewallZones[0].Ports, f.FirewallZones[2].Sources = []string{"10250/udp", "8472/udp"}, []string{"10.233.64.0/18"}
+		f.FirewallZones[0].Ports, f.FirewallZones[2].Sources = []string{"10250/udp", "8472/udp"},
+			[]string{"10.233.64.0/18"}
 	})
 	const fix = "firewall-cmd --permanent --zone=trusted --add-source=10.233.0.0/18; firewall-cmd --permanent --zone=internal --add-port=10250/tcp; firewall-cmd --reload; or switch the firewall off"
 	if r.OK || r.Found != "firewalld does not have 10.233.0.0/18, 10250/tcp" || r.Fix != fix {
@@ -107,8 +115,10 @@ func TestFirewallThatIsOpen(t *testing.T) {
 	rules := func(f *node.Facts) {
 		f.Firewalls = []string{"ufw"}
 		f.UFWRules = []string{
-			"allow 22/tcp", "allow from 10.233.64.0/18", "route allow from 10.233.64.0/18", "route allow to 10.233.64.0/18",
-			"allow from 10.233.0.0/18", "route allow from 10.233.0.0/18", "route allow to 10.233.0.0/18", "allow 10250", "allow 8472/udp",
+			"allow 22/tcp", "allow from 10.233.64.0/18", "route allow from 10.233.64.0/18",
+			"route allow to 10.233.64.0/18",
+			"allow from 10.233.0.0/18", "route allow from 10.233.0.0/18", "route allow to 10.233.0.0/18", "allow 10250",
+			"allow 8472/udp",
 		}
 	}
 	if r := result(rules); !r.OK {
@@ -118,12 +128,14 @@ func TestFirewallThatIsOpen(t *testing.T) {
 	if r.OK || r.Fix != "ufw allow 8472/udp; or switch the firewall off" {
 		t.Errorf("found %s, remedy %s", r.Found, r.Fix)
 	}
-	if r := result(func(f *node.Facts) { rules(f); f.Firewalls = append(f.Firewalls, "nftables") }); r.OK || r.Found != "nftables" || strings.Contains(r.Fix, "ufw") {
+	if r := result(func(f *node.Facts) { rules(f); f.Firewalls = append(f.Firewalls, "nftables") }); r.OK ||
+		r.Found != "nftables" || strings.Contains(r.Fix, "ufw") {
 		t.Errorf("nftables.service beside an open ufw: found %s, remedy %s", r.Found, r.Fix)
 	}
 }
 
-// TestClockMinutesOffBlocks holds that a clock with which a node cannot join blocks, unless the installation itself sets it.
+// TestClockMinutesOffBlocks holds that a clock with which a node cannot join blocks, unless the installation itself
+// sets it.
 func TestClockMinutesOffBlocks(t *testing.T) {
 	t.Parallel()
 	for _, one := range []struct {

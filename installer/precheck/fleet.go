@@ -56,7 +56,8 @@ func (o owners[K]) besides(host string, key K) string {
 
 func newFleet(in *Input, c *manifest.Cluster) *fleet {
 	f := &fleet{
-		cluster: c, hosts: len(in.Hosts), byAddress: owners[netip.Addr]{}, byName: owners[string]{}, byMachine: owners[string]{}, byProduct: owners[string]{}, byMAC: owners[string]{},
+		cluster: c, hosts: len(in.Hosts), byAddress: owners[netip.Addr]{}, byName: owners[string]{},
+		byMachine: owners[string]{}, byProduct: owners[string]{}, byMAC: owners[string]{},
 		named: map[string]netip.Addr{}, members: map[manifest.Role][]string{}, links: map[string][]Link{},
 	}
 	for _, h := range in.all() {
@@ -77,7 +78,8 @@ func newFleet(in *Input, c *manifest.Cluster) *fleet {
 			continue
 		}
 		f.identify(h)
-		f.begun = f.begun || slices.ContainsFunc(h.Facts.Path(MarkerDir).Entries, func(name string) bool { return name == "member" || name == "etcd-member" })
+		f.begun = f.begun || slices.ContainsFunc(h.Facts.Path(MarkerDir).Entries,
+			func(name string) bool { return name == "member" || name == "etcd-member" })
 		if i, _, ok := interfaceOf(h.Facts, address); ok && i.Kind != node.LoopbackKind && h.Is(manifest.RoleCluster) {
 			mtus[i.MTU]++
 		}
@@ -125,8 +127,8 @@ func (f *fleet) identify(h Host) {
 	}
 }
 
-// medianOffset returns the median. Of two values in the middle it returns the one nearer to this machine's clock: with a single
-// host, that host cannot outvote this machine.
+// medianOffset returns the median. Of two values in the middle it returns the one nearer to this machine's clock:
+// with a single host, that host cannot outvote this machine.
 func medianOffset(offsets []time.Duration) time.Duration {
 	slices.Sort(offsets)
 	low, high := offsets[(len(offsets)-1)/2], offsets[len(offsets)/2]

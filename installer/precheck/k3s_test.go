@@ -34,9 +34,11 @@ func TestK3s(t *testing.T) {
 		path := facts.Path("/var/lib/rancher/k3s")
 		path.Path, path.Type, path.Entries = "/var/lib/rancher/k3s", "dir", strings.Fields(entries)
 		changed := *facts
-		changed.Paths = append(slices.DeleteFunc(slices.Clone(facts.Paths), func(p node.Path) bool { return p.Path == path.Path }), path)
+		changed.Paths = append(slices.DeleteFunc(slices.Clone(facts.Paths),
+			func(p node.Path) bool { return p.Path == path.Path }), path)
 		in.Hosts[0].Facts = &changed
-		if got := slices.ContainsFunc(failed(precheck.Evaluate(in)), func(id string) bool { return strings.Contains(id, "leftovers") }); got != want {
+		if got := slices.ContainsFunc(failed(precheck.Evaluate(in)),
+			func(id string) bool { return strings.Contains(id, "leftovers") }); got != want {
 			t.Errorf("leftovers with %s: %v", entries, got)
 		}
 	}

@@ -14,26 +14,32 @@ import (
 func kernelChecks(known network.Table) []Check {
 	return []Check{
 		{
-			ID: "kernel", Groups: []string{GroupOS}, Level: Block, Title: "the kernel is new enough", Rule: hasKernel, Roles: cluster(),
+			ID: "kernel", Groups: []string{GroupOS}, Level: Block, Title: "the kernel is new enough", Rule: hasKernel,
+			Roles:  cluster(),
 			Why:    "container runtimes and pod networks need features of newer kernels",
 			Fix:    "update the kernel, or lower precheck.minKernel in the cluster file",
 			Source: "KubeKey v4 min_kernel_version (4.9.17)",
 		},
 		{
-			ID: "kernel-network", Groups: []string{GroupOS, GroupNetwork}, Level: Block, Title: "the kernel is new enough for the pod network and kube-proxy", Rule: hasNetworkKernel, Roles: cluster(),
+			ID: "kernel-network", Groups: []string{GroupOS, GroupNetwork}, Level: Block,
+			Title: "the kernel is new enough for the pod network and kube-proxy", Rule: hasNetworkKernel,
+			Roles:  cluster(),
 			Why:    "programs that they load into the kernel are refused by an older one",
 			Fix:    "update the kernel, or choose another cni.type or kubernetes.proxyMode",
 			Source: kernelSources(known) + "; Kubernetes: nftables mode (" + nftablesKernel + ")",
 		},
 		{
-			ID: "kernel-tested", Groups: []string{GroupOS}, Level: Warn, Title: "the kernel is one that Kubernetes is tested with", Rule: isTestedKernel, Roles: cluster(),
+			ID: "kernel-tested", Groups: []string{GroupOS}, Level: Warn,
+			Title: "the kernel is one that Kubernetes is tested with", Rule: isTestedKernel, Roles: cluster(),
 			Why:     "Kubernetes is tested with long-term kernels (5.4, 5.10, 5.15) and those since 6.0; others may lack fixes",
 			Fix:     "use a long-term kernel, or one that a distribution maintains for years",
 			Source:  "kubeadm SystemVerification (1.34)",
 			Kubeadm: []string{"SystemVerification"},
 		},
 		{
-			ID: "kernel-config", Groups: []string{GroupOS}, Level: Warn, Title: "the kernel's configuration has the options that containers need", Rule: hasKernelConfig, Roles: cluster(),
+			ID: "kernel-config", Groups: []string{GroupOS}, Level: Warn,
+			Title: "the kernel's configuration has the options that containers need", Rule: hasKernelConfig,
+			Roles:   cluster(),
 			Why:     "without these options containers do not start, or their limits do not hold",
 			Fix:     "use a distribution's standard kernel",
 			Source:  "kubeadm SystemVerification",
@@ -102,8 +108,9 @@ func hasNetworkKernel(s *Subject) Finding {
 	return atLeast(s.Facts.Kernel, least)
 }
 
-// leastKernel returns the least kernel for the cluster's release of a pod network, "" if it needs none or the host's is one that the
-// network names as equivalent. Of a network below another one the newest release counts: cni.version is the other one's.
+// leastKernel returns the least kernel for the cluster's release of a pod network, "" if it needs none or the host's
+// is one that the network names as equivalent. Of a network below another one the newest release counts: cni.version
+// is the other one's.
 func leastKernel(n network.Network, s *Subject) string {
 	release := ""
 	if s.Cluster.CNI.Type == n.Name {
@@ -121,11 +128,13 @@ func leastKernel(n network.Network, s *Subject) string {
 	return ""
 }
 
-// isOfRHEL8 reports whether a kernel is the 4.18 of RHEL 8 or a rebuild of it, of this build or a later one; no build is 0.
+// isOfRHEL8 reports whether a kernel is the 4.18 of RHEL 8 or a rebuild of it, of this build or a later one; no build
+// is 0.
 func isOfRHEL8(kernel string, build int) bool {
 	v := numbers(strings.ReplaceAll(kernel, "-", "."))
 	const number = 3
-	return build > 0 && strings.Contains(kernel, ".el8") && len(v) > number && slices.Equal(v[:number], []int{4, 18, 0}) && v[number] >= build
+	return build > 0 && strings.Contains(kernel, ".el8") && len(v) > number &&
+		slices.Equal(v[:number], []int{4, 18, 0}) && v[number] >= build
 }
 
 // kernelSources names where the least kernels of pod networks are from.
@@ -196,14 +205,16 @@ func hasKernelConfig(s *Subject) Finding {
 func cgroupChecks() []Check {
 	return []Check{
 		{
-			ID: "cgroups", Groups: []string{GroupOS}, Level: Block, Title: "the kernel has the control groups", Rule: hasCgroups, Roles: cluster(),
+			ID: "cgroups", Groups: []string{GroupOS}, Level: Block, Title: "the kernel has the control groups",
+			Rule: hasCgroups, Roles: cluster(),
 			Why:     "the kubelet does not start without them",
 			Fix:     "remove cgroup_disable= from the kernel's command line; on a Raspberry Pi add cgroup_enable=memory",
 			Source:  "kubeadm SystemVerification",
 			Kubeadm: []string{"SystemVerification"},
 		},
 		{
-			ID: "cgroup-version", Groups: []string{GroupOS}, Level: Block, Title: "control groups are version 2", Rule: isCgroup2, Roles: cluster(),
+			ID: "cgroup-version", Groups: []string{GroupOS}, Level: Block, Title: "control groups are version 2",
+			Rule: isCgroup2, Roles: cluster(),
 			LevelOf: cgroupLevel, Varies: "warns before Kubernetes 1.35, and where kubernetes.kubelet has failCgroupV1: false",
 			Why:     "Kubernetes only maintains its support of version 1; since 1.35 kubeadm refuses it and the kubelet does not start with it",
 			Fix:     "boot with systemd.unified_cgroup_hierarchy=1, or use a newer release of the distribution; or set kubernetes.kubelet.failCgroupV1 to false: kkbundle then has kubeadm skip SystemVerification",

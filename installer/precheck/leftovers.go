@@ -13,31 +13,37 @@ import (
 func leftoverChecks() []Check {
 	return []Check{
 		{
-			ID: "leftovers", Groups: []string{GroupKubernetes, GroupEtcd}, Level: Block, Title: "no other cluster has left anything behind", Rule: hasNoLeftovers,
+			ID: "leftovers", Groups: []string{GroupKubernetes, GroupEtcd}, Level: Block,
+			Title: "no other cluster has left anything behind", Rule: hasNoLeftovers,
 			Why:    "kubeadm refuses to start over files of an earlier cluster, and etcd must not start with another one's data",
 			Fix:    "if nobody needs that cluster any more: kubeadm reset, then remove the listed remains",
 			Source: "kubeadm FileAvailable-*, DirAvailable--var-lib-etcd",
 			Kubeadm: []string{
-				"FileAvailable--etc-kubernetes-manifests-kube-apiserver.yaml", "FileAvailable--etc-kubernetes-manifests-kube-controller-manager.yaml",
-				"FileAvailable--etc-kubernetes-manifests-kube-scheduler.yaml", "FileAvailable--etc-kubernetes-manifests-etcd.yaml",
+				"FileAvailable--etc-kubernetes-manifests-kube-apiserver.yaml",
+				"FileAvailable--etc-kubernetes-manifests-kube-controller-manager.yaml",
+				"FileAvailable--etc-kubernetes-manifests-kube-scheduler.yaml",
+				"FileAvailable--etc-kubernetes-manifests-etcd.yaml",
 				"FileAvailable--etc-kubernetes-kubelet.conf", "FileAvailable--etc-kubernetes-bootstrap-kubelet.conf",
 				"FileAvailable--etc-kubernetes-pki-ca.crt", "DirAvailable--var-lib-etcd",
 			},
 		},
 		{
-			ID: "kubelet-arguments", Groups: []string{GroupKubernetes}, Level: Warn, Title: "no file of others sets up the kubelet", Rule: hasNoForeignArguments, Roles: cluster(),
+			ID: "kubelet-arguments", Groups: []string{GroupKubernetes}, Level: Warn,
+			Title: "no file of others sets up the kubelet", Rule: hasNoForeignArguments, Roles: cluster(),
 			Why:    "environment files and drop-ins of an earlier cluster or another tool also count for the kubelet, or k3s, that is installed, which then runs otherwise than the cluster file says",
 			Fix:    "remove these files; what is meant for this cluster belongs under kubernetes.kubelet of the cluster file, or is an exception of the rules file",
 			Source: "kubeadm's drop-in 10-kubeadm.conf and k3s' units, which read these environment files; systemd.unit(5)",
 		},
 		{
-			ID: "leftovers-network", Groups: []string{GroupKubernetes, GroupNetwork}, Level: Warn, Title: "no other pod network has left anything behind", Rule: hasNoOldNetwork, Roles: cluster(),
+			ID: "leftovers-network", Groups: []string{GroupKubernetes, GroupNetwork}, Level: Warn,
+			Title: "no other pod network has left anything behind", Rule: hasNoOldNetwork, Roles: cluster(),
 			Why:    "old interfaces and rules send packets of the new pods to where nobody is; kubeadm reset leaves them",
 			Fix:    "reboot, or remove these interfaces (ip link delete) and rules (iptables -F; ipvsadm -C)",
 			Source: "kubeadm reset: remains that it does not clean up",
 		},
 		{
-			ID: "cni-config", Groups: []string{GroupNetwork, GroupCRI}, Level: Block, Title: "no other pod network is configured", Rule: hasNoForeignCNI, Roles: cluster(),
+			ID: "cni-config", Groups: []string{GroupNetwork, GroupCRI}, Level: Block,
+			Title: "no other pod network is configured", Rule: hasNoForeignCNI, Roles: cluster(),
 			LevelOf: warnUnlessInstall, Varies: "warns unless kkbundle is going to install",
 			Why:    "containerd uses the first configuration that it finds, so pods would not get this cluster's network",
 			Fix:    "remove the files from " + cniDir,
@@ -91,7 +97,8 @@ func hasNoLeftovers(s *Subject) Finding {
 // kubeadmDropIn is the drop-in that the installation, or kubeadm's package, writes itself.
 const kubeadmDropIn = "10-kubeadm.conf"
 
-// hasNoForeignArguments looks at the unit that the cluster has. On kkbundle's own nodes kubeadm has written some of the files.
+// hasNoForeignArguments looks at the unit that the cluster has. On kkbundle's own nodes kubeadm has written some of
+// the files.
 func hasNoForeignArguments(s *Subject) Finding {
 	if s.Ours() {
 		return pass("kkbundle has installed here before")
@@ -114,7 +121,8 @@ func hasNoForeignArguments(s *Subject) Finding {
 
 // isPodInterface reports whether an interface belongs to a pod network, or to Kubernetes.
 func (s *Subject) isPodInterface(name string) bool {
-	return slices.Contains([]string{"kube-ipvs0", "nodelocaldns", "kube-bridge", "mynet0"}, name) || s.known.IsTelling(name)
+	return slices.Contains([]string{"kube-ipvs0", "nodelocaldns", "kube-bridge", "mynet0"}, name) ||
+		s.known.IsTelling(name)
 }
 
 func hasNoOldNetwork(s *Subject) Finding {

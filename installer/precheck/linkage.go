@@ -36,12 +36,14 @@ type Linkage struct {
 // linkageChecks check whether the bundle's programs can start.
 func linkageChecks() []Check {
 	return []Check{{
-		ID: linkageID, Groups: []string{GroupOS, GroupKKBundle}, Level: Block, Title: "the bundle's programs can start on the host", Rule: canStart,
+		ID: linkageID, Groups: []string{GroupOS, GroupKKBundle}, Level: Block,
+		Title: "the bundle's programs can start on the host", Rule: canStart,
 		Why:    "a program for another architecture, or for a newer glibc, ends before its first line, and its service never starts",
 		Fix:    "build the bundle with static programs (for containerd, cri.version 1.7 or newer and kkbundle's own catalog), or use a newer operating system",
 		Source: "kkbundle: PT_INTERP and .gnu.version_r of the ELF files; getconf GNU_LIBC_VERSION",
 	}, {
-		ID: "bundle-images", Groups: []string{GroupOS, GroupKKBundle}, Level: Warn, Title: "the bundle's images have the host's architecture", Rule: hasImages, Roles: cluster(),
+		ID: "bundle-images", Groups: []string{GroupOS, GroupKKBundle}, Level: Warn,
+		Title: "the bundle's images have the host's architecture", Rule: hasImages, Roles: cluster(),
 		Why:    "a pod of such an image that is scheduled on the host cannot start",
 		Fix:    "build the bundle with images that have this platform, or keep their pods off the host: nodeSelector kubernetes.io/arch",
 		Source: "kkbundle: platforms of the images in the bundle",

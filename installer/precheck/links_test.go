@@ -25,10 +25,12 @@ func linked(roles map[string][]manifest.Role, names ...string) []precheck.Host {
 func TestLinksOfRoles(t *testing.T) {
 	t.Parallel()
 	hosts := linked(map[string][]manifest.Role{
-		"cp": {manifest.RoleControlPlane, manifest.RoleRegistry}, "etcd": {manifest.RoleEtcd}, "w": {manifest.RoleWorker}, "nfs": {manifest.RoleNFS},
+		"cp": {manifest.RoleControlPlane, manifest.RoleRegistry}, "etcd": {manifest.RoleEtcd},
+		"w": {manifest.RoleWorker}, "nfs": {manifest.RoleNFS},
 	}, "cp", "etcd", "w", "nfs")
 	for _, i := range []int{1, 3} { // no nodes
-		hosts[i].Roles = slices.DeleteFunc(hosts[i].Roles, func(r manifest.Role) bool { return r == manifest.RoleCluster })
+		hosts[i].Roles = slices.DeleteFunc(hosts[i].Roles,
+			func(r manifest.Role) bool { return r == manifest.RoleCluster })
 	}
 	c := &manifest.Cluster{}
 	c.Etcd.Type, c.Storage.NFS, c.CNI.Type = "external", true, "calico"

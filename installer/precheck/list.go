@@ -20,7 +20,8 @@ func List() []Check {
 	if !slices.ContainsFunc(checks, func(c Check) bool { return c.ID == ReachableID }) {
 		one := unreachable(Host{})
 		checks = slices.Insert(checks, 0, Check{
-			ID: one.ID, Level: one.Level, Groups: one.Groups, Title: one.Title, Why: one.Why, Fix: one.Fix, Source: "kkbundle",
+			ID: one.ID, Level: one.Level, Groups: one.Groups, Title: one.Title, Why: one.Why, Fix: one.Fix,
+			Source: "kkbundle",
 		})
 	}
 	return append(checks, rulesCheck())
@@ -141,5 +142,6 @@ type CheckDocument struct {
 
 // MarshalJSON writes the check's description.
 func (c Check) MarshalJSON() ([]byte, error) {
-	return json.Marshal(CheckDocument{ID: c.ID, Title: c.Title, Level: c.Level, Groups: append([]string{}, c.Groups...), Why: c.Why, Fix: c.Fix, Source: c.Source, Kubeadm: c.Kubeadm, Varies: c.Varies})
+	return json.Marshal(CheckDocument{ID: c.ID, Title: c.Title, Level: c.Level, Groups: append([]string{}, c.Groups...),
+		Why: c.Why, Fix: c.Fix, Source: c.Source, Kubeadm: c.Kubeadm, Varies: c.Varies})
 }

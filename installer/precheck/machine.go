@@ -16,14 +16,16 @@ import (
 func machineChecks() []Check {
 	return slices.Concat(systemChecks(), identityChecks(), []Check{
 		{
-			ID: "cpu", Groups: []string{GroupOS}, Level: Block, Title: "a control plane has 2 CPUs or more", Rule: hasCPUs, Roles: controlPlane(),
+			ID: "cpu", Groups: []string{GroupOS}, Level: Block, Title: "a control plane has 2 CPUs or more",
+			Rule: hasCPUs, Roles: controlPlane(),
 			Why:     "with one CPU the control plane's own requests do not fit, and kubeadm refuses to start",
 			Fix:     "give the machine at least 2 CPUs",
 			Source:  "kubeadm NumCPU",
 			Kubeadm: []string{"NumCPU"},
 		},
 		{
-			ID: "memory", Groups: []string{GroupOS}, Level: Block, Title: "there is enough memory for the host's roles", Rule: hasMemory, Roles: cluster(),
+			ID: "memory", Groups: []string{GroupOS}, Level: Block, Title: "there is enough memory for the host's roles",
+			Rule: hasMemory, Roles: cluster(),
 			Why:     "processes would be killed for lack of memory, the API server or etcd among them",
 			Fix:     "give the machine more memory, or lower precheck.minMemory in the cluster file",
 			Source:  "kubeadm Mem (1700 MiB); Kubespray (workers 1024 MB)",
@@ -50,19 +52,23 @@ func systemChecks() []Check {
 			Kubeadm: []string{"IsPrivilegedUser"},
 		},
 		{
-			ID: "systemd", Groups: []string{GroupOS}, Level: Block, Title: "systemd is the init system", Rule: isSystemd,
+			ID: "systemd", Groups: []string{GroupOS}, Level: Block, Title: "systemd is the init system",
+			Rule:   isSystemd,
 			Why:    "the registry, containerd and the kubelet run as systemd units",
 			Fix:    "use a distribution with systemd",
 			Source: "Kubespray: service manager must be systemd",
 		},
 		{
-			ID: "os", Groups: []string{GroupOS}, Level: Block, Title: "the distribution is supported", Rule: isSupportedOS,
-			Why:    "on others, nobody has tried whether the installation works",
-			Fix:    "use one of " + strings.Join(manifest.HostDistributions(), ", ") + ", or set precheck.allowUnsupportedDistributions in the cluster file",
+			ID: "os", Groups: []string{GroupOS}, Level: Block, Title: "the distribution is supported",
+			Rule: isSupportedOS,
+			Why:  "on others, nobody has tried whether the installation works",
+			Fix: "use one of " + strings.Join(manifest.HostDistributions(), ", ") +
+				", or set precheck.allowUnsupportedDistributions in the cluster file",
 			Source: "KubeKey v4 os_precheck, widened by the rebuilds of the same distributions",
 		},
 		{
-			ID: "architecture", Groups: []string{GroupOS, GroupKKBundle}, Level: Block, Title: "the architecture is supported, and the bundle has it", Rule: hasArchitecture,
+			ID: "architecture", Groups: []string{GroupOS, GroupKKBundle}, Level: Block,
+			Title: "the architecture is supported, and the bundle has it", Rule: hasArchitecture,
 			Why:    "programs and images of another architecture do not run",
 			Fix:    "build the bundle with this platform in platforms, or use an amd64 or arm64 machine",
 			Source: "KubeKey v4 os_precheck",
@@ -74,32 +80,37 @@ func systemChecks() []Check {
 func identityChecks() []Check {
 	return []Check{
 		{
-			ID: "hostname", Groups: []string{GroupOS}, Level: Block, Title: "the host's name can be a node's name", Rule: hasNodeName,
+			ID: "hostname", Groups: []string{GroupOS}, Level: Block, Title: "the host's name can be a node's name",
+			Rule:    hasNodeName,
 			Why:     "Kubernetes refuses nodes whose name is not a DNS name in lower case, or is longer than the value of a label",
 			Fix:     "rename the host in the inventory: at most 63 lower case letters, digits, hyphens and dots",
 			Source:  "RFC 1123; kubeadm Hostname",
 			Kubeadm: []string{"Hostname"},
 		},
 		{
-			ID: "hostname-unique", Groups: []string{GroupOS, GroupHost}, Level: Warn, Title: "no other host calls itself by its name", Rule: hasUniqueName,
+			ID: "hostname-unique", Groups: []string{GroupOS, GroupHost}, Level: Warn,
+			Title: "no other host calls itself by its name", Rule: hasUniqueName,
 			Why:    "logs and monitoring cannot tell the hosts apart, and installers that take a node's name from the host register only one of them",
 			Fix:    "hostnamectl set-hostname with the host's name in the inventory",
 			Source: "kubeadm: unique hostname, MAC address and product_uuid",
 		},
 		{
-			ID: "machine-unique", Groups: []string{GroupHost}, Level: Warn, Title: "no other host is the same machine", Rule: isUniqueMachine,
+			ID: "machine-unique", Groups: []string{GroupHost}, Level: Warn, Title: "no other host is the same machine",
+			Rule:   isUniqueMachine,
 			Why:    "hosts with one machine id were cloned, or one machine is listed twice; address services give them one address",
 			Fix:    "on a clone: rm /etc/machine-id && systemd-machine-id-setup, and reboot",
 			Source: "kubeadm: unique hostname, MAC address and product_uuid",
 		},
 		{
-			ID: "product-unique", Groups: []string{GroupHost}, Level: Warn, Title: "no other host has its product UUID", Rule: hasUniqueProduct,
+			ID: "product-unique", Groups: []string{GroupHost}, Level: Warn, Title: "no other host has its product UUID",
+			Rule:   hasUniqueProduct,
 			Why:    "Kubernetes tells machines apart by it, and drivers for disks of a hypervisor attach to the wrong one",
 			Fix:    "give the cloned machine a UUID of its own in the hypervisor",
 			Source: "kubeadm: unique hostname, MAC address and product_uuid",
 		},
 		{
-			ID: "mac-unique", Groups: []string{GroupHost, GroupNetwork}, Level: Warn, Title: "no other host has its MAC addresses", Rule: hasUniqueMAC,
+			ID: "mac-unique", Groups: []string{GroupHost, GroupNetwork}, Level: Warn,
+			Title: "no other host has its MAC addresses", Rule: hasUniqueMAC,
 			Why:    "a switch sends packets for one of them to the other",
 			Fix:    "give the cloned machine a MAC address of its own",
 			Source: "kubeadm: unique hostname, MAC address and product_uuid",
@@ -128,7 +139,8 @@ func isSupportedOS(s *Subject) Finding {
 		name = strings.TrimSpace(os.ID + " " + os.VersionID)
 	}
 	name = cmp.Or(name, "no /etc/os-release")
-	if s.Cluster.Precheck.AllowUnsupportedDistributions || slices.Contains(manifest.HostDistributions(), strings.ToLower(os.ID)) {
+	if s.Cluster.Precheck.AllowUnsupportedDistributions || slices.Contains(manifest.HostDistributions(),
+		strings.ToLower(os.ID)) {
 		return pass(name)
 	}
 	return fail(name)
@@ -186,7 +198,8 @@ func isUniqueMachine(s *Subject) Finding {
 // hasUniqueProduct ignores the placeholder values of firmware without a UUID.
 func hasUniqueProduct(s *Subject) Finding {
 	id := strings.ToLower(s.Facts.ProductUUID)
-	if strings.Trim(id, "0-") == "" || strings.Trim(id, "f-") == "" || strings.HasPrefix(id, "03000200-0400-0500-0006") {
+	if strings.Trim(id, "0-") == "" || strings.Trim(id, "f-") == "" ||
+		strings.HasPrefix(id, "03000200-0400-0500-0006") {
 		return skip()
 	}
 	if also := s.fleet.byProduct.besides(s.Host.Name, id); also != "" {

@@ -15,14 +15,16 @@ import (
 func moduleChecks() []Check {
 	return []Check{
 		{
-			ID: "modules", Groups: []string{GroupOS, GroupNetwork}, Level: Block, Title: "the kernel has the modules", Rule: hasModules, Roles: cluster(),
+			ID: "modules", Groups: []string{GroupOS, GroupNetwork}, Level: Block, Title: "the kernel has the modules",
+			Rule: hasModules, Roles: cluster(),
 			Why: "containers need overlay, kube-proxy and pod networks the modules of iptables, nftables or IPVS, and pod networks connect hosts with vxlan, IPIP, geneve or Open vSwitch",
 			Fix: "install the package that the finding names, or take out the line of modprobe.d that it names; if the package manager brings a newer kernel with it, restart the host",
 			Source: "Kubernetes: container runtimes; the rules that kube-proxy writes in each mode; kubeadm's IPVS check, which it has dropped; " +
 				"backends of the pod networks; the packages of the distributions' kernels",
 		},
 		{
-			ID: "kernel-restart", Groups: []string{GroupOS}, Level: Block, Title: "the modules of the running kernel are installed", Rule: hasRunningKernel, Roles: cluster(),
+			ID: "kernel-restart", Groups: []string{GroupOS}, Level: Block,
+			Title: "the modules of the running kernel are installed", Rule: hasRunningKernel, Roles: cluster(),
 			Why:    "the kernel was upgraded and the host not restarted since: the running kernel cannot load modules any more",
 			Fix:    "restart the host",
 			Source: "kkbundle: /lib/modules without the directory of uname -r",
@@ -56,8 +58,8 @@ func moduleNeeds(c *manifest.Cluster, networks network.Table) []moduleNeed {
 		need("nf_conntrack", "xt_statistic")
 	}
 	if c.Kubernetes.ProxyMode != manifest.ProxyNFTables {
-		// iptables has two ways into the kernel, of which kube-proxy's image takes the existing one. The target's name is ipt_MASQUERADE
-		// before Linux 5.2.
+		// iptables has two ways into the kernel, of which kube-proxy's image takes the existing one. The target's
+		// name is ipt_MASQUERADE before Linux 5.2.
 		list = append(list, moduleNeed{"nft_compat", "ip_tables"}, moduleNeed{"xt_MASQUERADE", "ipt_MASQUERADE"})
 		need("xt_addrtype", "xt_comment", "xt_conntrack", "xt_mark", "xt_nat")
 	}
@@ -81,7 +83,8 @@ func modules(c *manifest.Cluster, networks network.Table) []string {
 func hasModules(s *Subject) Finding {
 	needs := moduleNeeds(s.Cluster, s.networks())
 	if found := forbidden(s.Facts, needs); len(found) > 0 {
-		return fail("forbidden: " + strings.Join(found, ", ") + "; take the lines out there, and restart the host if it is the kernel's command line")
+		return fail("forbidden: " + strings.Join(found, ", ") +
+			"; take the lines out there, and restart the host if it is the kernel's command line")
 	}
 	missing, untold := lacking(s.Facts, needs)
 	if len(missing) == 0 && len(untold) > 0 {
@@ -143,20 +146,24 @@ type kernelPackage struct {
 func kernelPackages() []kernelPackage {
 	red := []string{"rhel", "rocky", "almalinux", "centos", "ol"}
 	return []kernelPackage{
-		// UEK 8 has moved netfilter into a package of its own: kernel-uek-modules-extra-netfilter-6.12.0-… in ol9_UEKR8.
+		// UEK 8 has moved netfilter into a package of its own: kernel-uek-modules-extra-netfilter-6.12.0-… in
+		// ol9_UEKR8.
 		{ids: red, kernel: "6.12.*uek*", packages: "kernel-uek-modules-extra-netfilter-UNAME"},
 		// kernel-uek-modules and kernel-uek-modules-extra: yum.oracle.com, OracleLinux/OL8 and OL9/UEKR7.
 		{ids: red, kernel: "*uek*", packages: "kernel-uek-modules-UNAME kernel-uek-modules-extra-UNAME"},
-		// br_netfilter, nft_compat, ip_set and all xt_* are there alone: kubernetes/kops#18724, openshift/microshift#7069, k3s-io/k3s-ansible#419.
-		// With the release in the package's name, dnf does not bring a newer kernel with it (k3s-io/k3s-ansible#536).
+		// br_netfilter, nft_compat, ip_set and all xt_* are there alone: kubernetes/kops#18724,
+		// openshift/microshift#7069, k3s-io/k3s-ansible#419. With the release in the package's name, dnf does not
+		// bring a newer kernel with it (k3s-io/k3s-ansible#536).
 		{ids: red, from: 10, packages: "kernel-modules-extra-UNAME"},
-		// kernel.spec: kernel-core has what starts a machine, kernel-modules the rest, kernel-modules-extra the less common.
+		// kernel.spec: kernel-core has what starts a machine, kernel-modules the rest, kernel-modules-extra the less
+		// common.
 		{ids: append(slices.Clone(red), "fedora"), packages: "kernel-modules-UNAME kernel-modules-extra-UNAME"},
 		// Ubuntu's kernel for KVM has no IPVS and no package with more modules: kubernetes-sigs/kubespray#10602.
 		{ids: []string{"ubuntu"}, kernel: "*-kvm", packages: "linux-image-generic", other: true},
 		// Cloud and Raspberry Pi images have linux-modules alone: k0sproject/k0s#1262, flannel-io/flannel#1502.
 		{ids: []string{"ubuntu"}, packages: "linux-modules-extra-UNAME"},
-		// Debian's packages of a kernel are whole; the cloud kernel has these modules too (linux-image-6.1.0-56-cloud-amd64, looked at).
+		// Debian's packages of a kernel are whole; the cloud kernel has these modules too
+		// (linux-image-6.1.0-56-cloud-amd64, looked at).
 		{ids: []string{"debian"}, packages: "linux-image-UNAME"},
 	}
 }

@@ -24,24 +24,32 @@ func finding(t *testing.T, in precheck.Input, id string) precheck.Result {
 	return precheck.Result{}
 }
 
-// TestMissingModulesNameThePackageOfTheDistribution has a row for each distribution and kernel that the table knows, and one that
-// it does not.
+// TestMissingModulesNameThePackageOfTheDistribution has a row for each distribution and kernel that the table knows,
+// and one that it does not.
 func TestMissingModulesNameThePackageOfTheDistribution(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ id, version, kernel, want string }{
 		{"rocky", "10.1", "6.12.0-124.8.1.el10_1.x86_64", "install kernel-modules-extra-6.12.0-124.8.1.el10_1.x86_64"},
-		{"rhel", "10.2", "6.12.0-211.34.1.el10_2.aarch64", "install kernel-modules-extra-6.12.0-211.34.1.el10_2.aarch64"},
-		{"almalinux", "9.6", "5.14.0-570.12.1.el9_6.x86_64", "install kernel-modules-5.14.0-570.12.1.el9_6.x86_64 kernel-modules-extra-5.14.0-570.12.1.el9_6.x86_64"},
-		{"rocky", "8.10", "4.18.0-553.el8_10.x86_64", "install kernel-modules-4.18.0-553.el8_10.x86_64 kernel-modules-extra-4.18.0-553.el8_10.x86_64"},
-		{"fedora", "42", "6.14.0-63.fc42.x86_64", "install kernel-modules-6.14.0-63.fc42.x86_64 kernel-modules-extra-6.14.0-63.fc42.x86_64"},
-		{"ol", "9.5", "6.12.0-103.40.4.4.el9uek.x86_64", "install kernel-uek-modules-extra-netfilter-6.12.0-103.40.4.4.el9uek.x86_64"},
-		{"ol", "8.10", "5.15.0-307.178.5.el8uek.x86_64", "install kernel-uek-modules-5.15.0-307.178.5.el8uek.x86_64 kernel-uek-modules-extra-5.15.0-307.178.5.el8uek.x86_64"},
+		{"rhel", "10.2", "6.12.0-211.34.1.el10_2.aarch64",
+			"install kernel-modules-extra-6.12.0-211.34.1.el10_2.aarch64"},
+		{"almalinux", "9.6", "5.14.0-570.12.1.el9_6.x86_64",
+			"install kernel-modules-5.14.0-570.12.1.el9_6.x86_64 kernel-modules-extra-5.14.0-570.12.1.el9_6.x86_64"},
+		{"rocky", "8.10", "4.18.0-553.el8_10.x86_64",
+			"install kernel-modules-4.18.0-553.el8_10.x86_64 kernel-modules-extra-4.18.0-553.el8_10.x86_64"},
+		{"fedora", "42", "6.14.0-63.fc42.x86_64",
+			"install kernel-modules-6.14.0-63.fc42.x86_64 kernel-modules-extra-6.14.0-63.fc42.x86_64"},
+		{"ol", "9.5", "6.12.0-103.40.4.4.el9uek.x86_64",
+			"install kernel-uek-modules-extra-netfilter-6.12.0-103.40.4.4.el9uek.x86_64"},
+		{"ol", "8.10", "5.15.0-307.178.5.el8uek.x86_64",
+			"install kernel-uek-modules-5.15.0-307.178.5.el8uek.x86_64 kernel-uek-modules-extra-5.15.0-307.178.5.el8uek.x86_64"},
 		{"ol", "10.0", "6.12.0-55.9.1.el10_0.x86_64", "install kernel-modules-extra-6.12.0-55.9.1.el10_0.x86_64"},
 		{"ubuntu", "22.04", "5.15.0-1029-kvm", "install linux-image-generic and restart the host with this kernel"},
 		{"ubuntu", "24.04", "6.8.0-1021-aws", "install linux-modules-extra-6.8.0-1021-aws"},
 		{"debian", "12", "6.1.0-31-cloud-amd64", "install linux-image-6.1.0-31-cloud-amd64"},
-		{"openEuler", "24.03", "6.6.0-72.0.0.76.oe2403.x86_64", "does not know which package of this distribution has modules of kernel 6.6.0-72.0.0.76.oe2403.x86_64"},
-		{"kylin", "V10", "4.19.90-89.11.v2401.ky10.x86_64", "does not know which package of this distribution has modules of kernel 4.19.90-89.11.v2401.ky10.x86_64"},
+		{"openEuler", "24.03", "6.6.0-72.0.0.76.oe2403.x86_64",
+			"does not know which package of this distribution has modules of kernel 6.6.0-72.0.0.76.oe2403.x86_64"},
+		{"kylin", "V10", "4.19.90-89.11.v2401.ky10.x86_64",
+			"does not know which package of this distribution has modules of kernel 4.19.90-89.11.v2401.ky10.x86_64"},
 	} {
 		t.Run(c.id+" "+c.kernel, func(t *testing.T) {
 			t.Parallel()
@@ -50,7 +58,9 @@ func TestMissingModulesNameThePackageOfTheDistribution(t *testing.T) {
 			f.OS.ID, f.OS.VersionID, f.Kernel = c.id, c.version, c.kernel
 			f.Modules["br_netfilter"], f.Modules["xt_addrtype"] = node.ModuleMissing, node.ModuleMissing
 			got := finding(t, in, "modules")
-			if got.OK || got.Level != precheck.Block || !strings.HasPrefix(got.Found, "missing: br_netfilter, xt_addrtype; ") || !strings.HasSuffix(got.Found, c.want) {
+			if got.OK || got.Level != precheck.Block ||
+				!strings.HasPrefix(got.Found, "missing: br_netfilter, xt_addrtype; ") ||
+				!strings.HasSuffix(got.Found, c.want) {
 				t.Errorf("%s, want %s", got.Found, c.want)
 			}
 		})
@@ -61,7 +71,8 @@ func TestMissingModulesNameThePackageOfTheDistribution(t *testing.T) {
 func TestMasqueradeHasAnOlderName(t *testing.T) {
 	t.Parallel()
 	in := good(t)
-	in.Hosts[1].Facts.Modules["xt_MASQUERADE"], in.Hosts[1].Facts.Modules["ipt_MASQUERADE"] = node.ModuleMissing, node.ModuleAvailable
+	in.Hosts[1].Facts.Modules["xt_MASQUERADE"], in.Hosts[1].Facts.Modules["ipt_MASQUERADE"] = node.ModuleMissing,
+		node.ModuleAvailable
 	if got := finding(t, in, "modules"); !got.OK {
 		t.Error(got.Found)
 	}
@@ -73,12 +84,14 @@ func TestUpgradedKernelAsksForARestart(t *testing.T) {
 	in := good(t)
 	in.Hosts[1].Facts.InstalledKernels = []string{"5.14.0-503.el9.x86_64"}
 	got := finding(t, in, "kernel-restart")
-	if got.OK || got.Fix != "restart the host" || got.Found != in.Hosts[1].Facts.Kernel+" runs, 5.14.0-503.el9.x86_64 is installed" {
+	if got.OK || got.Fix != "restart the host" || got.Found != in.Hosts[1].Facts.Kernel+
+		" runs, 5.14.0-503.el9.x86_64 is installed" {
 		t.Errorf("%+v", got)
 	}
 }
 
-// TestSELinuxStaysOn holds the level of each state and the package that each distribution has for it. Nobody is told to switch SELinux off.
+// TestSELinuxStaysOn holds the level of each state and the package that each distribution has for it. Nobody is told
+// to switch SELinux off.
 func TestSELinuxStaysOn(t *testing.T) {
 	t.Parallel()
 	without := func(f *node.Facts) { setPath(f, node.Path{Path: containerPolicyFile}) }
@@ -89,7 +102,8 @@ func TestSELinuxStaysOn(t *testing.T) {
 		found  string
 	}{
 		"enforcing with everything": {func(*precheck.Input, *node.Facts) {}, true, precheck.Block, "enforcing"},
-		"enforcing without policy":  {func(_ *precheck.Input, f *node.Facts) { without(f) }, false, precheck.Block, "enforcing; missing: container-selinux"},
+		"enforcing without policy": {func(_ *precheck.Input, f *node.Facts) { without(f) }, false, precheck.Block,
+			"enforcing; missing: container-selinux"},
 		"permissive until the next boot": {func(_ *precheck.Input, f *node.Facts) {
 			without(f)
 			f.SELinux = "permissive"
@@ -101,26 +115,33 @@ func TestSELinuxStaysOn(t *testing.T) {
 		"permissive without programs": {func(_ *precheck.Input, f *node.Facts) {
 			delete(f.Executables, "matchpathcon")
 			f.SELinux, f.SELinuxConfig = "permissive", "permissive"
-		}, false, precheck.Block, "permissive; missing: matchpathcon (package libselinux-utils, on Debian and Ubuntu selinux-utils)"},
+		}, false, precheck.Block,
+			"permissive; missing: matchpathcon (package libselinux-utils, on Debian and Ubuntu selinux-utils)"},
 		"Debian": {func(_ *precheck.Input, f *node.Facts) {
 			without(f)
 			f.OS.ID = "debian"
-		}, false, precheck.Warn, "enforcing; missing: a policy for containers (debian has no package of it; containers run unconfined)"},
+		}, false, precheck.Warn,
+			"enforcing; missing: a policy for containers (debian has no package of it; containers run unconfined)"},
 		"in the bundle": {func(in *precheck.Input, f *node.Facts) {
 			without(f)
 			in.Packages = []string{"rocky/9"}
-			in.PackagesOf = func([]manifest.Role, string) ([]string, error) { return []string{"container-selinux"}, nil }
+			in.PackagesOf = func([]manifest.Role,
+				string) ([]string, error) {
+				return []string{"container-selinux"}, nil
+			}
 			f.Packages = map[string]string{}
 		}, true, precheck.Block, "enforcing"},
 		"k3s": {
-			func(in *precheck.Input, _ *node.Facts) { in.Cluster.Kubernetes.Distribution = manifest.DistributionK3s }, false, precheck.Block,
+			func(in *precheck.Input, _ *node.Facts) { in.Cluster.Kubernetes.Distribution = manifest.DistributionK3s },
+			false, precheck.Block,
 			"enforcing; missing: k3s-selinux (from the releases of github.com/k3s-io/k3s-selinux, not from the distribution)",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			in := good(t)
-			in.Hosts[1].Facts.Paths = append(in.Hosts[1].Facts.Paths, node.Path{Path: "/usr/share/selinux/packages/k3s.pp"})
+			in.Hosts[1].Facts.Paths = append(in.Hosts[1].Facts.Paths,
+				node.Path{Path: "/usr/share/selinux/packages/k3s.pp"})
 			c.change(&in, in.Hosts[1].Facts)
 			got := finding(t, in, "selinux")
 			if got.OK != c.ok || got.Level != c.level || got.Found != c.found {

@@ -14,25 +14,29 @@ import (
 func nameChecks() []Check {
 	return []Check{
 		{
-			ID: "dns", Groups: []string{GroupNetwork}, Level: Warn, Title: "a nameserver is configured that pods can use", Rule: hasNameserver, Roles: cluster(),
+			ID: "dns", Groups: []string{GroupNetwork}, Level: Warn,
+			Title: "a nameserver is configured that pods can use", Rule: hasNameserver, Roles: cluster(),
 			Why:    "CoreDNS forwards to the host's nameservers: without one it does not start, with one on the host itself it asks itself. Install therefore ends forwarding for the whole cluster while a host that CoreDNS can run on has none",
 			Fix:    "name the site's nameserver in /etc/resolv.conf, or to systemd-resolved in /etc/systemd/resolved.conf; a later install puts forwarding back",
 			Source: "Kubespray; CoreDNS plugins forward and loop",
 		},
 		{
-			ID: "resolv-conf", Groups: []string{GroupNetwork}, Level: Warn, Title: "/etc/resolv.conf fits into that of pods", Rule: hasSmallResolvConf, Roles: cluster(),
+			ID: "resolv-conf", Groups: []string{GroupNetwork}, Level: Warn,
+			Title: "/etc/resolv.conf fits into that of pods", Rule: hasSmallResolvConf, Roles: cluster(),
 			Why:    "the kubelet drops the excess, so that names resolve on the host but not in pods",
 			Fix:    "keep at most 3 nameservers, 29 search domains and 1,900 characters of search domains",
 			Source: "kubelet: 3 nameservers, 32 search domains and 2048 characters, of which the cluster's own 3 domains take a part",
 		},
 		{
-			ID: "hosts-file", Groups: []string{GroupNetwork}, Level: Warn, Title: "/etc/hosts gives the hosts their addresses", Rule: hasTrueHosts,
+			ID: "hosts-file", Groups: []string{GroupNetwork}, Level: Warn,
+			Title: "/etc/hosts gives the hosts their addresses", Rule: hasTrueHosts,
 			Why:    "the first line that has a name counts: the host would look for the others, or for itself, where they are not",
 			Fix:    "correct or remove these lines",
 			Source: "kkbundle",
 		},
 		{
-			ID: "hostname-resolves", Groups: []string{GroupNetwork, GroupKubernetes}, Level: Warn, Title: "the host's own name becomes an address", Rule: resolvesItself, Roles: cluster(),
+			ID: "hostname-resolves", Groups: []string{GroupNetwork, GroupKubernetes}, Level: Warn,
+			Title: "the host's own name becomes an address", Rule: resolvesItself, Roles: cluster(),
 			Why:     "kubeadm warns, and programs that ask for their own address get none",
 			Fix:     "add the host to /etc/hosts; an installation by kkbundle does so",
 			Source:  "kubeadm Hostname",

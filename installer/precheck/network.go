@@ -14,49 +14,57 @@ import (
 func networkChecks() []Check {
 	return []Check{
 		{
-			ID: "address", Groups: []string{GroupNetwork, GroupKubernetes}, Level: Block, Title: "the host has the address that the inventory gives", Rule: hasAddress,
+			ID: "address", Groups: []string{GroupNetwork, GroupKubernetes}, Level: Block,
+			Title: "the host has the address that the inventory gives", Rule: hasAddress,
 			Why:    "other hosts would look for this one in vain",
 			Fix:    "correct internalIPv4 (or address) in the inventory, or configure the address on the host",
 			Source: "KubeKey v4 network_precheck; Kubespray (ip is one of the host's addresses)",
 		},
 		{
-			ID: "address-ipv6", Groups: []string{GroupNetwork}, Level: Block, Title: "the host has an IPv6 address where the cluster uses IPv6", Rule: hasAddress6, Roles: cluster(),
+			ID: "address-ipv6", Groups: []string{GroupNetwork}, Level: Block,
+			Title: "the host has an IPv6 address where the cluster uses IPv6", Rule: hasAddress6, Roles: cluster(),
 			Why:    "a node without one cannot be part of a dual-stack cluster",
 			Fix:    "configure an address other than a link-local one on the host, correct internalIPv6 in the inventory, or take the IPv6 network out of kubernetes.podCIDR and serviceCIDR",
 			Source: "KubeKey v4 kubernetes_precheck; Kubernetes: dual-stack prerequisites",
 		},
 		{
-			ID: "address-unique", Groups: []string{GroupNetwork}, Level: Block, Title: "no other host has its address", Rule: hasUniqueAddress,
+			ID: "address-unique", Groups: []string{GroupNetwork}, Level: Block, Title: "no other host has its address",
+			Rule:   hasUniqueAddress,
 			Why:    "two hosts with one address cannot be told apart",
 			Fix:    "correct internalIPv4 (or address) in the inventory",
 			Source: "kkbundle",
 		},
 		{
-			ID: "networks", Groups: []string{GroupNetwork}, Level: Block, Title: "its networks do not overlap those of pods and services", Rule: hasNoOverlap, Roles: cluster(),
+			ID: "networks", Groups: []string{GroupNetwork}, Level: Block,
+			Title: "its networks do not overlap those of pods and services", Rule: hasNoOverlap, Roles: cluster(),
 			Why:    "traffic to other hosts would end in the pod network",
 			Fix:    "choose another kubernetes.podCIDR or serviceCIDR in the cluster file",
 			Source: "kkbundle",
 		},
 		{
-			ID: "routes", Groups: []string{GroupNetwork}, Level: Warn, Title: "no route leads into the networks of pods and services", Rule: hasNoForeignRoute, Roles: cluster(),
+			ID: "routes", Groups: []string{GroupNetwork}, Level: Warn,
+			Title: "no route leads into the networks of pods and services", Rule: hasNoForeignRoute, Roles: cluster(),
 			Why:    "the host's packets for the other network go to the pods, or those for the pods go elsewhere",
 			Fix:    "choose another kubernetes.podCIDR or serviceCIDR in the cluster file, or remove the route",
 			Source: "kkbundle",
 		},
 		{
-			ID: "default-route", Groups: []string{GroupNetwork}, Level: Warn, Title: "there is a default route", Rule: hasDefaultRoute, Roles: cluster(),
+			ID: "default-route", Groups: []string{GroupNetwork}, Level: Warn, Title: "there is a default route",
+			Rule: hasDefaultRoute, Roles: cluster(),
 			Why:    "some programs choose a host's address by it, and services in the cluster may be unreachable from the host without one",
 			Fix:    "set one, also where it leads nowhere",
 			Source: "k3s #1144, rke2 #1242: choice of the address",
 		},
 		{
-			ID: "mtu", Groups: []string{GroupNetwork}, Level: Warn, Title: "its packets may be as large as the other hosts'", Rule: hasCommonMTU, Roles: cluster(),
+			ID: "mtu", Groups: []string{GroupNetwork}, Level: Warn,
+			Title: "its packets may be as large as the other hosts'", Rule: hasCommonMTU, Roles: cluster(),
 			Why:    "pods take the size of their host's packets: larger ones are lost on the way to a host that takes smaller ones only",
 			Fix:    "give the interfaces of all hosts the same MTU",
 			Source: "kkbundle",
 		},
 		{
-			ID: "internet", Groups: []string{GroupNetwork}, Level: Block, Title: "the host does not reach the internet where that is forbidden", Rule: isOffline,
+			ID: "internet", Groups: []string{GroupNetwork}, Level: Block,
+			Title: "the host does not reach the internet where that is forbidden", Rule: isOffline,
 			Why:    "the site's rules say so (precheck.internet: forbidden)",
 			Fix:    "close the way to the internet, or take precheck.internet out of the cluster file",
 			Source: "kkbundle",
@@ -179,7 +187,8 @@ func hasNoForeignRoute(s *Subject) Finding {
 		}
 		for _, of := range clusterNetworks(s.Cluster) {
 			if of.Overlaps(r.To) {
-				found = append(found, fmt.Sprintf("%s through %s is in %s of the %s", r.To, r.Interface, of.Prefix, of.name))
+				found = append(found, fmt.Sprintf("%s through %s is in %s of the %s", r.To, r.Interface, of.Prefix,
+					of.name))
 			}
 		}
 	}

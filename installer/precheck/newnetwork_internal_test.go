@@ -41,14 +41,18 @@ func TestNewNetwork(t *testing.T) {
 	host := Host{Host: manifest.Host{Name: "node1", Roles: []manifest.Role{manifest.RoleWorker, manifest.RoleCluster}}}
 
 	probe := probeFor(known, c, host)
-	if !slices.Contains(probe.Ports, 6783) || !slices.Contains(probe.UDPPorts, 6784) || slices.Contains(probe.Ports, 6782) || !slices.Contains(probe.Modules, "vport_vxlan") {
+	if !slices.Contains(probe.Ports, 6783) || !slices.Contains(probe.UDPPorts, 6784) ||
+		slices.Contains(probe.Ports, 6782) || !slices.Contains(probe.Modules, "vport_vxlan") {
 		t.Errorf("the host is asked for %+v", probe)
 	}
 	taken := []node.Port{{Network: "udp", Port: 6784, By: "weaver"}, {Network: "tcp", Port: 6783, By: "other"}}
 	facts := &node.Facts{
-		Kernel: "4.18.0-553.el8.x86_64", Ports: taken, Modules: map[string]node.Module{"vport_vxlan": node.ModuleMissing},
-		Interfaces: []node.Interface{{Name: "weave"}, {Name: "vethwe1"}, {Name: "eth0"}}, Firewalls: []string{"firewalld"},
-		Paths: []node.Path{{Path: cniDir, Type: "dir", Entries: []string{"10-weave.conflist", "10-flannel.conflist"}}},
+		Kernel: "4.18.0-553.el8.x86_64", Ports: taken,
+		Modules:    map[string]node.Module{"vport_vxlan": node.ModuleMissing},
+		Interfaces: []node.Interface{{Name: "weave"}, {Name: "vethwe1"}, {Name: "eth0"}},
+		Firewalls:  []string{"firewalld"},
+		Paths: []node.Path{{Path: cniDir, Type: "dir", Entries: []string{"10-weave.conflist",
+			"10-flannel.conflist"}}},
 	}
 	s := &Subject{Host: host, Facts: facts, Cluster: c, Input: &Input{}, known: known, fleet: &fleet{}}
 	for name, one := range map[string]struct {
@@ -73,14 +77,16 @@ func TestNewNetwork(t *testing.T) {
 		t.Errorf("an interface that tells nothing: %+v", got)
 	}
 	fix := firewallFix(s)
-	for _, want := range []string{"--zone=trusted --add-interface=weave --add-interface=vethwe+", "--add-port=6783/tcp --add-port=6784/udp --add-port=6782/tcp"} {
+	for _, want := range []string{"--zone=trusted --add-interface=weave --add-interface=vethwe+",
+		"--add-port=6783/tcp --add-port=6784/udp --add-port=6782/tcp"} {
 		if !strings.Contains(fix, want) {
 			t.Errorf("%q is not in %q", want, fix)
 		}
 	}
 
 	facts.Ports = append(facts.Ports, node.Port{Network: "tcp", Port: 10250, Free: true})
-	if got := hasPorts(s); got.State != Failed || !strings.Contains(got.Text, "6783/tcp (weave) is used by other") || !strings.Contains(got.Text, "6784/udp (weave) is used by weaver") {
+	if got := hasPorts(s); got.State != Failed || !strings.Contains(got.Text, "6783/tcp (weave) is used by other") ||
+		!strings.Contains(got.Text, "6784/udp (weave) is used by weaver") {
 		t.Errorf("a new host: %+v", got)
 	}
 	facts.Paths = append(facts.Paths, node.Path{Path: MarkerDir, Type: "dir", Entries: []string{"weave"}})
@@ -103,10 +109,13 @@ func TestNewNetwork(t *testing.T) {
 		}
 		return checks[i]
 	}
-	if one := of("weave"); one.Rule(s).State != Failed || one.Title != "this Kubernetes can have Weave Net" || one.Source != "its notes" {
+	if one := of("weave"); one.Rule(s).State != Failed || one.Title != "this Kubernetes can have Weave Net" ||
+		one.Source != "its notes" {
 		t.Errorf("%+v", one)
 	}
-	if !strings.Contains(of("plugin").Fix, "weave") || !strings.Contains(of("links").Varies, "Calico's 179, Weave Net's 6783") || !strings.Contains(of("kernel-network").Source, "Weave's page") {
+	if !strings.Contains(of("plugin").Fix, "weave") ||
+		!strings.Contains(of("links").Varies, "Calico's 179, Weave Net's 6783") ||
+		!strings.Contains(of("kernel-network").Source, "Weave's page") {
 		t.Error("what is said of checks does not name the network")
 	}
 }
@@ -131,7 +140,8 @@ func TestNewNetworkLinks(t *testing.T) {
 		}
 	}
 	slices.Sort(tried)
-	if got := strings.Join(tried, "; "); got != "cp1 node1 weave (fast path); node1 cp1 weave (fast path); node1 cp1 weave (gossip)" {
+	if got := strings.Join(tried,
+		"; "); got != "cp1 node1 weave (fast path); node1 cp1 weave (fast path); node1 cp1 weave (gossip)" {
 		t.Errorf("tried: %s", got)
 	}
 }

@@ -17,43 +17,50 @@ import (
 func addressChecks() []Check {
 	return []Check{
 		{
-			ID: "cidr-format", Groups: []string{GroupNetwork}, Level: Block, Title: "pods and services have one network each, or one of each family", Rule: hasCIDRs, OfCluster: true,
+			ID: "cidr-format", Groups: []string{GroupNetwork}, Level: Block,
+			Title: "pods and services have one network each, or one of each family", Rule: hasCIDRs, OfCluster: true,
 			Why:    "Kubernetes takes no other number, and IPv4 first",
 			Fix:    "write kubernetes.podCIDR and serviceCIDR as a network, or as IPv4,IPv6",
 			Source: "KubeKey v4 network_precheck",
 		},
 		{
-			ID: "dual-stack", Groups: []string{GroupNetwork, GroupKubernetes}, Level: Block, Title: "this Kubernetes can have two families of addresses", Rule: canDualStack, OfCluster: true,
+			ID: "dual-stack", Groups: []string{GroupNetwork, GroupKubernetes}, Level: Block,
+			Title: "this Kubernetes can have two families of addresses", Rule: canDualStack, OfCluster: true,
 			Why:    "versions before 1.20 know one family only",
 			Fix:    "choose a newer kubernetes.version, or one network each",
 			Source: "KubeKey v4 network_precheck (v1.20.0)",
 		},
 		{
-			ID: "cidr-overlap", Groups: []string{GroupNetwork}, Level: Block, Title: "the networks of pods and services do not overlap", Rule: hasApartCIDRs, OfCluster: true,
+			ID: "cidr-overlap", Groups: []string{GroupNetwork}, Level: Block,
+			Title: "the networks of pods and services do not overlap", Rule: hasApartCIDRs, OfCluster: true,
 			Why:    "an address could be a pod's and a service's",
 			Fix:    "choose another kubernetes.podCIDR or serviceCIDR in the cluster file",
 			Source: "Kubespray",
 		},
 		{
-			ID: "address-space", Groups: []string{GroupNetwork}, Level: Block, Title: "a node's IPv4 network holds its pods", Rule: holdsPods4, OfCluster: true,
+			ID: "address-space", Groups: []string{GroupNetwork}, Level: Block,
+			Title: "a node's IPv4 network holds its pods", Rule: holdsPods4, OfCluster: true,
 			Why:    "further pods stay in ContainerCreating for lack of an address",
 			Fix:    "lower kubernetes.maxPods, or give nodes larger networks (a smaller cni.ipv4MaskSize)",
 			Source: "KubeKey v4 network_precheck: maxPods ≤ 2^(32 − mask) − 2",
 		},
 		{
-			ID: "address-space-ipv6", Groups: []string{GroupNetwork}, Level: Block, Title: "a node's IPv6 network holds its pods", Rule: holdsPods6, OfCluster: true,
+			ID: "address-space-ipv6", Groups: []string{GroupNetwork}, Level: Block,
+			Title: "a node's IPv6 network holds its pods", Rule: holdsPods6, OfCluster: true,
 			Why:    "further pods stay in ContainerCreating for lack of an address",
 			Fix:    "lower kubernetes.maxPods, or give nodes larger networks (a smaller cni.ipv6MaskSize)",
 			Source: "KubeKey v4 network_precheck: maxPods ≤ 2^(128 − mask) − 2 (which reads the IPv4 mask there)",
 		},
 		{
-			ID: "node-networks", Groups: []string{GroupNetwork}, Level: Block, Title: "the pod network has a part for each node", Rule: holdsNodes, OfCluster: true,
+			ID: "node-networks", Groups: []string{GroupNetwork}, Level: Block,
+			Title: "the pod network has a part for each node", Rule: holdsNodes, OfCluster: true,
 			Why:    "further nodes get no network for their pods and never become ready",
 			Fix:    "choose a larger kubernetes.podCIDR, or give nodes smaller networks (a larger cni.ipv4MaskSize or ipv6MaskSize)",
 			Source: "Kubespray: 2^(node prefix − pods prefix) ≥ nodes, but for calico and none",
 		},
 		{
-			ID: "service-network", Groups: []string{GroupNetwork}, Level: Block, Title: "the service network has a size that the API server takes", Rule: hasServiceSize, OfCluster: true,
+			ID: "service-network", Groups: []string{GroupNetwork}, Level: Block,
+			Title: "the service network has a size that the API server takes", Rule: hasServiceSize, OfCluster: true,
 			Why:    "the API server does not start with a larger one, and the cluster's DNS takes the tenth address",
 			Fix:    "choose a kubernetes.serviceCIDR from /12 to /28 (IPv6: from /108 to /124)",
 			Source: "kube-apiserver: at most 20 host bits; kubeadm: at least 10 addresses",
@@ -64,7 +71,8 @@ func addressChecks() []Check {
 // pluginChecks check the pod network and kube-proxy.
 func pluginChecks(known network.Table) []Check {
 	list := []Check{{
-		ID: "plugin", Groups: []string{GroupNetwork}, Level: Block, Title: "the pod network is a known one", Rule: isKnownPlugin, OfCluster: true,
+		ID: "plugin", Groups: []string{GroupNetwork}, Level: Block, Title: "the pod network is a known one",
+		Rule: isKnownPlugin, OfCluster: true,
 		Why:    "kkbundle cannot install it, so pods would get no addresses",
 		Fix:    "write one of " + strings.Join(known.Names(), ", ") + " into cni.type of the cluster file",
 		Source: "KubeKey v4 network_precheck, where kube-ovn and kubeovn are one",
@@ -75,7 +83,8 @@ func pluginChecks(known network.Table) []Check {
 		}
 	}
 	return append(list, Check{
-		ID: "proxy-mode", Groups: []string{GroupNetwork}, Level: Block, Title: "kube-proxy's mode goes with this Kubernetes", Rule: isFittingMode, OfCluster: true,
+		ID: "proxy-mode", Groups: []string{GroupNetwork}, Level: Block,
+		Title: "kube-proxy's mode goes with this Kubernetes", Rule: isFittingMode, OfCluster: true,
 		LevelOf: modeLevel, Varies: "warns of ipvs, which works and is deprecated since 1.35",
 		Why:    "kube-proxy does not start in an unknown mode; ipvs is deprecated upstream",
 		Fix:    "write iptables, or nftables from 1.31 on, into kubernetes.proxyMode of the cluster file",
@@ -96,10 +105,13 @@ func hasCIDRs(s *Subject) Finding {
 			wrong = append(wrong, fmt.Sprintf("%s have %s", of.name, list))
 		}
 	}
-	if pods, services := len(s.Cluster.Kubernetes.PodCIDR), len(s.Cluster.Kubernetes.ServiceCIDR); len(wrong) == 0 && pods != services {
-		wrong = append(wrong, fmt.Sprintf("pods have %s, services %s", plain.Count(pods, "network"), plain.Count(services, "network")))
+	if pods, services := len(s.Cluster.Kubernetes.PodCIDR), len(s.Cluster.Kubernetes.ServiceCIDR); len(wrong) == 0 &&
+		pods != services {
+		wrong = append(wrong, fmt.Sprintf("pods have %s, services %s", plain.Count(pods, "network"),
+			plain.Count(services, "network")))
 	}
-	return none(wrong, fmt.Sprintf("pods %s, services %s", s.Cluster.Kubernetes.PodCIDR, s.Cluster.Kubernetes.ServiceCIDR))
+	return none(wrong, fmt.Sprintf("pods %s, services %s", s.Cluster.Kubernetes.PodCIDR,
+		s.Cluster.Kubernetes.ServiceCIDR))
 }
 
 func canDualStack(s *Subject) Finding {
@@ -200,10 +212,12 @@ func isKnownPlugin(s *Subject) Finding {
 	return pass(strings.Join(networks.Names(), " with "))
 }
 
-// networkReleaseCheck checks that the cluster's Kubernetes can have a pod network which needs a later one than the oldest.
+// networkReleaseCheck checks that the cluster's Kubernetes can have a pod network which needs a later one than the
+// oldest.
 func networkReleaseCheck(n network.Network) Check {
 	return Check{
-		ID: string(n.Name), Groups: []string{GroupNetwork}, Level: Block, Title: "this Kubernetes can have " + n.Title, OfCluster: true,
+		ID: string(n.Name), Groups: []string{GroupNetwork}, Level: Block, Title: "this Kubernetes can have " + n.Title,
+		OfCluster: true,
 		Rule: func(s *Subject) Finding {
 			version := s.Cluster.Kubernetes.Version
 			switch {

@@ -15,11 +15,12 @@ import (
 func portChecks() []Check {
 	return []Check{
 		{
-			ID: "ports", Groups: []string{GroupNetwork}, Level: Block, Title: "the ports are free", Rule: hasPorts, Essential: true,
-			Why:     "the API server, etcd, the kubelet, the DNS cache of nodes or the registry could not listen there",
-			Fix:     "stop the program that has the port; one that answers DNS may also listen on its own addresses only, for the DNS cache of nodes needs its address alone (dnsmasq: bind-dynamic)",
-			Source:  "kubeadm Port-*; ports of the pod network, of the DNS cache of nodes, of the registry and of the load balancer",
-			Kubeadm: []string{"Port-6443", "Port-10257", "Port-10259", "Port-10250", "Port-2379", "Port-2380"},
+			ID: "ports", Groups: []string{GroupNetwork}, Level: Block, Title: "the ports are free", Rule: hasPorts,
+			Essential: true,
+			Why:       "the API server, etcd, the kubelet, the DNS cache of nodes or the registry could not listen there",
+			Fix:       "stop the program that has the port; one that answers DNS may also listen on its own addresses only, for the DNS cache of nodes needs its address alone (dnsmasq: bind-dynamic)",
+			Source:    "kubeadm Port-*; ports of the pod network, of the DNS cache of nodes, of the registry and of the load balancer",
+			Kubeadm:   []string{"Port-6443", "Port-10257", "Port-10259", "Port-10250", "Port-2379", "Port-2380"},
 		},
 	}
 }
@@ -59,7 +60,8 @@ func (p port) in(f *node.Facts) (node.Port, bool) {
 func portsOf(c *manifest.Cluster, networks network.Table, h manifest.Host) []port {
 	var list []port
 	if h.Is(manifest.RoleControlPlane) {
-		list = append(list, tcp(manifest.DefaultPort, "API server"), tcp(10257, "controller manager"), tcp(10259, "scheduler"))
+		list = append(list, tcp(manifest.DefaultPort, "API server"), tcp(10257, "controller manager"),
+			tcp(10259, "scheduler"))
 	}
 	if hasEtcd(c, h) {
 		list = append(list, tcp(2379, "etcd"), tcp(2380, "etcd"))
@@ -70,7 +72,8 @@ func portsOf(c *manifest.Cluster, networks network.Table, h manifest.Host) []por
 			list = append(list, networkPorts(n)...)
 		}
 	}
-	if c.ControlPlaneEndpoint.Type == manifest.EndpointHAProxy && h.Is(manifest.RoleWorker) && !h.Is(manifest.RoleControlPlane) {
+	if c.ControlPlaneEndpoint.Type == manifest.EndpointHAProxy && h.Is(manifest.RoleWorker) &&
+		!h.Is(manifest.RoleControlPlane) {
 		list = append(list, tcp(manifest.DefaultPort, "haproxy"), tcp(8081, "haproxy"))
 	}
 	if h.Is(manifest.RoleRegistry) {
@@ -84,7 +87,8 @@ func portsOf(c *manifest.Cluster, networks network.Table, h manifest.Host) []por
 	return list
 }
 
-// nodeDNSPorts are those of the DNS cache on nodes. A program that listens on other addresses, as systemd-resolved does, is not in its way.
+// nodeDNSPorts are those of the DNS cache on nodes. A program that listens on other addresses, as systemd-resolved
+// does, is not in its way.
 func nodeDNSPorts(c *manifest.Cluster, h manifest.Host) []port {
 	if !c.DNS.NodeLocal || !h.Is(manifest.RoleCluster) {
 		return nil
@@ -114,7 +118,8 @@ func networkPorts(n network.Network) []port {
 	var list []port
 	for _, p := range n.Ports {
 		if !p.Some {
-			list = append(list, port{network: p.Protocol, number: p.Number, what: string(n.Name), listeners: n.Listeners})
+			list = append(list, port{network: p.Protocol, number: p.Number, what: string(n.Name),
+				listeners: n.Listeners})
 		}
 	}
 	slices.SortStableFunc(list, func(a, b port) int { return strings.Compare(a.network, b.network) })
@@ -142,7 +147,8 @@ func (p port) isOurs(program string) bool {
 func hasPorts(s *Subject) Finding {
 	var busy, untold []string
 	held := false
-	for _, want := range append(portsOf(s.Cluster, s.networks(), s.Host.Host), nodeDNSPorts(s.Cluster, s.Host.Host)...) {
+	for _, want := range append(portsOf(s.Cluster, s.networks(), s.Host.Host),
+		nodeDNSPorts(s.Cluster, s.Host.Host)...) {
 		name := want.String()
 		p, tried := want.in(s.Facts)
 		switch {

@@ -47,7 +47,8 @@ const (
 
 // Groups lists all groups.
 func Groups() []string {
-	return []string{GroupOS, GroupKubernetes, GroupNetwork, GroupEtcd, GroupCRI, GroupNFS, GroupRegistry, GroupHost, GroupKKBundle}
+	return []string{GroupOS, GroupKubernetes, GroupNetwork, GroupEtcd, GroupCRI, GroupNFS, GroupRegistry, GroupHost,
+		GroupKKBundle}
 }
 
 // A Host is one host of the inventory with its facts.
@@ -93,8 +94,8 @@ type Input struct {
 	Inventory *manifest.Inventory
 	// Programs are the bundle's programs for these hosts; nil without a bundle.
 	Programs []Program
-	// Lacking are the bundle's images without an architecture of the hosts, by that architecture. Images that the installation itself needs are
-	// among Missing instead.
+	// Lacking are the bundle's images without an architecture of the hosts, by that architecture. Images that the
+	// installation itself needs are among Missing instead.
 	Lacking map[string][]string
 	// Packages are the distributions of the bundle's packages, such as "debian/12"; nil if it has none.
 	Packages []string
@@ -318,15 +319,17 @@ func (c *Check) result(s *Subject, found Finding) Result {
 		fix = c.FixOf(s)
 	}
 	return Result{
-		Host: s.Host.Name, ID: c.ID, Groups: c.Groups, Level: level, OK: found.State == Passed, Unknown: found.State == Unknown,
-		Title: c.Title, Found: found.Text, Why: c.Why, Fix: fix, Source: c.Source,
+		Host: s.Host.Name, ID: c.ID, Groups: c.Groups, Level: level, OK: found.State == Passed,
+		Unknown: found.State == Unknown,
+		Title:   c.Title, Found: found.Text, Why: c.Why, Fix: fix, Source: c.Source,
 	}
 }
 
 // unreachable is the result of an unreachable host: it blocks, and replaces all others.
 func unreachable(h Host) Result {
 	r := Result{
-		Host: h.Name, ID: "reachable", Groups: []string{GroupHost}, Level: Block, Title: "the host can be reached and asked",
+		Host: h.Name, ID: "reachable", Groups: []string{GroupHost}, Level: Block,
+		Title: "the host can be reached and asked",
 		Found: "it was not asked", Why: "nothing is known about it",
 		Fix: "make sure that it is up and that the inventory says how to log in as root or with sudo",
 	}
@@ -380,7 +383,8 @@ type UnreachableError struct{ Report Report }
 // Error names the hosts.
 func (e *UnreachableError) Error() string {
 	hosts := e.Report.unreached(Block)
-	return fmt.Sprintf("precheck: %d of %d hosts could not be asked: %s", len(hosts), len(e.Report.Hosts), Ranges(hosts))
+	return fmt.Sprintf("precheck: %d of %d hosts could not be asked: %s", len(hosts), len(e.Report.Hosts),
+		Ranges(hosts))
 }
 
 // Err returns a *BlockedError if a finding blocks, and an *UnreachableError if only unreachable hosts block.

@@ -48,11 +48,14 @@ func good(t *testing.T) precheck.Input {
 	t.Helper()
 	cp := host("cp1", "10.0.0.3", manifest.RoleControlPlane, manifest.RoleEtcd, manifest.RoleRegistry)
 	cp.Facts = facts(t, "ubuntu-24.04")
-	cp.Facts.Sync = &node.SyncLatency{Dir: "/var/lib/etcd", In: "/var/lib", Type: "ext4", Writes: 2000, P99: int64(2 * time.Millisecond)}
-	cp.Space = []precheck.Space{{For: "images", Dir: "/var/lib/containerd", Bytes: 10 * gib}, {For: "registry", Dir: "/var/lib/registry", Bytes: 20 * gib}}
+	cp.Facts.Sync = &node.SyncLatency{Dir: "/var/lib/etcd", In: "/var/lib", Type: "ext4", Writes: 2000,
+		P99: int64(2 * time.Millisecond)}
+	cp.Space = []precheck.Space{{For: "images", Dir: "/var/lib/containerd", Bytes: 10 * gib},
+		{For: "registry", Dir: "/var/lib/registry", Bytes: 20 * gib}}
 	w := host("w1", "10.0.0.11", manifest.RoleWorker)
 	w.Facts = facts(t, "rocky-9")
-	w.Facts.SELinux, w.Facts.SELinuxConfig, w.Facts.Firewalls, w.Facts.Proxies, w.Facts.Swaps = "enforcing", "enforcing", nil, nil, nil
+	w.Facts.SELinux, w.Facts.SELinuxConfig, w.Facts.Firewalls, w.Facts.Proxies, w.Facts.Swaps = "enforcing",
+		"enforcing", nil, nil, nil
 	setPath(w.Facts, node.Path{Path: containerPolicyFile, Type: "file"})
 	in := precheck.Input{
 		Cluster: &manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.34.3"}},
@@ -103,7 +106,8 @@ func TestReport(t *testing.T) {
 	}
 	var last int
 	for _, want := range []string{
-		"BLOCKS  reachable:", "w1  w1 (10.0.0.11:22): connection refused", "BLOCKS  cpu:", "cp1  1 CPU", "BLOCKS  address:",
+		"BLOCKS  reachable:", "w1  w1 (10.0.0.11:22): connection refused", "BLOCKS  cpu:", "cp1  1 CPU",
+		"BLOCKS  address:",
 		"warning  swap:", "cp1  on: /dev/evil", "w2   on: /dev/dm-1", "3 hosts, ", "NOT ready",
 	} {
 		i := strings.Index(text[last:], want)
@@ -113,7 +117,8 @@ func TestReport(t *testing.T) {
 		last += i
 	}
 	var blocked *precheck.BlockedError
-	if err := r.Err(); !errors.As(err, &blocked) || !strings.Contains(err.Error(), "3 of 3 hosts are not ready (cp1: cpu; w1: reachable; w2: address") {
+	if err := r.Err(); !errors.As(err, &blocked) ||
+		!strings.Contains(err.Error(), "3 of 3 hosts are not ready (cp1: cpu; w1: reachable; w2: address") {
 		t.Errorf("error: %v", err)
 	}
 	var out bytes.Buffer

@@ -17,9 +17,10 @@ func probeFor(all network.Table, c *manifest.Cluster, h Host) node.Probe {
 	c = c.WithDefaults()
 	networks := all.Of(c)
 	p := node.Probe{
-		Units:        append(bootUnits(), "fapolicyd.service"),
-		Executables:  executables(),
-		Paths:        slices.Concat(leftoverPaths(c), []string{MarkerDir, cniDir, taskDir, storageDir, crioDir}, policyFiles(containerPolicy), policyFiles(k3sPolicy)),
+		Units:       append(bootUnits(), "fapolicyd.service"),
+		Executables: executables(),
+		Paths: slices.Concat(leftoverPaths(c), []string{MarkerDir, cniDir, taskDir, storageDir, crioDir},
+			policyFiles(containerPolicy), policyFiles(k3sPolicy)),
 		Modules:      modules(c, networks),
 		KernelConfig: kernelOptions(),
 		Sysctls:      sysctls(),

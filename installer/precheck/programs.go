@@ -12,7 +12,9 @@ import (
 func programChecks() []Check {
 	return []Check{
 		{
-			ID: "executables", Groups: []string{GroupOS}, Level: Block, Title: "the programs are there that kubeadm and the installation use", Rule: hasExecutables, Roles: cluster(),
+			ID: "executables", Groups: []string{GroupOS}, Level: Block,
+			Title: "the programs are there that kubeadm and the installation use", Rule: hasExecutables,
+			Roles:  cluster(),
 			Why:    "kubeadm refuses to start without them",
 			Fix:    "install util-linux, mount, kmod, procps, coreutils and, for Kubernetes before 1.33 or with Docker, iproute2, iptables and conntrack",
 			Source: "kubeadm FileExisting-*, by version; Docker needs iptables",
@@ -22,20 +24,25 @@ func programChecks() []Check {
 			},
 		},
 		{
-			ID: "executables-optional", Groups: []string{GroupOS}, Level: Warn, Title: "the programs are there that some features use", Rule: hasOptionalExecutables, Roles: cluster(),
-			Why:     "without iptables, pods that ask for a port of the host (hostPort) get none; without the others, port forwarding, limits of bandwidth or looking into IPVS do not work, and kubeadm before 1.31 refuses to start without crictl",
-			Fix:     "install iptables and, if they are named, socat, iproute2 (tc), ethtool, ebtables, ipset, ipvsadm and crictl, which an installation by kkbundle brings",
-			Source:  "CNI plugins portmap and bandwidth; cri-dockerd; warnings of earlier kubeadm versions",
-			Kubeadm: []string{"FileExisting-ebtables", "FileExisting-ethtool", "FileExisting-socat", "FileExisting-tc", "FileExisting-touch", "FileExisting-crictl"},
+			ID: "executables-optional", Groups: []string{GroupOS}, Level: Warn,
+			Title: "the programs are there that some features use", Rule: hasOptionalExecutables, Roles: cluster(),
+			Why:    "without iptables, pods that ask for a port of the host (hostPort) get none; without the others, port forwarding, limits of bandwidth or looking into IPVS do not work, and kubeadm before 1.31 refuses to start without crictl",
+			Fix:    "install iptables and, if they are named, socat, iproute2 (tc), ethtool, ebtables, ipset, ipvsadm and crictl, which an installation by kkbundle brings",
+			Source: "CNI plugins portmap and bandwidth; cri-dockerd; warnings of earlier kubeadm versions",
+			Kubeadm: []string{"FileExisting-ebtables", "FileExisting-ethtool", "FileExisting-socat", "FileExisting-tc",
+				"FileExisting-touch", "FileExisting-crictl"},
 		},
 		{
-			ID: "packages", Groups: []string{GroupOS, GroupKKBundle}, Level: Warn, Title: "packages that the roles need are on the host, or in the bundle for its distribution", Rule: hasPackages,
+			ID: "packages", Groups: []string{GroupOS, GroupKKBundle}, Level: Warn,
+			Title:  "packages that the roles need are on the host, or in the bundle for its distribution",
+			Rule:   hasPackages,
 			Why:    "packages that are missing on the host cannot be installed from the bundle",
 			Fix:    "build the bundle with this distribution under packages, or install the packages beforehand",
 			Source: "packages in the bundle",
 		},
 		{
-			ID: "package-signatures", Groups: []string{GroupOS, GroupKKBundle}, Level: Warn, Title: "a signature vouches for the bundle's packages for the host's distribution", Rule: hasSignedPackages,
+			ID: "package-signatures", Groups: []string{GroupOS, GroupKKBundle}, Level: Warn,
+			Title: "a signature vouches for the bundle's packages for the host's distribution", Rule: hasSignedPackages,
 			Why:    "packages are installed as root; a build with allowUnsigned takes what the repository's server sends",
 			Fix:    "build the bundle with keyring for each repository of this distribution, without allowUnsigned",
 			Source: "key verified in the lock, carried by the bundle's index",
@@ -47,7 +54,8 @@ func programChecks() []Check {
 func executables() []string {
 	return []string{
 		"cp", "mount", "losetup", "systemctl", "modprobe", "sysctl", "swapoff",
-		"conntrack", "ip", "iptables", "nsenter", "crictl", "touch", "tc", "ethtool", "ebtables", "socat", "ipset", "ipvsadm",
+		"conntrack", "ip", "iptables", "nsenter", "crictl", "touch", "tc", "ethtool", "ebtables", "socat", "ipset",
+		"ipvsadm",
 		nfsMount, labelProgram,
 	}
 }
@@ -168,8 +176,10 @@ func Distribution(os node.OSRelease, has []string) (string, bool) {
 // programPackages returns the distributions' names of the packages with the programs.
 func programPackages() map[string][]string {
 	return map[string][]string{
-		"conntrack": {"conntrack", "conntrack-tools"}, "ebtables": {"ebtables"}, "ethtool": {"ethtool"}, "socat": {"socat"}, "ipset": {"ipset"},
-		"ipvsadm": {"ipvsadm"}, "iptables": {"iptables", "iptables-nft"}, "ip": {"iproute2", "iproute"}, "tc": {"iproute2", "iproute-tc"},
+		"conntrack": {"conntrack", "conntrack-tools"}, "ebtables": {"ebtables"}, "ethtool": {"ethtool"},
+		"socat": {"socat"}, "ipset": {"ipset"},
+		"ipvsadm": {"ipvsadm"}, "iptables": {"iptables", "iptables-nft"}, "ip": {"iproute2", "iproute"},
+		"tc":     {"iproute2", "iproute-tc"},
 		nfsMount: {"nfs-common", "nfs-utils"},
 	}
 }

@@ -79,7 +79,8 @@ func rangeParts(names []string) []namePart {
 		}
 		if j-i >= few {
 			c := list[i]
-			parts = append(parts, namePart{plain.Line(fmt.Sprintf("%s[%s:%s]%s", c.before, c.digits, list[j-1].digits, c.after)), j - i})
+			parts = append(parts, namePart{plain.Line(fmt.Sprintf("%s[%s:%s]%s", c.before, c.digits, list[j-1].digits,
+				c.after)), j - i})
 		} else {
 			for _, c := range list[i:j] {
 				parts = append(parts, namePart{plain.Line(c.name), 1})
@@ -106,7 +107,8 @@ func counted(name string) countedName {
 	if err != nil || end-start > most {
 		return countedName{name: name, before: name, number: -1}
 	}
-	return countedName{name: name, before: label[:start], digits: label[start:end], after: label[end:] + rest, number: number}
+	return countedName{name: name, before: label[:start], digits: label[start:end], after: label[end:] + rest,
+		number: number}
 }
 
 func (c countedName) series() [2]string { return [2]string{c.before, c.after} }
@@ -117,5 +119,6 @@ func (c countedName) follows(b countedName) bool {
 		return false
 	}
 	padded := strings.HasPrefix(b.digits, "0") && len(b.digits) > 1
-	return len(c.digits) == len(b.digits) || !padded && c.digits == strconv.Itoa(c.number) && b.digits == strconv.Itoa(b.number)
+	return len(c.digits) == len(b.digits) || !padded && c.digits == strconv.Itoa(c.number) &&
+		b.digits == strconv.Itoa(b.number)
 }

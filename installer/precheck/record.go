@@ -45,7 +45,8 @@ func Record(dir string, in Input) error {
 		return err
 	}
 	for _, h := range in.Hosts {
-		one := record{Version: 1, Host: h.Name, Sent: h.Sent, Received: h.Received, SSH: h.SSH, Space: h.Space, Facts: h.Facts}
+		one := record{Version: 1, Host: h.Name, Sent: h.Sent, Received: h.Received, SSH: h.SSH, Space: h.Space,
+			Facts: h.Facts}
 		if h.Err != nil {
 			one.Error, one.Hint = h.Err.Error(), hintOf(h.Err)
 		}
@@ -131,13 +132,15 @@ func (r *Recording) Host(h manifest.Host) Host {
 	one, err := parseRecord(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		known.Err = plain.Advise(fmt.Errorf("there is no %s", path), "record the host's facts with kkbundle precheck --record, or by running kkbundle-node facts there")
+		known.Err = plain.Advise(fmt.Errorf("there is no %s", path),
+			"record the host's facts with kkbundle precheck --record, or by running kkbundle-node facts there")
 	case err != nil:
 		known.Err = plain.Advise(fmt.Errorf("%s: %w", path, err), "record the host's facts again")
 	case one.Facts == nil:
 		known.Err = plain.Advise(errors.New(one.Error), one.Hint)
 	default:
-		known.Facts, known.SSH, known.Sent, known.Received, known.Space = one.Facts, one.SSH, one.Sent, one.Received, one.Space
+		known.Facts, known.SSH, known.Sent, known.Received, known.Space = one.Facts, one.SSH, one.Sent, one.Received,
+			one.Space
 	}
 	return known
 }
@@ -160,7 +163,8 @@ func parseRecord(path string) (record, error) {
 		return record{}, fmt.Errorf("version %d of a record; this kkbundle reads version 1", one.Version)
 	}
 	if one.Facts != nil && one.Facts.Version != node.FactsVersion {
-		return record{}, fmt.Errorf("version %d of facts; this kkbundle reads version %d", one.Facts.Version, node.FactsVersion)
+		return record{}, fmt.Errorf("version %d of facts; this kkbundle reads version %d", one.Facts.Version,
+			node.FactsVersion)
 	}
 	return one, nil
 }

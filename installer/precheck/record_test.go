@@ -18,7 +18,8 @@ import (
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	in := good(t)
-	in.Hosts = append(in.Hosts, precheck.Host{Host: manifest.Host{Name: "lost"}, Err: &hinted{errors.New("lost: no answer"), "wake it up"}})
+	in.Hosts = append(in.Hosts, precheck.Host{Host: manifest.Host{Name: "lost"},
+		Err: &hinted{errors.New("lost: no answer"), "wake it up"}})
 	in.Hosts[0].Host.SSH.PasswordEnv = "PASSWORD"
 	in.Links = []precheck.Link{{From: "cp1", To: "w1", Network: "tcp", Port: 10250, OK: true}}
 	dir := filepath.Join(t.TempDir(), "facts")
@@ -45,7 +46,8 @@ func TestRecord(t *testing.T) {
 		if info, err := e.Info(); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v, %v", e.Name(), info.Mode(), err)
 		}
-		if data, err := os.ReadFile(filepath.Join(dir, e.Name())); err != nil || strings.Contains(string(data), "PASSWORD") {
+		if data, err := os.ReadFile(filepath.Join(dir, e.Name())); err != nil ||
+			strings.Contains(string(data), "PASSWORD") {
 			t.Errorf("%s has how to log in, %v", e.Name(), err)
 		}
 	}
@@ -71,7 +73,8 @@ func TestRecordingOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"bare": string(bare), "broken": "{", "other": `{"kind": "Pod"}`, "future": `{"version": 2, "host": "future", "error": "x"}`, "text": "root",
+		"bare": string(bare), "broken": "{", "other": `{"kind": "Pod"}`,
+		"future": `{"version": 2, "host": "future", "error": "x"}`, "text": "root",
 		"newer": `{"version": 1, "host": "newer", "facts": {"version": 99}}`,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name+".json"), []byte(text), 0o600); err != nil {
@@ -86,11 +89,13 @@ func TestRecordingOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"bare": "", "broken": "not what --record writes", "other": "version 0 of facts", "future": "version 2 of a record", "text": "not what --record writes",
+		"bare": "", "broken": "not what --record writes", "other": "version 0 of facts",
+		"future": "version 2 of a record", "text": "not what --record writes",
 		"newer": "version 99 of facts", "folder": "not a regular file", "missing": "there is no ",
 	} {
 		h := recording.Host(manifest.Host{Name: name})
-		if (h.Err == nil) != (want == "") || (h.Facts == nil) != (want != "") || h.Err != nil && !strings.Contains(h.Err.Error(), want) {
+		if (h.Err == nil) != (want == "") || (h.Facts == nil) != (want != "") ||
+			h.Err != nil && !strings.Contains(h.Err.Error(), want) {
 			t.Errorf("%s: facts %t, %v; want %q", name, h.Facts != nil, h.Err, want)
 		}
 	}

@@ -10,13 +10,16 @@ import (
 func registryChecks() []Check {
 	return []Check{
 		{
-			ID: "registry-reachable", Groups: []string{GroupRegistry, GroupNetwork}, Level: Block, Title: "the host reaches your registry", Rule: reachesRegistry, Roles: cluster(),
+			ID: "registry-reachable", Groups: []string{GroupRegistry, GroupNetwork}, Level: Block,
+			Title: "the host reaches your registry", Rule: reachesRegistry, Roles: cluster(),
 			Why:    "it could pull no image",
 			Fix:    "start the registry, open its port, or correct imageRegistry.address in the cluster file",
 			Source: "KubeKey v4 image_registry_precheck",
 		},
 		{
-			ID: "harbor-architecture", Groups: []string{GroupRegistry}, Level: Block, Title: "Harbor runs on the host's architecture", Rule: runsHarbor, Roles: []manifest.Role{manifest.RoleRegistry},
+			ID: "harbor-architecture", Groups: []string{GroupRegistry}, Level: Block,
+			Title: "Harbor runs on the host's architecture", Rule: runsHarbor,
+			Roles:  []manifest.Role{manifest.RoleRegistry},
 			Why:    "Harbor publishes its offline installer for amd64 only",
 			Fix:    "use an amd64 host, or imageRegistry.type registry",
 			Source: "goharbor/harbor releases",

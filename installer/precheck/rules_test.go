@@ -25,7 +25,8 @@ func TestChecksAreDocumented(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for _, c := range precheck.Checks() {
-		whole := c.ID != "" && c.Title != "" && c.Why != "" && c.Fix != "" && c.Source != "" && c.Rule != nil && len(c.Groups) > 0
+		whole := c.ID != "" && c.Title != "" && c.Why != "" && c.Fix != "" && c.Source != "" && c.Rule != nil &&
+			len(c.Groups) > 0
 		known := c.Level == precheck.Block || c.Level == precheck.Warn
 		if !whole || !known || seen[c.ID] {
 			t.Errorf("check %q is not whole, or there twice", c.ID)
@@ -41,14 +42,15 @@ func TestChecksAreDocumented(t *testing.T) {
 		seen[c.ID] = true
 	}
 	for _, g := range precheck.Groups() {
-		if !slices.ContainsFunc(precheck.Checks(), func(c precheck.Check) bool { return slices.Contains(c.Groups, g) }) {
+		if !slices.ContainsFunc(precheck.Checks(),
+			func(c precheck.Check) bool { return slices.Contains(c.Groups, g) }) {
 			t.Errorf("group %q has no check", g)
 		}
 	}
 }
 
-// TestKubeadm holds every preflight check of kubeadm init and join (1.30 to 1.34), and those that it has dropped, against
-// the names that checks say they stand for.
+// TestKubeadm holds every preflight check of kubeadm init and join (1.30 to 1.34), and those that it has dropped,
+// against the names that checks say they stand for.
 func TestKubeadm(t *testing.T) {
 	t.Parallel()
 	names := strings.Fields(`
@@ -105,13 +107,15 @@ func TestLevels(t *testing.T) {
 		}
 	}
 	podman := func(in *precheck.Input) {
-		setPath(in.Hosts[0].Facts, node.Path{Path: "/etc/cni/net.d", Type: "dir", Entries: []string{"87-podman.conflist"}})
+		setPath(in.Hosts[0].Facts, node.Path{Path: "/etc/cni/net.d", Type: "dir",
+			Entries: []string{"87-podman.conflist"}})
 	}
 	runtime := func(version string, takeOver bool) func(*precheck.Input) {
 		return func(in *precheck.Input) {
 			in.Cluster.CRI.TakeOver = takeOver
 			setUnit(in.Hosts[0].Facts, "containerd.service", "active")
-			in.Hosts[0].Facts.Programs = []node.Program{{Name: "containerd", Path: "/usr/bin/containerd", Version: version}}
+			in.Hosts[0].Facts.Programs = []node.Program{{Name: "containerd", Path: "/usr/bin/containerd",
+				Version: version}}
 		}
 	}
 	noBridge := func(in *precheck.Input) { delete(in.Hosts[0].Facts.Sysctls, "net.bridge.bridge-nf-call-iptables") }
@@ -146,7 +150,8 @@ func TestLevels(t *testing.T) {
 			in.Cluster.Kubernetes.Kubelet = manifest.Config{"failCgroupV1": false}
 		}, "cgroup-version", precheck.Warn},
 		{"what kkbundle cannot install", good, of(unsupported), "supported", precheck.Block},
-		{"what others install", rich, of(func(c *manifest.Cluster) { c.CNI.Type = "hybridnet" }), "supported", precheck.Warn},
+		{"what others install", rich, of(func(c *manifest.Cluster) { c.CNI.Type = "hybridnet" }), "supported",
+			precheck.Warn},
 		{"another pod network", good, podman, "cni-config", precheck.Block},
 		{"another pod network for others", rich, podman, "cni-config", precheck.Warn},
 		{"bridges with Cilium", rich, noBridge, "bridge-netfilter", precheck.Warn},
@@ -154,19 +159,27 @@ func TestLevels(t *testing.T) {
 			in.Cluster.CNI.Type = "flannel"
 			noBridge(in)
 		}, "bridge-netfilter", precheck.Warn},
-		{"forwarding of IPv6", rich, w(func(f *node.Facts) { f.Sysctls["net.ipv6.conf.default.forwarding"] = "0" }), "ipv6-forward", precheck.Warn},
-		{"no IPv6 at all", rich, w(func(f *node.Facts) { f.Sysctls["net.ipv6.conf.all.disable_ipv6"] = "1" }), "ipv6-forward", precheck.Block},
+		{"forwarding of IPv6", rich, w(func(f *node.Facts) { f.Sysctls["net.ipv6.conf.default.forwarding"] = "0" }),
+			"ipv6-forward", precheck.Warn},
+		{"no IPv6 at all", rich, w(func(f *node.Facts) { f.Sysctls["net.ipv6.conf.all.disable_ipv6"] = "1" }),
+			"ipv6-forward", precheck.Block},
 		{"cgroups of version 1 without a version", good, version(""), "cgroup-version", precheck.Warn},
-		{"ipvs with 1.35", rich, of(func(c *manifest.Cluster) { c.Kubernetes.ProxyMode, c.Kubernetes.Version = "ipvs", "v1.35.0" }), "proxy-mode", precheck.Warn},
-		{"nftables with 1.30", rich, of(func(c *manifest.Cluster) { c.Kubernetes.Version = "v1.30.1" }), "proxy-mode", precheck.Block},
+		{"ipvs with 1.35", rich,
+			of(func(c *manifest.Cluster) { c.Kubernetes.ProxyMode, c.Kubernetes.Version = "ipvs", "v1.35.0" }),
+			"proxy-mode", precheck.Warn},
+		{"nftables with 1.30", rich, of(func(c *manifest.Cluster) { c.Kubernetes.Version = "v1.30.1" }), "proxy-mode",
+			precheck.Block},
 		{"a way that pods may need", rich, func(in *precheck.Input) {
-			in.Links = append(in.Links, precheck.Link{From: "cp1", To: "w1", Network: "tcp", Port: 179, Maybe: true, Error: "timeout"})
+			in.Links = append(in.Links, precheck.Link{From: "cp1", To: "w1", Network: "tcp", Port: 179, Maybe: true,
+				Error: "timeout"})
 		}, "links", precheck.Warn},
 		{"that and another way", rich, func(in *precheck.Input) {
 			in.Links[0].OK = false
-			in.Links = append(in.Links, precheck.Link{From: "cp1", To: "w1", Network: "tcp", Port: 179, Maybe: true, Error: "timeout"})
+			in.Links = append(in.Links, precheck.Link{From: "cp1", To: "w1", Network: "tcp", Port: 179, Maybe: true,
+				Error: "timeout"})
 		}, "links", precheck.Block},
-		{"a kubelet that does not run", good, cp(func(f *node.Facts) { setUnit(f, "kubelet.service", "inactive") }), "kubernetes-installed", precheck.Warn},
+		{"a kubelet that does not run", good, cp(func(f *node.Facts) { setUnit(f, "kubelet.service", "inactive") }),
+			"kubernetes-installed", precheck.Warn},
 		{"a kubelet of another version", good, cp(func(f *node.Facts) {
 			ours(f)
 			setUnit(f, "kubelet.service", "active")
@@ -186,8 +199,8 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// TestWithoutBundle looks at hosts that a bundle would be installed on, and once more without it: what does not keep the installation from
-// succeeding does not block there either.
+// TestWithoutBundle looks at hosts that a bundle would be installed on, and once more without it: what does not keep
+// the installation from succeeding does not block there either.
 func TestWithoutBundle(t *testing.T) {
 	t.Parallel()
 	blocking := func(in precheck.Input) map[string][]string {
@@ -268,8 +281,10 @@ func TestUnknown(t *testing.T) {
 	// What a cluster does not need is not asked for.
 	in := good(t)
 	in.Hosts[0].Sent = in.Hosts[0].Received
-	in.Hosts[1].Facts.Clock, in.Hosts[1].Facts.KernelConfig, in.Hosts[1].Facts.TimeSync, in.Hosts[1].Facts.Time = 0, nil, "", node.Time{}
-	if diff := cmp.Diff([]string{"w1/kernel-config", "w1/clock", "w1/time-sync"}, failed(precheck.Evaluate(in))); diff != "" {
+	in.Hosts[1].Facts.Clock, in.Hosts[1].Facts.KernelConfig, in.Hosts[1].Facts.TimeSync, in.Hosts[1].Facts.Time = 0,
+		nil, "", node.Time{}
+	if diff := cmp.Diff([]string{"w1/kernel-config", "w1/clock", "w1/time-sync"},
+		failed(precheck.Evaluate(in))); diff != "" {
 		t.Errorf("failed checks (-want +got):\n%s", diff)
 	}
 }
@@ -282,11 +297,12 @@ func TestRecorded(t *testing.T) {
 			"systemd", "cgroup-version", "pid-max", "executables", "packet-filter", "etcd-latency", "time-sync",
 		},
 		"ubuntu-22.04": {}, "ubuntu-24.04": {}, "almalinux-9": {}, "openeuler-22.03": {}, "arm64": {},
-		"rocky-9":     {"swap", "proxy", "firewall", "selinux"},
-		"rocky-8":     {"cgroup-version", "selinux"},
-		"rocky-10":    {"modules", "selinux"},
-		"kylin-v10":   {"cgroup-version", "firewall", "ssh-algorithms"},
-		"alpine-3.20": {"systemd", "os", "machine-unique", "kernel-config", "executables", "executables-optional", "packet-filter", "time-sync"},
+		"rocky-9":   {"swap", "proxy", "firewall", "selinux"},
+		"rocky-8":   {"cgroup-version", "selinux"},
+		"rocky-10":  {"modules", "selinux"},
+		"kylin-v10": {"cgroup-version", "firewall", "ssh-algorithms"},
+		"alpine-3.20": {"systemd", "os", "machine-unique", "kernel-config", "executables", "executables-optional",
+			"packet-filter", "time-sync"},
 		"existing-cluster": {
 			"ports", "runtime", "certificates", "leftovers", "leftovers-network", "cni-config",
 		},
@@ -300,12 +316,14 @@ func TestRecorded(t *testing.T) {
 	for name, ids := range want {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := host(name, "", manifest.RoleControlPlane, manifest.RoleEtcd, manifest.RoleRegistry, manifest.RoleWorker)
+			h := host(name, "", manifest.RoleControlPlane, manifest.RoleEtcd, manifest.RoleRegistry,
+				manifest.RoleWorker)
 			h.Facts = facts(t, name)
 			if h.Facts.Sync == nil && name != "debian-12" {
 				h.Facts.Sync = &node.SyncLatency{Writes: 1, P99: 1}
 			}
-			in := precheck.Input{Install: true, Hosts: []precheck.Host{h}, Cluster: &manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.34.3"}}}
+			in := precheck.Input{Install: true, Hosts: []precheck.Host{h},
+				Cluster: &manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.34.3"}}}
 			asked(&in)
 			full := make([]string, 0, len(ids))
 			for _, id := range ids {
@@ -321,7 +339,8 @@ func TestRecorded(t *testing.T) {
 // TestProbe takes away from the facts what is not asked for; nothing of that is missed.
 func TestProbe(t *testing.T) {
 	t.Parallel()
-	for name, base := range map[string]func(*testing.T) precheck.Input{"good": good, "rich": rich, "existing": existing, "cached": cached} {
+	for name, base := range map[string]func(*testing.T) precheck.Input{"good": good, "rich": rich, "existing": existing,
+		"cached": cached} {
 		in := base(t)
 		want := failed(precheck.Evaluate(in))
 		for _, h := range in.Hosts {
@@ -342,8 +361,10 @@ func trim(f *node.Facts, p node.Probe) {
 		}
 		return !slices.Contains(map[string][]int{"tcp": p.Ports, "udp": p.UDPPorts}[o.Network], o.Port)
 	})
-	f.Systemd.Units = slices.DeleteFunc(f.Systemd.Units, func(u node.Unit) bool { return !slices.Contains(p.Units, u.Name) })
-	f.Internet = slices.DeleteFunc(f.Internet, func(d node.Dialled) bool { return !slices.Contains(p.Internet, d.Address) })
+	f.Systemd.Units = slices.DeleteFunc(f.Systemd.Units,
+		func(u node.Unit) bool { return !slices.Contains(p.Units, u.Name) })
+	f.Internet = slices.DeleteFunc(f.Internet,
+		func(d node.Dialled) bool { return !slices.Contains(p.Internet, d.Address) })
 	f.Vacant = slices.DeleteFunc(f.Vacant, func(v node.Vacancy) bool { return !slices.Contains(p.Vacant, v.Address) })
 	maps.DeleteFunc(f.Executables, func(name, _ string) bool { return !slices.Contains(p.Executables, name) })
 	maps.DeleteFunc(f.Modules, func(name string, _ node.Module) bool { return !slices.Contains(p.Modules, name) })
@@ -382,7 +403,8 @@ func TestClusterError(t *testing.T) {
 	unsupported(in.Cluster)
 	r := precheck.Evaluate(in)
 	var blocked *precheck.BlockedError
-	if err := r.Err(); !errors.As(err, &blocked) || err.Error() != "precheck: the cluster cannot be installed (the cluster: supported)" {
+	if err := r.Err(); !errors.As(err, &blocked) ||
+		err.Error() != "precheck: the cluster cannot be installed (the cluster: supported)" {
 		t.Errorf("error: %v", err)
 	}
 	in.Hosts[0].Facts.CPUs = 1
@@ -399,7 +421,8 @@ func many(t testing.TB, hosts int) precheck.Input {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := precheck.Input{Cluster: &manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.34.3", PodCIDR: cidrs("172.16.0.0/12")}}}
+	in := precheck.Input{Cluster: &manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.34.3",
+		PodCIDR: cidrs("172.16.0.0/12")}}}
 	in.Cluster.CNI.Type = "calico"
 	base := netip.MustParseAddr("10.0.0.1")
 	var shared node.Facts
@@ -413,11 +436,14 @@ func many(t testing.TB, hosts int) precheck.Input {
 		if i < hosts-clones {
 			f.MachineID, f.ProductUUID, f.Hostname = fmt.Sprint("m", i), fmt.Sprint("p", i), fmt.Sprint("n", i)
 		}
-		f.Interfaces = []node.Interface{{Name: "ens3", MTU: 1500, MAC: fmt.Sprintf("52:54:%08x", i), Addresses: []netip.Prefix{netip.PrefixFrom(address, 16)}}}
-		h := precheck.Host{Host: manifest.Host{Name: fmt.Sprintf("node%d", i), InternalIPv4: address, Roles: []manifest.Role{manifest.RoleWorker, manifest.RoleCluster}}, Facts: &f}
+		f.Interfaces = []node.Interface{{Name: "ens3", MTU: 1500, MAC: fmt.Sprintf("52:54:%08x", i),
+			Addresses: []netip.Prefix{netip.PrefixFrom(address, 16)}}}
+		h := precheck.Host{Host: manifest.Host{Name: fmt.Sprintf("node%d", i), InternalIPv4: address,
+			Roles: []manifest.Role{manifest.RoleWorker, manifest.RoleCluster}}, Facts: &f}
 		in.Hosts = append(in.Hosts, h)
 		for k := 1; k <= 4; k++ {
-			in.Links = append(in.Links, precheck.Link{From: h.Name, To: fmt.Sprintf("node%d", (i+k)%hosts), Network: "udp", Port: 4789, OK: true})
+			in.Links = append(in.Links, precheck.Link{From: h.Name, To: fmt.Sprintf("node%d", (i+k)%hosts),
+				Network: "udp", Port: 4789, OK: true})
 		}
 	}
 	asked(&in)
@@ -473,7 +499,8 @@ func FuzzEvaluate(f *testing.F) {
 			t.Skip()
 		}
 		c := &manifest.Cluster{}
-		c.Kubernetes.Version, c.Kubernetes.MaxPods, c.CNI.Type, c.CNI.With = version, pods, manifest.NetworkType(network), manifest.NetworkFlannel
+		c.Kubernetes.Version, c.Kubernetes.MaxPods, c.CNI.Type, c.CNI.With = version, pods,
+			manifest.NetworkType(network), manifest.NetworkFlannel
 		c.Kubernetes.PodCIDR = cidrs("10.233.64.0/18", "fd85::/56")
 		c.CNI.IPv4MaskSize, c.CNI.IPv6MaskSize = mask, mask
 		c.ControlPlaneEndpoint = manifest.Endpoint{Type: "kube-vip", Address: address}
@@ -482,7 +509,8 @@ func FuzzEvaluate(f *testing.F) {
 		c.Precheck.Internet = "forbidden"
 		in := precheck.Input{Cluster: c, Install: install, Etcd: &precheck.ProvidedEtcd{CA: data, Cert: data}}
 		for _, name := range []string{"a", "b"} {
-			h := host(name, "", manifest.RoleControlPlane, manifest.RoleEtcd, manifest.RoleRegistry, manifest.RoleNFS, manifest.RoleWorker)
+			h := host(name, "", manifest.RoleControlPlane, manifest.RoleEtcd, manifest.RoleRegistry, manifest.RoleNFS,
+				manifest.RoleWorker)
 			h.Facts = &facts
 			h.Space = []precheck.Space{{For: "images", Dir: "/var/lib/containerd", Bytes: 1 << 40}}
 			in.Hosts = append(in.Hosts, h)

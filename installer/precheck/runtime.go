@@ -13,52 +13,62 @@ import (
 func runtimeChecks() []Check {
 	return []Check{
 		{
-			ID: "runtime", Groups: []string{GroupCRI}, Level: Block, Title: "no other container runtime is in use", Rule: hasNoForeignRuntime, Roles: cluster(),
-			LevelOf: foreignRuntimeLevel, Varies: "warns with k3s, without a bundle to install from, and with cri.takeOver unless the host's containerd is newer than the cluster's",
-			Why:    "the installation replaces the configuration of the runtime and restarts it; other containers may depend on both",
-			Fix:    "use another host, or move the containers elsewhere and remove the runtime; with cri.type containerd, cri.takeOver: true in the cluster file keeps a copy of containerd's configuration for reset and lets its other containers run on",
-			Source: "kkbundle",
+			ID: "runtime", Groups: []string{GroupCRI}, Level: Block, Title: "no other container runtime is in use",
+			Rule: hasNoForeignRuntime, Roles: cluster(),
+			LevelOf: foreignRuntimeLevel,
+			Varies:  "warns with k3s, without a bundle to install from, and with cri.takeOver unless the host's containerd is newer than the cluster's",
+			Why:     "the installation replaces the configuration of the runtime and restarts it; other containers may depend on both",
+			Fix:     "use another host, or move the containers elsewhere and remove the runtime; with cri.type containerd, cri.takeOver: true in the cluster file keeps a copy of containerd's configuration for reset and lets its other containers run on",
+			Source:  "kkbundle",
 		},
 		{
-			ID: "cri", Groups: []string{GroupCRI}, Level: Warn, Title: "the cluster's container runtime runs", Rule: hasRuntime, Roles: cluster(),
+			ID: "cri", Groups: []string{GroupCRI}, Level: Warn, Title: "the cluster's container runtime runs",
+			Rule: hasRuntime, Roles: cluster(),
 			Why:     "kubeadm refuses to start without one; kkbundle's installation brings it",
 			Fix:     "install and start it, or install with a bundle of kkbundle",
 			Source:  "kubeadm CRI",
 			Kubeadm: []string{"CRI"},
 		},
 		{
-			ID: "runtime-storage", Groups: []string{GroupCRI, GroupHost}, Level: Block, Title: "images and containers are stored with overlayfs", Rule: hasOverlay, Roles: cluster(),
+			ID: "runtime-storage", Groups: []string{GroupCRI, GroupHost}, Level: Block,
+			Title: "images and containers are stored with overlayfs", Rule: hasOverlay, Roles: cluster(),
 			Why:     "on a file system without overlayfs containerd does not offer CRI, and Docker copies each layer for each container",
 			Fix:     "put the directory on ext4, or on xfs made with ftype=1 (mkfs.xfs -n ftype=1); for a Docker of yours, set storage-driver to overlay2",
 			Source:  "kubeadm SystemVerification (Docker's graph driver); containerd's overlayfs snapshotter; Docker's OverlayFS storage driver",
 			Kubeadm: []string{"SystemVerification"},
 		},
 		{
-			ID: "container-manager", Groups: []string{GroupCRI}, Level: Block, Title: "the container runtime is one that Kubernetes works with", Rule: isKnownRuntime, OfCluster: true,
+			ID: "container-manager", Groups: []string{GroupCRI}, Level: Block,
+			Title: "the container runtime is one that Kubernetes works with", Rule: isKnownRuntime, OfCluster: true,
 			Why:    "the kubelet needs a runtime that speaks CRI",
 			Fix:    "write containerd, docker or crio into cri.type of the cluster file",
 			Source: "KubeKey v4 cri_precheck; Kubespray",
 		},
 		{
-			ID: "containerd-version", Groups: []string{GroupCRI}, Level: Block, Title: "the cluster's containerd is new enough", Rule: isNewContainerd, OfCluster: true,
+			ID: "containerd-version", Groups: []string{GroupCRI}, Level: Block,
+			Title: "the cluster's containerd is new enough", Rule: isNewContainerd, OfCluster: true,
 			Why:    "the kubelet speaks version 1 of CRI, which containerd has since 1.6; Kubernetes 1.36 needs containerd 2.0",
 			Fix:    "choose a newer cri.version in the cluster file, or leave it out",
 			Source: "KubeKey v4 cri_precheck (1.6.0); Kubernetes 1.35 is the last with containerd 1.7",
 		},
 		{
-			ID: "containerd-installed", Groups: []string{GroupCRI}, Level: Block, Title: "the installed containerd is new enough", Rule: hasNewContainerd, Roles: cluster(),
+			ID: "containerd-installed", Groups: []string{GroupCRI}, Level: Block,
+			Title: "the installed containerd is new enough", Rule: hasNewContainerd, Roles: cluster(),
 			Why:    "the kubelet speaks version 1 of CRI, which containerd has since 1.6; Kubernetes 1.36 needs containerd 2.0",
 			Fix:    "update containerd on the host",
 			Source: "KubeKey v4 cri_precheck (1.6.0); Kubernetes 1.35 is the last with containerd 1.7",
 		},
 		{
-			ID: "docker-version", Groups: []string{GroupCRI, GroupRegistry}, Level: Warn, Title: "Docker is there, and new enough, where it is needed", Rule: hasDocker,
+			ID: "docker-version", Groups: []string{GroupCRI, GroupRegistry}, Level: Warn,
+			Title: "Docker is there, and new enough, where it is needed", Rule: hasDocker,
 			Why:    "Harbor, or pods with cri.type docker, run with it",
 			Fix:    "install Docker 20.10.10 or newer; an installation by kkbundle does so",
 			Source: "KubeKey v4 image_registry_precheck; Harbor's prerequisites (20.10.10)",
 		},
 		{
-			ID: "compose-version", Groups: []string{GroupRegistry}, Level: Warn, Title: "Docker Compose is there, and new enough, where Harbor will be", Rule: hasCompose, Roles: []manifest.Role{manifest.RoleRegistry},
+			ID: "compose-version", Groups: []string{GroupRegistry}, Level: Warn,
+			Title: "Docker Compose is there, and new enough, where Harbor will be", Rule: hasCompose,
+			Roles:  []manifest.Role{manifest.RoleRegistry},
 			Why:    "Harbor's parts are started by it",
 			Fix:    "install Docker Compose 1.18.0 or newer; an installation by kkbundle does so",
 			Source: "KubeKey v4 image_registry_precheck; Harbor's prerequisites (1.18.0)",
@@ -126,7 +136,8 @@ func foreignRuntimeLevel(s *Subject) Level {
 	ours, err := catalog.Version(s.Cluster, "containerd")
 	theirs := versionOf(s.Facts, "containerd")
 	const line = 2
-	if have, want := numbers(theirs), numbers(ours); err != nil || len(have) < line || len(want) < line || slices.Compare(have[:line], want[:line]) > 0 {
+	if have, want := numbers(theirs), numbers(ours); err != nil || len(have) < line || len(want) < line ||
+		slices.Compare(have[:line], want[:line]) > 0 {
 		return Block
 	}
 	return Warn
@@ -178,7 +189,8 @@ func isNewContainerd(s *Subject) Finding {
 }
 
 func hasNewContainerd(s *Subject) Finding {
-	if s.Input.Install || s.Ours() || s.Cluster.CRI.Type != manifest.RuntimeContainerd || s.Facts.Unit("containerd.service").Active != "active" {
+	if s.Input.Install || s.Ours() || s.Cluster.CRI.Type != manifest.RuntimeContainerd ||
+		s.Facts.Unit("containerd.service").Active != "active" {
 		return skip()
 	}
 	version := versionOf(s.Facts, "containerd")

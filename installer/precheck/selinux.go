@@ -20,7 +20,8 @@ func policyFiles(pkg string) []string {
 	if pkg == k3sPolicy {
 		return []string{"/usr/share/selinux/packages/k3s.pp"}
 	}
-	return []string{"/usr/share/selinux/packages/container.pp.bz2", "/var/lib/selinux/targeted/active/modules/200/container"}
+	return []string{"/usr/share/selinux/packages/container.pp.bz2",
+		"/var/lib/selinux/targeted/active/modules/200/container"}
 }
 
 // labelProgram finds the label that a file must have.
@@ -28,7 +29,9 @@ const labelProgram = "matchpathcon"
 
 func selinuxChecks() []Check {
 	return []Check{{
-		ID: "selinux", Groups: []string{GroupOS}, Level: Block, Title: "where SELinux is on, it knows the cluster's programs and containers", Rule: fitsSELinux, Roles: cluster(),
+		ID: "selinux", Groups: []string{GroupOS}, Level: Block,
+		Title: "where SELinux is on, it knows the cluster's programs and containers", Rule: fitsSELinux,
+		Roles:   cluster(),
 		LevelOf: selinuxLevel, Varies: "warns of a missing policy where SELinux is permissive now and after the next boot, and on Debian and Ubuntu, which have no package of it",
 		Why: "programs from the bundle get the label of the host's policy; without the policy for containers, they run like any service",
 		Fix: "leave SELinux on and install the packages that the finding names, or build the bundle with packages for this distribution",
@@ -88,7 +91,8 @@ func hasPolicy(f *node.Facts, pkg string) (there, known bool) {
 	return there, known
 }
 
-// selinuxLevel blocks where install could not set labels, or where SELinux enforces without the distribution's policy for containers.
+// selinuxLevel blocks where install could not set labels, or where SELinux enforces without the distribution's policy
+// for containers.
 func selinuxLevel(s *Subject) Level {
 	enforces := s.Facts.SELinux == "enforcing" || s.Facts.SELinuxConfig == "enforcing"
 	if lacksLabelProgram(s.Facts) || enforces && !isDebian(s.Facts) {
@@ -105,8 +109,8 @@ func isDebian(f *node.Facts) bool {
 	return slices.Contains([]string{"debian", "ubuntu"}, strings.ToLower(f.OS.ID))
 }
 
-// Unneeded removes packages that this host does not need although its distribution has them: the policy for containers where
-// SELinux is off, and further kernel modules where no module is missing.
+// Unneeded removes packages that this host does not need although its distribution has them: the policy for
+// containers where SELinux is off, and further kernel modules where no module is missing.
 func Unneeded(f *node.Facts, c *manifest.Cluster, packages []string) []string {
 	missing, _ := lacking(f, moduleNeeds(c, network.All().Of(c)))
 	return slices.DeleteFunc(slices.Clone(packages), func(name string) bool {

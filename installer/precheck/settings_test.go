@@ -13,15 +13,16 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// settle takes the hosts' entries, and with them what differs between them, from an inventory, and the cluster from a file
-// with settings.
+// settle takes the hosts' entries, and with them what differs between them, from an inventory, and the cluster from a
+// file with settings.
 func settle(in *precheck.Input, inventory string, set ...string) error {
 	cluster := "apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: site}\nkubernetes: {version: v1.34.3}\nprecheck: {minMemory: {worker: 2Gi}}\n"
 	c, err := manifest.ParseCluster("cluster.yaml", []byte(cluster), set...)
 	if err != nil {
 		return err
 	}
-	inv, err := manifest.ParseInventory("inventory.yaml", []byte("apiVersion: kkbundle.io/v1\nkind: Inventory\n"+inventory))
+	inv, err := manifest.ParseInventory("inventory.yaml", []byte("apiVersion: kkbundle.io/v1\nkind: Inventory\n"+
+		inventory))
 	if err != nil {
 		return err
 	}
@@ -45,7 +46,8 @@ groupVars: {kube_worker: {cluster: {%s}}}
 // TestHostsOwnSettings: file < group < host < --set, for the worker with 8 GiB of memory, and for nobody else.
 func TestHostsOwnSettings(t *testing.T) {
 	t.Parallel()
-	const much, little = "precheck: {minMemory: {worker: 1024Gi, controlPlane: 1024Gi}}", "precheck: {minMemory: {worker: 1Gi, controlPlane: 1Gi}}"
+	const much, little = "precheck: {minMemory: {worker: 1024Gi, controlPlane: 1024Gi}}",
+		"precheck: {minMemory: {worker: 1Gi, controlPlane: 1Gi}}"
 	// Any per-host setting is something that this version cannot install, which "supported" says.
 	for _, c := range []struct {
 		name, group, host string
@@ -56,7 +58,8 @@ func TestHostsOwnSettings(t *testing.T) {
 		{"the group", much, "", nil, []string{"w1/memory"}},
 		{"the host over the group", much, little, nil, nil},
 		{"the host", little, much, nil, []string{"w1/memory"}},
-		{"--set over the host", much, much, []string{"precheck.minMemory.worker=1Gi", "precheck.minMemory.controlPlane=1Gi"}, nil},
+		{"--set over the host", much, much, []string{"precheck.minMemory.worker=1Gi",
+			"precheck.minMemory.controlPlane=1Gi"}, nil},
 	} {
 		in := good(t)
 		if err := settle(&in, twoHosts(c.group, c.host), c.set...); err != nil {
@@ -82,7 +85,8 @@ func TestHostsOwnSettingsThatDoNotFit(t *testing.T) {
 		t.Errorf("failed checks (-want +got):\n%s", diff)
 	}
 	i := slices.IndexFunc(r.Results, func(r precheck.Result) bool { return r.ID == "host-settings" })
-	if got := r.Results[i].Found; !strings.HasPrefix(got, "inventory.yaml:5:") || !strings.Contains(got, "kubernetes.maxPods: 300 is not between") {
+	if got := r.Results[i].Found; !strings.HasPrefix(got, "inventory.yaml:5:") ||
+		!strings.Contains(got, "kubernetes.maxPods: 300 is not between") {
 		t.Errorf("found %q", got)
 	}
 }
@@ -157,7 +161,8 @@ func TestNeededPackages(t *testing.T) {
 		{has: nil, found: "the bundle has"},
 		{has: map[string]string{"socat": "1.7"}, found: "not installed: conntrack"},
 		{has: map[string]string{"socat": "1.7", "conntrack": "1.4"}, fine: "all that are needed are installed"},
-		{has: map[string]string{"socat": "1.7", "conntrack": "1.4"}, err: fmt.Errorf("who is that?"), found: "the bundle has"},
+		{has: map[string]string{"socat": "1.7", "conntrack": "1.4"}, err: fmt.Errorf("who is that?"),
+			found: "the bundle has"},
 	} {
 		in.Hosts[3].Facts.Packages = c.has
 		in.PackagesOf = func(roles []manifest.Role, distribution string) ([]string, error) {
@@ -186,7 +191,8 @@ groups: {kube_control_plane: [cp1], kube_worker: [w1], image_registry: [cp1, %s]
 `
 	for other, want := range map[string]bool{"reg": false, "w1": false, "cp2": true} {
 		text := strings.Replace(fmt.Sprintf(hosts, other), "[cp1, cp2]", "[cp1]", 1)
-		inv, err := manifest.ParseInventory("inventory.yaml", []byte("apiVersion: kkbundle.io/v1\nkind: Inventory\n"+text))
+		inv, err := manifest.ParseInventory("inventory.yaml", []byte("apiVersion: kkbundle.io/v1\nkind: Inventory\n"+
+			text))
 		if err != nil {
 			t.Fatal(err)
 		}

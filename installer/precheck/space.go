@@ -14,31 +14,36 @@ import (
 func spaceChecks() []Check {
 	return []Check{
 		{
-			ID: "disk", Groups: []string{GroupHost}, Level: Block, Title: "the disks have enough space for the installation", Rule: hasSpace, Essential: true,
+			ID: "disk", Groups: []string{GroupHost}, Level: Block,
+			Title: "the disks have enough space for the installation", Rule: hasSpace, Essential: true,
 			Why:    "an installation that fills the disk leaves a half-installed host, and the kubelet evicts pods",
 			Fix:    "free space or make the filesystem larger",
 			Source: "sizes in the bundle",
 		},
 		{
-			ID: "filesystems", Groups: []string{GroupHost}, Level: Block, Title: "programs can be written and run", Rule: isWritable,
+			ID: "filesystems", Groups: []string{GroupHost}, Level: Block, Title: "programs can be written and run",
+			Rule:   isWritable,
 			Why:    "programs go to /usr/local/bin and /opt; on filesystems mounted ro or noexec they cannot be written or started",
 			Fix:    "mount these filesystems with rw,exec",
 			Source: "kkbundle",
 		},
 		{
-			ID: "nearly-full", Groups: []string{GroupHost}, Level: Warn, Title: "filesystems are not nearly full", Rule: hasReserve,
+			ID: "nearly-full", Groups: []string{GroupHost}, Level: Warn, Title: "filesystems are not nearly full",
+			Rule:   hasReserve,
 			Why:    "the kubelet evicts pods where less than 10% of its filesystem is free, and takes none where files can no longer be made",
 			Fix:    "free space or make the filesystem larger; precheck.minFree in the cluster file sets another limit",
 			Source: "kubelet evictionHard: nodefs.available<10%, nodefs.inodesFree<5%",
 		},
 		{
-			ID: "read-only", Groups: []string{GroupHost}, Level: Warn, Title: "no disk went read-only", Rule: hasNoReadOnlyDisk,
+			ID: "read-only", Groups: []string{GroupHost}, Level: Warn, Title: "no disk went read-only",
+			Rule:   hasNoReadOnlyDisk,
 			Why:    "the kernel makes a filesystem read-only when its disk fails",
 			Fix:    "look at dmesg, and repair or replace the disk",
 			Source: "kkbundle; ext4 errors=remount-ro",
 		},
 		{
-			ID: "tmp-exec", Groups: []string{GroupHost}, Level: Warn, Title: "programs in /tmp can run", Rule: runsInTmp,
+			ID: "tmp-exec", Groups: []string{GroupHost}, Level: Warn, Title: "programs in /tmp can run",
+			Rule:   runsInTmp,
 			Why:    "kkbundle does not need it, but many installers put scripts there and fail without saying why",
 			Fix:    "mount -o remount,exec /tmp while other installers are at work",
 			Source: "reports of KubeKey's and Kubespray's users",
@@ -141,7 +146,8 @@ func hasReserve(s *Subject) Finding {
 		switch {
 		case left < 0:
 		case left < least:
-			wrong = append(wrong, fmt.Sprintf("%s will have %s of %s free", fs.mount, plain.Size(left), plain.Size(fs.total)))
+			wrong = append(wrong, fmt.Sprintf("%s will have %s of %s free", fs.mount, plain.Size(left),
+				plain.Size(fs.total)))
 		case fs.inodes >= 0 && fs.inodes < minInodes:
 			wrong = append(wrong, fmt.Sprintf("%s has room for %d more files", fs.mount, fs.inodes))
 		}
@@ -154,7 +160,8 @@ func hasReserve(s *Subject) Finding {
 func hasNoReadOnlyDisk(s *Subject) Finding {
 	var wrong []string
 	for _, m := range s.Facts.Mounts {
-		if m.Has("ro") && slices.Contains([]string{"ext3", "ext4", "xfs", "btrfs"}, m.Type) && !strings.HasPrefix(m.Point, "/run/") && !s.isLookedAt(m) {
+		if m.Has("ro") && slices.Contains([]string{"ext3", "ext4", "xfs", "btrfs"}, m.Type) &&
+			!strings.HasPrefix(m.Point, "/run/") && !s.isLookedAt(m) {
 			wrong = append(wrong, m.Point)
 		}
 	}

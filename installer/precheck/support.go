@@ -13,7 +13,8 @@ import (
 // supportChecks check the limits of this version of kkbundle.
 func supportChecks() []Check {
 	return []Check{{
-		ID: "supported", Groups: []string{GroupKKBundle}, Level: Block, Title: "this version of kkbundle can install this cluster", Rule: canInstall, OfCluster: true,
+		ID: "supported", Groups: []string{GroupKKBundle}, Level: Block,
+		Title: "this version of kkbundle can install this cluster", Rule: canInstall, OfCluster: true,
 		LevelOf: warnUnlessInstall, Varies: "warns unless a bundle is given to install from",
 		Why:    "kkbundle install refuses such a cluster before it begins",
 		Fix:    "change the listed settings, or install with something else and only use the bundle",
@@ -24,7 +25,8 @@ func supportChecks() []Check {
 // settingChecks check the inventory's settings of the cluster.
 func settingChecks() []Check {
 	return []Check{{
-		ID: "host-settings", Groups: []string{GroupKKBundle}, Level: Block, Title: "the inventory's settings for the host fit the cluster", Rule: fitsCluster,
+		ID: "host-settings", Groups: []string{GroupKKBundle}, Level: Block,
+		Title: "the inventory's settings for the host fit the cluster", Rule: fitsCluster,
 		Why:    "the host could not be set up so; the other checks look at it as if the inventory had none for it",
 		Fix:    "change the listed settings, under cluster in vars, groupVars or the host's entry of the inventory",
 		Source: "kkbundle: the cluster file with the changes by vars, groupVars and the host's entry",
@@ -45,7 +47,8 @@ func fitsCluster(s *Subject) Finding {
 // bundleChecks check the bundle.
 func bundleChecks() []Check {
 	return []Check{{
-		ID: "bundle", Groups: []string{GroupKKBundle}, Level: Block, Title: "the bundle has everything that this cluster needs on these hosts", Rule: hasAllContent, OfCluster: true,
+		ID: "bundle", Groups: []string{GroupKKBundle}, Level: Block,
+		Title: "the bundle has everything that this cluster needs on these hosts", Rule: hasAllContent, OfCluster: true,
 		Why:     "missing items cannot be obtained at the site",
 		Fix:     "build the bundle again with this cluster file",
 		Source:  "kkbundle: the needs of the installation's tasks; kubeadm ImagePull",
@@ -57,13 +60,15 @@ func bundleChecks() []Check {
 func versionChecks() []Check {
 	return []Check{
 		{
-			ID: "kubernetes-version", Groups: []string{GroupKubernetes}, Level: Block, Title: "this Kubernetes is not too old", Rule: isNotTooOld, OfCluster: true,
+			ID: "kubernetes-version", Groups: []string{GroupKubernetes}, Level: Block,
+			Title: "this Kubernetes is not too old", Rule: isNotTooOld, OfCluster: true,
 			Why:    "this version of kkbundle cannot configure it",
 			Fix:    "choose a newer kubernetes.version in the cluster file",
 			Source: "KubeKey v4 kubernetes_precheck (v1.23.0)",
 		},
 		{
-			ID: "kubernetes-tested", Groups: []string{GroupKubernetes}, Level: Warn, Title: "this kkbundle knows this Kubernetes", Rule: isKnownVersion, OfCluster: true,
+			ID: "kubernetes-tested", Groups: []string{GroupKubernetes}, Level: Warn,
+			Title: "this kkbundle knows this Kubernetes", Rule: isKnownVersion, OfCluster: true,
 			LevelOf: knownLevel, Varies: "blocks for a newer minor release, unless the bundle was built with --assume",
 			Why:     "which components go with it is guessed from the nearest version, and install refuses a newer minor release",
 			Fix:     "choose a version in between, or a newer kkbundle, or build the bundle with --assume",
@@ -71,7 +76,8 @@ func versionChecks() []Check {
 			Kubeadm: []string{"KubernetesVersion"},
 		},
 		{
-			ID: "versions", Groups: []string{GroupKubernetes}, Level: Block, Title: "the versions of the components go together", Rule: fitTogether, OfCluster: true,
+			ID: "versions", Groups: []string{GroupKubernetes}, Level: Block,
+			Title: "the versions of the components go together", Rule: fitTogether, OfCluster: true,
 			Why:    "their makers do not support this combination, and some of them refuse to start in it",
 			Fix:    "set the compatible versions listed here in the cluster file",
 			Source: "kkbundle's catalog: the versions that each project tests; Kubernetes version skew policy",

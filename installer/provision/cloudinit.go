@@ -43,7 +43,8 @@ func (r *cloudReader) program(n *yaml.Node) *Program {
 		r.name = nil
 	}
 	return &Program{Format: "cloud-config", Steps: slices.Concat(
-		r.boot, r.files, r.disks, r.filesystems, r.mounts, r.name, r.groups, r.users, r.members, r.time, r.zone, r.late, r.run,
+		r.boot, r.files, r.disks, r.filesystems, r.mounts, r.name, r.groups, r.users, r.members, r.time, r.zone, r.late,
+		r.run,
 	)}
 }
 
@@ -208,7 +209,8 @@ func (r *cloudReader) mount(n *yaml.Node) Step {
 		}
 	}
 	m := Mount{fields[0], fields[1], fields[2], fields[3], fields[4], fields[5]}
-	source := strings.HasPrefix(m.Source, "/dev/") || strings.Contains(m.Source, "=") || strings.Contains(m.Source, ":/") || m.Type == "tmpfs" ||
+	source := strings.HasPrefix(m.Source, "/dev/") || strings.Contains(m.Source, "=") ||
+		strings.Contains(m.Source, ":/") || m.Type == "tmpfs" ||
 		path.IsAbs(m.Source) && m.HasOption("bind", "rbind", "loop")
 	switch {
 	case len(fields) > len(byDefault):

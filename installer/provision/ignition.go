@@ -168,7 +168,8 @@ func (r *ignitionReader) file(n *yaml.Node) {
 func (r *ignitionReader) resource(n *yaml.Node) []byte {
 	var source, compression, hash string
 	r.mapping(n, "contents", map[string]func(*yaml.Node){
-		"source": r.text(&source), "compression": r.oneOf(&compression, "", "gzip"), "httpHeaders": r.list("httpHeaders", ignored),
+		"source": r.text(&source), "compression": r.oneOf(&compression, "", "gzip"),
+		"httpHeaders": r.list("httpHeaders", ignored),
 		"verification": func(n *yaml.Node) {
 			r.mapping(n, "verification", map[string]func(*yaml.Node){"hash": r.text(&hash)})
 		},
@@ -235,8 +236,9 @@ func (r *ignitionReader) link(n *yaml.Node) Step {
 	var l Link
 	var owner Owner
 	r.mapping(n, "a link", map[string]func(*yaml.Node){
-		"path": r.absolute(&l.Path), "target": r.text(&l.Target), "hard": r.truth(&l.Hard), "overwrite": r.truth(&l.Replace),
-		"user": r.nameOrID(&owner.User), "group": r.nameOrID(&owner.Group),
+		"path": r.absolute(&l.Path), "target": r.text(&l.Target), "hard": r.truth(&l.Hard),
+		"overwrite": r.truth(&l.Replace),
+		"user":      r.nameOrID(&owner.User), "group": r.nameOrID(&owner.Group),
 	})
 	switch {
 	case l.Path == "" || l.Target == "":
@@ -255,8 +257,10 @@ func (r *ignitionReader) disk(n *yaml.Node) Step {
 			var p Partition
 			var number int
 			r.mapping(n, "a partition", map[string]func(*yaml.Node){
-				"label": r.text(&p.Label), "number": r.number(&number), "sizeMiB": r.number(&p.SizeMiB), "startMiB": r.number(&p.StartMiB),
-				"typeGuid": r.text(&p.Type), "wipePartitionEntry": r.never("wipePartitionEntry"), "resize": r.never("resize"),
+				"label": r.text(&p.Label), "number": r.number(&number), "sizeMiB": r.number(&p.SizeMiB),
+				"startMiB": r.number(&p.StartMiB),
+				"typeGuid": r.text(&p.Type), "wipePartitionEntry": r.never("wipePartitionEntry"),
+				"resize": r.never("resize"),
 				"shouldExist": func(n *yaml.Node) {
 					should := true
 					if r.truth(&should)(n); !should {
@@ -281,8 +285,9 @@ func (r *ignitionReader) filesystem(n *yaml.Node) {
 	var at string
 	var options []string
 	r.mapping(n, "a filesystem", map[string]func(*yaml.Node){
-		"device": r.device(&f.Device), "format": r.oneOf(&f.Type, "ext4", "xfs", "btrfs", "vfat"), "label": r.text(&f.Label),
-		"uuid": r.text(&f.UUID), "wipeFilesystem": r.truth(&f.Overwrite), "options": r.texts(&f.Options),
+		"device": r.device(&f.Device), "format": r.oneOf(&f.Type, "ext4", "xfs", "btrfs", "vfat"),
+		"label": r.text(&f.Label),
+		"uuid":  r.text(&f.UUID), "wipeFilesystem": r.truth(&f.Overwrite), "options": r.texts(&f.Options),
 		"path": r.absolute(&at), "mountOptions": r.texts(&options),
 	})
 	if f.Device == "" || f.Type == "" {
@@ -292,7 +297,8 @@ func (r *ignitionReader) filesystem(n *yaml.Node) {
 	if at != "" {
 		// Ignition mounts it while it writes files, and leaves mounting at boot to a unit. Here the fstab line does
 		// both.
-		r.mounts = append(r.mounts, Mount{f.Device, at, f.Type, strings.Join(append(options, "defaults", "nofail"), ","), "0", "2"})
+		r.mounts = append(r.mounts, Mount{f.Device, at, f.Type, strings.Join(append(options, "defaults", "nofail"),
+			","), "0", "2"})
 	}
 }
 
@@ -300,7 +306,8 @@ func (r *ignitionReader) group(n *yaml.Node) Step {
 	var g Group
 	should := true
 	r.mapping(n, "a group", map[string]func(*yaml.Node){
-		"name": r.account(&g.Name), "gid": r.account(&g.GID), "system": r.truth(&g.System), "shouldExist": r.truth(&should),
+		"name": r.account(&g.Name), "gid": r.account(&g.GID), "system": r.truth(&g.System),
+		"shouldExist":  r.truth(&should),
 		"passwordHash": func(n *yaml.Node) { r.fail(n, "passwords of groups are not supported") },
 	})
 	g.Remove = !should
@@ -314,9 +321,12 @@ func (r *ignitionReader) user(n *yaml.Node) Step {
 	var u User
 	should := true
 	r.mapping(n, "a user", map[string]func(*yaml.Node){
-		"name": r.account(&u.Name), "gecos": r.text(&u.Comment), "homeDir": r.absolute(&u.Home), "shell": r.absolute(&u.Shell),
-		"uid": r.text(&u.UID), "primaryGroup": r.account(&u.PrimaryGroup), "groups": r.texts(&u.Groups), "system": r.truth(&u.System),
-		"noCreateHome": r.truth(&u.NoHome), "noUserGroup": r.truth(&u.NoGroup), "noLogInit": ignored, "shouldExist": r.truth(&should),
+		"name": r.account(&u.Name), "gecos": r.text(&u.Comment), "homeDir": r.absolute(&u.Home),
+		"shell": r.absolute(&u.Shell),
+		"uid":   r.text(&u.UID), "primaryGroup": r.account(&u.PrimaryGroup), "groups": r.texts(&u.Groups),
+		"system":       r.truth(&u.System),
+		"noCreateHome": r.truth(&u.NoHome), "noUserGroup": r.truth(&u.NoGroup), "noLogInit": ignored,
+		"shouldExist":  r.truth(&should),
 		"passwordHash": r.text(&u.PasswordHash), "sshAuthorizedKeys": r.texts(&u.Keys),
 	})
 	u.Remove = !should
@@ -339,7 +349,8 @@ func (r *ignitionReader) unit(n *yaml.Node) Step {
 		},
 		"dropins": r.list("dropins", func(n *yaml.Node) {
 			var d Dropin
-			r.mapping(n, "a drop-in", map[string]func(*yaml.Node){"name": r.unitName(&d.Name), "contents": r.bytes(&d.Contents)})
+			r.mapping(n, "a drop-in",
+				map[string]func(*yaml.Node){"name": r.unitName(&d.Name), "contents": r.bytes(&d.Contents)})
 			u.Dropins = append(u.Dropins, d)
 		}),
 	})

@@ -69,22 +69,26 @@ func TestCloudConfig(t *testing.T) {
 	}
 	want := []Step{
 		Command{Args: []string{"/bin/sh", "-c", "echo booted"}, Always: true},
-		File{Path: "/etc/kubernetes/pki/ca.key", Owner: Owner{"root", "root"}, Mode: 0o600, Data: []byte("it's \"quoted\" $HOME\n")},
+		File{Path: "/etc/kubernetes/pki/ca.key", Owner: Owner{"root", "root"}, Mode: 0o600,
+			Data: []byte("it's \"quoted\" $HOME\n")},
 		File{Path: "/run/kubeadm/kubeadm.yaml", Mode: 0o640, Data: []byte("name: 'node1'")},
 		Disk{Device: "/dev/sdb", Table: "gpt", Parts: []Partition{{}}},
 		Disk{Device: "/dev/nvme0n1", Table: "mbr", Parts: []Partition{{Percent: 50}, {Percent: 50, Type: "82"}}},
-		Filesystem{Device: "/dev/sdb1", Type: "ext4", Label: "etcd_disk", Options: []string{"-E", "lazy_itable_init=1"}},
+		Filesystem{Device: "/dev/sdb1", Type: "ext4", Label: "etcd_disk",
+			Options: []string{"-E", "lazy_itable_init=1"}},
 		Filesystem{Device: "/dev/nvme0n1p2", Type: "xfs"},
 		Mount{"LABEL=etcd_disk", "/var/lib/etcddisk", "auto", "defaults,nofail", "0", "2"},
 		Hostname{"node1"},
 		Group{Name: "docker"},
 		Group{Name: "plain"},
-		User{Name: "capi", Groups: []string{"users", "adm"}, Sudo: []string{"ALL=(ALL) NOPASSWD:ALL"}, Keys: []string{"ssh-ed25519 AAAA"}},
+		User{Name: "capi", Groups: []string{"users", "adm"}, Sudo: []string{"ALL=(ALL) NOPASSWD:ALL"},
+			Keys: []string{"ssh-ed25519 AAAA"}},
 		Member{"docker", "capi"},
 		Time{Servers: []string{"10.0.0.1", "fd00::1"}},
 		Timezone{"Europe/Berlin"},
 		File{Path: "/etc/motd", Mode: 0o644, Owner: Owner{User: "capi"}, Append: true, Data: []byte("hello")},
-		Command{Args: []string{"/bin/sh", "-c", "kubeadm init --config /run/kubeadm/kubeadm.yaml && echo success > /run/cluster-api/bootstrap-success.complete"}},
+		Command{Args: []string{"/bin/sh", "-c",
+			"kubeadm init --config /run/kubeadm/kubeadm.yaml && echo success > /run/cluster-api/bootstrap-success.complete"}},
 		Command{Args: []string{"ls", "-l", "a b"}},
 	}
 	if diff := cmp.Diff(want, p.Steps); p.Format != "cloud-config" || diff != "" {
@@ -110,7 +114,8 @@ func TestEncodings(t *testing.T) {
 		"gzip+base64":   b64(packed),
 		"gzip+base64  ": "|\n      " + b64(packed[:9]) + "\n      " + b64(packed[9:]), // lines, as tools wrap them
 	} {
-		doc := fmt.Sprintf("#cloud-config\nwrite_files:\n  - path: /f\n    encoding: %s\n    content: %s\n", encoding, content)
+		doc := fmt.Sprintf("#cloud-config\nwrite_files:\n  - path: /f\n    encoding: %s\n    content: %s\n", encoding,
+			content)
 		p, err := Parse("f", []byte(doc), "h")
 		if err != nil {
 			t.Errorf("%q: %v", encoding, err)
@@ -163,7 +168,8 @@ func TestIgnition(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Step{
-		Disk{Device: "/dev/sdb", Table: "gpt", Overwrite: true, Parts: []Partition{{Label: "data", SizeMiB: 100}, {Label: "rest"}}},
+		Disk{Device: "/dev/sdb", Table: "gpt", Overwrite: true, Parts: []Partition{{Label: "data", SizeMiB: 100},
+			{Label: "rest"}}},
 		Filesystem{Device: "/dev/disk/by-partlabel/data", Type: "ext4", Label: "data", Overwrite: true},
 		Mount{"/dev/disk/by-partlabel/data", "/var/data", "ext4", "defaults,nofail", "0", "2"},
 		Group{Name: "site", GID: "500"},
@@ -174,7 +180,8 @@ func TestIgnition(t *testing.T) {
 		File{Path: "/etc/packed", Mode: 0o644, Data: []byte("packed")},
 		File{Path: "/etc/log", Mode: 0o644, Append: true, Data: []byte("more")},
 		Link{Path: "/etc/localtime", Target: "/usr/share/zoneinfo/UTC", Replace: true},
-		Unit{Name: "site.service", Enable: true, Contents: []byte("[Service]\nExecStart=/bin/true\n"), Dropins: []Dropin{{"10-x.conf", []byte("[Service]\n")}}},
+		Unit{Name: "site.service", Enable: true, Contents: []byte("[Service]\nExecStart=/bin/true\n"),
+			Dropins: []Dropin{{"10-x.conf", []byte("[Service]\n")}}},
 		Unit{Name: "old.timer", Disable: true},
 		Unit{Name: "worse.service", Mask: true},
 	}
@@ -186,7 +193,8 @@ func TestIgnition(t *testing.T) {
 // TestProblems holds that what is not understood is said, with its line.
 func TestProblems(t *testing.T) {
 	t.Parallel()
-	const cloud, ign, ign2 = "#cloud-config\n", `{"ignition": {"version": "3.3.0"}, `, `{"ignition": {"version": "2.3.0"}, `
+	const cloud, ign, ign2 = "#cloud-config\n", `{"ignition": {"version": "3.3.0"}, `,
+		`{"ignition": {"version": "2.3.0"}, `
 	for doc, want := range map[string]string{
 		"":                                       "begins neither",
 		"#!/bin/sh\necho":                        "begins neither",
@@ -237,8 +245,8 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// TestIgnition2 reads spec 2.3, in the form in which Cluster API's kubeadm provider has it written: with empty parts, and
-// with everything that a KubeadmConfig can ask for.
+// TestIgnition2 reads spec 2.3, in the form in which Cluster API's kubeadm provider has it written: with empty parts,
+// and with everything that a KubeadmConfig can ask for.
 // https://github.com/kubernetes-sigs/cluster-api/blob/main/bootstrap/kubeadm/pkg/ignition/clc/clc.go
 func TestIgnition2(t *testing.T) {
 	t.Parallel()
@@ -264,7 +272,8 @@ func TestIgnition2(t *testing.T) {
 	}
 	want := []Step{
 		Disk{Device: "/dev/sdb", Table: "gpt", Overwrite: true, Parts: []Partition{{}}},
-		Filesystem{Device: "/dev/sdb1", Type: "ext4", Label: "etcd_disk", Overwrite: true, Options: []string{"-E", "lazy"}},
+		Filesystem{Device: "/dev/sdb1", Type: "ext4", Label: "etcd_disk", Overwrite: true,
+			Options: []string{"-E", "lazy"}},
 		User{Name: "core", Home: "/home/core", Keys: []string{"ssh-ed25519 AAAA"}, Groups: []string{"wheel"}},
 		Directory{Path: "/opt/a", Mode: 0o755},
 		File{Path: "/etc/sudoers.d/core", Mode: 0o600, Data: []byte("core ALL\n")},
@@ -296,19 +305,22 @@ func TestIgnitionEmptyParts(t *testing.T) {
 func TestCloudInitNames(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
-		"ds.meta_data.local_hostname", "ds.meta_data.hostname", "v1.local_hostname", "local_hostname", "instance_id", "ds.meta_data['local-hostname']", `v1["instance_id"]`,
+		"ds.meta_data.local_hostname", "ds.meta_data.hostname", "v1.local_hostname", "local_hostname", "instance_id",
+		"ds.meta_data['local-hostname']", `v1["instance_id"]`,
 	} {
 		p, err := Parse("f", []byte("## template: jinja\n#cloud-config\nruncmd:\n- echo {{ "+name+" }}\n"), "node1")
 		if err != nil || !cmp.Equal(p.Steps, []Step{Command{Args: []string{"/bin/sh", "-c", "echo node1"}}}) {
 			t.Errorf("%s: %+v, %v", name, p, err)
 		}
 	}
-	p, err := Parse("f", []byte("#cloud-config\nfqdn: a.example.org\nusers:\n- {name: u, primary-group: g, no-log-init: true, ssh-authorized-keys: [k], inactive: false}\n"), "h")
+	p, err := Parse("f", []byte(
+		"#cloud-config\nfqdn: a.example.org\nusers:\n- {name: u, primary-group: g, no-log-init: true, ssh-authorized-keys: [k], inactive: false}\n"), "h")
 	want := []Step{Hostname{Name: "a"}, User{Name: "u", PrimaryGroup: "g", Keys: []string{"k"}, Lock: true}}
 	if err != nil || !cmp.Equal(p.Steps, want) {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if p, err = Parse("f", []byte("#cloud-config\nfqdn: a.example.org\nhostname: b\n"), "h"); err != nil || !cmp.Equal(p.Steps, []Step{Hostname{Name: "b"}}) {
+	if p, err = Parse("f", []byte("#cloud-config\nfqdn: a.example.org\nhostname: b\n"), "h"); err != nil ||
+		!cmp.Equal(p.Steps, []Step{Hostname{Name: "b"}}) {
 		t.Errorf("%+v, %v", p, err)
 	}
 }

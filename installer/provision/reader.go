@@ -83,7 +83,8 @@ func (r *reader) rendered(text, hostname string) string {
 		line++
 		one = hostNames.ReplaceAllLiteralString(one, hostname)
 		if strings.Contains(one, "{{") || strings.Contains(one, "{%") {
-			r.fail(&yaml.Node{Line: line, Column: 1}, "of jinja, only ds.meta_data.local_hostname, hostname and instance_id are supported")
+			r.fail(&yaml.Node{Line: line, Column: 1},
+				"of jinja, only ds.meta_data.local_hostname, hostname and instance_id are supported")
 		}
 		out.WriteString(one)
 	}
@@ -123,7 +124,8 @@ func (r *reader) mapping(n *yaml.Node, what string, known map[string]func(*yaml.
 		case seen[name]:
 			r.fail(key, "duplicate key %s", name)
 		case read == nil:
-			r.fail(key, "%s of %s is unknown or not supported; supported are %s", name, what, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+			r.fail(key, "%s of %s is unknown or not supported; supported are %s", name, what,
+				strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		case value.Kind == yaml.AliasNode:
 			r.fail(value, "aliases (*%s) are not supported; write the value out", value.Value)
 		default:
@@ -222,7 +224,8 @@ func (r *reader) absolute(into *string) func(*yaml.Node) {
 func (r *reader) octal(into *fs.FileMode) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		v, err := strconv.ParseUint(strings.TrimPrefix(n.Value, "0o"), 8, 32)
-		if n.Kind != yaml.ScalarNode || err != nil || v > 0o7777 || n.Tag == "!!int" && !strings.HasPrefix(n.Value, "0") {
+		if n.Kind != yaml.ScalarNode || err != nil || v > 0o7777 ||
+			n.Tag == "!!int" && !strings.HasPrefix(n.Value, "0") {
 			r.fail(n, "want a mode in quotes, such as '0644'")
 			return
 		}

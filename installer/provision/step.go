@@ -14,7 +14,8 @@ type Program struct {
 	Steps  []Step
 }
 
-// A Step is one of File, Directory, Link, Command, Hostname, Group, User, Member, Time, Timezone, Disk, Filesystem, Mount and Unit.
+// A Step is one of File, Directory, Link, Command, Hostname, Group, User, Member, Time, Timezone, Disk, Filesystem,
+// Mount and Unit.
 type Step interface {
 	// String returns a short description. It contains no content, which may be secret.
 	String() string

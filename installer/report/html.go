@@ -92,10 +92,12 @@ func (r Run) WriteHTML(w io.Writer) error {
 func (r Run) page() (page, string) {
 	p := page{
 		Run: r, Began: r.Start.UTC().Format(time.RFC3339), Problems: r.Findings.problems(),
-		Total: took(r.Times.Total), Kubeadm: took(r.Times.Kubeadm), Pulling: took(r.Times.Pulls), Own: took(r.Times.Own),
+		Total: took(r.Times.Total), Kubeadm: took(r.Times.Kubeadm), Pulling: took(r.Times.Pulls),
+		Own:   took(r.Times.Own),
 		Class: map[Outcome]string{Succeeded: "p", Interrupted: "warn", Stopped: "block"}[r.Outcome],
 	}
-	p.Summary = fmt.Sprintf("%s: %s, %s, %d changed, %d as they should be, in %s", r.Outcome, plain.Count(r.worked(), "host"), plain.Count(len(r.Tasks), "task"),
+	p.Summary = fmt.Sprintf("%s: %s, %s, %d changed, %d as they should be, in %s", r.Outcome,
+		plain.Count(r.worked(), "host"), plain.Count(len(r.Tasks), "task"),
 		r.Changed, r.Done, p.Total)
 	if r.Outcome == Succeeded && len(p.Problems) > 0 {
 		p.Class = "warn"
@@ -175,7 +177,8 @@ func shown(list []string) []string {
 }
 
 func newPageTask(t Task) pageTask {
-	return pageTask{plain.Line(t.Phase), plain.Line(t.Task), plain.Line(cmp.Or(t.Host, "this machine")), t.State, took(t.Duration), plain.Lines(t.Message)}
+	return pageTask{plain.Line(t.Phase), plain.Line(t.Task), plain.Line(cmp.Or(t.Host, "this machine")), t.State,
+		took(t.Duration), plain.Lines(t.Message)}
 }
 
 // good counts the passed findings by title.
@@ -224,7 +227,8 @@ func (r Run) timeline(p *page) string {
 				continue
 			}
 			title := plain.Line(fmt.Sprintf("%s/%s: %s, %s", t.Phase, t.Task, t.State, took(t.Duration)))
-			row.Bars = append(row.Bars, pageBar{classOf(t.State), place(t.Start, t.Start.Add(time.Duration(t.Duration))), title})
+			row.Bars = append(row.Bars, pageBar{classOf(t.State),
+				place(t.Start, t.Start.Add(time.Duration(t.Duration))), title})
 		}
 		if len(row.Bars) > 0 {
 			p.Rows = append(p.Rows, row)

@@ -62,7 +62,8 @@ func (l Findings) Count(s State) int {
 
 // Summary returns the findings in one line.
 func (l Findings) Summary() string {
-	text := fmt.Sprintf("%d as they should be, %s, %d failed", l.Count(OK), plain.Count(l.Count(Warning), "warning"), l.Count(Failed))
+	text := fmt.Sprintf("%d as they should be, %s, %d failed", l.Count(OK), plain.Count(l.Count(Warning), "warning"),
+		l.Count(Failed))
 	if n := l.Count(Unknown); n > 0 {
 		text += fmt.Sprintf(", %d unknown", n)
 	}
@@ -193,7 +194,8 @@ func (s Status) WriteTable(w io.Writer) error {
 		row("bundle", strings.TrimSpace(s.Installed.Name+" "+s.Installed.Version+" "+s.Installed.Digest))
 	}
 	if s.Last != nil {
-		row("last run", fmt.Sprintf("%s, %s, %d changed", s.Last.Time.UTC().Format(time.RFC3339), s.Last.Outcome, s.Last.Changed))
+		row("last run", fmt.Sprintf("%s, %s, %d changed", s.Last.Time.UTC().Format(time.RFC3339), s.Last.Outcome,
+			s.Last.Changed))
 	}
 	if text := s.wayBack(); text != "" {
 		row("way back", text)
@@ -242,10 +244,12 @@ func (s Status) soonest() []Certificate {
 	if len(s.Certificates) == 0 {
 		return nil
 	}
-	return []Certificate{slices.MinFunc(s.Certificates, func(a, b Certificate) int { return a.Expires.Compare(b.Expires) })}
+	return []Certificate{slices.MinFunc(s.Certificates,
+		func(a, b Certificate) int { return a.Expires.Compare(b.Expires) })}
 }
 
-// wayBack returns where a rollback leads, the space that it takes, and how to use it and to remove it; "" if there is none.
+// wayBack returns where a rollback leads, the space that it takes, and how to use it and to remove it; "" if there is
+// none.
 func (s Status) wayBack() string {
 	if len(s.WaysBack) == 0 {
 		return ""

@@ -80,7 +80,8 @@ func (r Run) WriteJSON(w io.Writer) error { return writeJSON(w, r) }
 func Divide(start, end time.Time, kubeadm, pulls []Span) Times {
 	both, pulling := covered(start, end, slices.Concat(kubeadm, pulls)), covered(start, end, pulls)
 	total := end.Sub(start)
-	return Times{Total: plain.Duration(total), Kubeadm: plain.Duration(both - pulling), Pulls: plain.Duration(pulling), Own: plain.Duration(total - both)}
+	return Times{Total: plain.Duration(total), Kubeadm: plain.Duration(both - pulling), Pulls: plain.Duration(pulling),
+		Own: plain.Duration(total - both)}
 }
 
 // covered returns how much of the time between start and end lies in one of the spans.
@@ -127,6 +128,7 @@ func (r Run) end() time.Time {
 
 // slowest returns the longest tasks.
 func (r Run) slowest(n int) []Task {
-	list := slices.SortedStableFunc(slices.Values(r.Tasks), func(a, b Task) int { return cmp.Compare(b.Duration, a.Duration) })
+	list := slices.SortedStableFunc(slices.Values(r.Tasks),
+		func(a, b Task) int { return cmp.Compare(b.Duration, a.Duration) })
 	return list[:min(n, len(list))]
 }

@@ -1,2 +1,3 @@
-// Package reset removes a cluster from its hosts: what kkbundle installed, or, when asked, a cluster that it did not make.
+// Package reset removes a cluster from its hosts: what kkbundle installed, or, when asked, a cluster that it did not
+// make.
 package reset

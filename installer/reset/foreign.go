@@ -34,7 +34,8 @@ func removeForeign(ctx context.Context, t *task.Host) error {
 	if err := t.Unmount(ctx, "/var/lib/kubelet/"); err != nil {
 		return err
 	}
-	if err := t.Empty(ctx, "/etc/kubernetes", "/var/lib/kubelet", "/var/lib/etcd", "/var/lib/rancher/k3s", "/var/lib/rancher/rke2", "/etc/rancher"); err != nil {
+	if err := t.Empty(ctx, "/etc/kubernetes", "/var/lib/kubelet", "/var/lib/etcd", "/var/lib/rancher/k3s",
+		"/var/lib/rancher/rke2", "/etc/rancher"); err != nil {
 		return err
 	}
 	return removeNetwork(ctx, t)

@@ -11,8 +11,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// TestResetTakesDataLater resets a cluster with volumes twice: the second time the stamps are gone, and what the first reset has
-// left is known all the same. What nobody installed here stays, whatever the host's file says.
+// TestResetTakesDataLater resets a cluster with volumes twice: the second time the stamps are gone, and what the
+// first reset has left is known all the same. What nobody installed here stays, whatever the host's file says.
 func TestResetTakesDataLater(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1", "node1")

@@ -74,7 +74,8 @@ func resetTasks() []task.Task {
 		{Name: "services", Done: installed(taskPaths), Do: removeTasks},
 		{Name: "data", Done: noDataLeft, Do: removeDataLeft},
 		{Name: "network", Done: installed(networkPaths), Do: removeNetwork},
-		{Name: "runtime", Done: cri.IsContainerdRestored, Do: cri.RestoreContainerd}, // containerd ends when its CNI directory is removed
+		// containerd ends when its CNI directory is removed
+		{Name: "runtime", Done: cri.IsContainerdRestored, Do: cri.RestoreContainerd},
 		{Name: "registry", Done: noRegistry, Do: removeRegistry},
 		{Name: "host", Done: isRestored, Do: restoreHost},
 		{Name: "files", Done: noFiles, Do: removeFiles},
@@ -104,7 +105,8 @@ func networkPaths(r *task.Site) []string {
 	return slices.Concat(links, []string{"/etc/cni", "/var/lib/cni"}, paths)
 }
 
-// leftOnEveryNode returns the interfaces and paths of pod networks that are removed whichever one the cluster file names.
+// leftOnEveryNode returns the interfaces and paths of pod networks that are removed whichever one the cluster file
+// names.
 func leftOnEveryNode() (links, paths []string) {
 	for _, n := range network.All().Always() {
 		links, paths = append(links, n.Staying()...), append(paths, n.Leaves.Paths...)
@@ -144,8 +146,8 @@ func removeKubernetes(ctx context.Context, t *task.Host) error {
 	if kubeadm {
 		args := []string{"kubeadm", "reset", "--force", "--cri-socket=" + cri.RuntimeOf(t.Site.Cluster).Socket}
 		if t.Site.Scope.Whole() || t.Site.Scope.Leaving {
-			// All members are removed: asking the others to remove this one would wait for removed ones. A node that is being
-			// deleted has no member any more.
+			// All members are removed: asking the others to remove this one would wait for removed ones. A node that
+			// is being deleted has no member any more.
 			args = append(args, "--skip-phases=remove-etcd-member")
 		}
 		// kubeadm fails on a host that never got far; its removals are repeated below.
@@ -289,7 +291,8 @@ func hasRegistryAccount(ctx context.Context, t *task.Host) (bool, error) {
 
 // isRestored inspects the files: these changes come before the first stamp, and hosts without nodes get no stamps.
 func isRestored(ctx context.Context, t *task.Host) (bool, error) {
-	left, err := t.AnyExists(ctx, task.UnitDir+machine.RouteUnit, machine.SysctlPath, machine.EarlierSysctlPath, machine.ModulesPath, marks.SysctlBefore, marks.SwapMasked)
+	left, err := t.AnyExists(ctx, task.UnitDir+machine.RouteUnit, machine.SysctlPath, machine.EarlierSysctlPath,
+		machine.ModulesPath, marks.SysctlBefore, marks.SwapMasked)
 	if err != nil || left {
 		return false, err
 	}
@@ -340,7 +343,8 @@ func restoreParameters(ctx context.Context, t *task.Host) error {
 
 // ownFiles returns the files and directories that only an installation creates.
 func ownFiles() []string {
-	return []string{task.ConfigDir, task.ProgramDir, task.EarlierProgramDir, engine.HooksOnHost, marks.Hooks, task.BeforeDir, marks.KubeadmConfig, task.ProvisionDir, marks.Received}
+	return []string{task.ConfigDir, task.ProgramDir, task.EarlierProgramDir, engine.HooksOnHost, marks.Hooks,
+		task.BeforeDir, marks.KubeadmConfig, task.ProvisionDir, marks.Received}
 }
 
 // sharedFiles returns the files that others may have created on hosts without stamps.
@@ -357,7 +361,8 @@ func sharedFiles(r *task.Site) []string {
 }
 
 func noFiles(ctx context.Context, t *task.Host) (bool, error) {
-	left, err := t.AnyExists(ctx, task.StampDir, task.ConfigDir, task.ProgramDir, task.EarlierProgramDir, marks.Hooks, task.BeforeDir, marks.ContainerdBefore)
+	left, err := t.AnyExists(ctx, task.StampDir, task.ConfigDir, task.ProgramDir, task.EarlierProgramDir, marks.Hooks,
+		task.BeforeDir, marks.ContainerdBefore)
 	return !left, err
 }
 
@@ -380,7 +385,8 @@ func removeFiles(ctx context.Context, t *task.Host) error {
 		shared := slices.DeleteFunc(sharedFiles(t.Site), func(p string) bool { return slices.Contains(kept, p) })
 		paths = slices.Concat(paths, shared, []string{task.StampDir})
 	}
-	paths = append(paths, marks.ContainerdBefore) // last: without it, a repeated reset would take other containers for ours
+	// last: without it, a repeated reset would take other containers for ours
+	paths = append(paths, marks.ContainerdBefore)
 	if err := t.Run(ctx, append([]string{"rm", "-rf", "--"}, paths...)...); err != nil {
 		return err
 	}
@@ -397,7 +403,8 @@ func removeFiles(ctx context.Context, t *task.Host) error {
 	return t.Systemctl(ctx, "daemon-reload")
 }
 
-// removeContainerdPlugins removes the empty directories that containerd makes at each start, unless the host has a containerd of its own.
+// removeContainerdPlugins removes the empty directories that containerd makes at each start, unless the host has a
+// containerd of its own.
 func removeContainerdPlugins(ctx context.Context, t *task.Host) error {
 	none, err := cri.IsContainerdRestored(ctx, t)
 	if err == nil && none {

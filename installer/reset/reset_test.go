@@ -25,7 +25,8 @@ import (
 func TestResetOfWhatIsThere(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1", "node1", "node2")
-	if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask()}}}); err != nil {
+	if err := s.Run(t, nil).Phases(t.Context(),
+		[]task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask()}}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Run(t, nil).Dir.Write(task.AdminConfFile, nil); err != nil {
@@ -73,7 +74,8 @@ func TestResetFollowsLinks(t *testing.T) {
 	h := s.Hosts["cp1"]
 	h.Put(t, "/data/kubelet/pods/a/volumes/b", "")
 	h.Put(t, "/data/other", "")
-	h.Put(t, "/proc/mounts", "tmpfs /data/kubelet/pods/a/volumes tmpfs rw 0 0\ntmpfs /data/other tmpfs rw 0 0\ntmpfs /var/lib/kubelet-not tmpfs rw 0 0\n")
+	h.Put(t, "/proc/mounts",
+		"tmpfs /data/kubelet/pods/a/volumes tmpfs rw 0 0\ntmpfs /data/other tmpfs rw 0 0\ntmpfs /var/lib/kubelet-not tmpfs rw 0 0\n")
 	link := filepath.Join(h.Root, "var/lib/kubelet")
 	if err := errors.Join(os.MkdirAll(filepath.Dir(link), 0o755), os.Symlink("../../data/kubelet", link)); err != nil {
 		t.Fatal(err)
@@ -84,7 +86,8 @@ func TestResetFollowsLinks(t *testing.T) {
 		return nil
 	})
 	c := s.Run(t, nil).Hosts[0]
-	if err := errors.Join(c.Unmount(t.Context(), "/var/lib/kubelet/", "/run/none/"), c.Empty(t.Context(), "/var/lib/kubelet")); err != nil {
+	if err := errors.Join(c.Unmount(t.Context(), "/var/lib/kubelet/", "/run/none/"),
+		c.Empty(t.Context(), "/var/lib/kubelet")); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"/data/kubelet/pods/a/volumes"}; !slices.Equal(unmounted, want) {
@@ -110,14 +113,16 @@ func TestResetRestores(t *testing.T) {
 	h.Put(t, "/etc/hosts", "127.0.0.1 localhost\n\n# no end")
 	h.Put(t, "/etc/fstab", "/dev/sda1 / ext4 defaults 0 1\n/dev/sda2 none swap sw 0 0\n#/dev/sda3 none swap sw 0 0")
 	h.Put(t, "/etc/sysctl.d/10-own.conf", "net.ipv4.ip_forward = 0\n")
-	if err := errors.Join(os.Chmod(filepath.Join(h.Root, "/etc/fstab"), 0o640), os.Chmod(filepath.Join(h.Root, "/etc/hosts"), 0o664)); err != nil {
+	if err := errors.Join(os.Chmod(filepath.Join(h.Root, "/etc/fstab"), 0o640),
+		os.Chmod(filepath.Join(h.Root, "/etc/hosts"), 0o664)); err != nil {
 		t.Fatal(err)
 	}
 	h.Mkdir(t, "/etc/systemd/system")
 	h.Mkdir(t, "/etc/modules-load.d")
 	before := h.Tree(t)
 	c := s.Options.Cluster
-	phases := []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c)}}}
+	phases := []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask(), machine.SwapTask(c),
+		machine.KernelTask(c), machine.RouteTask(c)}}}
 	if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +142,8 @@ func TestResetRestores(t *testing.T) {
 func TestResetLimit(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1", "node1")
-	if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask()}}}); err != nil {
+	if err := s.Run(t, nil).Phases(t.Context(),
+		[]task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask()}}}); err != nil {
 		t.Fatal(err)
 	}
 	s.Dialing("cp1")
@@ -145,7 +151,8 @@ func TestResetLimit(t *testing.T) {
 	if err := Reset(t.Context(), s.Options); err != nil {
 		t.Error(err)
 	}
-	if strings.Contains(s.Hosts["node1"].Content("/etc/hosts"), "kkbundle") || !strings.Contains(s.Hosts["cp1"].Content("/etc/hosts"), "kkbundle") {
+	if strings.Contains(s.Hosts["node1"].Content("/etc/hosts"), "kkbundle") ||
+		!strings.Contains(s.Hosts["cp1"].Content("/etc/hosts"), "kkbundle") {
 		t.Error("it must reset node1, and node1 alone")
 	}
 }
@@ -159,7 +166,8 @@ func TestTwoRunsWithOneWorkDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	var locked *task.LockedError
-	if err := Reset(t.Context(), s.Options); !errors.As(err, &locked) || !strings.Contains(err.Error(), "work directory "+s.Options.WorkDir) {
+	if err := Reset(t.Context(), s.Options); !errors.As(err, &locked) ||
+		!strings.Contains(err.Error(), "work directory "+s.Options.WorkDir) {
 		t.Errorf("a second run: %v", err)
 	}
 	if err := r.Dir.Close(); err != nil {
@@ -207,7 +215,8 @@ func resetWould(s *sitetest.Site, t *testing.T, host, step string, paths ...stri
 	if err := Reset(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(s.Events, func(e task.Event) bool { return e.State == task.Would && e.Host == host && e.Task == step })
+	i := slices.IndexFunc(s.Events,
+		func(e task.Event) bool { return e.State == task.Would && e.Host == host && e.Task == step })
 	if i < 0 {
 		t.Fatalf("nothing about %s on %s in %+v", step, host, s.Events)
 	}

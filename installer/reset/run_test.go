@@ -45,7 +45,8 @@ func TestHostPreparation(t *testing.T) {
 		})
 	}
 	c := s.Options.Cluster
-	phases := []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c)}}}
+	phases := []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask(), machine.SwapTask(c),
+		machine.KernelTask(c), machine.RouteTask(c)}}}
 	if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +80,9 @@ func TestHostPreparation(t *testing.T) {
 		t.Error("a parameter that was undone is not set again:", states)
 	}
 	h.Said("")
-	if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "reset", Tasks: []task.Task{{Name: "host", Done: begin.NotInstalled, Do: restoreHost}}}}); err != nil {
+	if err := s.Run(t, nil).Phases(t.Context(),
+		[]task.Phase{{Name: "reset",
+			Tasks: []task.Task{{Name: "host", Done: begin.NotInstalled, Do: restoreHost}}}}); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"sysctl --write fs.inotify.max_user_watches=999999999", "sysctl --write net.ipv4.ip_forward=0"}
@@ -87,7 +90,9 @@ func TestHostPreparation(t *testing.T) {
 		// The second run's looks are recorded, too; only writes count.
 		t.Errorf("reset (-got +want):\n%s", diff)
 	}
-	if h.Content("/etc/hosts") != "127.0.0.1 localhost\n" || !strings.Contains(h.Content("/etc/fstab"), "\n/dev/sda2 none swap") || h.Content(machine.SysctlPath) != "" {
-		t.Errorf("reset leaves hosts %q, fstab %q, sysctl %q", h.Content("/etc/hosts"), h.Content("/etc/fstab"), h.Content(machine.SysctlPath))
+	if h.Content("/etc/hosts") != "127.0.0.1 localhost\n" ||
+		!strings.Contains(h.Content("/etc/fstab"), "\n/dev/sda2 none swap") || h.Content(machine.SysctlPath) != "" {
+		t.Errorf("reset leaves hosts %q, fstab %q, sysctl %q", h.Content("/etc/hosts"), h.Content("/etc/fstab"),
+			h.Content(machine.SysctlPath))
 	}
 }

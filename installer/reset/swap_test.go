@@ -60,7 +60,9 @@ func TestSwapWithoutFstab(t *testing.T) {
 			t.Errorf("%s: installing ran %q, want %q", state, got, want)
 		}
 		for range 2 {
-			if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "reset", Tasks: []task.Task{{Name: "host", Done: isRestored, Do: restoreHost}}}}); err != nil {
+			if err := s.Run(t, nil).Phases(t.Context(),
+				[]task.Phase{{Name: "reset",
+					Tasks: []task.Task{{Name: "host", Done: isRestored, Do: restoreHost}}}}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -55,7 +55,8 @@ func Certificates(ctx context.Context, o engine.Options) ([]Certificate, error) 
 			mu.Lock()
 			defer mu.Unlock()
 			for _, c := range found {
-				all = append(all, Certificate{Host: t.Name, Path: c.Path, Subject: c.Subject, CA: c.CA, End: c.NotAfter, Problem: c.Problem, Renewal: renewal(t, c)})
+				all = append(all, Certificate{Host: t.Name, Path: c.Path, Subject: c.Subject, CA: c.CA, End: c.NotAfter,
+					Problem: c.Problem, Renewal: renewal(t, c)})
 			}
 			return errors.Join(err, begin.ForgetHelper(ctx, t))
 		})
@@ -69,7 +70,8 @@ func compareByEnd(a, b Certificate) int {
 	if (a.Problem == "") != (b.Problem == "") {
 		return strings.Compare(b.Problem, a.Problem)
 	}
-	return slices.Compare([]string{a.End.UTC().Format(time.RFC3339), a.Host, a.Path}, []string{b.End.UTC().Format(time.RFC3339), b.Host, b.Path})
+	return slices.Compare([]string{a.End.UTC().Format(time.RFC3339), a.Host, a.Path},
+		[]string{b.End.UTC().Format(time.RFC3339), b.Host, b.Path})
 }
 
 // renewal names the command or program that renews a certificate.
@@ -94,9 +96,10 @@ func renewal(t *task.Host, c node.Certificate) string {
 // renewCommandName is the command that renews certificates, as people type it.
 const renewCommandName = "kkbundle certs renew"
 
-// RenewCertificates renews the certificates of the registry and of external etcd, and kubeadm's on one control plane after
-// the other. It restarts the components and waits until the API server is ready again. With before, it skips hosts where
-// no certificate ends within that time. It also renews the administrator's kubeconfig in the work directory.
+// RenewCertificates renews the certificates of the registry and of external etcd, and kubeadm's on one control plane
+// after the other. It restarts the components and waits until the API server is ready again. With before, it skips
+// hosts where no certificate ends within that time. It also renews the administrator's kubeconfig in the work
+// directory.
 func RenewCertificates(ctx context.Context, o engine.Options, before time.Duration) (engine.Report, error) {
 	tasks := plan.ReissueTasks(o.Cluster.WithDefaults(), before)
 	switch refused := plan.Distribution(o.Cluster).Refuses(task.CertsRenewCommand); {
@@ -133,7 +136,8 @@ func renewTask(before time.Duration) task.Task {
 			all, err := health.Certificates(ctx, t)
 			soon := t.Site.Now().Add(before)
 			ends := slices.ContainsFunc(all, func(c node.Certificate) bool {
-				return renewal(t, c) == renewCommandName && !plan.IsLeaf(t, c.Path) && c.Problem == "" && c.NotAfter.Before(soon)
+				return renewal(t, c) == renewCommandName && !plan.IsLeaf(t, c.Path) && c.Problem == "" &&
+					c.NotAfter.Before(soon)
 			})
 			return !ends, err
 		},
@@ -166,7 +170,8 @@ func Keys(ctx context.Context, o engine.Options) ([]KeyFile, error) {
 	var files []KeyFile
 	_, err = r.Start(ctx, func(ctx context.Context) error {
 		t := r.FirstControlPlane()
-		for _, name := range []string{"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "sa.key", "sa.pub", "etcd/ca.crt", "etcd/ca.key"} {
+		for _, name := range []string{"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "sa.key",
+			"sa.pub", "etcd/ca.crt", "etcd/ca.key"} {
 			data, err := t.Read(task.InTask(ctx, "keys"), path.Join(kube.PKIDir, name))
 			if errors.Is(err, fs.ErrNotExist) {
 				continue // an external etcd, or an authority whose key is kept elsewhere
@@ -177,7 +182,8 @@ func Keys(ctx context.Context, o engine.Options) ([]KeyFile, error) {
 			files = append(files, KeyFile{path.Join("kubernetes", name), data})
 		}
 		if len(files) == 0 {
-			return &begin.NoClusterError{Reason: fmt.Sprintf("%s has no keys in %s: there is no cluster yet", t.Name, kube.PKIDir)}
+			return &begin.NoClusterError{Reason: fmt.Sprintf("%s has no keys in %s: there is no cluster yet", t.Name,
+				kube.PKIDir)}
 		}
 		own, err := keys(r.Dir)
 		files = append(files, own...)

@@ -108,10 +108,12 @@ func TestAuthorityRenewal(t *testing.T) {
 func TestCertificatePlaces(t *testing.T) {
 	t.Parallel()
 	want := map[string]node.CertificateKind{
-		kube.ClusterCA: node.KubeadmCertificate, kube.PKIDir + "/etcd/peer.crt": node.KubeadmCertificate, kube.PKIDir + "/alice.crt": node.PKICertificate,
+		kube.ClusterCA: node.KubeadmCertificate, kube.PKIDir + "/etcd/peer.crt": node.KubeadmCertificate, kube.PKIDir +
+			"/alice.crt": node.PKICertificate,
 		kube.PKIDir + "/kkbundle-ca/ca.crt": node.UnknownCertificate, kube.AdminConf: node.KubeconfigCertificate,
 		siteregistry.CertificateFiles().Cert: node.RegistryCertificate,
-		etcd.AuthorityFiles().Cert:           node.EtcdCertificate, etcd.ClientAuthorityFiles().Cert: node.EtcdCertificate,
+		etcd.AuthorityFiles().Cert:           node.EtcdCertificate,
+		etcd.ClientAuthorityFiles().Cert:     node.EtcdCertificate,
 	}
 	for _, f := range etcd.LeafFiles(true) {
 		want[f.Cert] = node.EtcdCertificate
@@ -144,14 +146,17 @@ func TestRenewCertificates(t *testing.T) {
 	p := sitetest.PlayProcesses(t, h)
 	cp1 := r.Hosts[0]
 	h.Put(t, member.Path, string(member.File(r.Site).Data))
-	h.Put(t, kube.PKIDir+"/ca.crt", string(authorityPair(t, now.AddDate(-25, 0, 0)).Cert)) // it has ended, and nothing renews it
-	h.Put(t, "/etc/kubernetes/kubelet.conf", "users: [{user: {client-certificate: /var/lib/kubelet/pki/kubelet-client-current.pem}}]\n")
+	// it has ended, and nothing renews it
+	h.Put(t, kube.PKIDir+"/ca.crt", string(authorityPair(t, now.AddDate(-25, 0, 0)).Cert))
+	h.Put(t, "/etc/kubernetes/kubelet.conf",
+		"users: [{user: {client-certificate: /var/lib/kubelet/pki/kubelet-client-current.pem}}]\n")
 	all, err := health.Certificates(t.Context(), cp1)
 	if err != nil || len(all) != 3 {
 		t.Fatalf("%+v, %v", all, err)
 	}
 	for _, c := range all {
-		if c.Path == kube.AdminConf && !c.NotAfter.Equal(leafEnd(t, leaf)) || strings.HasSuffix(c.Path, "scheduler.conf") && c.Problem != "the kubeconfig's user has no certificate" {
+		if c.Path == kube.AdminConf && !c.NotAfter.Equal(leafEnd(t, leaf)) ||
+			strings.HasSuffix(c.Path, "scheduler.conf") && c.Problem != "the kubeconfig's user has no certificate" {
 			t.Errorf("%+v", c)
 		}
 	}
@@ -169,7 +174,8 @@ func TestRenewCertificates(t *testing.T) {
 	h.Mu.Lock()
 	ran := slices.Clone(h.Ran)
 	h.Mu.Unlock()
-	if ended := p.Log(t); !slices.Contains(ran, "kubeadm certs renew all") || !strings.Contains(ended, "end kube-apiserver") {
+	if ended := p.Log(t); !slices.Contains(ran, "kubeadm certs renew all") ||
+		!strings.Contains(ended, "end kube-apiserver") {
 		t.Errorf("ran %q, and %s", ran, ended)
 	}
 }

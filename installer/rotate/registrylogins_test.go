@@ -30,7 +30,8 @@ import (
 )
 
 func registryPhases() []task.Phase {
-	return []task.Phase{{Name: "install", Tasks: []task.Task{siteregistry.CertificatesTask(), siteregistry.DistributionTask(), siteregistry.SeedTask()}}}
+	return []task.Phase{{Name: "install", Tasks: []task.Task{siteregistry.CertificatesTask(),
+		siteregistry.DistributionTask(), siteregistry.SeedTask()}}}
 }
 
 // pushAccess is the access for pushes on the first host.
@@ -41,7 +42,8 @@ func pushAccess(t *testing.T, r *engine.Run) task.RegistryAccess {
 	if err != nil {
 		t.Fatal(err)
 	}
-	access.Address, access.Login = "127.0.0.1:5001", task.Login{Username: siteregistry.PushUser, Password: string(password)}
+	access.Address, access.Login = "127.0.0.1:5001", task.Login{Username: siteregistry.PushUser,
+		Password: string(password)}
 	return access
 }
 
@@ -54,7 +56,8 @@ func startUpload(t *testing.T, r *engine.Run) string {
 		t.Fatal(err)
 	}
 	defer client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+access.Address+"/v2/registry.k8s.io/pause/blobs/uploads/", nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+access.Address+
+		"/v2/registry.k8s.io/pause/blobs/uploads/", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,8 +74,10 @@ func startUpload(t *testing.T, r *engine.Run) string {
 	return location.RequestURI()
 }
 
-// ask sends a request (METHOD PATH) to the registry through the first host, and returns its status, its digest and its body.
-func ask(t *testing.T, r *engine.Run, access task.RegistryAccess, request, body string) (status int, digest, text string) {
+// ask sends a request (METHOD PATH) to the registry through the first host, and returns its status, its digest and
+// its body.
+func ask(t *testing.T, r *engine.Run, access task.RegistryAccess, request,
+	body string) (status int, digest, text string) {
 	t.Helper()
 	client, err := r.Hosts[0].Transport(access.CA)
 	if err != nil {
@@ -85,7 +90,8 @@ func ask(t *testing.T, r *engine.Run, access task.RegistryAccess, request, body 
 		t.Fatal(err)
 	}
 	req.Header.Set("Authorization", access.Authorization())
-	req.Header.Set("Accept", "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.v2+json")
+	req.Header.Set("Accept",
+		"application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.v2+json")
 	req.Header.Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
 	resp, err := client.RoundTrip(req)
 	if err != nil {
@@ -173,7 +179,8 @@ func nodesCanOnlyPull(t *testing.T, r *engine.Run, h *sitetest.Rooted) {
 		{http.MethodPut, upload + "&digest=" + digest, ""},
 		{http.MethodDelete, upload, ""},
 	} {
-		if status, _, text := ask(t, r, nodes, one.method+" "+one.path, one.body); status != http.StatusMethodNotAllowed && status != http.StatusForbidden {
+		if status, _, text := ask(t, r, nodes, one.method+" "+one.path,
+			one.body); status != http.StatusMethodNotAllowed && status != http.StatusForbidden {
 			t.Errorf("%s %s: %d %s", one.method, one.path, status, text)
 		}
 	}
@@ -191,14 +198,16 @@ func nodesCanOnlyPull(t *testing.T, r *engine.Run, h *sitetest.Rooted) {
 		t.Errorf("the nodes' login at the port for pushes: %d", status)
 	}
 	push = pushAccess(t, r)
-	if status, _, _ := ask(t, r, push, http.MethodDelete+" "+manifest+digest, ""); status != http.StatusMethodNotAllowed {
+	if status, _, _ := ask(t, r, push, http.MethodDelete+" "+manifest+digest,
+		""); status != http.StatusMethodNotAllowed {
 		t.Errorf("the push login deletes: %d", status)
 	}
 	nodes.Login = push.Login
 	if status, _, _ := ask(t, r, nodes, http.MethodGet+" "+manifest+tag, ""); status != http.StatusUnauthorized {
 		t.Errorf("the push login at the nodes' port: %d", status)
 	}
-	for _, file := range []string{sitetest.ConfigFile, sitetest.PushConfigFile, siteregistry.ConfigDir + "/push-htpasswd"} {
+	for _, file := range []string{sitetest.ConfigFile, sitetest.PushConfigFile, siteregistry.ConfigDir +
+		"/push-htpasswd"} {
 		if strings.Contains(h.Content(file), secret) {
 			t.Errorf("the registry host has the push password in %s", file)
 		}
@@ -212,17 +221,20 @@ func TestOlderRegistryGetsAPushLogin(t *testing.T) {
 	if err := r.Dir.Write(task.RegistryPassFile, []byte("0123456789012345678901234567890123456789")); err != nil {
 		t.Fatal(err)
 	}
-	if got := sitetest.MustAccess(t, r).Login; got != (task.Login{Username: "kkbundle", Password: "0123456789012345678901234567890123456789"}) {
+	if got := sitetest.MustAccess(t, r).Login; got != (task.Login{Username: "kkbundle",
+		Password: "0123456789012345678901234567890123456789"}) {
 		t.Errorf("the hosts' login is %v", got)
 	}
 	h.Put(t, sitetest.ConfigFile, "storage: {delete: {enabled: true}}\n")
 	if err := r.Phases(t.Context(), registryPhases()); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(s.States(), []string{"certificates@ done", "registry@cp1 changed", "seed-registry@cp1 changed"}); diff != "" {
+	if diff := cmp.Diff(s.States(), []string{"certificates@ done", "registry@cp1 changed",
+		"seed-registry@cp1 changed"}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
-	if status, _, _ := ask(t, r, sitetest.MustAccess(t, r), http.MethodPost+" /v2/evil/blobs/uploads/", ""); status != http.StatusMethodNotAllowed {
+	if status, _, _ := ask(t, r, sitetest.MustAccess(t, r), http.MethodPost+" /v2/evil/blobs/uploads/",
+		""); status != http.StatusMethodNotAllowed {
 		t.Errorf("the older password pushes: %d", status)
 	}
 	if push, err := r.Dir.Read(task.PushPassFile); err != nil || len(push) != 40 {
@@ -233,7 +245,8 @@ func TestOlderRegistryGetsAPushLogin(t *testing.T) {
 	}
 }
 
-// rotatingSite has a registry and a node on one host. Played by the test: systemd, and ctr, which says that containerd works.
+// rotatingSite has a registry and a node on one host. Played by the test: systemd, and ctr, which says that
+// containerd works.
 func rotatingSite(t *testing.T, second byte) (*sitetest.Site, *engine.Run, *sitetest.Rooted, []task.Phase) {
 	t.Helper()
 	s, r, h := sitetest.NewRegistrySite(t, second)
@@ -349,7 +362,8 @@ func TestRotateRegistryLogins(t *testing.T) {
 	if err := r.Phases(t.Context(), whole); err != nil {
 		t.Fatal(err)
 	}
-	if got := nodeLogin(t, h); got.Username != siteregistry.User || got.Password == oldPull.Password || tagStatus(t, r, got) != http.StatusOK {
+	if got := nodeLogin(t, h); got.Username != siteregistry.User || got.Password == oldPull.Password ||
+		tagStatus(t, r, got) != http.StatusOK {
 		t.Errorf("after a second rotation: %s", got.Username)
 	}
 }
@@ -385,13 +399,15 @@ func TestHarborNodesCanOnlyPullAndRotate(t *testing.T) {
 	var sample name.Digest
 	for _, it := range s.R.Items {
 		if strings.HasPrefix(it.Ref, "registry.k8s.io/pause") {
-			if sample, err = name.NewDigest("10.0.0.2/registry.k8s.io/pause@" + it.Descriptor.Digest.String()); err != nil {
+			if sample, err = name.NewDigest("10.0.0.2/registry.k8s.io/pause@" +
+				it.Descriptor.Digest.String()); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	as := func(l task.Login) []remote.Option {
-		return []remote.Option{remote.WithTransport(client), remote.WithAuth(&authn.Basic{Username: l.Username, Password: l.Password}), remote.WithContext(t.Context())}
+		return []remote.Option{remote.WithTransport(client),
+			remote.WithAuth(&authn.Basic{Username: l.Username, Password: l.Password}), remote.WithContext(t.Context())}
 	}
 	if _, err := remote.Head(sample, as(old.Login)...); err != nil {
 		t.Errorf("the robot pulls: %v", err)
@@ -442,7 +458,8 @@ func TestHarborNodesCanOnlyPullAndRotate(t *testing.T) {
 	s.Quiet(t)
 }
 
-// hides reports whether a unit's sandbox keeps a file from the service. The user is not root, and the file belongs to root only.
+// hides reports whether a unit's sandbox keeps a file from the service. The user is not root, and the file belongs to
+// root only.
 func hides(unit, file string) bool {
 	user, hidden, bound := "", false, false
 	for line := range strings.Lines(unit) {
@@ -471,9 +488,12 @@ func TestRegistryServicesCannotReadKeys(t *testing.T) {
 	}
 	older := "[Service]\nExecStart=" + siteregistry.Binary + " serve " + sitetest.ConfigFile + "\nRestart=always\n"
 	for _, file := range []string{
-		"/etc/kubernetes/pki/ca.key", "/etc/kubernetes/pki/sa.key", "/etc/kubernetes/admin.conf", "/etc/ssl/private/site.key", "/etc/pki/tls/private/site.key",
-		"/etc/kkbundle/etcd/ca.key", "/etc/ssh/ssh_host_ed25519_key", "/etc/containerd/certs.d/docker.io/hosts.toml", "/var/lib/kubelet/pki/kubelet.key",
-		"/var/lib/rancher/k3s/server/tls/server-ca.key", "/var/lib/etcd/member/wal/0.wal", "/var/lib/kkbundle/before/x", "/root/.kube/config", "/home/op/.ssh/id",
+		"/etc/kubernetes/pki/ca.key", "/etc/kubernetes/pki/sa.key", "/etc/kubernetes/admin.conf",
+		"/etc/ssl/private/site.key", "/etc/pki/tls/private/site.key",
+		"/etc/kkbundle/etcd/ca.key", "/etc/ssh/ssh_host_ed25519_key", "/etc/containerd/certs.d/docker.io/hosts.toml",
+		"/var/lib/kubelet/pki/kubelet.key",
+		"/var/lib/rancher/k3s/server/tls/server-ca.key", "/var/lib/etcd/member/wal/0.wal", "/var/lib/kkbundle/before/x",
+		"/root/.kube/config", "/home/op/.ssh/id",
 	} {
 		for _, unit := range []string{siteregistry.Unit, siteregistry.PushUnit} {
 			if !hides(h.Content(task.UnitDir+unit), file) {
@@ -484,7 +504,8 @@ func TestRegistryServicesCannotReadKeys(t *testing.T) {
 			t.Errorf("this test does not see that the unit of older releases reads %s", file)
 		}
 	}
-	if text := h.Content(task.UnitDir + siteregistry.Unit); strings.Contains(text, "ReadWritePaths") || strings.Contains(text, "\nBindPaths") {
+	if text := h.Content(task.UnitDir + siteregistry.Unit); strings.Contains(text, "ReadWritePaths") ||
+		strings.Contains(text, "\nBindPaths") {
 		t.Errorf("the nodes' service can write:\n%s", text)
 	}
 }
@@ -498,7 +519,8 @@ func TestLimitedInstallDuringARotation(t *testing.T) {
 	s.States()
 	s.Options.Limit = []string{"cp1"}
 	limited := s.Run(t, sitetest.ClusterBundle(t, s.Options.Cluster))
-	err := limited.Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{siteregistry.CertificatesTask()}}})
+	err := limited.Phases(t.Context(),
+		[]task.Phase{{Name: "init", Tasks: []task.Task{siteregistry.CertificatesTask()}}})
 	if err == nil || !strings.Contains(err.Error(), "kkbundle registry rotate") {
 		t.Errorf("got %v", err)
 	}

@@ -16,7 +16,8 @@ import (
 // until all hosts have the new one. A run that was interrupted is continued by the next one.
 func Logins(ctx context.Context, o engine.Options, which siteregistry.Logins) (engine.Report, error) {
 	if kind := o.Cluster.WithDefaults().ImageRegistry.Type; !kind.Installed() {
-		return engine.Report{}, fmt.Errorf("imageRegistry.type %s: kkbundle did not install this registry: change its logins there, then run kkbundle install", kind)
+		return engine.Report{}, fmt.Errorf(
+			"imageRegistry.type %s: kkbundle did not install this registry: change its logins there, then run kkbundle install", kind)
 	}
 	if o.Cluster.ImageRegistry.Type == manifest.RegistryHarbor && which.Push {
 		return engine.Report{}, siteregistry.ErrAdmin

@@ -22,7 +22,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// rotationWait bounds the wait for the API server and the nodes before a rotation: an interrupted one may have left them starting.
+// rotationWait bounds the wait for the API server and the nodes before a rotation: an interrupted one may have left
+// them starting.
 const rotationWait = 2 * time.Minute
 
 // A RotationStep selects a part of the rotation of authorities.
@@ -46,8 +47,8 @@ type AuthorityOptions struct {
 	Agree func([]string) error
 }
 
-// Authorities replaces the certificate authorities of a cluster of kubeadm while it serves. Old and new ones are trusted side by
-// side until RotationFinish or RotationRollback removes one of them.
+// Authorities replaces the certificate authorities of a cluster of kubeadm while it serves. Old and new ones are
+// trusted side by side until RotationFinish or RotationRollback removes one of them.
 func Authorities(ctx context.Context, o AuthorityOptions) (engine.Report, error) {
 	if o.Cluster.WithDefaults().Kubernetes.Distribution != manifest.DistributionKubernetes {
 		return engine.Report{}, &kubeadm.RotationError{Reason: "this is k3s, whose authorities kkbundle does not replace", Advice: "use k3s certificate rotate-ca: https://docs.k3s.io/cli/certificate"}
@@ -91,7 +92,9 @@ func checkRotation(ctx context.Context, r *engine.Run, rotation *kubeadm.Rotatio
 	}
 	for _, a := range rotation.Names {
 		if !slices.Contains(made, a) {
-			return &kubeadm.RotationError{Reason: fmt.Sprintf("--ca %s: kubeadm has not made this authority, because etcd runs outside of its control planes", a), Advice: "name others of " + kubeadm.AuthorityNames(made)}
+			return &kubeadm.RotationError{Reason: fmt.Sprintf(
+				"--ca %s: kubeadm has not made this authority, because etcd runs outside of its control planes", a),
+				Advice: "name others of " + kubeadm.AuthorityNames(made)}
 		}
 	}
 	if authority.HasOwnCA(r.Cluster) {
@@ -102,12 +105,16 @@ func checkRotation(ctx context.Context, r *engine.Run, rotation *kubeadm.Rotatio
 
 // checkContinued refuses a step that does not fit a rotation in progress.
 func checkContinued(rotation *kubeadm.Rotation, o AuthorityOptions) error {
-	removing := map[kubeadm.Generation]RotationStep{kubeadm.NewGeneration: RotationFinish, kubeadm.OldGeneration: RotationRollback}
+	removing := map[kubeadm.Generation]RotationStep{kubeadm.NewGeneration: RotationFinish,
+		kubeadm.OldGeneration: RotationRollback}
 	if must, ok := removing[rotation.End]; ok && must != o.Step {
-		return &kubeadm.RotationError{Reason: fmt.Sprintf("an interrupted run with --%s has begun to remove authorities", must), Advice: fmt.Sprintf("complete it: kkbundle certs rotate-ca --%s", must)}
+		return &kubeadm.RotationError{Reason: fmt.Sprintf(
+			"an interrupted run with --%s has begun to remove authorities", must),
+			Advice: fmt.Sprintf("complete it: kkbundle certs rotate-ca --%s", must)}
 	}
 	if len(o.Authorities) > 0 && !sameNames(o.Authorities, rotation.Names) {
-		return &kubeadm.RotationError{Reason: "a rotation of other authorities is in progress: " + kubeadm.AuthorityNames(rotation.Names), Advice: "complete it without --ca, then begin the next one"}
+		return &kubeadm.RotationError{Reason: "a rotation of other authorities is in progress: " +
+			kubeadm.AuthorityNames(rotation.Names), Advice: "complete it without --ca, then begin the next one"}
 	}
 	return nil
 }
@@ -116,19 +123,22 @@ func sameNames(a, b []kubeadm.Authority) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
-// checkRotatedNodes refuses a cluster with nodes that a rotation would not reach, or that another operation has left half done.
+// checkRotatedNodes refuses a cluster with nodes that a rotation would not reach, or that another operation has left
+// half done.
 func checkRotatedNodes(ctx context.Context, r *engine.Run) error {
 	err := r.OnAll(r.Connected(manifest.RoleCluster), func(_ int, t *task.Host) error {
 		joined, err := member.IsMember(ctx, t)
 		if err == nil && !joined {
-			err = &kubeadm.RotationError{Reason: t.Name + " is in the inventory and is not a node", Advice: "run kkbundle install or kkbundle nodes add first, or remove it from the inventory"}
+			err = &kubeadm.RotationError{Reason: t.Name + " is in the inventory and is not a node",
+				Advice: "run kkbundle install or kkbundle nodes add first, or remove it from the inventory"}
 		}
 		if err != nil {
 			return err
 		}
 		begun, err := marks.Any(ctx, t, marks.UpgradeBegun, marks.ServerUpgraded, marks.EndpointMove)
 		if err == nil && begun {
-			err = &kubeadm.RotationError{Reason: "an upgrade or a move of the endpoint was interrupted on " + t.Name, Advice: "complete it first: run kkbundle upgrade or kkbundle endpoint move again"}
+			err = &kubeadm.RotationError{Reason: "an upgrade or a move of the endpoint was interrupted on " + t.Name,
+				Advice: "complete it first: run kkbundle upgrade or kkbundle endpoint move again"}
 		}
 		return err
 	})
@@ -136,13 +146,17 @@ func checkRotatedNodes(ctx context.Context, r *engine.Run) error {
 		return err
 	}
 	first := r.FirstControlPlane()
-	if err := task.Eventually(ctx, rotationWait, func(ctx context.Context) error { return health.NodesAreReady(ctx, first) }); err != nil {
-		return &kubeadm.RotationError{Reason: err.Error(), Advice: "repair these nodes, or delete them: kkbundle nodes delete --unreachable, then remove them from the inventory"}
+	if err := task.Eventually(ctx, rotationWait,
+		func(ctx context.Context) error { return health.NodesAreReady(ctx, first) }); err != nil {
+		return &kubeadm.RotationError{Reason: err.Error(),
+			Advice: "repair these nodes, or delete them: kkbundle nodes delete --unreachable, then remove them from the inventory"}
 	}
 	nodes, err := first.Kube().Nodes(ctx)
 	for _, n := range nodes {
 		if r.HostNamed(n.Name) == nil {
-			err = errors.Join(err, &kubeadm.RotationError{Reason: "node " + n.Name + " is not in the inventory and would lose the cluster", Advice: "add it to the inventory, or delete it: kkbundle nodes delete " + n.Name})
+			err = errors.Join(err, &kubeadm.RotationError{Reason: "node " + n.Name +
+				" is not in the inventory and would lose the cluster",
+				Advice: "add it to the inventory, or delete it: kkbundle nodes delete " + n.Name})
 		}
 	}
 	return err
@@ -151,7 +165,8 @@ func checkRotatedNodes(ctx context.Context, r *engine.Run) error {
 // rotationText describes a step in sentences.
 func rotationText(rotation *kubeadm.Rotation, step RotationStep) []string {
 	restarts := func(times string) string {
-		return "the components of control planes and the kubelets restart " + times + ", node by node; pods of applications run on"
+		return "the components of control planes and the kubelets restart " + times +
+			", node by node; pods of applications run on"
 	}
 	switch step {
 	case RotationFinish:
@@ -160,10 +175,13 @@ func rotationText(rotation *kubeadm.Rotation, step RotationStep) []string {
 			restarts("once"), "there is no way back afterwards, neither from this nor from the last upgrade",
 		}
 	case RotationRollback:
-		return []string{fmt.Sprintf("certificates are issued by the old authorities again, and the new ones are removed (%s)", kubeadm.AuthorityNames(rotation.Names)), restarts("up to twice")}
+		return []string{fmt.Sprintf(
+			"certificates are issued by the old authorities again, and the new ones are removed (%s)",
+			kubeadm.AuthorityNames(rotation.Names)), restarts("up to twice")}
 	}
 	text := []string{
-		fmt.Sprintf("new authorities are made and trusted beside the old ones, then they issue all certificates (%s)", kubeadm.AuthorityNames(rotation.Names)),
+		fmt.Sprintf("new authorities are made and trusted beside the old ones, then they issue all certificates (%s)",
+			kubeadm.AuthorityNames(rotation.Names)),
 		restarts("twice"),
 	}
 	if rotation.Has(kubeadm.KubernetesAuthority) {
@@ -178,20 +196,23 @@ func rotationSteps(c *manifest.Cluster, r *kubeadm.Rotation, o AuthorityOptions)
 	verify := task.Phase{Name: task.VerifyPhase, Tasks: plan.VerifyTasks(c)}
 	local := func(tasks ...task.Task) []task.Task { return slices.Concat(tasks, endpoint.LocalEndpointTasks(c)) }
 	trust := task.Phase{Name: "trust", Tasks: slices.Concat(
-		local(kubeadm.KeepAuthoritiesTask(r), kubeadm.TrustTask(r)), kubeadm.ClusterAuthorityTasks(r, ""), []task.Task{cluster.AdminConfTask()})}
+		local(kubeadm.KeepAuthoritiesTask(r), kubeadm.TrustTask(r)), kubeadm.ClusterAuthorityTasks(r, ""),
+		[]task.Task{cluster.AdminConfTask()})}
 	issue := func(to kubeadm.Generation) task.Phase {
 		return task.Phase{Name: "issue", Tasks: append(local(kubeadm.IssueTask(r, to)), cluster.AdminConfTask())}
 	}
 	remove := func(to kubeadm.Generation) task.Phase {
 		return task.Phase{Name: "remove", Tasks: slices.Concat(
-			local(kubeadm.CheckIssuedTask(r, to), kubeadm.EndAuthoritiesTask(r, to), kubeadm.FinishTask(r, to)), kubeadm.ClusterAuthorityTasks(r, to), []task.Task{cluster.AdminConfTask()})}
+			local(kubeadm.CheckIssuedTask(r, to), kubeadm.EndAuthoritiesTask(r, to), kubeadm.FinishTask(r, to)),
+			kubeadm.ClusterAuthorityTasks(r, to), []task.Task{cluster.AdminConfTask()})}
 	}
 	forget := task.Phase{Name: "forget", Tasks: []task.Task{kubeadm.ForgetAuthoritiesTask()}}
 	switch {
 	case o.Step != RotationBegin && !r.Begun():
 		return []task.Phase{forget} // an interrupted run may have left files
 	case o.Step == RotationFinish:
-		former := task.Phase{Name: "upgrade", Tasks: []task.Task{kubeadm.CheckIssuedTask(r, kubeadm.NewGeneration), formerUpgradeTask()}}
+		former := task.Phase{Name: "upgrade", Tasks: []task.Task{kubeadm.CheckIssuedTask(r, kubeadm.NewGeneration),
+			formerUpgradeTask()}}
 		return []task.Phase{look, former, remove(kubeadm.NewGeneration), verify, forget}
 	case o.Step == RotationRollback && r.End == kubeadm.OldGeneration:
 		return []task.Phase{look, remove(kubeadm.OldGeneration), verify, forget}
@@ -202,8 +223,8 @@ func rotationSteps(c *manifest.Cluster, r *kubeadm.Rotation, o AuthorityOptions)
 	return []task.Phase{look, begin, trust, workloadPhase(c, r, o.Workloads), issue(kubeadm.NewGeneration), verify}
 }
 
-// formerUpgradeTask removes the copies that a rollback of the last upgrade would put back: they have certificates and the key of the old
-// authorities.
+// formerUpgradeTask removes the copies that a rollback of the last upgrade would put back: they have certificates and
+// the key of the old authorities.
 func formerUpgradeTask() task.Task {
 	return task.Task{
 		Name: "former-upgrade", Roles: []manifest.Role{manifest.RoleCluster}, AllOrNone: true,

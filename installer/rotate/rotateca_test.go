@@ -38,8 +38,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A rotatingCluster has two control planes and a worker with files that a genuine kubeadm has made and renews. kubectl, the restarts and
-// the controller manager are played: a restarted program has the files of its host at that time. TestRotateCA of the lab has real ones.
+// A rotatingCluster has two control planes and a worker with files that a genuine kubeadm has made and renews.
+// kubectl, the restarts and the controller manager are played: a restarted program has the files of its host at that
+// time. TestRotateCA of the lab has real ones.
 type rotatingCluster struct {
 	mu      sync.Mutex
 	site    *sitetest.Site
@@ -47,13 +48,15 @@ type rotatingCluster struct {
 	version string // of kubeadm, which knows its own release and the one before
 	// running has the files of each program at its start, by host.
 	running map[string]map[string]string
-	// root is the content of the ConfigMap kube-root-ca.crt, and pod its content when the pod started. restarts counts the generations of pods.
+	// root is the content of the ConfigMap kube-root-ca.crt, and pod its content when the pod started. restarts
+	// counts the generations of pods.
 	root, pod string
 	restarts  map[string]int
 	addresses map[string]string
 	configs   map[string]map[string]string
 	restarted []string
-	// renewed means that kubeadm has just written kubeconfigs with its first authority only, which the next commands correct.
+	// renewed means that kubeadm has just written kubeconfigs with its first authority only, which the next commands
+	// correct.
 	renewed bool
 	checked map[string]error // handshakes
 }
@@ -88,13 +91,17 @@ func newRotating(t *testing.T) *rotatingCluster {
 	network, listeners := loopbackAPI(t, 3, 4)
 	addresses := map[string]string{"cp1": network + "3", "cp2": network + "4", "node1": network + "5"}
 	s.Options.Inventory = &manifest.Inventory{ // not parsed: that nodes have loopback addresses is refused
-		HostSpecs: manifest.HostSpecs{{Name: "cp1", Address: addresses["cp1"]}, {Name: "cp2", Address: addresses["cp2"]}, {Name: "node1", Address: addresses["node1"]}},
-		Groups:    manifest.Groups{ControlPlane: []string{"cp1", "cp2"}, Worker: []string{"node1"}, Registry: []string{"cp1"}},
+		HostSpecs: manifest.HostSpecs{{Name: "cp1", Address: addresses["cp1"]},
+			{Name: "cp2", Address: addresses["cp2"]}, {Name: "node1", Address: addresses["node1"]}},
+		Groups: manifest.Groups{ControlPlane: []string{"cp1", "cp2"}, Worker: []string{"node1"},
+			Registry: []string{"cp1"}},
 	}
-	s.Options.Cluster = tasktest.Cluster(t, "controlPlaneEndpoint: {type: external, address: \""+addresses["cp1"]+":6443\"}")
+	s.Options.Cluster = tasktest.Cluster(t, "controlPlaneEndpoint: {type: external, address: \""+addresses["cp1"]+
+		":6443\"}")
 	s.Join(t, "cp1", "cp2", "node1")
 	f := &rotatingCluster{
-		site: s, kubeadm: labKubeadm(t), running: map[string]map[string]string{}, restarts: map[string]int{}, addresses: addresses, configs: map[string]map[string]string{}, checked: map[string]error{},
+		site: s, kubeadm: labKubeadm(t), running: map[string]map[string]string{}, restarts: map[string]int{},
+		addresses: addresses, configs: map[string]map[string]string{}, checked: map[string]error{},
 	}
 	version, err := exec.CommandContext(t.Context(), f.kubeadm, "version", "--output=short").Output()
 	if err != nil {
@@ -111,7 +118,8 @@ func newRotating(t *testing.T) *rotatingCluster {
 	f.pod = f.root
 	f.configs["cluster-info"] = map[string]string{"kubeconfig": "clusters:\n- cluster:\n    certificate-authority-data: " + base64.StdEncoding.EncodeToString([]byte(f.root)) + "\n"}
 	f.configs["extension-apiserver-authentication"] = map[string]string{
-		"client-ca-file": f.root, "requestheader-client-ca-file": s.Hosts["cp1"].Content(kube.PKIDir + "/front-proxy-ca.crt"), "other": "mine",
+		"client-ca-file": f.root, "requestheader-client-ca-file": s.Hosts["cp1"].Content(kube.PKIDir +
+			"/front-proxy-ca.crt"), "other": "mine",
 	}
 	return f
 }
@@ -120,9 +128,12 @@ func newRotating(t *testing.T) *rotatingCluster {
 func (f *rotatingCluster) begin(t *testing.T, h *sitetest.Rooted) {
 	t.Helper()
 	controls := h.Name != "node1"
-	h.Put(t, "/tmp/kubeadm.yaml", "apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\nnodeRegistration: {name: "+h.Name+", criSocket: unix:///none}\n---\n"+f.clusterConfig())
+	h.Put(t, "/tmp/kubeadm.yaml",
+		"apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\nnodeRegistration: {name: "+h.Name+
+			", criSocket: unix:///none}\n---\n"+f.clusterConfig())
 	if h.Name != "cp1" {
-		for _, name := range []string{"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "etcd/ca.crt", "etcd/ca.key", "sa.key", "sa.pub"} {
+		for _, name := range []string{"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "etcd/ca.crt",
+			"etcd/ca.key", "sa.key", "sa.pub"} {
 			h.Put(t, kube.PKIDir+"/"+name, f.site.Hosts["cp1"].Content(kube.PKIDir+"/"+name))
 		}
 	}
@@ -135,12 +146,14 @@ func (f *rotatingCluster) begin(t *testing.T, h *sitetest.Rooted) {
 	kubelet := h.Content("/etc/kubernetes/kubelet.conf")
 	cert, key := userOf(t, kubelet)
 	h.Put(t, "/var/lib/kubelet/pki/kubelet-client-2026.pem", cert+key)
-	if err := os.Symlink("kubelet-client-2026.pem", filepath.Join(h.Root, "/var/lib/kubelet/pki/kubelet-client-current.pem")); err != nil {
+	if err := os.Symlink("kubelet-client-2026.pem", filepath.Join(h.Root,
+		"/var/lib/kubelet/pki/kubelet-client-current.pem")); err != nil {
 		t.Fatal(err)
 	}
 	if controls {
-		h.Put(t, "/etc/kubernetes/manifests/kube-controller-manager.yaml", "spec:\n  containers:\n  - command:\n    - kube-controller-manager\n"+
-			"    - --cluster-signing-cert-file=/etc/kubernetes/pki/ca.crt\n    - --cluster-signing-key-file=/etc/kubernetes/pki/ca.key\n    - --root-ca-file=/etc/kubernetes/pki/ca.crt\n")
+		h.Put(t, "/etc/kubernetes/manifests/kube-controller-manager.yaml",
+			"spec:\n  containers:\n  - command:\n    - kube-controller-manager\n"+
+				"    - --cluster-signing-cert-file=/etc/kubernetes/pki/ca.crt\n    - --cluster-signing-key-file=/etc/kubernetes/pki/ca.key\n    - --root-ca-file=/etc/kubernetes/pki/ca.crt\n")
 	} else {
 		for _, name := range []string{"ca.key", "front-proxy-ca.key", "etcd/ca.key"} {
 			if err := os.Remove(filepath.Join(h.Root, kube.PKIDir, name)); err != nil {
@@ -196,11 +209,14 @@ func (f *rotatingCluster) loaded(h *sitetest.Rooted, program string) {
 	prefixes := []string{"/var/lib/kubelet/pki/kubelet-client-current.pem", "/etc/kubernetes/kubelet.conf"}
 	if program == "control" {
 		prefixes = []string{
-			"/etc/kubernetes/admin.conf", "/etc/kubernetes/scheduler.conf", "/etc/kubernetes/controller-manager.conf", "/etc/kubernetes/manifests/kube-controller-manager.yaml",
+			"/etc/kubernetes/admin.conf", "/etc/kubernetes/scheduler.conf", "/etc/kubernetes/controller-manager.conf",
+			"/etc/kubernetes/manifests/kube-controller-manager.yaml",
 		}
 		for _, name := range []string{
-			"ca.crt", "front-proxy-ca.crt", "etcd/ca.crt", "apiserver.crt", "apiserver.key", "apiserver-kubelet-client.crt", "apiserver-kubelet-client.key", "front-proxy-client.crt",
-			"front-proxy-client.key", "apiserver-etcd-client.crt", "apiserver-etcd-client.key", "etcd/server.crt", "etcd/server.key", "etcd/peer.crt", "etcd/peer.key",
+			"ca.crt", "front-proxy-ca.crt", "etcd/ca.crt", "apiserver.crt", "apiserver.key",
+			"apiserver-kubelet-client.crt", "apiserver-kubelet-client.key", "front-proxy-client.crt",
+			"front-proxy-client.key", "apiserver-etcd-client.crt", "apiserver-etcd-client.key", "etcd/server.crt",
+			"etcd/server.key", "etcd/peer.crt", "etcd/peer.key",
 		} {
 			prefixes = append(prefixes, kube.PKIDir+"/"+name)
 		}
@@ -217,8 +233,10 @@ func (f *rotatingCluster) run(ctx context.Context, h *sitetest.Rooted, cmd host.
 	switch cmd.Args[0] {
 	case "kubeadm":
 		for _, a := range cmd.Args {
-			if path, ok := strings.CutPrefix(a, "--config="); ok { // kubeadm refuses the loopback addresses of this test
-				text := regexp.MustCompile(`advertiseAddress: \S+`).ReplaceAllString(h.Content(path), "advertiseAddress: 192.0.2.2")
+			// kubeadm refuses the loopback addresses of this test
+			if path, ok := strings.CutPrefix(a, "--config="); ok {
+				text := regexp.MustCompile(`advertiseAddress: \S+`).ReplaceAllString(h.Content(path),
+					"advertiseAddress: 192.0.2.2")
 				if err := os.WriteFile(filepath.Join(h.Root, path), []byte(text), 0o600); err != nil {
 					return err
 				}
@@ -257,20 +275,24 @@ func (f *rotatingCluster) run(ctx context.Context, h *sitetest.Rooted, cmd host.
 }
 
 func (f *rotatingCluster) kubectl(cmd host.Cmd) error {
-	line := strings.Join(slices.DeleteFunc(slices.Clone(cmd.Args), func(a string) bool { return strings.HasPrefix(a, "--kubeconfig") || strings.HasPrefix(a, "--server") }), " ")
+	line := strings.Join(slices.DeleteFunc(slices.Clone(cmd.Args),
+		func(a string) bool { return strings.HasPrefix(a, "--kubeconfig") || strings.HasPrefix(a, "--server") }), " ")
 	words := strings.Fields(line)
 	var answer any
 	switch {
 	case strings.HasPrefix(line, "kubectl get configmaps --all-namespaces"):
-		answer = map[string]any{"items": []any{map[string]any{"metadata": map[string]any{"namespace": "default"}, "data": map[string]string{"ca.crt": f.root}}}}
+		answer = map[string]any{"items": []any{map[string]any{"metadata": map[string]any{"namespace": "default"},
+			"data": map[string]string{"ca.crt": f.root}}}}
 	case strings.HasPrefix(line, "kubectl get configmap "):
 		answer = map[string]any{"data": f.configs[words[3]]}
 	case strings.HasPrefix(line, "kubectl get lease"):
-		answer = map[string]any{"spec": map[string]any{"renewTime": time.Now().Add(3 * time.Second).UTC().Format("2006-01-02T15:04:05.000000Z07:00")}}
+		answer = map[string]any{"spec": map[string]any{"renewTime": time.Now().Add(3 * time.Second).UTC().Format(
+			"2006-01-02T15:04:05.000000Z07:00")}}
 	case strings.HasPrefix(line, "kubectl get nodes"):
 		answer = f.nodes()
 	case strings.HasPrefix(line, "kubectl get pods"):
-		answer = map[string]any{"items": []any{f.aPod("kube-system", "flannel", "DaemonSet"), f.aPod("shop", "web", "StatefulSet")}}
+		answer = map[string]any{"items": []any{f.aPod("kube-system", "flannel", "DaemonSet"),
+			f.aPod("shop", "web", "StatefulSet")}}
 	case strings.HasPrefix(line, "kubectl rollout restart"):
 		f.restarted = append(f.restarted, words[3])
 		_, name, _ := strings.Cut(words[3], "/")
@@ -295,7 +317,8 @@ func (f *rotatingCluster) nodes() any {
 	for _, name := range []string{"cp1", "cp2", "node1"} {
 		items = append(items, map[string]any{
 			"metadata": map[string]any{"name": name},
-			"status":   map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}}, "nodeInfo": map[string]any{"kubeletVersion": f.site.Options.Cluster.Kubernetes.Version}},
+			"status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}},
+				"nodeInfo": map[string]any{"kubeletVersion": f.site.Options.Cluster.Kubernetes.Version}},
 		})
 	}
 	return map[string]any{"items": items}
@@ -316,7 +339,8 @@ func (f *rotatingCluster) aPod(namespace, name, kind string) any {
 // A party is one side of a connection: its certificate and the authorities that it trusts.
 type party struct{ name, cert, key, trusts string }
 
-// handshake connects client and server with TLS. A server without trusts asks for no certificate, a client without one has none.
+// handshake connects client and server with TLS. A server without trusts asks for no certificate, a client without
+// one has none.
 func handshake(client, server party) error {
 	pair, err := tls.X509KeyPair([]byte(server.cert), []byte(server.key))
 	if err != nil {
@@ -331,7 +355,8 @@ func handshake(client, server party) error {
 	if client.cert != "" {
 		sc.ClientAuth, sc.ClientCAs = tls.RequireAndVerifyClientCert, pool(server.trusts)
 	}
-	cc := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool(client.trusts), ServerName: "localhost", InsecureSkipVerify: client.trusts == ""}
+	cc := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool(client.trusts), ServerName: "localhost",
+		InsecureSkipVerify: client.trusts == ""}
 	if strings.HasPrefix(server.name, "API") {
 		cc.ServerName = "kubernetes"
 	}
@@ -388,13 +413,16 @@ func (f *rotatingCluster) parties(t *testing.T, live bool) (clients, servers map
 			return ""
 		}
 		pem := get("/var/lib/kubelet/pki/kubelet-client-current.pem")
-		clients["API"] = append(clients["API"], party{"kubelet of " + name, pem, pem, conf("/etc/kubernetes/kubelet.conf")})
+		clients["API"] = append(clients["API"], party{"kubelet of " + name, pem, pem,
+			conf("/etc/kubernetes/kubelet.conf")})
 		kubeletTrusts := f.running[name]["kubelet's ca.crt"]
 		if live {
 			kubeletTrusts = get(pki + "ca.crt")
 		}
-		serving := f.site.Hosts["cp1"].Content(pki + "etcd/server.crt") // the kubelet's own is not verified by API servers
-		servers["kubelet"] = append(servers["kubelet"], party{"kubelet of " + name, serving, f.site.Hosts["cp1"].Content(pki + "etcd/server.key"), kubeletTrusts})
+		// the kubelet's own is not verified by API servers
+		serving := f.site.Hosts["cp1"].Content(pki + "etcd/server.crt")
+		servers["kubelet"] = append(servers["kubelet"], party{"kubelet of " + name, serving,
+			f.site.Hosts["cp1"].Content(pki + "etcd/server.key"), kubeletTrusts})
 		if name == "node1" {
 			continue
 		}
@@ -403,25 +431,34 @@ func (f *rotatingCluster) parties(t *testing.T, live bool) (clients, servers map
 			cert, key := userOf(t, get(path))
 			clients["API"] = append(clients["API"], party{file + " of " + name, cert, key, conf(path)})
 		}
-		servers["API"] = append(servers["API"], party{"API server of " + name, get(pki + "apiserver.crt"), get(pki + "apiserver.key"), get(pki + "ca.crt")})
-		clients["kubelet"] = append(clients["kubelet"], party{"API server of " + name, get(pki + "apiserver-kubelet-client.crt"), get(pki + "apiserver-kubelet-client.key"), ""})
-		clients["etcd"] = append(clients["etcd"], party{"API server of " + name, get(pki + "apiserver-etcd-client.crt"), get(pki + "apiserver-etcd-client.key"), get(pki + "etcd/ca.crt")})
-		servers["etcd"] = append(servers["etcd"], party{"etcd of " + name, get(pki + "etcd/server.crt"), get(pki + "etcd/server.key"), get(pki + "etcd/ca.crt")})
-		peer := party{"peer of " + name, get(pki + "etcd/peer.crt"), get(pki + "etcd/peer.key"), get(pki + "etcd/ca.crt")}
+		servers["API"] = append(servers["API"], party{"API server of " + name, get(pki + "apiserver.crt"),
+			get(pki + "apiserver.key"), get(pki + "ca.crt")})
+		clients["kubelet"] = append(clients["kubelet"], party{"API server of " + name,
+			get(pki + "apiserver-kubelet-client.crt"), get(pki + "apiserver-kubelet-client.key"), ""})
+		clients["etcd"] = append(clients["etcd"], party{"API server of " + name, get(pki + "apiserver-etcd-client.crt"),
+			get(pki + "apiserver-etcd-client.key"), get(pki + "etcd/ca.crt")})
+		servers["etcd"] = append(servers["etcd"], party{"etcd of " + name, get(pki + "etcd/server.crt"),
+			get(pki + "etcd/server.key"), get(pki + "etcd/ca.crt")})
+		peer := party{"peer of " + name, get(pki + "etcd/peer.crt"), get(pki + "etcd/peer.key"),
+			get(pki + "etcd/ca.crt")}
 		clients["peer"], servers["peer"] = append(clients["peer"], peer), append(servers["peer"], peer)
 		// An aggregated API server trusts the authorities in its ConfigMap, to which each API server adds its own.
 		trusts := f.configs["extension-apiserver-authentication"]["requestheader-client-ca-file"]
 		for _, cp := range []string{"cp1", "cp2"} {
 			trusts += f.running[cp][pki+"front-proxy-ca.crt"]
 		}
-		clients["aggregated"] = append(clients["aggregated"], party{"API server of " + name, get(pki + "front-proxy-client.crt"), get(pki + "front-proxy-client.key"), ""})
-		servers["aggregated"] = append(servers["aggregated"], party{"aggregated server", serving, f.site.Hosts["cp1"].Content(pki + "etcd/server.key"), trusts})
+		clients["aggregated"] = append(clients["aggregated"],
+			party{"API server of " + name, get(pki + "front-proxy-client.crt"), get(pki + "front-proxy-client.key"),
+				""})
+		servers["aggregated"] = append(servers["aggregated"],
+			party{"aggregated server", serving, f.site.Hosts["cp1"].Content(pki + "etcd/server.key"), trusts})
 	}
 	clients["API"] = append(clients["API"], party{"pod", "", "", f.pod})
 	return clients, servers
 }
 
-// check connects every client with each of its servers: running programs with each other, and with ones that read their files now.
+// check connects every client with each of its servers: running programs with each other, and with ones that read
+// their files now.
 func (f *rotatingCluster) check(t *testing.T, after string) {
 	t.Helper()
 	runningClients, runningServers := f.parties(t, false)
@@ -467,7 +504,8 @@ func (h watchedHost) Run(ctx context.Context, cmd host.Cmd) error {
 }
 
 // rotate runs a step with each host wrapped.
-func (f *rotatingCluster) rotate(ctx context.Context, t *testing.T, o AuthorityOptions, wrap func(host.Host) host.Host) error {
+func (f *rotatingCluster) rotate(ctx context.Context, t *testing.T, o AuthorityOptions,
+	wrap func(host.Host) host.Host) error {
 	t.Helper()
 	r := f.site.Run(t, nil)
 	for _, h := range r.Hosts {
@@ -482,11 +520,13 @@ func (f *rotatingCluster) rotate(ctx context.Context, t *testing.T, o AuthorityO
 	if err != nil {
 		return err
 	}
-	phases := slices.DeleteFunc(rotationSteps(r.Cluster, rotation, o), func(p task.Phase) bool { return p.Name == task.VerifyPhase })
+	phases := slices.DeleteFunc(rotationSteps(r.Cluster, rotation, o),
+		func(p task.Phase) bool { return p.Name == task.VerifyPhase })
 	return r.Phases(ctx, phases)
 }
 
-// Every client trusts every server after each command of a rotation, of its rollback, and of its end. Then only new clients are trusted.
+// Every client trusts every server after each command of a rotation, of its rollback, and of its end. Then only new
+// clients are trusted.
 func TestEveryClientTrustsEveryServerDuringARotation(t *testing.T) {
 	t.Parallel()
 	f := newRotating(t)
@@ -496,7 +536,8 @@ func TestEveryClientTrustsEveryServerDuringARotation(t *testing.T) {
 	watch := func(h host.Host) host.Host {
 		return watchedHost{h, func(cmd host.Cmd) {
 			words := strings.Join(host.WithoutText(cmd.Args), " ")
-			if !slices.ContainsFunc([]string{"write-file.sh", "restart-static.sh", "use-client.sh", "kubeadm ", "systemctl ", "kubectl rollout", "kubectl patch", "rm "}, func(w string) bool {
+			if !slices.ContainsFunc([]string{"write-file.sh", "restart-static.sh", "use-client.sh", "kubeadm ",
+				"systemctl ", "kubectl rollout", "kubectl patch", "rm "}, func(w string) bool {
 				return strings.HasPrefix(words, w)
 			}) {
 				return
@@ -539,16 +580,19 @@ func (f *rotatingCluster) isEnded(t *testing.T, oldCA string) {
 		if _, err := os.Stat(filepath.Join(h.Root, marks.CopiesDir)); err == nil {
 			t.Errorf("%s has copies with the old authorities", name)
 		}
-		if ca := h.Content(kube.ClusterCA); ca == oldCA || strings.Count(ca, "BEGIN") != 1 || ca != f.site.Hosts["cp1"].Content(kube.ClusterCA) {
+		if ca := h.Content(kube.ClusterCA); ca == oldCA || strings.Count(ca, "BEGIN") != 1 ||
+			ca != f.site.Hosts["cp1"].Content(kube.ClusterCA) {
 			t.Errorf("%s trusts\n%s", name, ca)
 		}
 	}
 	manager := f.site.Hosts["cp2"].Content("/etc/kubernetes/manifests/kube-controller-manager.yaml")
-	if !strings.Contains(manager, "--cluster-signing-cert-file=/etc/kubernetes/pki/ca.crt\n") || !strings.Contains(manager, "--cluster-signing-key-file=/etc/kubernetes/pki/ca.key\n") {
+	if !strings.Contains(manager, "--cluster-signing-cert-file=/etc/kubernetes/pki/ca.crt\n") ||
+		!strings.Contains(manager, "--cluster-signing-key-file=/etc/kubernetes/pki/ca.key\n") {
 		t.Errorf("the controller manager of cp2:\n%s", manager)
 	}
 	trusted := f.configs["extension-apiserver-authentication"]
-	if block, _ := pem.Decode([]byte(oldCA)); strings.Contains(trusted["client-ca-file"], string(pem.EncodeToMemory(block))) || trusted["other"] != "mine" {
+	if block, _ := pem.Decode([]byte(oldCA)); strings.Contains(trusted["client-ca-file"],
+		string(pem.EncodeToMemory(block))) || trusted["other"] != "mine" {
 		t.Errorf("aggregated API servers learn\n%v", trusted)
 	}
 	var info struct {
@@ -558,7 +602,8 @@ func (f *rotatingCluster) isEnded(t *testing.T, oldCA string) {
 			} `json:"cluster"`
 		} `json:"clusters"`
 	}
-	if err := yaml.Unmarshal([]byte(f.configs["cluster-info"]["kubeconfig"]), &info); err != nil || string(info.Clusters[0].Cluster.CA) != f.site.Hosts["cp1"].Content(kube.ClusterCA) {
+	if err := yaml.Unmarshal([]byte(f.configs["cluster-info"]["kubeconfig"]), &info); err != nil ||
+		string(info.Clusters[0].Cluster.CA) != f.site.Hosts["cp1"].Content(kube.ClusterCA) {
 		t.Errorf("joining nodes learn %v, %v", info, err)
 	}
 }
@@ -570,7 +615,8 @@ func TestRotationOrder(t *testing.T) {
 	f := newRotating(t)
 	o := AuthorityOptions{}
 	var refused *kubeadm.RotationError
-	if err := f.rotate(t.Context(), t, o, asItIs); !errors.As(err, &refused) || !strings.Contains(err.Error(), "shop/web-0") || !strings.Contains(refused.Hint(), "--restart-workloads") {
+	if err := f.rotate(t.Context(), t, o, asItIs); !errors.As(err, &refused) ||
+		!strings.Contains(err.Error(), "shop/web-0") || !strings.Contains(refused.Hint(), "--restart-workloads") {
 		t.Fatalf("want the pod that trusts the old authority only, got %v", err)
 	}
 	const control = "etcd+kube-apiserver+kube-controller-manager+kube-scheduler@"
@@ -590,11 +636,13 @@ func TestRotationOrder(t *testing.T) {
 	if err := f.rotate(t.Context(), t, o, asItIs); err != nil || len(f.restarted) > 0 {
 		t.Errorf("a rerun: %v, restarted %q", err, f.restarted)
 	}
-	if err := f.rotate(t.Context(), t, AuthorityOptions{Step: RotationFinish}, asItIs); err != nil || !slices.Equal(f.restarted, nodes) {
+	if err := f.rotate(t.Context(), t, AuthorityOptions{Step: RotationFinish}, asItIs); err != nil ||
+		!slices.Equal(f.restarted, nodes) {
 		t.Errorf("restarted at the end: %v\n%q, want\n%q", err, f.restarted, nodes)
 	}
 	f.restarted = nil
-	if err := f.rotate(t.Context(), t, AuthorityOptions{Step: RotationFinish}, asItIs); err != nil || len(f.restarted) > 0 {
+	if err := f.rotate(t.Context(), t, AuthorityOptions{Step: RotationFinish}, asItIs); err != nil ||
+		len(f.restarted) > 0 {
 		t.Errorf("a finished rotation: %v, restarted %q", err, f.restarted)
 	}
 }
@@ -607,10 +655,12 @@ func TestRotationIsNotFinishedTooEarly(t *testing.T) {
 		t.Fatal("pods did not stop the rotation")
 	}
 	var refused *kubeadm.RotationError
-	if err := f.rotate(t.Context(), t, AuthorityOptions{Step: RotationFinish}, asItIs); !errors.As(err, &refused) || !strings.Contains(err.Error(), "was issued by the old authority") {
+	if err := f.rotate(t.Context(), t, AuthorityOptions{Step: RotationFinish}, asItIs); !errors.As(err, &refused) ||
+		!strings.Contains(err.Error(), "was issued by the old authority") {
 		t.Fatalf("want a refusal, got %v", err)
 	}
-	if err := f.rotate(t.Context(), t, AuthorityOptions{Workloads: kubeadm.WorkloadChoice{Leave: true}}, asItIs); err != nil {
+	if err := f.rotate(t.Context(), t, AuthorityOptions{Workloads: kubeadm.WorkloadChoice{Leave: true}},
+		asItIs); err != nil {
 		t.Errorf("the rotation does not go on after the refusal: %v", err)
 	}
 }
@@ -624,7 +674,8 @@ func TestRotationContinues(t *testing.T) {
 		oldCA := f.site.Hosts["cp1"].Content(kube.ClusterCA)
 		for _, o := range []AuthorityOptions{restart, {Step: RotationFinish}} {
 			life := &sitetest.Lifetime{Left: n}
-			killed := f.rotate(t.Context(), t, o, func(h host.Host) host.Host { return &sitetest.MortalHost{Host: h, Life: life} })
+			killed := f.rotate(t.Context(), t, o,
+				func(h host.Host) host.Host { return &sitetest.MortalHost{Host: h, Life: life} })
 			f.check(t, fmt.Sprintf("%q killed at command %d", o.Step, n))
 			if err := f.rotate(t.Context(), t, o, asItIs); err != nil {
 				t.Fatalf("%q killed at command %d with %v, and then: %v", o.Step, n, killed, err)
@@ -641,14 +692,16 @@ func TestRestOfARotationIsRemoved(t *testing.T) {
 	f := newRotating(t)
 	cp1 := f.site.Hosts["cp1"]
 	cp1.Put(t, marks.RotationDir+"/old/ca.key", "secret")
-	if err := f.rotate(t.Context(), t, AuthorityOptions{Step: RotationRollback}, asItIs); err != nil || len(f.restarted) > 0 {
+	if err := f.rotate(t.Context(), t, AuthorityOptions{Step: RotationRollback}, asItIs); err != nil ||
+		len(f.restarted) > 0 {
 		t.Errorf("the rest of a rotation that never began: %v, restarted %q", err, f.restarted)
 	}
 	if _, err := os.Stat(filepath.Join(cp1.Root, marks.RotationDir)); err == nil {
 		t.Error("cp1 has the files of a rotation that never began")
 	}
 	oldCA := cp1.Content(kube.ClusterCA)
-	if err := f.rotate(t.Context(), t, AuthorityOptions{Workloads: kubeadm.WorkloadChoice{Restart: true}}, asItIs); err != nil {
+	if err := f.rotate(t.Context(), t, AuthorityOptions{Workloads: kubeadm.WorkloadChoice{Restart: true}},
+		asItIs); err != nil {
 		t.Fatal(err)
 	}
 	errKilled := errors.New("killed")

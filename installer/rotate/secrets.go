@@ -22,7 +22,10 @@ func EncryptionKey(ctx context.Context, o engine.Options) (engine.Report, error)
 	if err != nil {
 		return engine.Report{}, err
 	}
-	return r.Start(ctx, func(ctx context.Context) error { return rotateEncryptionKey(task.InTask(ctx, secretsPhase), r) })
+	return r.Start(ctx, func(ctx context.Context) error {
+		return rotateEncryptionKey(task.InTask(ctx, secretsPhase),
+			r)
+	})
 }
 
 func rotateEncryptionKey(ctx context.Context, r *engine.Run) error {

@@ -34,7 +34,8 @@ func encryptingSite(t *testing.T) (*sitetest.Site, string) {
 		Groups:    manifest.Groups{ControlPlane: []string{"cp1", "cp2"}, Registry: []string{"cp1"}},
 	}
 	s.Options.Cluster = tasktest.Cluster(t, "")
-	if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: kubeadm.SecurityTasks()}}); err != nil {
+	if err := s.Run(t, nil).Phases(t.Context(),
+		[]task.Phase{{Name: "install", Tasks: kubeadm.SecurityTasks()}}); err != nil {
 		t.Fatal(err)
 	}
 	log := filepath.Join(t.TempDir(), "log")
@@ -42,8 +43,10 @@ func encryptingSite(t *testing.T) (*sitetest.Site, string) {
 		h.Put(t, member.Path, string(member.File(s.Run(t, nil).Site).Data))
 		p := sitetest.PlayProcesses(t, h)
 		names := "sed -n 's/.*- name: //p' " + filepath.Join(h.Root, kubeadm.EncryptionOnHost)
-		p.Stub(t, "pkill", `echo "`+name+` $(`+names+` | tr '\n' ' ')" >>`+log+`; echo "$(cat "$dir/$name" 2>/dev/null)1" >"$dir/$name"`)
-		h.Stub(t, "kubectl", `case "$*" in *replace*) echo rewrite >>`+log+`;; *"/api/v1/secrets?"*) echo '{"metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"}}]}';; esac`)
+		p.Stub(t, "pkill", `echo "`+name+` $(`+names+` | tr '\n' ' ')" >>`+log+
+			`; echo "$(cat "$dir/$name" 2>/dev/null)1" >"$dir/$name"`)
+		h.Stub(t, "kubectl", `case "$*" in *replace*) echo rewrite >>`+log+
+			`;; *"/api/v1/secrets?"*) echo '{"metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"}}]}';; esac`)
 	}
 	return s, log
 }
@@ -75,11 +78,13 @@ func checkOrder(t *testing.T, lines []string) {
 		runs[name] = strings.Fields(list)
 		for _, keys := range runs {
 			if first := runs[name][0]; !slices.Contains(keys, first) {
-				t.Fatalf("restart %d: %s encrypts with %s, and another API server has %q only:\n%s", i, name, first, keys, strings.Join(lines, "\n"))
+				t.Fatalf("restart %d: %s encrypts with %s, and another API server has %q only:\n%s", i, name, first,
+					keys, strings.Join(lines, "\n"))
 			}
 		}
 		if !slices.Contains(runs[name], rewritten) {
-			t.Fatalf("restart %d: %s drops %s, and Secrets are encrypted with it:\n%s", i, name, rewritten, strings.Join(lines, "\n"))
+			t.Fatalf("restart %d: %s drops %s, and Secrets are encrypted with it:\n%s", i, name, rewritten,
+				strings.Join(lines, "\n"))
 		}
 	}
 }
@@ -95,7 +100,8 @@ func TestRotateKey(t *testing.T) {
 	lines := restarts(t, log)
 	checkOrder(t, lines)
 	got := s.Hosts["cp1"].Content(kubeadm.EncryptionOnHost)
-	if len(lines) != 7 || lines[4] != "rewrite" || got != s.Hosts["cp2"].Content(kubeadm.EncryptionOnHost) || strings.Contains(got, "kkbundle1") || !strings.Contains(got, "identity") {
+	if len(lines) != 7 || lines[4] != "rewrite" || got != s.Hosts["cp2"].Content(kubeadm.EncryptionOnHost) ||
+		strings.Contains(got, "kkbundle1") || !strings.Contains(got, "identity") {
 		t.Errorf("%s\n%s", strings.Join(lines, "\n"), got)
 	}
 	var retired []struct{ Name, Secret string }
@@ -103,7 +109,8 @@ func TestRotateKey(t *testing.T) {
 	if err != nil {
 		data, err = os.ReadFile(filepath.Join(s.Options.WorkDir, kubeadm.RetiredKeysFile))
 	}
-	if err != nil || yaml.Unmarshal(data, &retired) != nil || len(retired) != 1 || !strings.Contains(old, "secret: "+retired[0].Secret) {
+	if err != nil || yaml.Unmarshal(data, &retired) != nil || len(retired) != 1 ||
+		!strings.Contains(old, "secret: "+retired[0].Secret) {
 		t.Errorf("retired keys: %s, %v", data, err)
 	}
 	s.States()
@@ -121,7 +128,8 @@ func TestRotateKey(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if with := s.Hosts["cp2"].Content(kubeadm.EncryptionOnHost); strings.Index(with, "name: kkbundle-2") > strings.Index(with, "name: kkbundle1") || !strings.Contains(with, retired[0].Secret) {
+	if with := s.Hosts["cp2"].Content(kubeadm.EncryptionOnHost); strings.Index(with,
+		"name: kkbundle-2") > strings.Index(with, "name: kkbundle1") || !strings.Contains(with, retired[0].Secret) {
 		t.Errorf("for a restore: %s", with)
 	}
 }
@@ -168,7 +176,8 @@ func TestRotateKeyContinues(t *testing.T) {
 		}
 		checkOrder(t, restarts(t, log))
 		for name, h := range s.Hosts {
-			if got := h.Content(kubeadm.EncryptionOnHost); strings.Contains(got, "kkbundle1\n") || strings.Count(got, "- name: ") != 1 {
+			if got := h.Content(kubeadm.EncryptionOnHost); strings.Contains(got, "kkbundle1\n") ||
+				strings.Count(got, "- name: ") != 1 {
 				t.Fatalf("after %d commands, %s has %s", left, name, got)
 			}
 		}
@@ -178,8 +187,9 @@ func TestRotateKeyContinues(t *testing.T) {
 	}
 }
 
-// TestK3sRotateKey holds that k3s is told once to rotate, and that every server restarts when it has rewritten Secrets. A
-// rotation in progress is completed and none begun. k3s' command gives up after 90 seconds, and its server goes on.
+// TestK3sRotateKey holds that k3s is told once to rotate, and that every server restarts when it has rewritten
+// Secrets. A rotation in progress is completed and none begun. k3s' command gives up after 90 seconds, and its server
+// goes on.
 func TestK3sRotateKey(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -189,15 +199,25 @@ func TestK3sRotateKey(t *testing.T) {
 		fails  bool // the command that begins a rotation
 		want   string
 	}{
-		"a rotation":              {"secrets-encryption: true\n", []string{`{"stage":"start","hashmatch":true}`, `{"stage":"reencrypt_active","hashmatch":false}`, `{"stage":"reencrypt_finished","hashmatch":false}`}, 1, false, ""},
-		"one in progress":         {"secrets-encryption: true\n", []string{`{"stage":"reencrypt_active","hashmatch":false}`, `{"stage":"reencrypt_finished","hashmatch":false}`}, 0, false, ""},
-		"servers not restarted":   {"secrets-encryption: true\n", []string{`{"stage":"reencrypt_finished","hashmatch":false}`}, 0, false, ""},
-		"made without encryption": {"node-name: cp1\n", []string{`{}`}, 0, false, "it was installed by a kkbundle release that did not encrypt them"},
+		"a rotation": {"secrets-encryption: true\n", []string{`{"stage":"start","hashmatch":true}`,
+			`{"stage":"reencrypt_active","hashmatch":false}`, `{"stage":"reencrypt_finished","hashmatch":false}`}, 1,
+			false, ""},
+		"one in progress": {"secrets-encryption: true\n",
+			[]string{`{"stage":"reencrypt_active","hashmatch":false}`,
+				`{"stage":"reencrypt_finished","hashmatch":false}`}, 0, false, ""},
+		"servers not restarted": {"secrets-encryption: true\n",
+			[]string{`{"stage":"reencrypt_finished","hashmatch":false}`}, 0, false, ""},
+		"made without encryption": {"node-name: cp1\n", []string{`{}`}, 0, false,
+			"it was installed by a kkbundle release that did not encrypt them"},
 		"a rotation that outlasts its command": {"secrets-encryption: true\n", []string{
-			`{"stage":"reencrypt_finished","activekey":"AES-CBC old","hashmatch":true}`, `{"stage":"reencrypt_active","activekey":"AES-CBC new","hashmatch":false}`,
-			`{"stage":"reencrypt_active","activekey":"AES-CBC new","hashmatch":false}`, `{"stage":"reencrypt_finished","activekey":"AES-CBC new","hashmatch":false}`,
+			`{"stage":"reencrypt_finished","activekey":"AES-CBC old","hashmatch":true}`,
+			`{"stage":"reencrypt_active","activekey":"AES-CBC new","hashmatch":false}`,
+			`{"stage":"reencrypt_active","activekey":"AES-CBC new","hashmatch":false}`,
+			`{"stage":"reencrypt_finished","activekey":"AES-CBC new","hashmatch":false}`,
 		}, 1, true, ""},
-		"a rotation that did not begin": {"secrets-encryption: true\n", []string{`{"stage":"reencrypt_finished","activekey":"AES-CBC old","hashmatch":true}`}, 1, true, "deadline exceeded"},
+		"a rotation that did not begin": {"secrets-encryption: true\n",
+			[]string{`{"stage":"reencrypt_finished","activekey":"AES-CBC old","hashmatch":true}`}, 1, true,
+			"deadline exceeded"},
 	} {
 		s, l := sitetest.NewLivingK3s(t)
 		s.Hosts["cp1"].Put(t, k3s.ConfigFile, c.config)
@@ -212,7 +232,8 @@ func TestK3sRotateKey(t *testing.T) {
 				case "secrets-encrypt rotate-keys":
 					asked++
 					if c.fails {
-						return &host.ExitError{Host: "cp1", Args: cmd.Args, Code: 1, Stderr: "context deadline exceeded"}
+						return &host.ExitError{Host: "cp1", Args: cmd.Args, Code: 1,
+							Stderr: "context deadline exceeded"}
 					}
 					return nil
 				}
@@ -221,7 +242,8 @@ func TestK3sRotateKey(t *testing.T) {
 			})
 		}
 		err := rotateEncryptionKey(t.Context(), s.Run(t, nil))
-		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) || c.want == "" && err != nil || asked != c.asked {
+		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) || c.want == "" && err != nil ||
+			asked != c.asked {
 			t.Errorf("%s: %v, asked %d times", name, err, asked)
 		}
 		for _, server := range []string{"cp1", "cp2", "cp3"} {

@@ -82,7 +82,8 @@ func harborTask(c *manifest.Cluster) task.Task {
 			member("prepare", "prepare", task.Executable), member("LICENSE", "LICENSE", 0o644),
 			member(images, "images.tar.gz", 0o644),
 		},
-		Leaves: task.Leaves{Units: []string{HarborUnit}, Paths: []string{HarborDir, HarborLogs}, Data: []string{HarborData}},
+		Leaves: task.Leaves{Units: []string{HarborUnit}, Paths: []string{HarborDir, HarborLogs},
+			Data: []string{HarborData}},
 	}, harborSetting)
 }
 
@@ -101,7 +102,8 @@ func newHarborSecret() string { return "Hb1" + newSecret() }
 
 // harborCredentials adds Harbor's passwords.
 func harborCredentials(site *task.Site, s *credentials) error {
-	for name, to := range map[string]*string{task.HarborAdminFile: &s.HarborAdmin, task.HarborDatabaseFile: &s.HarborDatabase} {
+	for name, to := range map[string]*string{task.HarborAdminFile: &s.HarborAdmin,
+		task.HarborDatabaseFile: &s.HarborDatabase} {
 		secret, err := site.Dir.Keep(name, func() ([]byte, error) { return []byte(newHarborSecret()), nil })
 		if err != nil {
 			return err
@@ -143,22 +145,26 @@ func harborSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 // there for tokens. Port 80 only redirects to 443; prepare cannot disable it.
 func harborConfig(t *task.Host, s credentials) ([]byte, error) {
 	return kube.Documents(kube.Document{
-		"hostname":              t.IP.String(),
-		"http":                  kube.Document{"port": 80},
-		"https":                 kube.Document{"port": harborPort, "certificate": ConfigDir + "/tls.crt", "private_key": ConfigDir + "/tls.key"},
+		"hostname": t.IP.String(),
+		"http":     kube.Document{"port": 80},
+		"https": kube.Document{"port": harborPort, "certificate": ConfigDir + "/tls.crt",
+			"private_key": ConfigDir + "/tls.key"},
 		"harbor_admin_password": s.HarborAdmin,
 		"database": kube.Document{
-			"password": s.HarborDatabase, "max_idle_conns": 100, "max_open_conns": 900, "conn_max_lifetime": "5m", "conn_max_idle_time": "0",
+			"password": s.HarborDatabase, "max_idle_conns": 100, "max_open_conns": 900, "conn_max_lifetime": "5m",
+			"conn_max_idle_time": "0",
 		},
 		"data_volume": HarborData,
 		"jobservice": kube.Document{
-			"max_job_workers": 10, "max_job_duration_hours": 24, "job_loggers": []any{"STD_OUTPUT", "FILE"}, "logger_sweeper_duration": 1,
+			"max_job_workers": 10, "max_job_duration_hours": 24, "job_loggers": []any{"STD_OUTPUT", "FILE"},
+			"logger_sweeper_duration": 1,
 		},
 		"notification": kube.Document{"webhook_job_max_retry": 3, "webhook_job_http_client_timeout": 3},
 		"log": kube.Document{
 			"level": "info", "local": kube.Document{"rotate_count": 10, "rotate_size": "50M", "location": HarborLogs},
 		},
-		"proxy":          kube.Document{"http_proxy": nil, "https_proxy": nil, "no_proxy": nil, "components": []any{"core", "jobservice"}},
+		"proxy": kube.Document{"http_proxy": nil, "https_proxy": nil, "no_proxy": nil,
+			"components": []any{"core", "jobservice"}},
 		"upload_purging": kube.Document{"enabled": true, "age": "168h", "interval": "24h", "dryrun": false},
 		"cache":          kube.Document{"enabled": false, "expire_hours": 24},
 		"ip_family": kube.Document{
@@ -167,10 +173,10 @@ func harborConfig(t *task.Host, s credentials) ([]byte, error) {
 	})
 }
 
-// prepare converts harbor.yml at each start, which makes a renewed certificate Harbor's own: Harbor reads a copy. It replaces Harbor's
-// additional trusted authorities, too: the certificate of the other Harbor of a pair is signed by ours.
-// --pull=never: an incomplete archive is an error at once. Stopping removes the containers, so each start uses the
-// current configuration; Harbor's data is below HarborData.
+// prepare converts harbor.yml at each start, which makes a renewed certificate Harbor's own: Harbor reads a copy. It
+// replaces Harbor's additional trusted authorities, too: the certificate of the other Harbor of a pair is signed by
+// ours. --pull=never: an incomplete archive is an error at once. Stopping removes the containers, so each start uses
+// the current configuration; Harbor's data is below HarborData.
 const harborUnitText = hostfile.Mark + `
 [Unit]
 Description=Harbor
@@ -197,11 +203,13 @@ WantedBy=multi-user.target
 
 const harborPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// loadHarbor loads the images. Harbor is stopped before its next start: prepare replaces mounted files and internal passwords.
+// loadHarbor loads the images. Harbor is stopped before its next start: prepare replaces mounted files and internal
+// passwords.
 func loadHarbor(ctx context.Context, t *task.Host) error {
 	for _, args := range [][]string{
 		{"chmod", "0700", HarborDir}, // prepare writes a world-readable copy of harbor.yml
-		{"env", "PATH=" + harborPath, "/usr/local/bin/docker", "load", "--quiet", "--input", path.Join(HarborDir, "images.tar.gz")},
+		{"env", "PATH=" + harborPath, "/usr/local/bin/docker", "load", "--quiet", "--input",
+			path.Join(HarborDir, "images.tar.gz")},
 		{"systemctl", "daemon-reload"},
 		{"systemctl", "stop", HarborUnit},
 	} {
@@ -212,7 +220,8 @@ func loadHarbor(ctx context.Context, t *task.Host) error {
 	return nil
 }
 
-// harborReissueTask gives Harbor's hosts the certificate of the work directory, one after the other, and restarts Harbor.
+// harborReissueTask gives Harbor's hosts the certificate of the work directory, one after the other, and restarts
+// Harbor.
 func harborReissueTask() task.Task {
 	return reissueTask(path.Join(HarborDir, "harbor.yml"), 0o600, func(ctx context.Context, t *task.Host) error {
 		if err := t.Systemctl(ctx, "restart", HarborUnit); err != nil {
@@ -232,7 +241,8 @@ func HarborClient(t *task.Host) (*harbor.Client, *http.Transport, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &harbor.Client{URL: "https://" + access.Address, HTTP: client, Username: access.Username, Password: access.Password}, client, nil
+	return &harbor.Client{URL: "https://" + access.Address, HTTP: client, Username: access.Username,
+		Password: access.Password}, client, nil
 }
 
 // awaitHarbor waits until all parts of Harbor are healthy, then checks the administrator's password.
@@ -248,8 +258,10 @@ func awaitHarbor(ctx context.Context, t *task.Host) error {
 	err = client.CheckLogin(ctx)
 	if errors.Is(err, harbor.ErrDenied) {
 		return plain.Advise(
-			errors.New("the Harbor on "+t.Name+" rejects the administrator's password of the work directory; it keeps its first password, or a later change of it, in "+HarborData),
-			"put the password into WORKDIR/"+task.HarborAdminFile+", use the work directory of its installation, or delete Harbor's data (kkbundle reset --with-data)")
+			errors.New("the Harbor on "+t.Name+
+				" rejects the administrator's password of the work directory; it keeps its first password, or a later change of it, in "+HarborData),
+			"put the password into WORKDIR/"+task.HarborAdminFile+
+				", use the work directory of its installation, or delete Harbor's data (kkbundle reset --with-data)")
 	}
 	return err
 }
@@ -320,7 +332,8 @@ func harborProjects(s *task.Site, address string) ([]harborProject, error) {
 		}
 		project, _, _ := strings.Cut(ref.Context().RepositoryStr(), "/")
 		if !slices.ContainsFunc(list, func(p harborProject) bool { return p.project == project }) {
-			list = append(list, harborProject{project, ref.Context().RepositoryStr() + "@" + it.Descriptor.Digest.String()})
+			list = append(list, harborProject{project, ref.Context().RepositoryStr() + "@" +
+				it.Descriptor.Digest.String()})
 		}
 	}
 	return list, nil
@@ -357,9 +370,11 @@ func robotPulls(ctx context.Context, t *task.Host) (bool, error) {
 	defer client.CloseIdleConnections()
 	robot := login{authn.FromConfig(authn.AuthConfig{Username: access.Username, Password: access.Password})}
 	for _, one := range projects {
-		err := headManifest(ctx, own.Address+"/"+one.sample, remote.WithTransport(client), remote.WithAuthFromKeychain(robot))
+		err := headManifest(ctx, own.Address+"/"+one.sample, remote.WithTransport(client),
+			remote.WithAuthFromKeychain(robot))
 		var refused *transport.Error
-		if errors.As(err, &refused) && (refused.StatusCode == http.StatusNotFound || isRefused(refused)) || err != nil && t.Site.DryRun {
+		if errors.As(err, &refused) && (refused.StatusCode == http.StatusNotFound || isRefused(refused)) ||
+			err != nil && t.Site.DryRun {
 			task.Because(ctx, "the hosts' account cannot pull from project %s", one.project)
 			return false, nil
 		}

@@ -39,7 +39,8 @@ func harborDocker(c *manifest.Cluster) []task.Task {
 	undo := leaves.Undo
 	runtime := cri.Runtime{Units: []string{dockerContainerdUnit, cri.DockerUnit}}
 	leaves.Undo = func(ctx context.Context, t *task.Host) error {
-		there, err := t.AnyExists(ctx, "/etc/systemd/system/"+dockerContainerdUnit, "/etc/systemd/system/"+cri.DockerUnit)
+		there, err := t.AnyExists(ctx, "/etc/systemd/system/"+dockerContainerdUnit, "/etc/systemd/system/"+
+			cri.DockerUnit)
 		if err != nil || !there {
 			return err
 		}
@@ -49,7 +50,8 @@ func harborDocker(c *manifest.Cluster) []task.Task {
 		return undo(ctx, t)
 	}
 	*engine = task.Settle(task.Task{
-		Name: engine.Name, Roles: engine.Roles, Where: engine.Where, Files: separateDockerFiles(), Packages: engine.Packages, Leaves: leaves,
+		Name: engine.Name, Roles: engine.Roles, Where: engine.Where, Files: separateDockerFiles(),
+		Packages: engine.Packages, Leaves: leaves,
 	}, separateDockerSetting)
 	return tasks
 }

@@ -86,7 +86,8 @@ func CertificateFiles() task.PairFiles {
 	return task.PairFiles{Cert: ConfigDir + "/tls.crt", Key: ConfigDir + "/tls.key"}
 }
 
-// ReissueTask gives registry hosts the certificate of the work directory, one after the other, and restarts the registry.
+// ReissueTask gives registry hosts the certificate of the work directory, one after the other, and restarts the
+// registry.
 func ReissueTask(c *manifest.Cluster) task.Task {
 	if c.ImageRegistry.Type == manifest.RegistryHarbor {
 		return harborReissueTask()
@@ -121,13 +122,14 @@ func ReissueTask(c *manifest.Cluster) task.Task {
 	})
 }
 
-// reissueTask gives registry hosts that have the file installed the certificate of the work directory and a key with this mode, one after
-// the other, and has restart put them to use.
+// reissueTask gives registry hosts that have the file installed the certificate of the work directory and a key with
+// this mode, one after the other, and has restart put them to use.
 func reissueTask(installed string, mode fs.FileMode, restart func(context.Context, *task.Host) error) task.Task {
 	files := CertificateFiles()
 	wanted := func(t *task.Host) ([]task.File, error) {
 		s, err := Credentials(t.Site)
-		return []task.File{{Path: files.Cert, Mode: 0o644, Data: s.cert}, {Path: files.Key, Mode: mode, Data: s.key}}, err
+		return []task.File{{Path: files.Cert, Mode: 0o644, Data: s.cert}, {Path: files.Key, Mode: mode, Data: s.key}},
+			err
 	}
 	return task.Task{
 		Name: "registry-certificate", Roles: []manifest.Role{manifest.RoleRegistry}, Where: task.OneByOne,
@@ -177,11 +179,12 @@ func checkRenewal(ctx context.Context, s *task.Site) error {
 // distribution returns a CNCF distribution registry that install sets up.
 func distribution(c *manifest.Cluster) Registry {
 	return Registry{
-		Units: []string{Unit, PushUnit}, start: startWait, Data: DataDir, port: c.ImageRegistry.Port, pushPort: c.ImageRegistry.PushPort(),
-		files:   []string{task.RegistryPassFile, task.RegistryHashFile, task.RegistrySecretFile},
-		hosts:   passFile{task.RegistryPassFile, User, newSecret},
-		Tasks:   func(*manifest.Cluster) []task.Task { return []task.Task{DistributionTask(), SeedTask()} },
-		secrets: distributionCredentials,
+		Units: []string{Unit, PushUnit}, start: startWait, Data: DataDir, port: c.ImageRegistry.Port,
+		pushPort: c.ImageRegistry.PushPort(),
+		files:    []string{task.RegistryPassFile, task.RegistryHashFile, task.RegistrySecretFile},
+		hosts:    passFile{task.RegistryPassFile, User, newSecret},
+		Tasks:    func(*manifest.Cluster) []task.Task { return []task.Task{DistributionTask(), SeedTask()} },
+		secrets:  distributionCredentials,
 	}
 }
 
@@ -203,8 +206,8 @@ type credentials struct {
 	HarborAdmin, HarborDatabase, HarborRobot string
 }
 
-// hasFiles reports whether the work directory has everything that other hosts know of the registry. Its certificate may be
-// replaced without them.
+// hasFiles reports whether the work directory has everything that other hosts know of the registry. Its certificate
+// may be replaced without them.
 func hasFiles(s *task.Site) bool {
 	for _, name := range append(slices.Clone(Of(s.Cluster).files), task.CACertFile) {
 		if _, err := s.Dir.Read(name); err != nil {
@@ -347,7 +350,8 @@ func existingRegistryTask() task.Task {
 				return fmt.Errorf("registry %s: %w", address, err)
 			}
 			if sum.ItemsMissing > 0 {
-				return fmt.Errorf("registry %s lacks images of the bundle: run kkbundle push --registry %s", address, address)
+				return fmt.Errorf("registry %s lacks images of the bundle: run kkbundle push --registry %s", address,
+					address)
 			}
 			return nil
 		},
@@ -369,8 +373,8 @@ func existing(ctx context.Context, t *task.Host) (registry.PushSummary, error) {
 	return registry.Push(ctx, t.Site.Bundle, o)
 }
 
-// ReducedIndexes returns the digests of the indexes that a push made smaller for an existing registry, which requires all platforms
-// of an index. A node that pulls from it names these, and not the bundle's.
+// ReducedIndexes returns the digests of the indexes that a push made smaller for an existing registry, which requires
+// all platforms of an index. A node that pulls from it names these, and not the bundle's.
 func ReducedIndexes(ctx context.Context, t *task.Host) ([]digest.Digest, error) {
 	if t.Site.Cluster.ImageRegistry.Type != manifest.RegistryExisting {
 		return nil, nil
@@ -479,8 +483,9 @@ type listener struct{ address, htpasswd, secret string }
 // readOnly returns the storage settings of the nodes' service. The program refuses every writing method.
 func readOnly() kube.Document {
 	return kube.Document{
-		"delete":      kube.Document{"enabled": false},
-		"maintenance": kube.Document{"readonly": kube.Document{"enabled": true}, "uploadpurging": kube.Document{"enabled": false}},
+		"delete": kube.Document{"enabled": false},
+		"maintenance": kube.Document{"readonly": kube.Document{"enabled": true},
+			"uploadpurging": kube.Document{"enabled": false}},
 	}
 }
 
@@ -514,7 +519,8 @@ func registryConfig(l listener, storage kube.Document) ([]byte, error) {
 
 // awaitServing waits until the unit's registry accepts the login.
 func awaitServing(ctx context.Context, t *task.Host, unit string, access task.RegistryAccess) error {
-	err := task.Eventually(ctx, Of(t.Site.Cluster).start, func(ctx context.Context) error { return checkServes(ctx, t, access) })
+	err := task.Eventually(ctx, Of(t.Site.Cluster).start,
+		func(ctx context.Context) error { return checkServes(ctx, t, access) })
 	if err != nil {
 		return t.WithUnitLog(ctx, unit, err)
 	}
@@ -590,7 +596,8 @@ func pushOptions(t *task.Host, access task.RegistryAccess) (registry.PushOptions
 		Jobs:      task.ConnectionsPerHost,
 		Logger:    t.Site.Logger,
 		Progress: func(e registry.Event) {
-			t.Site.Tell(task.Event{Phase: "install", Task: seedName, Host: t.Name, State: task.Progress, Bytes: e.Done, Total: e.Total})
+			t.Site.Tell(task.Event{Phase: "install", Task: seedName, Host: t.Name, State: task.Progress, Bytes: e.Done,
+				Total: e.Total})
 		},
 		Harbor: Of(t.Site.Cluster).projects,
 	}
@@ -656,7 +663,8 @@ func Seeded(ctx context.Context, t *task.Host) (bool, error) {
 	}
 	err = group.Wait()
 	var refused *transport.Error
-	missing := errors.As(err, &refused) && (refused.StatusCode == http.StatusNotFound || Of(t.Site.Cluster).hides && isRefused(refused))
+	missing := errors.As(err, &refused) && (refused.StatusCode == http.StatusNotFound ||
+		Of(t.Site.Cluster).hides && isRefused(refused))
 	if missing || errors.Is(err, errAbsent) || err != nil && t.Site.DryRun {
 		return false, nil
 	}

@@ -159,7 +159,8 @@ func keepalivedConfig(ctx context.Context, t *task.Host, own string) ([]byte, er
 	var b strings.Builder
 	err = keepalivedTemplate().Execute(&b, map[string]any{
 		"name": t.Name, "interface": link, "own": t.IP, "peers": peers, "vip": netip.PrefixFrom(vip, vip.BitLen()),
-		"priority": highestPriority - slices.Index(all, t), "check": strings.Join([]string{host.HelperPath, "serves", own, addressCA}, " "),
+		"priority": highestPriority - slices.Index(all, t),
+		"check":    strings.Join([]string{host.HelperPath, "serves", own, addressCA}, " "),
 	})
 	return []byte(b.String()), err
 }
@@ -258,13 +259,15 @@ func AnswersTask() task.Task {
 	}
 }
 
-// CheckSharedAddress checks that no two registry hosts have the shared address, and that one has it if all are connected.
+// CheckSharedAddress checks that no two registry hosts have the shared address, and that one has it if all are
+// connected.
 func CheckSharedAddress(ctx context.Context, s *task.Site) error {
 	vip := sharedAddress(s)
 	hosts := s.Connected(manifest.RoleRegistry)
 	holds := make([]bool, len(hosts))
 	err := s.OnAll(hosts, func(i int, t *task.Host) error {
-		out, err := t.Output(ctx, "ip", "-oneline", "address", "show", "to", netip.PrefixFrom(vip, vip.BitLen()).String())
+		out, err := t.Output(ctx, "ip", "-oneline", "address", "show", "to",
+			netip.PrefixFrom(vip, vip.BitLen()).String())
 		holds[i] = len(strings.TrimSpace(string(out))) > 0
 		return err
 	})
@@ -280,7 +283,8 @@ func CheckSharedAddress(ctx context.Context, s *task.Site) error {
 	switch all := len(hosts) == len(s.RegistryHosts()); {
 	case len(names) > 1:
 		return plain.Advise(
-			fmt.Errorf("%s have the address %s at once: they do not receive each other's VRRP adverts", strings.Join(names, " and "), vip),
+			fmt.Errorf("%s have the address %s at once: they do not receive each other's VRRP adverts",
+				strings.Join(names, " and "), vip),
 			"allow VRRP (IP protocol 112) between them, in both directions: firewall-cmd --permanent --add-rich-rule='rule protocol value=vrrp accept', then firewall-cmd --reload, or your firewall's equivalent")
 	case len(names) == 0 && all:
 		return fmt.Errorf("no registry host has the address %s: see journalctl --unit=%s on them", vip, AddressUnit)

@@ -13,7 +13,9 @@ import (
 type Logins struct{ Pull, Push bool }
 
 // ErrAdmin means that kkbundle pushes to Harbor as its administrator.
-var ErrAdmin = errors.New("kkbundle pushes to Harbor as its administrator: change that password in Harbor and write it to WORKDIR/" + task.HarborAdminFile + "; rotate only the hosts' login (--pull)")
+var ErrAdmin = errors.New(
+	"kkbundle pushes to Harbor as its administrator: change that password in Harbor and write it to WORKDIR/" +
+		task.HarborAdminFile + "; rotate only the hosts' login (--pull)")
 
 // RotateTask creates the new logins in the work directory.
 func RotateTask(which Logins) task.Task {

@@ -20,8 +20,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A fakeEtcd stands for etcd on rooted hosts, which have no network: it keeps who is a member and whose unit runs, and answers
-// etcdctl as etcd 3.6 does in what these tests look at.
+// A fakeEtcd stands for etcd on rooted hosts, which have no network: it keeps who is a member and whose unit runs,
+// and answers etcdctl as etcd 3.6 does in what these tests look at.
 type fakeEtcd struct {
 	mu      sync.Mutex
 	Members []etcd.Member
@@ -63,7 +63,8 @@ func Exits(cmd host.Cmd, code int, why string) error {
 	return &host.ExitError{Host: "test", Args: cmd.Args, Code: code, Stderr: why}
 }
 
-// unit is systemctl. A member that is started without data makes them, and is a member from then on if the others know it.
+// unit is systemctl. A member that is started without data makes them, and is a member from then on if the others
+// know it.
 func (f *fakeEtcd) unit(h *Rooted, name string, cmd host.Cmd) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -85,7 +86,8 @@ func (f *fakeEtcd) unit(h *Rooted, name string, cmd host.Cmd) error {
 			for i, one := range []string{"cp1", "node1", "node2"} {
 				at := fmt.Sprintf("https://10.0.0.%d", 3+i)
 				f.next++
-				f.Members = append(f.Members, etcd.Member{ID: f.next, Name: one, PeerURLs: []string{at + ":2380"}, ClientURLs: []string{at + ":2379"}})
+				f.Members = append(f.Members, etcd.Member{ID: f.next, Name: one, PeerURLs: []string{at + ":2380"},
+					ClientURLs: []string{at + ":2379"}})
 			}
 		}
 		for i, m := range f.Members {
@@ -122,7 +124,8 @@ func (f *fakeEtcd) Control(cmd host.Cmd) error {
 		words = append(words, a)
 	}
 	reached := slices.ContainsFunc(f.Members, func(m etcd.Member) bool {
-		return works(m) && slices.ContainsFunc(strings.Split(flags["--endpoints"], ","), func(e string) bool { return slices.Contains(m.ClientURLs, e) })
+		return works(m) && slices.ContainsFunc(strings.Split(flags["--endpoints"], ","),
+			func(e string) bool { return slices.Contains(m.ClientURLs, e) })
 	})
 	if !reached || up < voters/2+1 {
 		return Exits(cmd, 1, "context deadline exceeded")
@@ -140,7 +143,8 @@ func (f *fakeEtcd) Control(cmd host.Cmd) error {
 		}
 		_, learner := flags["--learner"]
 		f.next++
-		f.Members = append(f.Members, etcd.Member{ID: f.next, PeerURLs: []string{flags["--peer-urls"]}, Learner: learner})
+		f.Members = append(f.Members, etcd.Member{ID: f.next, PeerURLs: []string{flags["--peer-urls"]},
+			Learner: learner})
 		words = []string{"member", "add", words[2]}
 	case "member promote":
 		for i, m := range f.Members {

@@ -25,7 +25,8 @@ func (e *SizedEtcd) Control(cmd host.Cmd) error {
 		var list []map[string]any
 		for _, m := range e.Members {
 			list = append(list, map[string]any{"Endpoint": m.Endpoint, "Status": map[string]any{
-				"header": map[string]any{"member_id": m.Member}, "leader": m.Leader, "dbSize": m.Size, "dbSizeInUse": m.Used, "errors": m.Faults,
+				"header": map[string]any{"member_id": m.Member}, "leader": m.Leader, "dbSize": m.Size,
+				"dbSizeInUse": m.Used, "errors": m.Faults,
 			}})
 		}
 		return json.NewEncoder(cmd.Stdout).Encode(list)

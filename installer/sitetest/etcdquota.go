@@ -19,8 +19,8 @@ import (
 // QuotaManifest is the manifest of a member of etcd.
 const QuotaManifest = "/etc/kubernetes/manifests/etcd.yaml"
 
-// QuotaSite is a control plane with kubeadm's etcd. It pretends the kubelet, which restarts etcd with the manifest's arguments, and
-// kubeadm's configuration in the cluster. TestHA of the lab has real ones.
+// QuotaSite is a control plane with kubeadm's etcd. It pretends the kubelet, which restarts etcd with the manifest's
+// arguments, and kubeadm's configuration in the cluster. TestHA of the lab has real ones.
 func QuotaSite(t *testing.T, quota, arguments string) (s *Site, r *engine.Run, e *SizedEtcd, config *string) {
 	t.Helper()
 	s, _, _ = EtcdSite(t, "internal")
@@ -29,8 +29,10 @@ func QuotaSite(t *testing.T, quota, arguments string) (s *Site, r *engine.Run, e
 		s.Options.Cluster = tasktest.Cluster(t, "etcd: {quota: "+quota+"}")
 	}
 	h := s.Hosts["cp1"]
-	h.Put(t, QuotaManifest, "spec:\n  containers:\n  - command:\n    - etcd\n    - --name=cp1\n"+arguments+"    image: etcd:3.6.6\n")
-	e = &SizedEtcd{Members: []etcd.Database{{Endpoint: "https://10.0.0.3:2379", Member: 3, Leader: 3, Size: 3 << 30, Used: 1 << 30}}}
+	h.Put(t, QuotaManifest, "spec:\n  containers:\n  - command:\n    - etcd\n    - --name=cp1\n"+arguments+
+		"    image: etcd:3.6.6\n")
+	e = &SizedEtcd{Members: []etcd.Database{{Endpoint: "https://10.0.0.3:2379", Member: 3, Leader: 3, Size: 3 << 30,
+		Used: 1 << 30}}}
 	h.Answer("etcdctl", func(_ context.Context, cmd host.Cmd) error { return e.Control(cmd) })
 	h.Answer("pgrep", func(_ context.Context, cmd host.Cmd) error {
 		_, wanted, _ := strings.Cut(cmd.Args[len(cmd.Args)-1], ".*")

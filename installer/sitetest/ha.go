@@ -27,7 +27,8 @@ func HaInventory(t *testing.T, controlPlanes string) *manifest.Inventory {
 	for i, name := range []string{"cp1", "cp2", "cp3", "node1", "node2"} {
 		text += fmt.Sprintf("  %s: {address: 10.0.0.%d}\n", name, 3+i)
 	}
-	inv, err := manifest.ParseInventory("i", []byte(text+"groups: {kube_control_plane: ["+controlPlanes+"], kube_worker: [node1, node2], image_registry: [node1]}\n"))
+	inv, err := manifest.ParseInventory("i", []byte(text+"groups: {kube_control_plane: ["+controlPlanes+
+		"], kube_worker: [node1, node2], image_registry: [node1]}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,9 +28,9 @@ import (
 	"github.com/kkbundle/kkbundle/registry/harbor/harbortest"
 )
 
-// A harborSite has Harbor on its registry hosts. Played by the test: Docker, systemd, keepalived, the script prepare and, behind the
-// certificate that lies on the host, Harbor itself (package harbortest: its API by Harbor's own description, over a real registry).
-// The installer's archive has Harbor's members with other contents.
+// A harborSite has Harbor on its registry hosts. Played by the test: Docker, systemd, keepalived, the script prepare
+// and, behind the certificate that lies on the host, Harbor itself (package harbortest: its API by Harbor's own
+// description, over a real registry). The installer's archive has Harbor's members with other contents.
 type harborSite struct {
 	*Site
 	R      *engine.Run
@@ -45,7 +45,8 @@ type harborSite struct {
 // NewHarborSite makes a site whose registry is Harbor.
 func NewHarborSite(t *testing.T, registryHosts, settings, password string) *harborSite {
 	t.Helper()
-	s := &harborSite{Site: NewSite(t, "cp1", "reg1", "reg2"), Stands: map[string]*harbortest.Server{}, leads: map[string]string{}, Prepared: map[string]int{}}
+	s := &harborSite{Site: NewSite(t, "cp1", "reg1", "reg2"), Stands: map[string]*harbortest.Server{},
+		leads: map[string]string{}, Prepared: map[string]int{}}
 	inv, err := manifest.ParseInventory("i", []byte(`apiVersion: kkbundle.io/v1
 kind: Inventory
 hosts: {cp1: {address: 10.0.0.5}, reg1: {address: 10.0.0.2}, reg2: {address: 10.0.0.3}}
@@ -99,7 +100,8 @@ func (s *harborSite) helper(ctx context.Context, h *Rooted, cmd host.Cmd) error 
 
 // prepare is what the unit runs before Harbor's start.
 func (s *harborSite) prepare(t *testing.T, h *Rooted) {
-	if !strings.Contains(h.Content("/etc/systemd/system/"+siteregistry.HarborUnit), "\nExecStartPre=/bin/bash "+siteregistry.HarborDir+"/prepare\n") {
+	if !strings.Contains(h.Content("/etc/systemd/system/"+siteregistry.HarborUnit), "\nExecStartPre=/bin/bash "+
+		siteregistry.HarborDir+"/prepare\n") {
 		t.Error("Harbor's unit does not prepare")
 	}
 	info, err := os.Stat(filepath.Join(h.Root, siteregistry.HarborDir))
@@ -138,10 +140,12 @@ func (s *harborSite) ip(name string, cmd host.Cmd) error {
 
 // serve is Harbor's proxy, with the certificate on the host.
 func (s *harborSite) serve(t *testing.T, h *Rooted, address string) {
-	if !strings.Contains(h.Content(siteregistry.HarborDir+"/harbor.yml"), "hostname: "+address+"\n") || h.Content(siteregistry.HarborDir+"/docker-compose.yml") == "" {
+	if !strings.Contains(h.Content(siteregistry.HarborDir+"/harbor.yml"), "hostname: "+address+"\n") ||
+		h.Content(siteregistry.HarborDir+"/docker-compose.yml") == "" {
 		t.Errorf("%s is started without its configuration", h.Name)
 	}
-	pair, err := tls.X509KeyPair([]byte(h.Content(siteregistry.ConfigDir+"/tls.crt")), []byte(h.Content(siteregistry.ConfigDir+"/tls.key")))
+	pair, err := tls.X509KeyPair([]byte(h.Content(siteregistry.ConfigDir+"/tls.crt")),
+		[]byte(h.Content(siteregistry.ConfigDir+"/tls.key")))
 	if err != nil {
 		t.Error(err)
 		return
@@ -176,7 +180,9 @@ func (s *harborSite) serve(t *testing.T, h *Rooted, address string) {
 // Install runs the tasks of the registry.
 func (s *harborSite) Install(t *testing.T) error {
 	t.Helper()
-	return s.R.Phases(t.Context(), []task.Phase{{Name: "install", Tasks: append([]task.Task{siteregistry.CertificatesTask()}, plan.RegistryTasks(s.R.Cluster)...)}})
+	return s.R.Phases(t.Context(),
+		[]task.Phase{{Name: "install", Tasks: append([]task.Task{siteregistry.CertificatesTask()},
+			plan.RegistryTasks(s.R.Cluster)...)}})
 }
 
 // Quiet fails the test if one of Harbor's secrets is in a command's arguments or in the log.

@@ -21,7 +21,8 @@ func NewLivingK3s(t *testing.T) (*Site, *livingCluster) {
 	nodes := []string{"cp1", "cp2", "cp3", "node1"}
 	s, l := NewLivingSite(t, nodes...)
 	l.Ready, l.Members = slices.Clone(nodes), nil // nobody has etcdctl for k3s' members
-	s.Options.Cluster = tasktest.Cluster(t, "kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\ncontrolPlaneEndpoint: {type: external, address: api.example}\n")
+	s.Options.Cluster = tasktest.Cluster(t,
+		"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\ncontrolPlaneEndpoint: {type: external, address: api.example}\n")
 	ca := CA()
 	r := s.Run(t, nil)
 	for _, name := range nodes {

@@ -54,8 +54,8 @@ func (h *MortalHost) Run(ctx context.Context, cmd host.Cmd) error {
 	return ErrKilled // after the last command, too: the host has done it, and nobody knows
 }
 
-// OneOf is how far apart the commands are after which a run is killed: each has its turn with KKBUNDLE_BIG=1, one of n without. With -short,
-// the test is skipped.
+// OneOf is how far apart the commands are after which a run is killed: each has its turn with KKBUNDLE_BIG=1, one of
+// n without. With -short, the test is skipped.
 func OneOf(t *testing.T, n int) int {
 	t.Helper()
 	switch {

@@ -42,7 +42,8 @@ func BundleWith(t *testing.T, c *manifest.Cluster, content func(name string) []b
 }
 
 // BuiltWith builds a bundle of all that the cluster needs but these components, with these contents of files.
-func BuiltWith(t *testing.T, c *manifest.Cluster, content func(name string) []byte, without ...string) *bundletest.Bundle {
+func BuiltWith(t *testing.T, c *manifest.Cluster, content func(name string) []byte,
+	without ...string) *bundletest.Bundle {
 	t.Helper()
 	b := bundletest.NewBuilder(t)
 	for i, need := range plan.Needs(c) {
@@ -89,7 +90,8 @@ func FileContent(t *testing.T, c *manifest.Cluster, component string) []byte {
 	tw := tar.NewWriter(zw)
 	for _, name := range members {
 		content := "member " + name + "\n"
-		if err := tw.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content)), Typeflag: tar.TypeReg}); err != nil {
+		if err := tw.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content)),
+			Typeflag: tar.TypeReg}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := tw.Write([]byte(content)); err != nil {
@@ -102,16 +104,17 @@ func FileContent(t *testing.T, c *manifest.Cluster, component string) []byte {
 	return out.Bytes()
 }
 
-// NewRegistrySite has a registry host with an address of this machine's loopback network that no other process has, nor another test with
-// its own second number. The registry is the real one, with the configuration, certificate and password that the task writes; only
-// systemd's part is played by the test. It is reached through the host's helper.
+// NewRegistrySite has a registry host with an address of this machine's loopback network that no other process has,
+// nor another test with its own second number. The registry is the real one, with the configuration, certificate and
+// password that the task writes; only systemd's part is played by the test. It is reached through the host's helper.
 func NewRegistrySite(t *testing.T, second byte) (*Site, *engine.Run, *Rooted) {
 	t.Helper()
 	return NewRegistrySiteOf(t, second, runRegistry)
 }
 
 // NewRegistrySiteOf has a registry that run starts with a configuration.
-func NewRegistrySiteOf(t *testing.T, second byte, run func(ctx context.Context, t *testing.T, text string)) (*Site, *engine.Run, *Rooted) {
+func NewRegistrySiteOf(t *testing.T, second byte, run func(ctx context.Context, t *testing.T,
+	text string)) (*Site, *engine.Run, *Rooted) {
 	t.Helper()
 	s := NewSite(t, "cp1")
 	h := s.Hosts["cp1"]

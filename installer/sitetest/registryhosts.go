@@ -26,8 +26,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A pairSite has the registry hosts reg1 and reg2, addresses of this machine's loopback network. Their registries are real; the
-// test plays systemd and keepalived: the address is had by whoever the test says, and leads there.
+// A pairSite has the registry hosts reg1 and reg2, addresses of this machine's loopback network. Their registries are
+// real; the test plays systemd and keepalived: the address is had by whoever the test says, and leads there.
 type pairSite struct {
 	*Site
 	R       *engine.Run
@@ -67,8 +67,10 @@ groups: {kube_control_plane: [cp1], image_registry: [reg1, reg2]}
 			case cmd.Args[1] != "restart":
 			case cmd.Args[2] == siteregistry.PushUnit:
 				runRegistry(ctx, t, registryText(t, h, PushConfigFile, p.push(), p.pushOf(name)))
-			case cmd.Args[2] == siteregistry.Unit: // each registry gets its host's address of the port that it wants all of
-				runRegistry(ctx, t, registryText(t, h, ConfigFile, fmt.Sprintf(":%d", p.Options.Cluster.ImageRegistry.Port), p.address(name)))
+			// each registry gets its host's address of the port that it wants all of
+			case cmd.Args[2] == siteregistry.Unit:
+				runRegistry(ctx, t, registryText(t, h, ConfigFile,
+					fmt.Sprintf(":%d", p.Options.Cluster.ImageRegistry.Port), p.address(name)))
 			}
 			return nil
 		})
@@ -83,10 +85,12 @@ groups: {kube_control_plane: [cp1], image_registry: [reg1, reg2]}
 
 func (p *pairSite) address(name string) string {
 	last := strings.TrimPrefix(name, "reg") // reg1 has 127.0.0.2
-	return "127.0.0." + map[string]string{"1": "2", "2": "3"}[last] + ":" + strconv.Itoa(p.Options.Cluster.ImageRegistry.Port)
+	return "127.0.0." + map[string]string{"1": "2", "2": "3"}[last] + ":" +
+		strconv.Itoa(p.Options.Cluster.ImageRegistry.Port)
 }
 
-// push is the address of pushes on every host, and pushOf where a host's registry listens instead: both hosts are this machine.
+// push is the address of pushes on every host, and pushOf where a host's registry listens instead: both hosts are
+// this machine.
 func (p *pairSite) push() string {
 	return "127.0.0.1:" + strconv.Itoa(p.Options.Cluster.ImageRegistry.PushPort())
 }

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Played are a control plane's processes that exist as files with their ids. The script that looks for and ends them is a real
-// one, in a real shell, which finds these programs instead of pgrep, pkill, kubectl and sleep.
+// Played are a control plane's processes that exist as files with their ids. The script that looks for and ends them
+// is a real one, in a real shell, which finds these programs instead of pgrep, pkill, kubectl and sleep.
 type Played struct{ dir, stubs string }
 
 // PlayProcesses makes a host answer what runs on it.
@@ -36,7 +36,8 @@ func (p *Played) put(t *testing.T, name, content string) {
 // Stub makes a command of the host run a line of shell, with the process in $name.
 func (p *Played) Stub(t *testing.T, name, line string) {
 	t.Helper()
-	p.put(t, filepath.Join(p.stubs, name), "#!/bin/sh\ndir='"+p.dir+"'\nfor name; do :; done; name=${name#^}; name=${name%% *}\n"+line+"\n")
+	p.put(t, filepath.Join(p.stubs, name), "#!/bin/sh\ndir='"+p.dir+
+		"'\nfor name; do :; done; name=${name#^}; name=${name%% *}\n"+line+"\n")
 }
 
 // Log returns what was done to the processes since the last call, in one line, without the time that was waited.

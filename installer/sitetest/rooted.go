@@ -42,7 +42,8 @@ type Rooted struct {
 // NewRooted makes a host with the files that every machine has.
 func NewRooted(t *testing.T, name string) *Rooted {
 	t.Helper()
-	h := &Rooted{Name: name, Root: t.TempDir(), Stubs: t.TempDir(), Commands: map[string]func(context.Context, host.Cmd) error{}}
+	h := &Rooted{Name: name, Root: t.TempDir(), Stubs: t.TempDir(),
+		Commands: map[string]func(context.Context, host.Cmd) error{}}
 	for _, dir := range []string{"etc", "proc", "tmp", "var/lib"} {
 		h.Mkdir(t, dir)
 	}
@@ -51,11 +52,14 @@ func NewRooted(t *testing.T, name string) *Rooted {
 	h.Put(t, "/proc/swaps", "Filename Type Size Used Priority\n")
 	h.Put(t, "/proc/mounts", "")
 	h.Put(t, "/etc/resolv.conf", "nameserver 10.0.0.1\n")
-	for _, stub := range []string{"systemctl", "sysctl", "modprobe", "ip", "nft", "swapoff", "swapon", "chown", "systemd-sysusers", "userdel", "pkill", "umount", "kubeadm", "kubectl", "hostname", "journalctl", "iptables", "ip6tables"} {
+	for _, stub := range []string{"systemctl", "sysctl", "modprobe", "ip", "nft", "swapoff", "swapon", "chown",
+		"systemd-sysusers", "userdel", "pkill", "umount", "kubeadm", "kubectl", "hostname", "journalctl", "iptables",
+		"ip6tables"} {
 		h.Stub(t, stub, "exit 0")
 	}
-	h.Stub(t, "pgrep", "exit 1")       // this machine's processes are not the host's
-	if uid := os.Geteuid(); uid != 0 { // the stub of chown changes nothing, so files of the host's root belong to the user of the test
+	h.Stub(t, "pgrep", "exit 1") // this machine's processes are not the host's
+	// the stub of chown changes nothing, so files of the host's root belong to the user of the test
+	if uid := os.Geteuid(); uid != 0 {
 		stat, err := exec.LookPath("stat")
 		if err != nil {
 			t.Fatal(err)
@@ -74,8 +78,8 @@ func (h *Rooted) Stub(t *testing.T, name, script string) {
 	WriteProgram(t, filepath.Join(h.Stubs, name), "#!/bin/sh\n"+script+"\n")
 }
 
-// WriteProgram writes what will be run. No child is started meanwhile: it would have the file open for writing until it becomes
-// another program, and what somebody writes to cannot be run.
+// WriteProgram writes what will be run. No child is started meanwhile: it would have the file open for writing until
+// it becomes another program, and what somebody writes to cannot be run.
 func WriteProgram(t *testing.T, name, text string) {
 	t.Helper()
 	syscall.ForkLock.RLock()
@@ -196,7 +200,8 @@ func (h *Rooted) start(ctx context.Context, cmd host.Cmd, stderr io.Writer) (*ex
 	if err == nil {
 		err = command.Start()
 	}
-	if errors.Is(err, syscall.ETXTBSY) { // this process placed the program, and a child of another test has it open for a moment
+	// this process placed the program, and a child of another test has it open for a moment
+	if errors.Is(err, syscall.ETXTBSY) {
 		return h.start(ctx, cmd, stderr)
 	}
 	return command, stdin, err

@@ -13,9 +13,10 @@ import (
 	"github.com/kkbundle/kkbundle/internal/hostfile"
 )
 
-// wantExecutablePrograms checks at the end of every test that systemd may execute each program of a host's units where SELinux enforces: it lies where the
-// policies of Fedora, Red Hat and Debian have the type bin_t (corecommands.fc). Below /usr/local/lib the type is lib_t, below
-// /usr/local/libexec usr_t, below /var/lib var_lib_t: systemd then reports 203/EXEC.
+// wantExecutablePrograms checks at the end of every test that systemd may execute each program of a host's units
+// where SELinux enforces: it lies where the policies of Fedora, Red Hat and Debian have the type bin_t
+// (corecommands.fc). Below /usr/local/lib the type is lib_t, below /usr/local/libexec usr_t, below /var/lib
+// var_lib_t: systemd then reports 203/EXEC.
 func wantExecutablePrograms(t *testing.T, h *Rooted) {
 	t.Helper()
 	executable := regexp.MustCompile(`^(/usr/local/s?bin|/usr/s?bin|/s?bin|/opt/(.*/)?bin)/[^/]+$`)

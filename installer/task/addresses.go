@@ -39,7 +39,8 @@ func HasFamily(c *manifest.Cluster, is func(netip.Addr) bool) bool {
 	return slices.ContainsFunc(c.Kubernetes.ServiceCIDR, func(p netip.Prefix) bool { return is(p.Addr()) })
 }
 
-// HasAddresses reports whether the host has an address in each family that it needs. A host that is no node needs only one.
+// HasAddresses reports whether the host has an address in each family that it needs. A host that is no node needs
+// only one.
 func (t *Host) HasAddresses() bool {
 	both := t.Is(manifest.RoleCluster) && t.Site.Has4() && t.Site.Has6()
 	return t.IP.IsValid() && (t.IP6.IsValid() || !both)
@@ -75,8 +76,8 @@ func (e *AddressError) Hint() string {
 	return "give the host internalIPv4 in the inventory"
 }
 
-// Endpoint returns the address of the API server for nodes and clients, as host:port. If the cluster file names none, the
-// endpoint recorded at the cluster's creation wins: another control plane may be the first by now.
+// Endpoint returns the address of the API server for nodes and clients, as host:port. If the cluster file names none,
+// the endpoint recorded at the cluster's creation wins: another control plane may be the first by now.
 func (s *Site) Endpoint() string {
 	e := s.Cluster.ControlPlaneEndpoint
 	switch {

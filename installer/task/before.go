@@ -31,8 +31,8 @@ func ParseSysctl(data []byte) map[string]string {
 	return values
 }
 
-// SaveOriginal writes the values that Reset restores. Callers include the values saved by earlier runs: the host's current
-// ones may be kkbundle's own.
+// SaveOriginal writes the values that Reset restores. Callers include the values saved by earlier runs: the host's
+// current ones may be kkbundle's own.
 func (t *Host) SaveOriginal(ctx context.Context, path string, values map[string]string) error {
 	var b bytes.Buffer
 	for _, key := range slices.Sorted(maps.Keys(values)) {

@@ -44,6 +44,7 @@ func (t *Host) Transport(caPEM []byte) (*http.Transport, error) {
 		MaxConnsPerHost:     ConnectionsPerHost,
 		MaxIdleConnsPerHost: ConnectionsPerHost,
 		IdleConnTimeout:     30 * time.Second,
-		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{}, // several connections, not one HTTP/2
+		// several connections, not one HTTP/2
+		TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
 	}, nil
 }

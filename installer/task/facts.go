@@ -26,7 +26,8 @@ func (t *Host) Facts(ctx context.Context, probe node.Probe) (node.Facts, error) 
 		return node.Facts{}, err
 	}
 	out := &capped.Buffer{Most: MaxFile}
-	err = t.Conn.Run(WithoutOutput(ctx), host.Cmd{Args: []string{host.HelperPath, "facts"}, Stdin: bytes.NewReader(question), Stdout: out})
+	err = t.Conn.Run(WithoutOutput(ctx), host.Cmd{Args: []string{host.HelperPath, "facts"},
+		Stdin: bytes.NewReader(question), Stdout: out})
 	if err != nil {
 		return node.Facts{}, err
 	}
@@ -35,7 +36,8 @@ func (t *Host) Facts(ctx context.Context, probe node.Probe) (node.Facts, error) 
 		return node.Facts{}, fmt.Errorf("%s: facts: %w", t.Name, err)
 	}
 	if facts.Version != node.FactsVersion {
-		return node.Facts{}, fmt.Errorf("%s: the helper sent facts in version %d; this kkbundle needs version %d", t.Name, facts.Version, node.FactsVersion)
+		return node.Facts{}, fmt.Errorf("%s: the helper sent facts in version %d; this kkbundle needs version %d",
+			t.Name, facts.Version, node.FactsVersion)
 	}
 	return facts, nil
 }
@@ -49,7 +51,8 @@ func ForArch(arch string) func(platform string) bool {
 const (
 	// FactsTimeout bounds the collection of a host's facts.
 	FactsTimeout = 20 * time.Second
-	// probeTimeout is added for hosts of etcd and the control plane, which also measure the disk and look for addresses in use.
+	// probeTimeout is added for hosts of etcd and the control plane, which also measure the disk and look for
+	// addresses in use.
 	probeTimeout = 15 * time.Second
 	// SpaceTimeout bounds the measurement of directory sizes.
 	SpaceTimeout = 2 * time.Minute
@@ -118,7 +121,8 @@ func (t *Host) DropAddress(ctx context.Context, a netip.Addr) error {
 		if len(fields) < 2 {
 			continue
 		}
-		if _, err := t.Test(ctx, "ip", "address", "delete", own, "dev", strings.TrimSuffix(fields[1], ":")); err != nil {
+		if _, err := t.Test(ctx, "ip", "address", "delete", own, "dev",
+			strings.TrimSuffix(fields[1], ":")); err != nil {
 			return err
 		}
 	}

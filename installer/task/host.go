@@ -16,8 +16,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A Host is a task's toolbox for one machine: it runs commands and reads, writes and removes files there. A task that runs
-// Here gets a Host without a connection.
+// A Host is a task's toolbox for one machine: it runs commands and reads, writes and removes files there. A task that
+// runs Here gets a Host without a connection.
 type Host struct {
 	manifest.Host
 	IP   netip.Addr // in the cluster
@@ -73,8 +73,8 @@ type File struct {
 	Path string
 	Mode fs.FileMode
 	Data []byte
-	// Live means that its program reads the file at each use: a change needs no restart. LiveNew means the same also of a file
-	// that is new: it belongs to root, and its program looks for it at each use.
+	// Live means that its program reads the file at each use: a change needs no restart. LiveNew means the same also
+	// of a file that is new: it belongs to root, and its program looks for it at each use.
 	Live, LiveNew bool
 }
 

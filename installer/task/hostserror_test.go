@@ -18,8 +18,10 @@ func TestHostsError(t *testing.T) {
 	var errs []error
 	for i := range 12 {
 		name, address := fmt.Sprintf("node%d", i+1), fmt.Sprintf("10.0.0.%d", i+1)
-		hosts = append(hosts, &Host{Host: manifest.Host{Name: name, Address: address}, IP: netip.MustParseAddr(address)})
-		errs = append(errs, plain.Advise(fmt.Errorf("%s (%s:22): connect: connection refused by %s", name, address, address), "start sshd"))
+		hosts = append(hosts, &Host{Host: manifest.Host{Name: name, Address: address},
+			IP: netip.MustParseAddr(address)})
+		errs = append(errs, plain.Advise(fmt.Errorf("%s (%s:22): connect: connection refused by %s", name, address,
+			address), "start sshd"))
 	}
 	errs[3] = nil
 	errs[5] = errors.New("node6: install kubelet: no space left on device")
@@ -36,13 +38,16 @@ func TestHostsError(t *testing.T) {
 		t.Errorf("remedy: %v", hinted)
 	}
 	whole := Whole(fmt.Errorf("stopped: %w", err))
-	if strings.Count(whole, "\n") != 10 || !strings.Contains(whole, "\nnode12 (10.0.0.12:22): connect: connection refused by 10.0.0.12") {
+	if strings.Count(whole, "\n") != 10 ||
+		!strings.Contains(whole, "\nnode12 (10.0.0.12:22): connect: connection refused by 10.0.0.12") {
 		t.Errorf("whole: %s", whole)
 	}
-	if have := JoinHosts(hosts[:2], errs[:2]).Error(); have != "node1, node2: connect: connection refused by its address" {
+	if have := JoinHosts(hosts[:2],
+		errs[:2]).Error(); have != "node1, node2: connect: connection refused by its address" {
 		t.Error(have)
 	}
-	if err := JoinHosts(hosts[:1], errs[:1]); err.Error() != "node1 (10.0.0.1:22): connect: connection refused by 10.0.0.1" {
+	if err := JoinHosts(hosts[:1],
+		errs[:1]); err.Error() != "node1 (10.0.0.1:22): connect: connection refused by 10.0.0.1" {
 		t.Error(err)
 	}
 	if err := JoinHosts(hosts, make([]error, len(hosts))); err != nil {
@@ -54,7 +59,8 @@ func TestHostsError(t *testing.T) {
 func TestHostsErrorNames(t *testing.T) {
 	t.Parallel()
 	a, b := &Host{Host: manifest.Host{Name: "cp1"}}, &Host{Host: manifest.Host{Name: "cp"}}
-	err := JoinHosts([]*Host{a, b}, []error{errors.New("cp1: cp1 cannot reach cp10"), errors.New("cp: cp cannot reach cp10")})
+	err := JoinHosts([]*Host{a, b}, []error{errors.New("cp1: cp1 cannot reach cp10"),
+		errors.New("cp: cp cannot reach cp10")})
 	if have := err.Error(); have != "cp1, cp: the host cannot reach cp10" {
 		t.Error(have)
 	}

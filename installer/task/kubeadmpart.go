@@ -14,7 +14,8 @@ type KubeadmPart struct {
 	Volumes map[string][]HostVolume
 	// Names are added to the names and addresses in the API server's certificate.
 	Names []string
-	// Cluster, Kubelet and KubeProxy are merged into ClusterConfiguration, KubeletConfiguration and KubeProxyConfiguration.
+	// Cluster, Kubelet and KubeProxy are merged into ClusterConfiguration, KubeletConfiguration and
+	// KubeProxyConfiguration.
 	Cluster, Kubelet, KubeProxy kube.Document
 }
 

@@ -18,9 +18,11 @@ import (
 // KubectlCache is kubectl's cache on hosts. It is not in root's home, where Reset must remove nothing.
 const KubectlCache = StateDir + "/kubectl"
 
-// NodePackages returns the operating system packages that kubeadm's checks, the kubelet, kube-proxy, port forwarding and SELinux use.
+// NodePackages returns the operating system packages that kubeadm's checks, the kubelet, kube-proxy, port forwarding
+// and SELinux use.
 func NodePackages() []string {
-	return []string{"conntrack", "container-selinux", "ebtables", "ethtool", "iproute", "iptables", "kernel-modules", "socat"}
+	return []string{"conntrack", "container-selinux", "ebtables", "ethtool", "iproute", "iptables", "kernel-modules",
+		"socat"}
 }
 
 // Kubectl runs kubectl as the cluster's administrator and returns its output.
@@ -55,8 +57,8 @@ func (t *Host) runKubectl(ctx context.Context, c kube.Command) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// usesOwnServer reports whether kubectl asks the control plane's own API server instead of the one in admin.conf. On a control
-// plane, kubectl must work even if the shared endpoint does not.
+// usesOwnServer reports whether kubectl asks the control plane's own API server instead of the one in admin.conf. On
+// a control plane, kubectl must work even if the shared endpoint does not.
 func (t *Host) usesOwnServer() bool {
 	return t.Is(manifest.RoleControlPlane) && t.IP.IsValid() && t.ServerFlag() != "--server=https://"+t.Site.Endpoint()
 }

@@ -9,10 +9,12 @@ import (
 	"slices"
 )
 
-// stampsOf returns the stamps of a setting that is in force except for live files: with the wanted live files, because a killed
-// run may have written the new stamp, and with those on the host. Releases up to 2026-11 had files that may be new in the stamp,
-// too. present is the setting with the live files on the host; differs reports whether these are not the wanted ones.
-func (t *Host) stampsOf(ctx context.Context, task Task, s Setting) (stamps []File, present Setting, differs bool, err error) {
+// stampsOf returns the stamps of a setting that is in force except for live files: with the wanted live files,
+// because a killed run may have written the new stamp, and with those on the host. Releases up to 2026-11 had files
+// that may be new in the stamp, too. present is the setting with the live files on the host; differs reports whether
+// these are not the wanted ones.
+func (t *Host) stampsOf(ctx context.Context, task Task,
+	s Setting) (stamps []File, present Setting, differs bool, err error) {
 	present = s
 	present.Files = nil
 	for _, f := range s.Files {
@@ -29,7 +31,8 @@ func (t *Host) stampsOf(ctx context.Context, task Task, s Setting) (stamps []Fil
 		if missing && f.LiveNew {
 			continue
 		}
-		f.Data = data // nil for a missing one that is only Live: HasFiles finds it missing, because only Apply knows its owner
+		// nil for a missing one that is only Live: HasFiles finds it missing, because only Apply knows its owner
+		f.Data = data
 		present.Files = append(present.Files, f)
 	}
 	for _, setting := range []Setting{s, present} {
@@ -97,8 +100,9 @@ func (t *Host) editLive(ctx context.Context, f File) error {
 	return t.Edit(ctx, f.Path, f.Data)
 }
 
-// IsOtherwise reports whether a task has brought another setting or other programs into force on the host, so that it would
-// restart its units there. Files that were edited there, and units that do not run, are repairs and no such change.
+// IsOtherwise reports whether a task has brought another setting or other programs into force on the host, so that it
+// would restart its units there. Files that were edited there, and units that do not run, are repairs and no such
+// change.
 func (step Task) IsOtherwise(ctx context.Context, t *Host) (bool, error) {
 	if step.want == nil {
 		return false, nil

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A Masker removes secrets from text that is stored or shown. Secrets reach hosts only by standard input and in files with
-// mode 0600; the Masker is the second line of defence, for programs that print their input.
+// A Masker removes secrets from text that is stored or shown. Secrets reach hosts only by standard input and in files
+// with mode 0600; the Masker is the second line of defence, for programs that print their input.
 type Masker struct {
 	mu       sync.Mutex
 	secrets  []string
@@ -21,8 +21,8 @@ type Masker struct {
 // Masked stands for a removed secret.
 const Masked = "***"
 
-// NewMasker returns a Masker with the patterns of Kubernetes secrets: bootstrap tokens, certificate keys, private keys and
-// the credentials in kubeconfig files.
+// NewMasker returns a Masker with the patterns of Kubernetes secrets: bootstrap tokens, certificate keys, private
+// keys and the credentials in kubeconfig files.
 func NewMasker() *Masker {
 	return &Masker{patterns: []*regexp.Regexp{
 		regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),
@@ -87,7 +87,8 @@ func NameOf(ctx context.Context) string {
 
 type quietKey struct{}
 
-// WithoutOutput returns a context whose commands have no output in the journal: it may hold secrets, binary data or long lists.
+// WithoutOutput returns a context whose commands have no output in the journal: it may hold secrets, binary data or
+// long lists.
 func WithoutOutput(ctx context.Context) context.Context {
 	return context.WithValue(ctx, quietKey{}, true)
 }
@@ -121,7 +122,8 @@ func CommandLine(args []string) string {
 	quoted := make([]string, len(args))
 	for i, a := range args {
 		quoted[i] = a
-		if a == "" || strings.Trim(a, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-") != "" {
+		if a == "" || strings.Trim(a,
+			"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-") != "" {
 			quoted[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
 		}
 	}
@@ -130,7 +132,8 @@ func CommandLine(args []string) string {
 
 type patienceKey struct{}
 
-// WithPatience returns a context whose commands may be silent for so much longer, because they have a time limit of their own.
+// WithPatience returns a context whose commands may be silent for so much longer, because they have a time limit of
+// their own.
 func WithPatience(ctx context.Context, own time.Duration) context.Context {
 	return context.WithValue(ctx, patienceKey{}, own)
 }

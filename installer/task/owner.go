@@ -62,5 +62,6 @@ func NewLockedError(what string, data []byte) error {
 	if json.Unmarshal(data, &o) != nil {
 		return &LockedError{Host: what, By: "another run"}
 	}
-	return &LockedError{Host: what, Owner: o, By: fmt.Sprintf("%s on %s (process %d, since %s)", o.User, o.Machine, o.PID, o.Since.Format(time.RFC3339))}
+	return &LockedError{Host: what, Owner: o, By: fmt.Sprintf("%s on %s (process %d, since %s)", o.User, o.Machine,
+		o.PID, o.Since.Format(time.RFC3339))}
 }

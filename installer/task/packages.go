@@ -51,8 +51,8 @@ func NewRolePackages(
 	return &RolePackages{cluster: c, Wanted: wanted, names: names, known: map[string][]string{}}
 }
 
-// Candidates returns the package names to look for on a host whose distribution is not known yet; none if the bundle has no
-// packages.
+// Candidates returns the package names to look for on a host whose distribution is not known yet; none if the bundle
+// has no packages.
 func (p *RolePackages) Candidates(roles []manifest.Role) []string {
 	if !p.Wanted {
 		return nil
@@ -99,7 +99,8 @@ type PackageRepositories struct {
 }
 
 // Of returns the repository of a distribution for an architecture, and calls make for the first host.
-func (o *PackageRepositories) Of(distribution, arch string, make func() (*PackageRepository, error)) (*PackageRepository, error) {
+func (o *PackageRepositories) Of(distribution, arch string,
+	make func() (*PackageRepository, error)) (*PackageRepository, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	key := distribution + " " + arch

@@ -15,8 +15,8 @@ import (
 // RenewBefore is the remaining lifetime below which a run replaces a certificate.
 const RenewBefore = 90 * 24 * time.Hour
 
-// LoadAuthority reads or creates the authority in the work directory. It signs the registry's certificate; hosts trust it
-// for the registry only.
+// LoadAuthority reads or creates the authority in the work directory. It signs the registry's certificate; hosts
+// trust it for the registry only.
 func LoadAuthority(w *WorkDir, now time.Time) (*pki.Authority, error) {
 	authority, err := w.Authority(CACertFile, CAKeyFile)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -99,8 +99,10 @@ func (s *Site) FilePlan(ctx context.Context, t *Host, places []Place) (node.Plan
 			continue
 		}
 		s.RecordItem(content.Digest, item)
-		if last := len(plan.Files) - 1; p.Member != "" && last >= 0 && plan.Files[last].Digest == content.Digest.String() {
-			plan.Files[last].Unpack = append(plan.Files[last].Unpack, node.Member{Name: p.Member, Path: p.Path, Mode: p.Mode})
+		if last := len(plan.Files) - 1; p.Member != "" && last >= 0 &&
+			plan.Files[last].Digest == content.Digest.String() {
+			plan.Files[last].Unpack = append(plan.Files[last].Unpack,
+				node.Member{Name: p.Member, Path: p.Path, Mode: p.Mode})
 			continue
 		}
 		f := node.PlannedFile{Name: p.Component, Digest: content.Digest.String(), Size: content.Size}
@@ -114,7 +116,8 @@ func (s *Site) FilePlan(ctx context.Context, t *Host, places []Place) (node.Plan
 	return plan, errors.Join(errs...)
 }
 
-// NoteOpened records in install.log that an item of the bundle is read. Tests compare the items read with the needs of tasks.
+// NoteOpened records in install.log that an item of the bundle is read. Tests compare the items read with the needs
+// of tasks.
 func (s *Site) NoteOpened(ctx context.Context, who, item string) {
 	s.Note(ctx, who, "opened in the bundle: "+item)
 }

@@ -22,8 +22,8 @@ func WithReasons(ctx context.Context) (context.Context, *reasons) {
 	return context.WithValue(ctx, reasonsKey{}, r), r
 }
 
-// Because gives a reason why a task is not done, such as a missing file. A Done that returns false calls it; dry runs and
-// events show the reason, so it must not contain secrets. Outside WithReasons it does nothing.
+// Because gives a reason why a task is not done, such as a missing file. A Done that returns false calls it; dry runs
+// and events show the reason, so it must not contain secrets. Outside WithReasons it does nothing.
 func Because(ctx context.Context, format string, args ...any) {
 	r, ok := ctx.Value(reasonsKey{}).(*reasons)
 	if !ok {

@@ -61,7 +61,8 @@ func (t *Host) RemoveRules(ctx context.Context, own func(word string) bool) erro
 func WithoutRules(rules string, own func(word string) bool) (kept string, changed bool) {
 	var b strings.Builder
 	for line := range strings.Lines(rules) {
-		theirs := slices.ContainsFunc(strings.Fields(line), func(word string) bool { return own(strings.TrimPrefix(word, ":")) })
+		theirs := slices.ContainsFunc(strings.Fields(line),
+			func(word string) bool { return own(strings.TrimPrefix(word, ":")) })
 		if theirs && !strings.HasPrefix(line, "#") {
 			changed = true
 			continue
@@ -100,8 +101,8 @@ func (t *Host) RemoveUnit(ctx context.Context, unit string) error {
 	return t.Systemctl(ctx, "daemon-reload")
 }
 
-// Unmount unmounts everything below the prefixes, the latest mount first. It also resolves links, because /proc/mounts has
-// real paths and a site may have linked a large directory to another disk.
+// Unmount unmounts everything below the prefixes, the latest mount first. It also resolves links, because
+// /proc/mounts has real paths and a site may have linked a large directory to another disk.
 func (t *Host) Unmount(ctx context.Context, prefixes ...string) error {
 	for _, p := range slices.Clone(prefixes) {
 		real, err := t.Output(ctx, "readlink", "-f", "--", strings.TrimSuffix(p, "/"))
@@ -142,7 +143,8 @@ func mountsBelow(mounts string, prefixes []string) []string {
 	return points
 }
 
-// Empty removes directories and their content. A mount point stays as an empty directory, and so does the target of a link.
+// Empty removes directories and their content. A mount point stays as an empty directory, and so does the target of a
+// link.
 func (t *Host) Empty(ctx context.Context, dirs ...string) error {
 	for _, dir := range dirs {
 		there, err := t.Test(ctx, "test", "-d", dir)
@@ -162,8 +164,8 @@ func (t *Host) Empty(ctx context.Context, dirs ...string) error {
 	return nil
 }
 
-// DataListFile lists the data that a reset without WithData kept. The stamps are gone then, so only this file allows a later
-// reset to remove the data.
+// DataListFile lists the data that a reset without WithData kept. The stamps are gone then, so only this file allows
+// a later reset to remove the data.
 const DataListFile = StateDir + "/data-left"
 
 // RecordData adds the existing paths to DataListFile.

@@ -20,8 +20,9 @@ const (
 	BeforeDir = StateDir + "/before"
 	// ProvisionDir has the receipts of provisioning steps.
 	ProvisionDir = StateDir + "/provision"
-	// ProgramDir has the programs of units that nobody calls by name. Below it, each directory is named bin: only there do SELinux
-	// policies give programs a type that systemd executes (/opt/(.*/)?bin(/.*)? in corecommands.fc of Fedora and Debian).
+	// ProgramDir has the programs of units that nobody calls by name. Below it, each directory is named bin: only
+	// there do SELinux policies give programs a type that systemd executes (/opt/(.*/)?bin(/.*)? in corecommands.fc
+	// of Fedora and Debian).
 	ProgramDir = "/opt/kkbundle"
 	// EarlierProgramDir had these programs in releases whose files had no labels; its type is lib_t.
 	EarlierProgramDir = "/usr/local/lib/kkbundle"
@@ -42,8 +43,8 @@ type Setting struct {
 	Reload func(ctx context.Context, t *Host) error
 }
 
-// Settle completes a task with Done and Do for a setting. The setting is in force if the files are unchanged, a stamp shows
-// that they were applied, Holds reports true and the units are running.
+// Settle completes a task with Done and Do for a setting. The setting is in force if the files are unchanged, a stamp
+// shows that they were applied, Holds reports true and the units are running.
 //
 // If only live files of a setting in force differ, no unit is restarted.
 func Settle(task Task, want func(ctx context.Context, t *Host) (Setting, error)) Task {
@@ -211,15 +212,16 @@ func (t *Host) startUnit(ctx context.Context, unit string) error {
 
 // WithUnitLog adds the end of a unit's log to an error.
 func (t *Host) WithUnitLog(ctx context.Context, unit string, err error) error {
-	out, logErr := t.Output(context.WithoutCancel(ctx), "journalctl", "--no-pager", "--lines=15", "--output=cat", "--unit="+unit)
+	out, logErr := t.Output(context.WithoutCancel(ctx), "journalctl", "--no-pager", "--lines=15", "--output=cat",
+		"--unit="+unit)
 	if logErr != nil || len(out) == 0 {
 		return err
 	}
 	return fmt.Errorf("%w\nlog of %s:\n%s", err, unit, t.Site.Mask.Mask(string(out)))
 }
 
-// stamp returns the stamp of a task's setting: a digest over its files and the task's files from the bundle. Files that may
-// be new without a restart are not part of it.
+// stamp returns the stamp of a task's setting: a digest over its files and the task's files from the bundle. Files
+// that may be new without a restart are not part of it.
 func (t *Host) stamp(ctx context.Context, task Task, s Setting) (File, error) {
 	return t.stampOver(ctx, task, slices.DeleteFunc(slices.Clone(s.Files), func(f File) bool { return f.LiveNew }))
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A Site holds all that a step may know about the cluster and the run. It does not change while steps run: With makes a
-// copy for another scope or another release of the cluster. A literal with the fields that a step reads is enough to test
-// the step.
+// A Site holds all that a step may know about the cluster and the run. It does not change while steps run: With makes
+// a copy for another scope or another release of the cluster. A literal with the fields that a step reads is enough
+// to test the step.
 type Site struct {
 	Source
 	Inputs
@@ -162,11 +162,12 @@ func (s *Site) HostNamed(name string) *Host {
 
 // IsWanted reports whether the run works on a host: it is in the scope, and neither failed nor skipped as unreachable.
 func (s *Site) IsWanted(t *Host) bool {
-	return !t.Failed && !slices.Contains(s.Scope.Without, t.Name) && !(s.Scope.SkipUnreachable && t.Err != nil) && s.Scope.Includes(t.Name)
+	return !t.Failed && !slices.Contains(s.Scope.Without, t.Name) && !(s.Scope.SkipUnreachable && t.Err != nil) &&
+		s.Scope.Includes(t.Name)
 }
 
-// LeftOut reports whether the run continues without the host, after a failed task or a failed connection. The failure was
-// reported already, so nothing must wait for the host.
+// LeftOut reports whether the run continues without the host, after a failed task or a failed connection. The failure
+// was reported already, so nothing must wait for the host.
 func (s *Site) LeftOut(name string) bool {
 	t := s.HostNamed(name)
 	return t != nil && (t.Failed || t.Err != nil)

@@ -19,7 +19,8 @@ const (
 	OneByOne              // every host, in the order of the inventory
 	First                 // the first host of the inventory; for control planes, the lead
 	Here                  // the machine that runs kkbundle; the task has no host
-	Reached               // every reached host even with Limit, for hosts that replace each other, such as a registry pair
+	// every reached host even with Limit, for hosts that replace each other, such as a registry pair
+	Reached
 )
 
 // Executable is the mode of programs.
@@ -53,13 +54,14 @@ type Task struct {
 	InDryRun bool
 	// AllOrNone tasks do not start while a host has failed, and end the run if they fail.
 	AllOrNone bool
-	// Independent tasks, which are for Each host, need nothing from other hosts. In a row of them, a fast host does not wait
-	// for a slow one.
+	// Independent tasks, which are for Each host, need nothing from other hosts. In a row of them, a fast host does
+	// not wait for a slow one.
 	Independent bool
-	// Follows marks a task whose result depends on the other hosts: it runs on all hosts after nodes were added or deleted.
+	// Follows marks a task whose result depends on the other hosts: it runs on all hosts after nodes were added or
+	// deleted.
 	Follows bool
-	// Done reports whether there is nothing to do, or else gives reasons with Because. It changes nothing. A task without
-	// Done is a check: it changes nothing that lasts, and runs every time except in a dry run.
+	// Done reports whether there is nothing to do, or else gives reasons with Because. It changes nothing. A task
+	// without Done is a check: it changes nothing that lasts, and runs every time except in a dry run.
 	Done func(ctx context.Context, t *Host) (bool, error)
 	// Do establishes the state.
 	Do func(ctx context.Context, t *Host) error
@@ -127,8 +129,8 @@ const (
 	Waiting  State = "waiting"  // a command on the host has been silent for long
 )
 
-// An Event reports progress. Events of a phase have no task, events of a task no host, and events of a task on a host have
-// all three.
+// An Event reports progress. Events of a phase have no task, events of a task no host, and events of a task on a host
+// have all three.
 type Event struct {
 	Version  int            `json:"version"` // 1
 	Time     time.Time      `json:"time"`

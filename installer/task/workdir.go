@@ -36,8 +36,8 @@ const (
 	LogFile            = "install.log"
 )
 
-// A WorkDir is the directory of one cluster on the deploy machine. It holds secrets, which a run creates again in an empty
-// directory, and admin.conf, which a run fetches again.
+// A WorkDir is the directory of one cluster on the deploy machine. It holds secrets, which a run creates again in an
+// empty directory, and admin.conf, which a run fetches again.
 type WorkDir struct {
 	path     string
 	Root     *os.Root
@@ -65,8 +65,8 @@ func OpenWorkDir(path string, dryRun bool) (*WorkDir, error) {
 	return w, nil
 }
 
-// Lock excludes other runs until Close; the error is a *LockedError if another run holds the lock. Two runs would create two
-// certificate authorities and fetch each other's credentials.
+// Lock excludes other runs until Close; the error is a *LockedError if another run holds the lock. Two runs would
+// create two certificate authorities and fetch each other's credentials.
 func (w *WorkDir) Lock(o Owner) (err error) {
 	f, err := w.Root.OpenFile(lockFile, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -36,7 +36,8 @@ func TestDryRunLeavesNoWorkDirectory(t *testing.T) {
 	}
 }
 
-// TestDryRunKeepsTheLockOfAnotherRun: two runs meet in the directory that a dry run has made, and the dry run is second to lock it.
+// TestDryRunKeepsTheLockOfAnotherRun: two runs meet in the directory that a dry run has made, and the dry run is
+// second to lock it.
 func TestDryRunKeepsTheLockOfAnotherRun(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "inventory.work")
@@ -67,7 +68,8 @@ func TestDryRunKeepsTheLockOfAnotherRun(t *testing.T) {
 	}
 }
 
-// TestLockOfARemovedWorkDirectory has a run that opened the directory of a dry run fail, once the dry run has removed it.
+// TestLockOfARemovedWorkDirectory has a run that opened the directory of a dry run fail, once the dry run has removed
+// it.
 func TestLockOfARemovedWorkDirectory(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "inventory.work")

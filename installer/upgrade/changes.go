@@ -25,7 +25,8 @@ type Change struct {
 	Component string
 	// From and To are its versions, "" if unknown.
 	From, To string
-	// Nodes are the nodes or hosts of etcd to change. A pod network has none: its DaemonSet replaces its pods on all nodes.
+	// Nodes are the nodes or hosts of etcd to change. A pod network has none: its DaemonSet replaces its pods on all
+	// nodes.
 	Nodes []string
 }
 
@@ -53,8 +54,8 @@ func someNames(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// A ChangesError means that install would replace the runtime, the kubelet, the pod network or the minor release of external etcd of a
-// running cluster.
+// A ChangesError means that install would replace the runtime, the kubelet, the pod network or the minor release of
+// external etcd of a running cluster.
 type ChangesError struct {
 	Cluster string
 	Changes []Change
@@ -75,17 +76,20 @@ func (e *ChangesError) Hint() string {
 		"for everything else of the bundle, leave them out of install (--tags, --list prints the names)"
 }
 
-// CheckChanges refuses, before anything is changed, an installation that would restart runtimes or kubelets of nodes, or replace the
-// pod network or external etcd by another version: all nodes would get it at once. An upgrade does it node by node, and saves etcd first.
+// CheckChanges refuses, before anything is changed, an installation that would restart runtimes or kubelets of nodes,
+// or replace the pod network or external etcd by another version: all nodes would get it at once. An upgrade does it
+// node by node, and saves etcd first.
 func CheckChanges(ctx context.Context, r *engine.Run, phases []task.Phase) error {
 	first := r.FirstControlPlane()
-	if r.Cluster.Kubernetes.Distribution != manifest.DistributionKubernetes || first.Conn == nil || first.Err != nil || r.Bundle == nil {
+	if r.Cluster.Kubernetes.Distribution != manifest.DistributionKubernetes || first.Conn == nil || first.Err != nil ||
+		r.Bundle == nil {
 		return nil
 	}
 	if begun, err := member.IsMember(ctx, first); err != nil || !begun {
 		return err
 	}
-	changes, err := nodeChanges(ctx, r, wantedHosts(r, manifest.RoleCluster), func(name string) bool { return hasTask(phases, name) })
+	changes, err := nodeChanges(ctx, r, wantedHosts(r, manifest.RoleCluster),
+		func(name string) bool { return hasTask(phases, name) })
 	if err != nil {
 		return err
 	}
@@ -107,7 +111,8 @@ func CheckChanges(ctx context.Context, r *engine.Run, phases []task.Phase) error
 		if err != nil {
 			return err
 		}
-		changes = append(changes, slices.DeleteFunc(members, func(c Change) bool { return majorMinor(c.From) == majorMinor(c.To) })...)
+		changes = append(changes, slices.DeleteFunc(members,
+			func(c Change) bool { return majorMinor(c.From) == majorMinor(c.To) })...)
 	}
 	if len(changes) == 0 {
 		return nil
@@ -127,7 +132,8 @@ func hasTask(phases []task.Phase, name string) bool {
 }
 
 // nodeChanges returns the changes of runtimes and kubelets on hosts that are nodes, of tasks that are wanted.
-func nodeChanges(ctx context.Context, r *engine.Run, hosts []*task.Host, wanted func(name string) bool) ([]Change, error) {
+func nodeChanges(ctx context.Context, r *engine.Run, hosts []*task.Host,
+	wanted func(name string) bool) ([]Change, error) {
 	found := make([][]string, len(hosts)) // names of tasks
 	err := r.OnAll(hosts, func(i int, t *task.Host) error {
 		_, _, joined, err := member.Recorded(ctx, t)
@@ -169,7 +175,8 @@ func nodeChanges(ctx context.Context, r *engine.Run, hosts []*task.Host, wanted 
 
 // withChange adds the change of a host. Hosts with the same change share one.
 func withChange(changes []Change, c Change, name string) []Change {
-	if n := slices.IndexFunc(changes, func(o Change) bool { return o.Component == c.Component && o.From == c.From }); n >= 0 {
+	if n := slices.IndexFunc(changes,
+		func(o Change) bool { return o.Component == c.Component && o.From == c.From }); n >= 0 {
 		changes[n].Nodes = append(changes[n].Nodes, name)
 		return changes
 	}
@@ -208,7 +215,8 @@ func networkChange(ctx context.Context, first *task.Host) (*Change, error) {
 	return &Change{Component: name, From: plain.Line(deployed), To: plain.Line(bundled)}, nil
 }
 
-// changes returns the changes of an upgrade's nodes besides the version of Kubernetes, of the pod network and of external etcd.
+// changes returns the changes of an upgrade's nodes besides the version of Kubernetes, of the pod network and of
+// external etcd.
 func (u *upgrade) changes(ctx context.Context) ([]Change, error) {
 	hosts := slices.DeleteFunc(u.nodes(), func(t *task.Host) bool { return t.Conn == nil || t.Err != nil })
 	changes, err := nodeChanges(ctx, u.Run, hosts, func(string) bool { return true })

@@ -82,11 +82,13 @@ func TestInstallRefusesAnotherRuntime(t *testing.T) {
 	other := runtimeBundle(t, s.Options.Cluster, "docker.io")
 	err := check(other, plan)
 	var changes *ChangesError
-	if !errors.As(err, &changes) || !strings.HasSuffix(err.Error(), "\n  containerd v2.1.4 -> v1.7.30 on cp1, node1, node2") ||
+	if !errors.As(err, &changes) ||
+		!strings.HasSuffix(err.Error(), "\n  containerd v2.1.4 -> v1.7.30 on cp1, node1, node2") ||
 		!strings.Contains(changes.Hint(), "kkbundle upgrade -i INVENTORY BUNDLE") {
 		t.Errorf("another runtime: %v", err)
 	}
-	if err := check(other, []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.KubeletTask(s.Options.Cluster)}}}); err != nil {
+	if err := check(other, []task.Phase{{Name: "install",
+		Tasks: []task.Task{kubeadm.KubeletTask(s.Options.Cluster)}}}); err != nil {
 		t.Errorf("another runtime that install leaves alone: %v", err)
 	}
 	s.Options.Limit = []string{"node2"}
@@ -105,10 +107,12 @@ func TestInstallRepairsTheRuntime(t *testing.T) {
 	if err := CheckChanges(t.Context(), s.Run(t, b), plan.Plan(s.Options.Cluster)); err != nil {
 		t.Errorf("a repair is refused: %v", err)
 	}
-	if err := s.Run(t, b).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask()}}}); err != nil {
+	if err := s.Run(t, b).Phases(t.Context(),
+		[]task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask()}}}); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := s.States(), []string{"containerd@cp1 done", "containerd@node1 changed", "containerd@node2 done"}; !slices.Equal(got, want) {
+	if got, want := s.States(), []string{"containerd@cp1 done", "containerd@node1 changed",
+		"containerd@node2 done"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -118,7 +122,8 @@ func TestNewUpstreamRestartsNothing(t *testing.T) {
 	t.Parallel()
 	s, _ := runningSite(t, "cp1")
 	b := runtimeBundle(t, s.Options.Cluster, "docker.io", "quay.io")
-	if err := s.Run(t, b).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask()}}}); err != nil {
+	if err := s.Run(t, b).Phases(t.Context(),
+		[]task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask()}}}); err != nil {
 		t.Fatal(err)
 	}
 	if s.Hosts["cp1"].Content(cri.CertsDir+"/quay.io/hosts.toml") == "" {
@@ -150,7 +155,8 @@ func TestUpgradeOfTheRuntimeAlone(t *testing.T) {
 	if planned.Changes, err = u.changes(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if want := "containerd v2.1.4 -> v1.7.30 on cp1, node1, node2, node3"; len(planned.Changes) != 1 || planned.Changes[0].String() != want {
+	if want := "containerd v2.1.4 -> v1.7.30 on cp1, node1, node2, node3"; len(planned.Changes) != 1 ||
+		planned.Changes[0].String() != want {
 		t.Errorf("changes %v, want %s", planned.Changes, want)
 	}
 	f.fail = func(_ int, line string) (bool, bool) { return strings.HasPrefix(line, "drain node2"), false }
@@ -168,7 +174,8 @@ func TestUpgradeOfTheRuntimeAlone(t *testing.T) {
 	}
 	want := []string{
 		"cp1: drain cp1", "cp1: systemctl try-restart kubelet.service", "cp1: uncordon cp1",
-		"cp1: drain node1", "node1: kubeadm upgrade node", "node1: systemctl try-restart kubelet.service", "cp1: uncordon node1",
+		"cp1: drain node1", "node1: kubeadm upgrade node", "node1: systemctl try-restart kubelet.service",
+		"cp1: uncordon node1",
 		"cp1: drain node2",
 	}
 	if diff := cmp.Diff(f.steps(), want); diff != "" {
@@ -186,8 +193,8 @@ func TestUpgradeOfTheRuntimeAlone(t *testing.T) {
 	}
 }
 
-// Another minor release of external etcd is upgrade's, which saves etcd first. A patch release, and etcd that --limit leaves alone, are
-// install's.
+// Another minor release of external etcd is upgrade's, which saves etcd first. A patch release, and etcd that --limit
+// leaves alone, are install's.
 func TestInstallRefusesAnotherMinorOfEtcd(t *testing.T) {
 	t.Parallel()
 	s, _ := runningSite(t, "cp1", "node1")
@@ -204,7 +211,8 @@ func TestInstallRefusesAnotherMinorOfEtcd(t *testing.T) {
 		if (err != nil) != (want != "") || err != nil && !strings.HasSuffix(strings.TrimSpace(err.Error()), want) {
 			t.Errorf("%s: %v", running, err)
 		}
-		without := slices.DeleteFunc(plan.Plan(s.Options.Cluster), func(p task.Phase) bool { return hasTask([]task.Phase{p}, "etcd") })
+		without := slices.DeleteFunc(plan.Plan(s.Options.Cluster),
+			func(p task.Phase) bool { return hasTask([]task.Phase{p}, "etcd") })
 		if err := CheckChanges(t.Context(), r, without); err != nil {
 			t.Errorf("%s, which install leaves alone: %v", running, err)
 		}
@@ -212,12 +220,14 @@ func TestInstallRefusesAnotherMinorOfEtcd(t *testing.T) {
 	if err := os.Remove(s.Hosts["cp1"].Root + "/usr/local/bin/etcd"); err != nil {
 		t.Fatal(err)
 	}
-	if err := CheckChanges(t.Context(), s.Run(t, runtimeBundle(t, s.Options.Cluster, "docker.io")), plan.Plan(s.Options.Cluster)); err != nil {
+	if err := CheckChanges(t.Context(), s.Run(t, runtimeBundle(t, s.Options.Cluster, "docker.io")),
+		plan.Plan(s.Options.Cluster)); err != nil {
 		t.Errorf("a member that is to be added: %v", err)
 	}
 }
 
-// A bundle with another external etcd alone gives upgrade something to do: it saves etcd before it replaces the programs.
+// A bundle with another external etcd alone gives upgrade something to do: it saves etcd before it replaces the
+// programs.
 func TestUpgradeOfEtcdAlone(t *testing.T) {
 	t.Parallel()
 	s, _ := runningSite(t, "cp1", "node1")

@@ -46,7 +46,8 @@ func openDelta(t *testing.T, old, next *bundletest.Bundle) *bundle.Reader {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := delta.Open(t.Context(), delta.Options{Old: &bundle.From{Name: old.Path, Reader: base}, Scratch: t.TempDir()}, path)
+	r, err := delta.Open(t.Context(), delta.Options{Old: &bundle.From{Name: old.Path, Reader: base},
+		Scratch: t.TempDir()}, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +59,8 @@ func openDelta(t *testing.T, old, next *bundletest.Bundle) *bundle.Reader {
 	return r
 }
 
-// TestInstallWithADelta: programs of the new bundle get onto simulated hosts from the older bundle and a delta, and images are at hand.
+// TestInstallWithADelta: programs of the new bundle get onto simulated hosts from the older bundle and a delta, and
+// images are at hand.
 func TestInstallWithADelta(t *testing.T) {
 	t.Parallel()
 	_, old := versioned(t, "v1.34.2")
@@ -73,7 +75,8 @@ func TestInstallWithADelta(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, h := range s.Hosts {
-		if !strings.Contains(h.Content("/usr/local/bin/kubelet"), "# v1.34.3\n") || h.Content("/etc/containerd/config.toml") == "" {
+		if !strings.Contains(h.Content("/usr/local/bin/kubelet"), "# v1.34.3\n") ||
+			h.Content("/etc/containerd/config.toml") == "" {
 			t.Errorf("%s does not have the new bundle's kubelet and containerd", name)
 		}
 	}

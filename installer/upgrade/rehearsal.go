@@ -102,8 +102,8 @@ func (u *upgrade) rehearse(ctx context.Context, p Plan) (*Rehearsal, error) {
 	return &r, nil
 }
 
-// rehearseSteps names what each step replaces: CoreDNS and kubeadm's etcd come with the release. Etcd on hosts of its own goes to the
-// bundle's version before the first step.
+// rehearseSteps names what each step replaces: CoreDNS and kubeadm's etcd come with the release. Etcd on hosts of its
+// own goes to the bundle's version before the first step.
 func (u *upgrade) rehearseSteps(ctx context.Context, p Plan) ([]RehearsedStep, error) {
 	first := u.FirstControlPlane()
 	etcd, err := u.runningEtcd(ctx)
@@ -115,7 +115,8 @@ func (u *upgrade) rehearseSteps(ctx context.Context, p Plan) ([]RehearsedStep, e
 		names = names[1:]
 	}
 	var dns appsv1.Deployment
-	if err := first.Kube().Get(ctx, &dns, "deployment", "coredns", "--namespace="+kube.SystemNamespace, "--ignore-not-found"); err != nil {
+	if err := first.Kube().Get(ctx, &dns, "deployment", "coredns", "--namespace="+kube.SystemNamespace,
+		"--ignore-not-found"); err != nil {
 		return nil, err
 	}
 	for _, c := range dns.Spec.Template.Spec.Containers {
@@ -157,7 +158,8 @@ func (u *upgrade) rehearseSteps(ctx context.Context, p Plan) ([]RehearsedStep, e
 	return steps, nil
 }
 
-// runningEtcd returns the version of the cluster's etcd, the oldest of external etcd, and "" where it is unknown or provided.
+// runningEtcd returns the version of the cluster's etcd, the oldest of external etcd, and "" where it is unknown or
+// provided.
 func (u *upgrade) runningEtcd(ctx context.Context) (string, error) {
 	switch u.Cluster.Etcd.Type {
 	case manifest.EtcdExternal:
@@ -174,8 +176,8 @@ func (u *upgrade) runningEtcd(ctx context.Context) (string, error) {
 //go:embed scripts/deprecated-apis.sh
 var deprecatedAPIsScript string
 
-// deprecated lists the APIs that clients have requested since each API server started, and that the plan's release no longer
-// serves. The API servers themselves know the release of the removal.
+// deprecated lists the APIs that clients have requested since each API server started, and that the plan's release no
+// longer serves. The API servers themselves know the release of the removal.
 // https://kubernetes.io/docs/reference/using-api/deprecation-guide/
 func (u *upgrade) deprecated(ctx context.Context, p Plan) ([]string, error) {
 	var list []string
@@ -196,8 +198,8 @@ func (u *upgrade) deprecated(ctx context.Context, p Plan) ([]string, error) {
 }
 
 // removedAPIs reads counters such as
-// apiserver_requested_deprecated_apis{group="policy",removed_release="1.25",resource="poddisruptionbudgets",subresource="",version="v1beta1"} 1
-// and returns those that a release no longer serves.
+// apiserver_requested_deprecated_apis{group="policy",removed_release="1.25",resource="poddisruptionbudgets",subresource="",version="v1beta1"}
+// 1 and returns those that a release no longer serves.
 func removedAPIs(metrics, to string) []string {
 	release, err := semver.NewVersion(to)
 	if err != nil {
@@ -211,7 +213,8 @@ func removedAPIs(metrics, to string) []string {
 			labels[m[1]] = m[2]
 		}
 		removed, err := semver.NewVersion(labels["removed_release"])
-		if err != nil || removed.Major() > release.Major() || removed.Major() == release.Major() && removed.Minor() > release.Minor() {
+		if err != nil || removed.Major() > release.Major() || removed.Major() == release.Major() &&
+			removed.Minor() > release.Minor() {
 			continue
 		}
 		list = append(list, fmt.Sprintf("%s of %s/%s is requested, and gone since v%d.%d",
@@ -220,8 +223,8 @@ func removedAPIs(metrics, to string) []string {
 	return list
 }
 
-// webhooks lists those that every new or evicted pod needs and that a drain can make unavailable: the failure policy is Fail, and
-// the service has fewer than two ready endpoints.
+// webhooks lists those that every new or evicted pod needs and that a drain can make unavailable: the failure policy
+// is Fail, and the service has fewer than two ready endpoints.
 func (u *upgrade) webhooks(ctx context.Context) ([]string, error) {
 	api := u.FirstControlPlane().Kube()
 	var validating admissionv1.ValidatingWebhookConfigurationList
@@ -235,12 +238,14 @@ func (u *upgrade) webhooks(ctx context.Context) ([]string, error) {
 	var hooks []podHook
 	for _, c := range validating.Items {
 		for _, w := range c.Webhooks {
-			hooks = append(hooks, podHook{"ValidatingWebhookConfiguration " + c.Name, w.FailurePolicy, w.Rules, w.ClientConfig.Service})
+			hooks = append(hooks, podHook{"ValidatingWebhookConfiguration " + c.Name, w.FailurePolicy, w.Rules,
+				w.ClientConfig.Service})
 		}
 	}
 	for _, c := range mutating.Items {
 		for _, w := range c.Webhooks {
-			hooks = append(hooks, podHook{"MutatingWebhookConfiguration " + c.Name, w.FailurePolicy, w.Rules, w.ClientConfig.Service})
+			hooks = append(hooks, podHook{"MutatingWebhookConfiguration " + c.Name, w.FailurePolicy, w.Rules,
+				w.ClientConfig.Service})
 		}
 	}
 	var list []string
@@ -249,13 +254,16 @@ func (u *upgrade) webhooks(ctx context.Context) ([]string, error) {
 			continue
 		}
 		var endpoints discoveryv1.EndpointSliceList
-		if err := api.Get(ctx, &endpoints, "endpointslices", "--namespace="+h.service.Namespace, "--selector=kubernetes.io/service-name="+h.service.Name); err != nil {
+		if err := api.Get(ctx, &endpoints, "endpointslices", "--namespace="+h.service.Namespace,
+			"--selector=kubernetes.io/service-name="+h.service.Name); err != nil {
 			return nil, err
 		}
 		ready := readyEndpoints(endpoints)
 		const enough = 2
 		if ready < enough {
-			list = append(list, fmt.Sprintf("%s: Service %s/%s has %d ready endpoints; without one, no pod can be created or evicted", h.name, h.service.Namespace, h.service.Name, ready))
+			list = append(list, fmt.Sprintf(
+				"%s: Service %s/%s has %d ready endpoints; without one, no pod can be created or evicted", h.name,
+				h.service.Namespace, h.service.Name, ready))
 		}
 	}
 	return list, nil
@@ -279,7 +287,8 @@ func (h podHook) stopsPods() bool {
 		pods := slices.ContainsFunc(r.Resources, func(name string) bool {
 			return slices.Contains([]string{"*", "*/*", "pods", "pods/*", "pods/eviction", "*/eviction"}, name)
 		})
-		creates := slices.Contains(r.Operations, admissionv1.Create) || slices.Contains(r.Operations, admissionv1.OperationAll)
+		creates := slices.Contains(r.Operations, admissionv1.Create) ||
+			slices.Contains(r.Operations, admissionv1.OperationAll)
 		return core && pods && creates
 	})
 }
@@ -296,8 +305,8 @@ func readyEndpoints(list discoveryv1.EndpointSliceList) int {
 	return n
 }
 
-// estimate scales the times of the last complete upgrade by the number of nodes: control planes one after the other, workers in
-// batches, and all other phases as they were.
+// estimate scales the times of the last complete upgrade by the number of nodes: control planes one after the other,
+// workers in batches, and all other phases as they were.
 func estimate(last report.Run, p Plan) time.Duration {
 	type hostPhase struct{ host, phase string }
 	took, planes := map[hostPhase]time.Duration{}, map[string]bool{}

@@ -36,7 +36,8 @@ apiserver_requested_deprecated_apis{group="x",removed_release="1.36",resource="l
 	}
 }
 
-// A rehearsal names components that change, a webhook that a drain can stop, and the time that the last upgrade predicts.
+// A rehearsal names components that change, a webhook that a drain can stop, and the time that the last upgrade
+// predicts.
 func TestRehearse(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.33.7", "cp1", "node1")
@@ -75,10 +76,12 @@ func TestRehearse(t *testing.T) {
 	}
 }
 
-// TestRehearseEtcdBesideTheCluster: etcd on hosts of its own goes to the bundle's version before the first step; kkbundle replaces no provided etcd.
+// TestRehearseEtcdBesideTheCluster: etcd on hosts of its own goes to the bundle's version before the first step;
+// kkbundle replaces no provided etcd.
 func TestRehearseEtcdBesideTheCluster(t *testing.T) {
 	t.Parallel()
-	for kind, want := range map[manifest.EtcdType][]Replaced{manifest.EtcdExternal: {{"etcd", "3.6.4", "3.6.5"}}, manifest.EtcdProvided: nil} {
+	for kind, want := range map[manifest.EtcdType][]Replaced{manifest.EtcdExternal: {{"etcd", "3.6.4", "3.6.5"}},
+		manifest.EtcdProvided: nil} {
 		s, _ := upgradeSite(t, "v1.34.2", "cp1", "node1")
 		s.Options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3}\netcd: {type: external}")
 		u := upgradeWith(s, t, nil)
@@ -107,7 +110,8 @@ func TestEstimate(t *testing.T) {
 		return report.Task{Phase: "upgrade v1.34.3", Host: host, Task: name, Duration: plain.Duration(d)}
 	}
 	last := report.Run{Times: report.Times{Total: plain.Duration(10 * time.Minute)}, Tasks: []report.Task{
-		task("cp1", "control-plane", 2*time.Minute), task("cp1", "kubelet", time.Minute), task("node1", "kubelet", time.Minute), task("node2", "kubelet", 3*time.Minute),
+		task("cp1", "control-plane", 2*time.Minute), task("cp1", "kubelet", time.Minute),
+		task("node1", "kubelet", time.Minute), task("node2", "kubelet", 3*time.Minute),
 		{Phase: "finish", Host: "cp1", Task: "dns", Duration: plain.Duration(time.Minute)},
 	}}
 	plan := Plan{Batch: 2, Steps: []string{"v1.35.4"}, Nodes: []Node{

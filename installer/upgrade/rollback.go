@@ -53,16 +53,18 @@ type rollback struct {
 }
 
 func newRollback(r *engine.Run, o Options) *rollback {
-	w := &nodeWalk{Run: r, how: o, lenient: true, kept: map[string]marks.Copies{}, member: health.EtcdMember, patience: shortAPIWait}
+	w := &nodeWalk{Run: r, how: o, lenient: true, kept: map[string]marks.Copies{}, member: health.EtcdMember,
+		patience: shortAPIWait}
 	return &rollback{nodeWalk: w, checkup: checkup{w}, saving: saving{w}}
 }
 
-// Rollback brings a cluster back to the release and the settings of the bundle before its last upgrade, which may have
-// stopped anywhere or be complete. The data of etcd stay: an API server reads what its successor of one minor release has
-// written (https://kubernetes.io/docs/reference/using-api/deprecation-policy/, rule 4b). kubelets go back first, because none may be
-// newer than an API server, then control planes one by one. The work follows from running versions and from the copies on
-// nodes, so the same call continues a stopped rollback, and Upgrade completes the upgrade instead. If there is no way back, the error is a
-// *NoWayBackError; at most, a control plane without an API server has its manifests of before then.
+// Rollback brings a cluster back to the release and the settings of the bundle before its last upgrade, which may
+// have stopped anywhere or be complete. The data of etcd stay: an API server reads what its successor of one minor
+// release has written (https://kubernetes.io/docs/reference/using-api/deprecation-policy/, rule 4b). kubelets go back
+// first, because none may be newer than an API server, then control planes one by one. The work follows from running
+// versions and from the copies on nodes, so the same call continues a stopped rollback, and Upgrade completes the
+// upgrade instead. If there is no way back, the error is a *NoWayBackError; at most, a control plane without an API
+// server has its manifests of before then.
 func Rollback(ctx context.Context, o Options) (engine.Report, error) {
 	r, err := upgradeRun(&o)
 	if err != nil {
@@ -140,8 +142,8 @@ func (b *rollback) work(ctx context.Context) (err error) {
 	return b.Phases(ctx, []task.Phase{after, b.forgetPhase()})
 }
 
-// fitTask checks for what would stop a rollback half way: nodes that cannot be drained, and no room for the copy of etcd. A cluster that is
-// not healthy is no reason, since the rollback may be its remedy.
+// fitTask checks for what would stop a rollback half way: nodes that cannot be drained, and no room for the copy of
+// etcd. A cluster that is not healthy is no reason, since the rollback may be its remedy.
 func (b *rollback) fitTask(plan Plan) task.Task {
 	return task.Task{
 		Name: "cluster-health", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, InDryRun: true,
@@ -155,7 +157,8 @@ func (b *rollback) fitTask(plan Plan) task.Task {
 				reasons = slices.Concat(b.budgets(ctx, t, todo), b.lonePods(ctx, t, todo))
 			}
 			if b.Cluster.Etcd.Type != manifest.EtcdProvided {
-				reasons = append(reasons, b.onEach(b.Connected(manifest.RoleEtcd), func(t *task.Host) []error { return b.roomForSnapshot(ctx, t) })...)
+				reasons = append(reasons, b.onEach(b.Connected(manifest.RoleEtcd),
+					func(t *task.Host) []error { return b.roomForSnapshot(ctx, t) })...)
 			}
 			if len(reasons) == 0 {
 				return nil
@@ -195,12 +198,14 @@ func (b *rollback) forgetPhase() task.Phase {
 	return task.Phase{Name: "tidy", Tasks: []task.Task{tidyTask(), forgetTask()}}
 }
 
-// back brings the nodes back: objects that kubeadm has changed, kubelets of workers and of control planes, control planes.
+// back brings the nodes back: objects that kubeadm has changed, kubelets of workers and of control planes, control
+// planes.
 func (b *rollback) back(ctx context.Context, phase string, plan Plan) error {
 	return b.pass(ctx, phase, b.backward(plan.Batch))
 }
 
-// find reads which copies nodes have, chooses the release of the bundle to which they lead, and checks that its settings are the same.
+// find reads which copies nodes have, chooses the release of the bundle to which they lead, and checks that its
+// settings are the same.
 func (b *rollback) find(ctx context.Context) error {
 	nodes := b.nodes()
 	found := make([]marks.Copies, len(nodes))
@@ -233,8 +238,9 @@ func (b *rollback) find(ctx context.Context) error {
 	return nil
 }
 
-// chooseStep makes the rollback one to an intermediate release of the bundle, if that is where the copies lead: the upgrade with this
-// bundle stopped in a later step, or is complete. A step that changes etcd alone has the release of its start, and is none to go back to.
+// chooseStep makes the rollback one to an intermediate release of the bundle, if that is where the copies lead: the
+// upgrade with this bundle stopped in a later step, or is complete. A step that changes etcd alone has the release of
+// its start, and is none to go back to.
 func (b *rollback) chooseStep(release string) error {
 	steps, err := catalog.Steps(b.Cluster, plan.Needed(b.Cluster))
 	if err != nil {
@@ -259,7 +265,8 @@ func (b *rollback) leadsHere(ctx context.Context, t *task.Host, kept marks.Copie
 		if !t.Is(manifest.RoleControlPlane) {
 			return nil
 		}
-		return b.refuse("give the bundle of that release, or that of an upgrade over it", "the copies of %s lead back to %s", t.Name, is)
+		return b.refuse("give the bundle of that release, or that of an upgrade over it",
+			"the copies of %s lead back to %s", t.Name, is)
 	}
 	data, err := t.Read(ctx, kept.Path(member.Path))
 	if err != nil {
@@ -272,13 +279,14 @@ func (b *rollback) leadsHere(ctx context.Context, t *task.Host, kept marks.Copie
 		names = append(names, s.Name)
 	}
 	if len(names) > 0 {
-		return b.refuse("give the bundle that the cluster had before its upgrade", "before its upgrade %s had other settings than the bundle: %s", t.Name, strings.Join(names, ", "))
+		return b.refuse("give the bundle that the cluster had before its upgrade",
+			"before its upgrade %s had other settings than the bundle: %s", t.Name, strings.Join(names, ", "))
 	}
 	return nil
 }
 
-// rescue puts the control plane of the release before in place where the API server does not answer, as after an upgrade
-// that failed there.
+// rescue puts the control plane of the release before in place where the API server does not answer, as after an
+// upgrade that failed there.
 func (b *rollback) rescue(ctx context.Context) error {
 	if b.DryRun {
 		return nil
@@ -293,13 +301,15 @@ func (b *rollback) rescue(ctx context.Context) error {
 		}) == nil {
 			continue
 		}
-		if err := b.approve(Plan{Cluster: b.Cluster.Metadata.Name, To: b.Cluster.Kubernetes.Version, Back: true}); err != nil {
+		if err := b.approve(Plan{Cluster: b.Cluster.Metadata.Name, To: b.Cluster.Kubernetes.Version,
+			Back: true}); err != nil {
 			return err
 		}
 		if err := b.etcdAllows(ctx, t); err != nil {
 			return err
 		}
-		for _, step := range []task.Task{b.beginTask("rescue"), {Name: "control-plane", Done: task.Never, Do: b.putManifests}} {
+		for _, step := range []task.Task{b.beginTask("rescue"),
+			{Name: "control-plane", Done: task.Never, Do: b.putManifests}} {
 			if err := b.TaskOn(ctx, "rescue", step, t); err != nil {
 				return err
 			}
@@ -310,7 +320,8 @@ func (b *rollback) rescue(ctx context.Context) error {
 
 // look reads the running versions, and checks that the cluster can go back.
 func (b *rollback) look(ctx context.Context) (Plan, error) {
-	p := Plan{Cluster: b.Cluster.Metadata.Name, To: b.Cluster.Kubernetes.Version, Back: true, Batch: b.how.Batch.of(len(b.workers()))}
+	p := Plan{Cluster: b.Cluster.Metadata.Name, To: b.Cluster.Kubernetes.Version, Back: true,
+		Batch: b.how.Batch.of(len(b.workers()))}
 	var err error
 	if p.Nodes, err = b.nodesOf(ctx); err != nil {
 		return p, err
@@ -328,7 +339,8 @@ func (b *rollback) look(ctx context.Context) (Plan, error) {
 		}
 		n.Current = n.Current && at
 		if _, kept := b.kept[n.Name]; !kept && n.APIServer != p.To {
-			return p, b.refuse("only the upgrade from that release keeps a way back to it", "%s runs %s and has no copies of %s", n.Name, n.APIServer, p.To)
+			return p, b.refuse("only the upgrade from that release keeps a way back to it",
+				"%s runs %s and has no copies of %s", n.Name, n.APIServer, p.To)
 		}
 	}
 	if err := b.possible(ctx, p); err != nil {
@@ -338,7 +350,8 @@ func (b *rollback) look(ctx context.Context) (Plan, error) {
 		return p, nil
 	}
 	p.Steps = []string{p.To}
-	err = task.Eventually(ctx, apiWait, func(ctx context.Context) (err error) { // an API server that has just started knows no rights yet
+	// an API server that has just started knows no rights yet
+	err = task.Eventually(ctx, apiWait, func(ctx context.Context) (err error) {
 		p.Unknown, err = b.unknownObjects(ctx)
 		return err
 	})
@@ -373,11 +386,13 @@ func (b *rollback) possible(ctx context.Context, p Plan) error {
 		return b.refuse("kkbundle upgrade brings it forward", "the cluster runs %s, which is older", p.From)
 	}
 	if from.Major() != to.Major() || from.Minor() > to.Minor()+1 {
-		return b.refuse("go back one release at a time, each with its bundle", "the cluster runs %s, and only one minor release can be rolled back", p.From)
+		return b.refuse("go back one release at a time, each with its bundle",
+			"the cluster runs %s, and only one minor release can be rolled back", p.From)
 	}
 	for _, n := range p.Nodes {
 		if n.Left && versionLess(p.To, n.Kubelet) {
-			return b.refuse("bring that node back and run the command without --without "+n.Name+", or delete it for good: kkbundle nodes delete --unreachable "+n.Name,
+			return b.refuse("bring that node back and run the command without --without "+n.Name+
+				", or delete it for good: kkbundle nodes delete --unreachable "+n.Name,
 				"the kubelet of %s is %s, and would be newer than every API server", n.Name, n.Kubelet)
 		}
 	}
@@ -406,7 +421,8 @@ func (b *rollback) etcdAllows(ctx context.Context, t *task.Host) error {
 	m, err := b.member(ctx, t)
 	if err != nil {
 		return plain.Advise(fmt.Errorf("version of etcd's data on %s: %w", t.Name, err),
-			"etcd "+was+" may not read the data of "+is+", so the rollback needs an answer: start etcd of "+t.Name+" and run the same command again, or continue the upgrade")
+			"etcd "+was+" may not read the data of "+is+", so the rollback needs an answer: start etcd of "+t.Name+
+				" and run the same command again, or continue the upgrade")
 	}
 	if versionLess(was, m.Storage+".0") && majorMinor(m.Storage+".0") != majorMinor(was) {
 		return b.refuse("continue the upgrade; the only other way is etcd's copy in the work directory (kkbundle etcd restore), which loses all changes since",
@@ -429,7 +445,8 @@ func etcdRelease(ctx context.Context, t *task.Host, file string) (string, error)
 	return "", fmt.Errorf("%s on %s names no release of etcd's image", file, t.Name)
 }
 
-// externalAllows refuses a rollback over a minor release of etcd beside the cluster, whose tasks would replace its program.
+// externalAllows refuses a rollback over a minor release of etcd beside the cluster, whose tasks would replace its
+// program.
 func (b *rollback) externalAllows(ctx context.Context) error {
 	if b.Cluster.Etcd.Type != manifest.EtcdExternal {
 		return nil
@@ -452,8 +469,8 @@ func (b *rollback) externalAllows(ctx context.Context) error {
 	return nil
 }
 
-// unknownObjects counts the objects of types that the release before does not have. Types of CustomResourceDefinitions and of
-// other API servers do not depend on the release.
+// unknownObjects counts the objects of types that the release before does not have. Types of
+// CustomResourceDefinitions and of other API servers do not depend on the release.
 func (b *rollback) unknownObjects(ctx context.Context) ([]string, error) {
 	first := b.FirstControlPlane()
 	var known []byte
@@ -478,11 +495,13 @@ func (b *rollback) unknownObjects(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	served, err := first.Kubectl(ctx, "get", "apiservices", "--output=jsonpath={range .items[?(@.spec.service)]}{.spec.group}{\"\\n\"}{end}")
+	served, err := first.Kubectl(ctx, "get", "apiservices",
+		"--output=jsonpath={range .items[?(@.spec.service)]}{.spec.group}{\"\\n\"}{end}")
 	if err != nil {
 		return nil, err
 	}
-	custom, err := first.Kubectl(ctx, "get", "customresourcedefinitions", "--output=jsonpath={range .items[*]}{.metadata.name}{\"\\n\"}{end}")
+	custom, err := first.Kubectl(ctx, "get", "customresourcedefinitions",
+		"--output=jsonpath={range .items[*]}{.metadata.name}{\"\\n\"}{end}")
 	if err != nil {
 		return nil, err
 	}
@@ -493,7 +512,8 @@ func (b *rollback) unknownObjects(ctx context.Context) ([]string, error) {
 		if slices.Contains(old, name) || slices.Contains(own, name) || slices.Contains(others, group) {
 			continue
 		}
-		out, err := first.Kubectl(task.WithoutOutput(ctx), "get", name, "--all-namespaces", "--output=name", "--ignore-not-found")
+		out, err := first.Kubectl(task.WithoutOutput(ctx), "get", name, "--all-namespaces", "--output=name",
+			"--ignore-not-found")
 		if err != nil {
 			return nil, err
 		}

@@ -184,8 +184,8 @@ func TestRollbackOfALaterWorker(t *testing.T) {
 	wantBack(t, s, f, "a later worker")
 }
 
-// TestRollbackToAStep: an upgrade over a release between stopped in its last step. The bundle of that upgrade leads back to the release
-// between, and on again.
+// TestRollbackToAStep: an upgrade over a release between stopped in its last step. The bundle of that upgrade leads
+// back to the release between, and on again.
 func TestRollbackToAStep(t *testing.T) {
 	t.Parallel()
 	const start, over, to = "v1.34.3", "v1.35.4", "v1.36.3"
@@ -219,7 +219,8 @@ func TestRollbackToAStep(t *testing.T) {
 		t.Fatalf("to %q: %v", plan.To, err)
 	}
 	for name, n := range f.nodes {
-		if record := s.Hosts[name].Content(member.Path); n.Status.NodeInfo.KubeletVersion != over || !strings.HasPrefix(record, "site "+over+"\n") {
+		if record := s.Hosts[name].Content(member.Path); n.Status.NodeInfo.KubeletVersion != over ||
+			!strings.HasPrefix(record, "site "+over+"\n") {
 			t.Errorf("%s is at %s, and recorded as %q", name, n.Status.NodeInfo.KubeletVersion, record)
 		}
 	}
@@ -227,7 +228,8 @@ func TestRollbackToAStep(t *testing.T) {
 		t.Errorf("the API server is %s", f.serverOf("cp1"))
 	}
 	f.target = to
-	if plan, err := upgradeWith(s, t, b).walkAll(t.Context()); err != nil || f.serverOf("cp1") != to || len(plan.Steps) != 1 {
+	if plan, err := upgradeWith(s, t, b).walkAll(t.Context()); err != nil || f.serverOf("cp1") != to ||
+		len(plan.Steps) != 1 {
 		t.Errorf("again, in %v: %v, the API server is %s", plan.Steps, err, f.serverOf("cp1"))
 	}
 }
@@ -316,8 +318,9 @@ func (b *rollback) walkBackFor(ctx context.Context, commands int) (left int, err
 	return life.Left, err
 }
 
-// A rollback that was killed after any command (without KKBUNDLE_BIG=1, after some) leaves both ways open: the next upgrade completes,
-// with kubeadm where its objects or manifests were put back, and the cluster can be rolled back once more.
+// A rollback that was killed after any command (without KKBUNDLE_BIG=1, after some) leaves both ways open: the next
+// upgrade completes, with kubeadm where its objects or manifests were put back, and the cluster can be rolled back
+// once more.
 func TestUpgradeAfterAKilledRollback(t *testing.T) {
 	t.Parallel()
 	step := sitetest.OneOf(t, 20)
@@ -340,7 +343,8 @@ func TestUpgradeAfterAKilledRollback(t *testing.T) {
 		if _, err := rollbackTo(s, t, f, before, old).walkBackFor(t.Context(), n); err == nil {
 			t.Fatalf("killed after %d commands: it says that it is complete", n)
 		}
-		undone := slices.ContainsFunc(f.said, func(line string) bool { return strings.Contains(line, "replace --filename") })
+		undone := slices.ContainsFunc(f.said,
+			func(line string) bool { return strings.Contains(line, "replace --filename") })
 		f.said, f.target = nil, releaseAfter // the kubelets of the next bundle
 		if err := upgraded(s, t, f, next); err != nil {
 			t.Fatalf("killed after %d commands: the upgrade does not continue: %v", n, err)
@@ -375,7 +379,8 @@ func wantForward(t *testing.T, s *sitetest.Site, f *fakeAPI, n int) {
 		if !strings.HasPrefix(h.Content(member.Path), "site "+releaseAfter+"\n") {
 			t.Fatalf("killed after %d commands: %s is recorded as %q", n, name, h.Content(member.Path))
 		}
-		if kept := h.Content(marks.CopiesDir + "/" + releaseBefore + member.Path); !strings.HasPrefix(kept, "site "+releaseBefore+"\n") {
+		if kept := h.Content(marks.CopiesDir + "/" + releaseBefore + member.Path); !strings.HasPrefix(kept, "site "+
+			releaseBefore+"\n") {
 			t.Fatalf("killed after %d commands: the way back of %s is gone: %q", n, name, kept)
 		}
 		for _, mark := range []string{string(marks.ServerUpgraded), string(marks.UpgradeBegun)} {
@@ -386,7 +391,8 @@ func wantForward(t *testing.T, s *sitetest.Site, f *fakeAPI, n int) {
 	}
 }
 
-// A worker that is left as it is must not be newer than the API servers after a rollback; an older one is no reason to go back.
+// A worker that is left as it is must not be newer than the API servers after a rollback; an older one is no reason
+// to go back.
 func TestRollbackWithoutAWorker(t *testing.T) {
 	t.Parallel()
 	before, old, next := clustersOf(t)
@@ -394,7 +400,8 @@ func TestRollbackWithoutAWorker(t *testing.T) {
 		left bool // also by the upgrade
 		want string
 	}{
-		"upgraded":     {false, "the kubelet of node2 is " + releaseAfter + ", and would be newer than every API server"},
+		"upgraded": {false, "the kubelet of node2 is " + releaseAfter +
+			", and would be newer than every API server"},
 		"not upgraded": {true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -425,7 +432,8 @@ func TestRollbackWithoutAWorker(t *testing.T) {
 				t.Errorf("a rerun plans %+v, %v", plan, err)
 			case c.want == "":
 				wantBack(t, s, f, "without node2")
-			case !isRefused || !strings.Contains(err.Error(), c.want) || !strings.Contains(refused.Hint(), "nodes delete --unreachable node2") || len(steps) > 0:
+			case !isRefused || !strings.Contains(err.Error(), c.want) ||
+				!strings.Contains(refused.Hint(), "nodes delete --unreachable node2") || len(steps) > 0:
 				t.Errorf("got %v after %q", err, steps)
 			}
 		})
@@ -488,13 +496,15 @@ func TestRollbackKeepsEtcdQuota(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantBack(t, s, f, "another quota")
-		if got, want := s.Hosts["cp1"].Content(file), "    - etcd\n"+c.want+"    image: registry.k8s.io/etcd:3.6.2-0\n"; got != want {
+		if got, want := s.Hosts["cp1"].Content(file), "    - etcd\n"+c.want+
+			"    image: registry.k8s.io/etcd:3.6.2-0\n"; got != want {
 			t.Errorf("from %q, now %q: the manifest is\n%s", c.was, c.is, got)
 		}
 	}
 }
 
-// Copies of an upgrade that has changed no control plane yet are made anew: it may have stopped weeks ago. Later they stay.
+// Copies of an upgrade that has changed no control plane yet are made anew: it may have stopped weeks ago. Later they
+// stay.
 func TestUpgradeKeepsAnewUntilItChanges(t *testing.T) {
 	t.Parallel()
 	_, _, next := clustersOf(t)
@@ -522,7 +532,8 @@ func TestUpgradeKeepsAnewUntilItChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"cp1", "cp2"} {
-		if got := s.Hosts[name].Content(marks.CopiesOf(releaseBefore).Objects()); got == "" || strings.Contains(got, "the release after") {
+		if got := s.Hosts[name].Content(marks.CopiesOf(releaseBefore).Objects()); got == "" ||
+			strings.Contains(got, "the release after") {
 			t.Errorf("the objects of %s are\n%s", name, got)
 		}
 	}
@@ -531,8 +542,8 @@ func TestUpgradeKeepsAnewUntilItChanges(t *testing.T) {
 	}
 }
 
-// A run that was killed after its last node leaves the record of an upgrade under way. The next one finds nothing to do and ends it, so that
-// a later upgrade or rollback to the same release saves etcd anew.
+// A run that was killed after its last node leaves the record of an upgrade under way. The next one finds nothing to
+// do and ends it, so that a later upgrade or rollback to the same release saves etcd anew.
 func TestCompleteUpgradeIsNotUnderWay(t *testing.T) {
 	t.Parallel()
 	before, old, next := clustersOf(t)
@@ -591,7 +602,8 @@ func TestRollbackRefuses(t *testing.T) {
 		want    string
 	}{
 		"another release": {cluster: "kubernetes: {version: v1.34.1}", want: "lead back to " + releaseBefore},
-		"other settings":  {cluster: "kubernetes: {version: " + releaseBefore + ", maxPods: 99}", want: "had other settings than the bundle: kubernetes.maxPods"},
+		"other settings": {cluster: "kubernetes: {version: " + releaseBefore + ", maxPods: 99}",
+			want: "had other settings than the bundle: kubernetes.maxPods"},
 		"no copies": {change: func(s *sitetest.Site, _ *fakeAPI, _ *rollback) {
 			_ = os.RemoveAll(filepath.Join(s.Hosts["cp1"].Root, marks.CopiesDir))
 		}, want: "cp1 runs " + releaseAfter + " and has no copies of " + releaseBefore},
@@ -657,7 +669,8 @@ func TestRollbackRefusesToStopHalfWay(t *testing.T) {
 	if unfit, ok := errors.AsType[*UnfitError](err); !ok || !unfit.Back {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"PodDisruptionBudget shop/all", "cp1 has 0 MiB free on /, and up to 9 MiB are written there"} {
+	for _, want := range []string{"PodDisruptionBudget shop/all",
+		"cp1 has 0 MiB free on /, and up to 9 MiB are written there"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in %v", want, err)
 		}
@@ -681,11 +694,13 @@ func TestRollbackRefusesAnotherExternalEtcd(t *testing.T) {
 	s.Options.Inventory.Groups.Etcd = []string{"cp1"}
 	b := rollbackTo(s, t, f, before, old)
 	b.Cluster.Etcd.Type = manifest.EtcdExternal
-	for version, want := range map[string]string{"3.6.6": "", "3.7.0": "etcd on cp1 is 3.7.0, and the bundle has 3.6.5"} {
+	for version, want := range map[string]string{"3.6.6": "",
+		"3.7.0": "etcd on cp1 is 3.7.0, and the bundle has 3.6.5"} {
 		s.Hosts["cp1"].Stub(t, "etcd", "echo 'etcd Version: "+version+"'; echo 'Git SHA: 1'")
 		err := b.externalAllows(t.Context())
 		var refused *NoWayBackError
-		if want == "" && err != nil || want != "" && (!errors.As(err, &refused) || !strings.Contains(err.Error(), want)) {
+		if want == "" && err != nil || want != "" && (!errors.As(err, &refused) ||
+			!strings.Contains(err.Error(), want)) {
 			t.Errorf("etcd %s: got %v", version, err)
 		}
 	}
@@ -755,7 +770,8 @@ func TestUpgradeLeavesOneWayBack(t *testing.T) {
 		t.Error("kubeadm's copies are left")
 	}
 	for _, h := range r.Hosts {
-		if way, err := health.WayBack(t.Context(), h); err != nil || way == nil || way.Release != releaseBefore || way.Bytes == 0 {
+		if way, err := health.WayBack(t.Context(), h); err != nil || way == nil || way.Release != releaseBefore ||
+			way.Bytes == 0 {
 			t.Errorf("the way back of %s: %+v, %v", h.Name, way, err)
 		}
 	}
@@ -777,7 +793,8 @@ func TestUpgradeOfSettingsKeepsAnew(t *testing.T) {
 		if _, err := upgradeWith(s, t, bundleOf(t, s.Options.Cluster)).walkAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.Hosts["cp1"].Content(marks.CopiesDir + "/" + releaseBefore + "/var/lib/kubelet/config.yaml"); got != step.before {
+		if got := s.Hosts["cp1"].Content(marks.CopiesDir + "/" + releaseBefore +
+			"/var/lib/kubelet/config.yaml"); got != step.before {
 			t.Errorf("with %s pods, the kept settings are those %s", step.settings, got)
 		}
 		s.Hosts["cp1"].Put(t, "/var/lib/kubelet/config.yaml", "of "+step.settings+" pods")
@@ -815,7 +832,8 @@ func TestUpgradeWaitsForARestartingAPIServer(t *testing.T) {
 	}
 }
 
-// An API server that has just started refuses requests until it knows the rights: a killed rollback goes on when it answers.
+// An API server that has just started refuses requests until it knows the rights: a killed rollback goes on when it
+// answers.
 func TestRollbackWaitsForAStartingAPIServer(t *testing.T) {
 	t.Parallel()
 	before, old, next := clustersOf(t)
@@ -848,14 +866,18 @@ func TestRollbackWaitsForItsPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	const image = "registry.k8s.io/kube-controller-manager:"
-	s.Hosts["cp1"].Put(t, kube.ManifestsDir+"/kube-controller-manager.yaml", "spec:\n  containers:\n  - command: [x]\n    image: \""+image+releaseBefore+"\"\n")
+	s.Hosts["cp1"].Put(t, kube.ManifestsDir+"/kube-controller-manager.yaml",
+		"spec:\n  containers:\n  - command: [x]\n    image: \""+image+releaseBefore+"\"\n")
 	known := f.objects["pods --namespace=kube-system"]
 	for version, want := range map[string]string{
 		releaseBefore: "",
-		releaseAfter:  "the API still knows pod kube-controller-manager-cp1 with " + image + releaseAfter + ", not " + image + releaseBefore,
+		releaseAfter: "the API still knows pod kube-controller-manager-cp1 with " + image + releaseAfter + ", not " +
+			image + releaseBefore,
 	} {
-		f.objects["pods --namespace=kube-system"] = strings.Replace(known, `"kube-controller-manager-cp1","namespace":"kube-system"}`,
-			`"kube-controller-manager-cp1","namespace":"kube-system"},"spec":{"containers":[{"image":"`+image+version+`"}]}`, 1)
+		f.objects["pods --namespace=kube-system"] = strings.Replace(known,
+			`"kube-controller-manager-cp1","namespace":"kube-system"}`,
+			`"kube-controller-manager-cp1","namespace":"kube-system"},"spec":{"containers":[{"image":"`+image+version+
+				`"}]}`, 1)
 		err := b.planeIsBack(t.Context(), b.Hosts[0])
 		if want == "" && err != nil || want != "" && (err == nil || err.Error() != want) {
 			t.Errorf("pods of %s: %v", version, err)
@@ -863,8 +885,8 @@ func TestRollbackWaitsForItsPods(t *testing.T) {
 	}
 }
 
-// TestRollbackAgainWaitsForItsAPIServers: an API server that has just started, or is busy, misses a question of the next run, which finds
-// nothing to roll back.
+// TestRollbackAgainWaitsForItsAPIServers: an API server that has just started, or is busy, misses a question of the
+// next run, which finds nothing to roll back.
 func TestRollbackAgainWaitsForItsAPIServers(t *testing.T) {
 	t.Parallel()
 	before, old, next := clustersOf(t)
@@ -882,8 +904,8 @@ func TestRollbackAgainWaitsForItsAPIServers(t *testing.T) {
 	}
 }
 
-// TestControlPlaneIsBackWithItsPods asserts that a control plane of which the API knows no pod of etcd is not taken for back: after a
-// restart, the kubelet reports its static pods one by one.
+// TestControlPlaneIsBackWithItsPods asserts that a control plane of which the API knows no pod of etcd is not taken
+// for back: after a restart, the kubelet reports its static pods one by one.
 func TestControlPlaneIsBackWithItsPods(t *testing.T) {
 	t.Parallel()
 	_, _, next := clustersOf(t)

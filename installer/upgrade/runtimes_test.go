@@ -19,9 +19,11 @@ import (
 func TestRuntimeIsKeptAndAsked(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ files, logs []string }{
-		"containerd": {[]string{cri.ContainerdConfigFile, "/etc/systemd/system/containerd.service"}, []string{"kubelet", "containerd"}},
-		"docker":     {[]string{cri.DockerConfig, "/etc/systemd/system/docker.service", "/etc/systemd/system/cri-docker.service"}, []string{"kubelet", "docker", "cri-docker"}},
-		"crio":       {[]string{cri.CRIOConfigFile, "/etc/systemd/system/crio.service"}, []string{"kubelet", "crio"}},
+		"containerd": {[]string{cri.ContainerdConfigFile, "/etc/systemd/system/containerd.service"},
+			[]string{"kubelet", "containerd"}},
+		"docker": {[]string{cri.DockerConfig, "/etc/systemd/system/docker.service",
+			"/etc/systemd/system/cri-docker.service"}, []string{"kubelet", "docker", "cri-docker"}},
+		"crio": {[]string{cri.CRIOConfigFile, "/etc/systemd/system/crio.service"}, []string{"kubelet", "crio"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -41,7 +43,8 @@ func TestRuntimeIsKeptAndAsked(t *testing.T) {
 				}
 			}
 			h.Said("")
-			failed := diagnose.Explain(t.Context(), target, time.Now(), &host.ExitError{Host: "cp1", Args: []string{"kubeadm"}, Code: 1})
+			failed := diagnose.Explain(t.Context(), target, time.Now(),
+				&host.ExitError{Host: "cp1", Args: []string{"kubeadm"}, Code: 1})
 			if failed == nil {
 				t.Fatal("the failure is gone")
 			}

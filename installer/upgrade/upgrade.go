@@ -29,7 +29,8 @@ const apiWait = 2 * time.Minute
 // settleTime exceeds the time in which a kubelet of another minor release restarts the static pods that it finds.
 const settleTime = 10 * time.Second
 
-// servicesWait exceeds the time in which a client of the API server that lost it tries again, and some restarts of kube-proxy.
+// servicesWait exceeds the time in which a client of the API server that lost it tries again, and some restarts of
+// kube-proxy.
 const servicesWait = 5 * time.Minute
 
 // upgradePhase begins the names of the phases that upgrade nodes.
@@ -90,7 +91,9 @@ func Upgrade(ctx context.Context, o Options) (engine.Report, error) {
 // upgradeRun checks what an upgrade and a rollback need, sets defaults of the options, and returns the run.
 func upgradeRun(o *Options) (*engine.Run, error) {
 	if o.Cluster.WithDefaults().Kubernetes.Distribution != manifest.DistributionKubernetes {
-		return nil, &RefusedError{o.Cluster.Metadata.Name, o.Cluster.Kubernetes.Version, "kkbundle upgrades clusters of kubeadm, and this is k3s", "kkbundle has no upgrade of k3s; docs/site/k3s.md lists what it cannot do, and https://docs.k3s.io/upgrades/manual how to upgrade the hosts by hand"}
+		return nil, &RefusedError{o.Cluster.Metadata.Name, o.Cluster.Kubernetes.Version,
+			"kkbundle upgrades clusters of kubeadm, and this is k3s",
+			"kkbundle has no upgrade of k3s; docs/site/k3s.md lists what it cannot do, and https://docs.k3s.io/upgrades/manual how to upgrade the hosts by hand"}
 	}
 	_, versions := catalog.Check(o.Cluster)
 	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall(), versions); err != nil {
@@ -247,7 +250,8 @@ func (e *StoppedError) Error() string {
 	if e.Back {
 		verb = "rollback"
 	}
-	return fmt.Sprintf("%v\nthe %s to %s stopped there; the nodes are:\n  %s", e.Err, verb, e.To, strings.Join(e.Nodes, "\n  "))
+	return fmt.Sprintf("%v\nthe %s to %s stopped there; the nodes are:\n  %s", e.Err, verb, e.To,
+		strings.Join(e.Nodes, "\n  "))
 }
 
 // Unwrap returns the reason.

@@ -61,8 +61,8 @@ type fakeAPI struct {
 	snapshot []byte
 	// alarm is what etcdctl says about members of etcd that are not healthy, "" if they are.
 	alarm string
-	// services is the address of the API servers behind Services. behind is how often a host does not reach a new Service, unled how often
-	// one has no endpoints.
+	// services is the address of the API servers behind Services. behind is how often a host does not reach a new
+	// Service, unled how often one has no endpoints.
 	services string
 	behind   map[string]int
 	unled    int
@@ -77,7 +77,8 @@ func newFakeAPI(t *testing.T, s *sitetest.Site, version string) *fakeAPI {
 	ca := sitetest.CA()
 	f := &fakeAPI{
 		services: listening(t), behind: map[string]int{},
-		hosts: s.Hosts, snapshot: sitetest.EtcdCopy("keys"), silent: map[string]int{}, servers: map[string]string{}, nodes: map[string]*corev1.Node{}, address: map[string]string{},
+		hosts: s.Hosts, snapshot: sitetest.EtcdCopy("keys"), silent: map[string]int{}, servers: map[string]string{},
+		nodes: map[string]*corev1.Node{}, address: map[string]string{},
 		target: version, objects: map[string]string{
 			"configmap kubeadm-config": `{"data":{"ClusterConfiguration":"apiVersion: kubeadm.k8s.io/v1beta4\n"}}`,
 			"poddisruptionbudgets":     `{"items":[]}`,
@@ -172,7 +173,8 @@ func (f *fakeAPI) run(on *sitetest.Rooted, cmd host.Cmd) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	line := strings.TrimPrefix(strings.Join(cmd.Args, " "), "kubectl --kubeconfig="+kube.AdminConf+" ")
-	isLook := strings.HasPrefix(line, "get ") || strings.HasPrefix(line, "--server") || strings.Contains(line, "endpoint health") ||
+	isLook := strings.HasPrefix(line, "get ") || strings.HasPrefix(line, "--server") ||
+		strings.Contains(line, "endpoint health") ||
 		strings.HasPrefix(line, "systemctl is-active")
 	var before, after bool
 	if !isLook {
@@ -231,7 +233,8 @@ func (f *fakeAPI) do(on *sitetest.Rooted, program string, words []string) (strin
 	case strings.HasPrefix(line, "get nodes"):
 		return f.list(), nil
 	case words[0] == "create":
-		return `{"metadata":{"name":"kkbundle-verify-x"},"spec":{"clusterIP":"` + newService + `","ports":[{"port":12345}]}}`, nil
+		return `{"metadata":{"name":"kkbundle-verify-x"},"spec":{"clusterIP":"` + newService +
+			`","ports":[{"port":12345}]}}`, nil
 	case strings.HasPrefix(line, "get endpointslices"):
 		if f.unled > 0 {
 			f.unled--
@@ -254,7 +257,8 @@ func (f *fakeAPI) do(on *sitetest.Rooted, program string, words []string) (strin
 		if strings.HasSuffix(words[3], "-") {
 			delete(f.nodes[words[2]].Annotations, marks.UpgradingAnnotation)
 		} else {
-			f.nodes[words[2]].Annotations[marks.UpgradingAnnotation] = strings.TrimPrefix(words[3], marks.UpgradingAnnotation+"=")
+			f.nodes[words[2]].Annotations[marks.UpgradingAnnotation] = strings.TrimPrefix(words[3],
+				marks.UpgradingAnnotation+"=")
 		}
 	case strings.Contains(line, "endpoint health"):
 		var members []map[string]any
@@ -288,7 +292,8 @@ func (f *fakeAPI) serve(on *sitetest.Rooted, version string) error {
 			return err
 		}
 	}
-	return os.WriteFile(filepath.Join(dir, "etcd.yaml"), []byte(text+"    image: registry.k8s.io/etcd:3.6."+version[len(version)-1:]+"-0\n"), 0o600)
+	return os.WriteFile(filepath.Join(dir, "etcd.yaml"), []byte(text+"    image: registry.k8s.io/etcd:3.6."+
+		version[len(version)-1:]+"-0\n"), 0o600)
 }
 
 // serverOf returns the version of a control plane's API server.
@@ -366,7 +371,8 @@ func upgradeWith(s *sitetest.Site, t *testing.T, b *bundle.Reader) *upgrade {
 	t.Helper()
 	r := s.Run(t, b)
 	r.Operation, r.Rule = engine.Upgrading(), task.OtherVersion
-	return newUpgrade(&nodeWalk{Run: r, how: Options{Options: r.Options, DrainTimeout: kube.DrainTimeout}, servicesWait: servicesWait})
+	return newUpgrade(&nodeWalk{Run: r, how: Options{Options: r.Options, DrainTimeout: kube.DrainTimeout},
+		servicesWait: servicesWait})
 }
 
 // bundleOf has what several clusters need.
@@ -387,7 +393,8 @@ func bundleOf(t *testing.T, clusters ...*manifest.Cluster) *bundle.Reader {
 				seen[need.Kind+ref] = true
 				switch need.Kind {
 				case manifest.ItemFile:
-					b.File(ref, need.Name, &ocispec.Platform{OS: "linux", Architecture: "amd64"}, sitetest.FileContent(t, c, need.Name))
+					b.File(ref, need.Name, &ocispec.Platform{OS: "linux", Architecture: "amd64"},
+						sitetest.FileContent(t, c, need.Name))
 				case manifest.ItemImage:
 					b.Image(ref, bundletest.RandomImage(t, int64(1000*len(seen)+100*i+j+1), 1, 1000))
 				default:
@@ -422,19 +429,25 @@ func TestUpgradeSteps(t *testing.T) {
 		want  string // the steps
 		err   string
 	}{
-		"a patch":              {"v1.34.3", []Node{cp("v1.34.1", "v1.34.1", "v1.34.1"), worker("v1.34.1")}, "v1.34.3", ""},
-		"a minor release":      {"v1.35.4", []Node{cp("v1.34.2", "v1.34.2", "v1.34.2"), worker("v1.34.2")}, "v1.35.4", ""},
-		"an etcd on the way":   {"v1.34.3", []Node{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.33.2")}, "v1.33 v1.34.3", ""},
-		"the newest patch":     {"v1.34.3", []Node{cp("v1.33.99", "v1.33.99", "v1.33.99")}, "v1.33.99 v1.34.3", ""},
-		"three minor releases": {"v1.34.3", []Node{cp("v1.31.4", "v1.31.4", "v1.31.4"), worker("v1.31.4")}, "v1.32 v1.33 v1.34.3", ""},
-		"settings only":        {"v1.34.3", []Node{cp("v1.34.3", "v1.34.3", "v1.34.3"), worker("v1.34.3")}, "v1.34.3", ""},
+		"a patch": {"v1.34.3", []Node{cp("v1.34.1", "v1.34.1", "v1.34.1"), worker("v1.34.1")}, "v1.34.3",
+			""},
+		"a minor release": {"v1.35.4", []Node{cp("v1.34.2", "v1.34.2", "v1.34.2"), worker("v1.34.2")}, "v1.35.4",
+			""},
+		"an etcd on the way": {"v1.34.3", []Node{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.33.2")},
+			"v1.33 v1.34.3", ""},
+		"the newest patch": {"v1.34.3", []Node{cp("v1.33.99", "v1.33.99", "v1.33.99")}, "v1.33.99 v1.34.3", ""},
+		"three minor releases": {"v1.34.3", []Node{cp("v1.31.4", "v1.31.4", "v1.31.4"), worker("v1.31.4")},
+			"v1.32 v1.33 v1.34.3", ""},
+		"settings only": {"v1.34.3", []Node{cp("v1.34.3", "v1.34.3", "v1.34.3"), worker("v1.34.3")}, "v1.34.3",
+			""},
 		"interrupted in the middle of a control plane": {
 			"v1.34.3", []Node{cp("v1.34.3", "v1.33.2", "v1.33.2"), worker("v1.33.2")}, "v1.34.3", "",
 		},
 		"interrupted in the middle of the way": {
 			"v1.35.0", []Node{cp("v1.34.1", "v1.33.2", "v1.33.2"), worker("v1.33.2")}, "v1.34 v1.35.0", "",
 		},
-		"a kubelet that is behind as far as it may": {"v1.34.3", []Node{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.30.4")}, "v1.33 v1.34.3", ""},
+		"a kubelet that is behind as far as it may": {"v1.34.3",
+			[]Node{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.30.4")}, "v1.33 v1.34.3", ""},
 		"a kubelet that is too far behind": {
 			"v1.34.3",
 			[]Node{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.29.4")},
@@ -454,14 +467,18 @@ func TestUpgradeSteps(t *testing.T) {
 			"cluster site is not upgraded to v1.34.3: the API server of cp1 is v1.34.9, and Kubernetes cannot be downgraded",
 		},
 		"a downgrade of a kubelet": {
-			"v1.34.3", []Node{cp("v1.34.3", "v1.34.3", "v1.34.3"), worker("v1.35.0")}, "", "the kubelet of node1 is v1.35.0, and",
+			"v1.34.3", []Node{cp("v1.34.3", "v1.34.3", "v1.34.3"), worker("v1.35.0")}, "",
+			"the kubelet of node1 is v1.35.0, and",
 		},
-		"a version that is none": {"v1.34.3", []Node{cp("beta", "v1.34.3", "v1.34.3")}, "", `the API server of cp1 reports the version "beta"`},
-		"done":                   {"v1.34.3", []Node{{Name: "cp1", ControlPlane: true, APIServer: "v1.34.3", Kubelet: "v1.34.3", Recorded: "v1.34.3", Current: true}}, "", ""},
+		"a version that is none": {"v1.34.3", []Node{cp("beta", "v1.34.3", "v1.34.3")}, "",
+			`the API server of cp1 reports the version "beta"`},
+		"done": {"v1.34.3", []Node{{Name: "cp1", ControlPlane: true, APIServer: "v1.34.3",
+			Kubelet: "v1.34.3", Recorded: "v1.34.3", Current: true}}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			u := newUpgrade(&nodeWalk{Run: &engine.Run{Site: &task.Site{Cluster: tasktest.Cluster(t, "kubernetes: {version: "+c.to+"}")}}})
+			u := newUpgrade(&nodeWalk{Run: &engine.Run{Site: &task.Site{Cluster: tasktest.Cluster(t,
+				"kubernetes: {version: "+c.to+"}")}}})
 			steps, err := u.steps(Plan{Cluster: "site", To: c.to, Nodes: c.nodes})
 			if c.err != "" {
 				var refused *RefusedError
@@ -493,7 +510,8 @@ func TestUpgradeNeedsWhatIsOnTheWay(t *testing.T) {
 	}
 	err = u.complete(t.Context(), plan)
 	var hinted interface{ Hint() string }
-	if err == nil || !strings.Contains(err.Error(), "for the intermediate release v1.33.") || !strings.Contains(err.Error(), "kubelet") ||
+	if err == nil || !strings.Contains(err.Error(), "for the intermediate release v1.33.") ||
+		!strings.Contains(err.Error(), "kubelet") ||
 		!errors.As(err, &hinted) || !strings.Contains(hinted.Hint(), "kubernetes.upgradeFrom: v1.32.4") {
 		t.Errorf("got %v", err)
 	}
@@ -554,8 +572,10 @@ func TestUpgradeBeginsWithCordonedNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	steps := f.steps()
-	drained := slices.DeleteFunc(slices.Clone(steps), func(step string) bool { return !strings.Contains(step, ": drain ") })
-	if diff := cmp.Diff(drained, []string{"cp1: drain node2", "cp1: drain cp1", "cp1: drain node1"}); diff != "" || steps[0] != "cp1: kubeadm upgrade apply v1.34.3 --yes" {
+	drained := slices.DeleteFunc(slices.Clone(steps),
+		func(step string) bool { return !strings.Contains(step, ": drain ") })
+	if diff := cmp.Diff(drained, []string{"cp1: drain node2", "cp1: drain cp1", "cp1: drain node1"}); diff != "" ||
+		steps[0] != "cp1: kubeadm upgrade apply v1.34.3 --yes" {
 		t.Errorf("(-got +want):\n%s\n%q", diff, steps)
 	}
 	if n := f.nodes["node2"]; n.Spec.Unschedulable || len(n.Annotations) > 0 {
@@ -575,7 +595,8 @@ func TestUpgradeTriesAgainWhileJobsAreLate(t *testing.T) {
 		f.late = late
 		_, err := upgradeTo(s, t, "v1.34.3").walkAll(t.Context())
 		applied := strings.Count(strings.Join(f.steps(), "\n"), "kubeadm upgrade apply")
-		if applied != applyTries || (err != nil) != fails || fails && !strings.Contains(err.Error(), "did not complete in 15s") {
+		if applied != applyTries || (err != nil) != fails ||
+			fails && !strings.Contains(err.Error(), "did not complete in 15s") {
 			t.Errorf("late %d times: applied %d times, %v", late, applied, err)
 		}
 	}
@@ -604,8 +625,8 @@ func TestUpgradeOverReleasesBetween(t *testing.T) {
 	}
 }
 
-// A run that ended in the first of two steps, on a worker, is continued there: the worker is unschedulable, so that nothing else can be
-// drained.
+// A run that ended in the first of two steps, on a worker, is continued there: the worker is unschedulable, so that
+// nothing else can be drained.
 func TestUpgradeCompletesAStepBeforeTheNext(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.3", "cp1", "node1")
@@ -627,7 +648,8 @@ func TestUpgradeCompletesAStepBeforeTheNext(t *testing.T) {
 		t.Errorf("steps (-got +want):\n%s", diff)
 	}
 	said := f.steps()
-	if back, next := slices.Index(said, "cp1: uncordon node1"), slices.Index(said, "cp1: drain cp1"); back < 0 || next < back {
+	if back, next := slices.Index(said, "cp1: uncordon node1"), slices.Index(said, "cp1: drain cp1"); back < 0 ||
+		next < back {
 		t.Errorf("the worker is not completed first: %q", said)
 	}
 }
@@ -662,12 +684,14 @@ func TestUpgradeStopsAndContinues(t *testing.T) {
 	if got := f.steps(); len(got) == 0 || got[0] != "cp1: drain node1" {
 		t.Errorf("it goes on with %q", got)
 	}
-	if f.nodes["node1"].Spec.Unschedulable || !f.nodes["node2"].Spec.Unschedulable || len(f.nodes["node1"].Annotations) > 0 {
+	if f.nodes["node1"].Spec.Unschedulable || !f.nodes["node2"].Spec.Unschedulable ||
+		len(f.nodes["node1"].Annotations) > 0 {
 		t.Errorf("nodes are %s", f.list())
 	}
 }
 
-// A run that ends at any command (without KKBUNDLE_BIG=1, at some), before or after that did its work, is continued by the next one.
+// A run that ends at any command (without KKBUNDLE_BIG=1, at some), before or after that did its work, is continued
+// by the next one.
 func TestUpgradeContinuesAfterEachCommand(t *testing.T) {
 	t.Parallel()
 	step := sitetest.OneOf(t, 5)
@@ -694,8 +718,10 @@ func TestUpgradeContinuesAfterEachCommand(t *testing.T) {
 		}
 		for _, name := range []string{"cp1", "node1"} {
 			state := f.nodes[name]
-			if state.Status.NodeInfo.KubeletVersion != "v1.34.3" || state.Spec.Unschedulable || len(state.Annotations) > 0 ||
-				!strings.HasPrefix(s.Hosts[name].Content(member.Path), "site v1.34.3\n") || s.Hosts[name].Content(marks.KubeadmConfig) != "" {
+			if state.Status.NodeInfo.KubeletVersion != "v1.34.3" || state.Spec.Unschedulable ||
+				len(state.Annotations) > 0 ||
+				!strings.HasPrefix(s.Hosts[name].Content(member.Path), "site v1.34.3\n") ||
+				s.Hosts[name].Content(marks.KubeadmConfig) != "" {
 				t.Fatalf("command %d failed with %v, and then %s is %+v", n, first, name, state)
 			}
 		}
@@ -708,7 +734,8 @@ func TestUpgradeRefusesOtherNodes(t *testing.T) {
 	f.node("stranger", "v1.34.2")
 	delete(f.nodes, "node1")
 	_, err := upgradeTo(s, t, "v1.34.3").look(t.Context())
-	for _, want := range []string{"node stranger is not in the inventory", "node1 of the inventory is not a node of the cluster"} {
+	for _, want := range []string{"node stranger is not in the inventory",
+		"node1 of the inventory is not a node of the cluster"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in %v", want, err)
 		}
@@ -735,11 +762,13 @@ func TestUpgradeHealth(t *testing.T) {
 		}
 		// Ended at once, so that what might come right by itself is not waited for.
 		reasons := u.budgets(t.Context(), u.Hosts[0], plan)
-		for _, c := range []healthCheck{u.serversAnswer, u.nodesReady, u.etcdHealthy, u.systemPods, u.lonePods, u.configReadable} {
+		for _, c := range []healthCheck{u.serversAnswer, u.nodesReady, u.etcdHealthy, u.systemPods, u.lonePods,
+			u.configReadable} {
 			reasons = append(reasons, c(t.Context(), u.Hosts[0], plan)...)
 		}
 		for _, target := range u.Hosts {
-			reasons = append(reasons, append(certificatesValid(t.Context(), target), u.roomFor(t.Context(), target, plan)...)...)
+			reasons = append(reasons, append(certificatesValid(t.Context(), target),
+				u.roomFor(t.Context(), target, plan)...)...)
 		}
 		if len(reasons) == 0 {
 			return nil
@@ -749,7 +778,8 @@ func TestUpgradeHealth(t *testing.T) {
 	if err := check(); err != nil {
 		t.Fatalf("a healthy cluster: %v", err)
 	}
-	f.nodes["node1"].Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Message: "the disk is full"}
+	f.nodes["node1"].Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse,
+		Message: "the disk is full"}
 	f.servers["cp9"] = "v1.34.2" // a member of etcd without a control plane
 	f.objects["poddisruptionbudgets"] = `{"items":[{"metadata":{"name":"all","namespace":"shop"},"status":{"expectedPods":2,"desiredHealthy":2}},{"metadata":{"name":"fine"},"status":{"expectedPods":2,"desiredHealthy":1}}]}`
 	f.objects["pods --all-namespaces"] = `{"items":[{"metadata":{"name":"alone","namespace":"shop"},"spec":{"nodeName":"node1"},"status":{"phase":"Running"}},{"metadata":{"name":"owned","ownerReferences":[{"controller":true}]},"spec":{"nodeName":"node1"}}]}`
@@ -760,7 +790,8 @@ func TestUpgradeHealth(t *testing.T) {
 	err := check()
 	for _, want := range []string{
 		"node node1 is not ready: the disk is full", "etcd has 2 members, and there are 1 control planes",
-		"PodDisruptionBudget shop/all wants 2 of its 2 pods", "pod shop/alone on node1", "pod kube-system/kube-proxy-1 on node1 is not ready: Pending",
+		"PodDisruptionBudget shop/all wants 2 of its 2 pods", "pod shop/alone on node1",
+		"pod kube-system/kube-proxy-1 on node1 is not ready: Pending",
 		"is of kubeadm.k8s.io/v1beta2", "ca.crt of node1 has no certificate in it",
 		"cp1 has 0 MiB free on /",
 	} {
@@ -781,7 +812,8 @@ func TestUpgradeOfFullEtcd(t *testing.T) {
 	for alarm, defrag := range map[string]bool{"Active Alarm(s): NOSPACE ": true, "context deadline exceeded": false} {
 		f.alarm = alarm
 		errs := u.etcdHealthy(t.Context(), u.Hosts[0], Plan{})
-		if len(errs) != 1 || !strings.Contains(errs[0].Error(), alarm) || strings.Contains(errs[0].Error(), "kkbundle etcd defrag") != defrag {
+		if len(errs) != 1 || !strings.Contains(errs[0].Error(), alarm) ||
+			strings.Contains(errs[0].Error(), "kkbundle etcd defrag") != defrag {
 			t.Errorf("%q: %v", alarm, errs)
 		}
 	}
@@ -790,7 +822,8 @@ func TestUpgradeOfFullEtcd(t *testing.T) {
 // The remedy of an expired certificate is kkbundle's, which restarts what uses it.
 func TestExpiredCertificateNamesTheRemedy(t *testing.T) {
 	t.Parallel()
-	if err := validAt(node.Certificate{NotAfter: time.Now()}, time.Now().AddDate(1000, 0, 0)); err == nil || !strings.Contains(err.Error(), "kkbundle certs renew") {
+	if err := validAt(node.Certificate{NotAfter: time.Now()}, time.Now().AddDate(1000, 0, 0)); err == nil ||
+		!strings.Contains(err.Error(), "kkbundle certs renew") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -866,8 +899,10 @@ func TestUpgradeSavesEachEtcd(t *testing.T) {
 	}
 	for settings, want := range map[string]string{
 		"etcd: {type: external}": "etcd.db",
-		"etcd: {type: external}\nbackup: {recipients: [" + key.Recipient().String() + "]}":                          "etcd.db.age",
-		"backup: {recipients: [" + key.Recipient().String() + "]}":                                                  "etcd.db.age",
+		"etcd: {type: external}\nbackup: {recipients: [" + key.Recipient().String() +
+			"]}": "etcd.db.age",
+		"backup: {recipients: [" + key.Recipient().String() +
+			"]}": "etcd.db.age",
 		"etcd: {type: provided, endpoints: [\"https://10.0.0.9:2379\"], ca: ca.crt, cert: etcd.crt, key: etcd.key}": "",
 	} {
 		s, _ := upgradeSite(t, "v1.34.3", "cp1")
@@ -880,7 +915,8 @@ func TestUpgradeSavesEachEtcd(t *testing.T) {
 		}
 		saved, err := filepath.Glob(filepath.Join(s.Options.WorkDir, "upgrade", "*", "etcd*"))
 		switch {
-		case err != nil || want == "" && len(saved) > 0 || want != "" && (len(saved) != 1 || filepath.Base(saved[0]) != want):
+		case err != nil || want == "" && len(saved) > 0 || want != "" && (len(saved) != 1 ||
+			filepath.Base(saved[0]) != want):
 			t.Errorf("%s: saved %q, %v", settings, saved, err)
 		case want == "":
 			if !slices.ContainsFunc(s.Events, func(e task.Event) bool {
@@ -907,7 +943,10 @@ func TestUpgradeKeepsTheLastCopies(t *testing.T) {
 	for i, to := range []string{"v1.34.3", "v1.34.4", "v1.34.5", "v1.34.6"} {
 		u := upgradeTo(s, t, to)
 		u.Now = func() time.Time { return time.Date(2026, 11, 1+i, 0, 0, 0, 0, time.UTC) }
-		f.fail = func(_ int, line string) (bool, bool) { return i == 2 && strings.Contains(line, "snapshot save"), false }
+		f.fail = func(_ int, line string) (bool, bool) {
+			return i == 2 && strings.Contains(line, "snapshot save"),
+				false
+		}
 		if err := u.saveTask(Plan{From: "v1.34.2", To: to}).Do(t.Context(), u.Hosts[0]); (err != nil) != (i == 2) {
 			t.Fatalf("%s: %v", to, err)
 		}

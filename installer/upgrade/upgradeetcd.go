@@ -24,13 +24,15 @@ type etcdStatus []struct {
 	} `json:"Status"`
 }
 
-// etcdVersions returns the running versions of kubeadm's etcd, one for each control plane. It is empty if a member gives none:
-// then nothing is known about the oldest.
+// etcdVersions returns the running versions of kubeadm's etcd, one for each control plane. It is empty if a member
+// gives none: then nothing is known about the oldest.
 func (u *upgrade) etcdVersions(ctx context.Context) []string {
 	first := u.FirstControlPlane()
-	out, err := first.Kubectl(task.WithoutOutput(ctx), etcdctlArgs(first, "endpoint", "status", "--cluster", "--write-out=json")...)
+	out, err := first.Kubectl(task.WithoutOutput(ctx), etcdctlArgs(first, "endpoint", "status", "--cluster",
+		"--write-out=json")...)
 	var members etcdStatus
-	if bad := capped.JSON(out, capped.MaxValues, &members); err != nil || bad != nil || len(members) < len(u.controlPlanes()) {
+	if bad := capped.JSON(out, capped.MaxValues, &members); err != nil || bad != nil ||
+		len(members) < len(u.controlPlanes()) {
 		return nil
 	}
 	var versions []string
@@ -43,8 +45,8 @@ func (u *upgrade) etcdVersions(ctx context.Context) []string {
 	return versions
 }
 
-// mustPass reports whether a step that exists for its etcd has to be made: not if an API server is beyond it already, and not if
-// every member is new enough.
+// mustPass reports whether a step that exists for its etcd has to be made: not if an API server is beyond it already,
+// and not if every member is new enough.
 func (p Plan) mustPass(s catalog.Step, c *manifest.Cluster) (bool, error) {
 	if versionLess(majorMinor(s.Cluster.Kubernetes.Version)+".0", majorMinor(p.newestServer())+".0") {
 		return false, nil
@@ -61,7 +63,8 @@ func (p Plan) mustPass(s catalog.Step, c *manifest.Cluster) (bool, error) {
 	return false, nil
 }
 
-// isOfRunningMinor reports whether a step is of the minor release that the upgrade starts at: it exists for its etcd alone.
+// isOfRunningMinor reports whether a step is of the minor release that the upgrade starts at: it exists for its etcd
+// alone.
 func (p Plan) isOfRunningMinor(s catalog.Step) bool {
 	return s.Etcd != "" && majorMinor(s.Cluster.Kubernetes.Version) == majorMinor(p.start())
 }
@@ -96,8 +99,8 @@ func (u *upgrade) oldestExternalEtcd(ctx context.Context) (string, error) {
 	return oldest, nil
 }
 
-// runningEtcd calls do for each wanted host of external etcd, with the version of its program. Hosts without the program are left out: they
-// are no members yet.
+// runningEtcd calls do for each wanted host of external etcd, with the version of its program. Hosts without the
+// program are left out: they are no members yet.
 func runningEtcd(ctx context.Context, r *engine.Run, do func(t *task.Host, version string) error) error {
 	if r.Cluster.Etcd.Type != manifest.EtcdExternal {
 		return nil
@@ -126,14 +129,16 @@ func etcdChanges(ctx context.Context, r *engine.Run) (changes []Change, err erro
 	err = runningEtcd(ctx, r, func(t *task.Host, running string) error {
 		want, err := catalog.Version(r.Cluster, "etcd")
 		if want, _, _ = strings.Cut(strings.TrimPrefix(want, "v"), "-"); err == nil && want != running {
-			changes = withChange(changes, Change{Component: "etcd", From: "v" + plain.Line(running), To: "v" + want}, t.Name)
+			changes = withChange(changes, Change{Component: "etcd", From: "v" + plain.Line(running), To: "v" + want},
+				t.Name)
 		}
 		return err
 	})
 	return changes, err
 }
 
-// checkExternalEtcd refuses to skip a version of etcd beside the cluster. Its tasks bring it to the bundle's version in one step.
+// checkExternalEtcd refuses to skip a version of etcd beside the cluster. Its tasks bring it to the bundle's version
+// in one step.
 func checkExternalEtcd(ctx context.Context, r *engine.Run) error {
 	return runningEtcd(ctx, r, func(t *task.Host, running string) error {
 		take, err := catalog.Through(r.Cluster, "etcd", running)
@@ -146,8 +151,10 @@ func checkExternalEtcd(ctx context.Context, r *engine.Run) error {
 		}
 		release := fmt.Sprintf("v%d.%d.%d", v.Major(), v.Minor(), v.Patch())
 		return &RefusedError{
-			r.Cluster.Metadata.Name, r.Cluster.Kubernetes.Version, fmt.Sprintf("etcd on %s is %s, and the bundle's must not be reached from it directly", t.Name, running),
-			"write components: {etcd: {version: " + release + "}} into the cluster file of the present release, build that bundle and upgrade with it; then use this one",
+			r.Cluster.Metadata.Name, r.Cluster.Kubernetes.Version,
+			fmt.Sprintf("etcd on %s is %s, and the bundle's must not be reached from it directly", t.Name, running),
+			"write components: {etcd: {version: " + release +
+				"}} into the cluster file of the present release, build that bundle and upgrade with it; then use this one",
 		}
 	})
 }

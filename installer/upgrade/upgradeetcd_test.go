@@ -19,8 +19,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// TestEtcdIsPassedWhereItRunsOld: the step for etcd alone is left out where every member is new enough, and where an API server is
-// beyond it already: kubeadm would downgrade that one.
+// TestEtcdIsPassedWhereItRunsOld: the step for etcd alone is left out where every member is new enough, and where an
+// API server is beyond it already: kubeadm would downgrade that one.
 func TestEtcdIsPassedWhereItRunsOld(t *testing.T) {
 	t.Parallel()
 	cp := func(name, server string) Node {
@@ -31,15 +31,21 @@ func TestEtcdIsPassedWhereItRunsOld(t *testing.T) {
 		nodes []Node
 		steps []string
 	}{
-		"old":       {[]string{"3.5.24", "3.5.24"}, []Node{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")}, []string{"v1.33.13", "v1.34.4"}},
-		"one old":   {[]string{"3.5.32", "3.5.24"}, []Node{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")}, []string{"v1.33.13", "v1.34.4"}},
-		"unknown":   {nil, []Node{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")}, []string{"v1.33.13", "v1.34.4"}},
-		"new":       {[]string{"3.5.26", "3.5.32"}, []Node{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")}, []string{"v1.34.4"}},
-		"passed":    {[]string{"3.6.5", "3.5.32"}, []Node{cp("cp1", "v1.34.4"), cp("cp2", "v1.33.6")}, []string{"v1.34.4"}},
-		"too late":  {nil, []Node{cp("cp1", "v1.34.4"), cp("cp2", "v1.33.6")}, []string{"v1.34.4"}},
-		"mid patch": {[]string{"3.5.32", "3.5.24"}, []Node{cp("cp1", "v1.33.13"), cp("cp2", "v1.33.6")}, []string{"v1.33.13", "v1.34.4"}},
+		"old": {[]string{"3.5.24", "3.5.24"}, []Node{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")},
+			[]string{"v1.33.13", "v1.34.4"}},
+		"one old": {[]string{"3.5.32", "3.5.24"}, []Node{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")},
+			[]string{"v1.33.13", "v1.34.4"}},
+		"unknown": {nil, []Node{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")}, []string{"v1.33.13", "v1.34.4"}},
+		"new": {[]string{"3.5.26", "3.5.32"}, []Node{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")},
+			[]string{"v1.34.4"}},
+		"passed": {[]string{"3.6.5", "3.5.32"}, []Node{cp("cp1", "v1.34.4"), cp("cp2", "v1.33.6")},
+			[]string{"v1.34.4"}},
+		"too late": {nil, []Node{cp("cp1", "v1.34.4"), cp("cp2", "v1.33.6")}, []string{"v1.34.4"}},
+		"mid patch": {[]string{"3.5.32", "3.5.24"}, []Node{cp("cp1", "v1.33.13"), cp("cp2", "v1.33.6")},
+			[]string{"v1.33.13", "v1.34.4"}},
 	} {
-		u := newUpgrade(&nodeWalk{Run: &engine.Run{Site: &task.Site{Cluster: tasktest.Cluster(t, "kubernetes: {version: v1.34.4}")}}})
+		u := newUpgrade(&nodeWalk{Run: &engine.Run{Site: &task.Site{Cluster: tasktest.Cluster(t,
+			"kubernetes: {version: v1.34.4}")}}})
 		steps, err := u.steps(Plan{Cluster: "site", To: "v1.34.4", Nodes: c.nodes, etcd: c.etcd})
 		if err != nil || !slices.Equal(steps, c.steps) {
 			t.Errorf("%s: %q, %v, want %q", name, steps, err, c.steps)
@@ -57,8 +63,8 @@ func runsEtcd(t *testing.T, h *sitetest.Rooted, version string) {
 	})
 }
 
-// TestExternalEtcdIsNotSkipped: etcd beside the cluster goes to the bundle's version in one step, so an old one is refused with the way
-// around.
+// TestExternalEtcdIsNotSkipped: etcd beside the cluster goes to the bundle's version in one step, so an old one is
+// refused with the way around.
 func TestExternalEtcdIsNotSkipped(t *testing.T) {
 	t.Parallel()
 	s, _ := upgradeSite(t, "v1.33.6", "cp1", "node1")
@@ -73,7 +79,9 @@ func TestExternalEtcdIsNotSkipped(t *testing.T) {
 		if errors.As(err, &e) != refused || !refused && err != nil {
 			t.Errorf("%s: %v", version, err)
 		}
-		if refused && (!strings.Contains(err.Error(), "is 3.5.24, and the bundle's must not be reached from it directly") || !strings.Contains(e.Hint(), "components: {etcd: {version: v3.5.32}}")) {
+		if refused && (!strings.Contains(err.Error(),
+			"is 3.5.24, and the bundle's must not be reached from it directly") ||
+			!strings.Contains(e.Hint(), "components: {etcd: {version: v3.5.32}}")) {
 			t.Errorf("%s: %v\n%s", version, err, e.Hint())
 		}
 	}
@@ -83,7 +91,8 @@ func TestExternalEtcdIsNotSkipped(t *testing.T) {
 func TestRoomOnHostsOfEtcdAlone(t *testing.T) {
 	t.Parallel()
 	s, _ := upgradeSite(t, "v1.34.2", "cp1", "etcd1")
-	s.Options.Inventory.Groups = manifest.Groups{ControlPlane: []string{"cp1"}, Registry: []string{"cp1"}, Etcd: []string{"cp1", "etcd1"}}
+	s.Options.Inventory.Groups = manifest.Groups{ControlPlane: []string{"cp1"}, Registry: []string{"cp1"},
+		Etcd: []string{"cp1", "etcd1"}}
 	s.Options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3}\netcd: {type: external}")
 	u := upgradeWith(s, t, nil)
 	alone := u.etcdAlone()
@@ -96,12 +105,14 @@ func TestRoomOnHostsOfEtcdAlone(t *testing.T) {
 		_, err := io.WriteString(cmd.Stdout, "9999999\t"+u.Cluster.Etcd.DataDir+"\n")
 		return err
 	})
-	for free, want := range map[string]string{"4096": "etcd1 has 0 MiB free on /, and up to 9 MiB are written there", "99999999": ""} {
+	for free, want := range map[string]string{"4096": "etcd1 has 0 MiB free on /, and up to 9 MiB are written there",
+		"99999999": ""} {
 		h.Answer("df", func(_ context.Context, cmd host.Cmd) error {
 			_, err := io.WriteString(cmd.Stdout, "Avail Mounted on\n"+free+" /\n")
 			return err
 		})
-		if err := errors.Join(u.roomForSnapshot(t.Context(), alone[0])...); want == "" && err != nil || want != "" && (err == nil || err.Error() != want) {
+		if err := errors.Join(u.roomForSnapshot(t.Context(), alone[0])...); want == "" && err != nil ||
+			want != "" && (err == nil || err.Error() != want) {
 			t.Errorf("%s bytes free: %v", free, err)
 		}
 	}
@@ -122,7 +133,8 @@ func TestRollbackAsksEtcd(t *testing.T) {
 	err := b.etcdAllows(t.Context(), b.Hosts[0])
 	var hinted interface{ Hint() string }
 	if !errors.As(err, &hinted) || !strings.Contains(err.Error(), "connection refused") ||
-		!strings.Contains(hinted.Hint(), "etcd 3.5.26 may not read the data of 3.6.5") || !strings.Contains(hinted.Hint(), "continue the upgrade") {
+		!strings.Contains(hinted.Hint(), "etcd 3.5.26 may not read the data of 3.6.5") ||
+		!strings.Contains(hinted.Hint(), "continue the upgrade") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -133,11 +145,13 @@ func TestAPIServerThatStaysAway(t *testing.T) {
 	s, _ := upgradeSite(t, "v1.34.3", "cp1")
 	h := s.Run(t, nil).Hosts[0]
 	var hinted interface{ Hint() string }
-	if err := noAPIServer(t.Context(), h, errors.New("refused")); err.Error() != "API server of cp1: refused" || errors.As(err, &hinted) {
+	if err := noAPIServer(t.Context(), h, errors.New("refused")); err.Error() != "API server of cp1: refused" ||
+		errors.As(err, &hinted) {
 		t.Errorf("without copies: %v", err)
 	}
 	s.Hosts["cp1"].Put(t, marks.CopiesOf("v1.34.2").Path("complete"), "")
-	if err := noAPIServer(t.Context(), h, errors.New("refused")); !errors.As(err, &hinted) || !strings.Contains(hinted.Hint(), "kkbundle upgrade --rollback") {
+	if err := noAPIServer(t.Context(), h, errors.New("refused")); !errors.As(err, &hinted) ||
+		!strings.Contains(hinted.Hint(), "kkbundle upgrade --rollback") {
 		t.Errorf("with copies: %v", err)
 	}
 }

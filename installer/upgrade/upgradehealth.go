@@ -44,7 +44,8 @@ func (e *UnfitError) Error() string {
 	if e.Back {
 		what = "go back"
 	}
-	return "the cluster is not in a state to " + what + ":\n  " + strings.ReplaceAll(errors.Join(e.Reasons...).Error(), "\n", "\n  ")
+	return "the cluster is not in a state to " + what + ":\n  " + strings.ReplaceAll(errors.Join(e.Reasons...).Error(),
+		"\n", "\n  ")
 }
 
 // Unwrap returns the reasons.
@@ -76,7 +77,8 @@ func (c checkup) unfit(t *task.Host, err error) error {
 		return err
 	}
 	for _, reason := range unfit.Reasons {
-		c.Tell(task.Event{Phase: "precheck", Task: "cluster-health", Host: t.Name, State: task.Warned, Message: c.Mask.Mask(reason.Error())})
+		c.Tell(task.Event{Phase: "precheck", Task: "cluster-health", Host: t.Name, State: task.Warned,
+			Message: c.Mask.Mask(reason.Error())})
 	}
 	return nil
 }
@@ -100,7 +102,8 @@ func (c checkup) health(ctx context.Context, t *task.Host, plan Plan) error {
 	reasons = append(reasons, c.onEach(c.nodes(), func(t *task.Host) []error {
 		return slices.Concat(certificatesValid(ctx, t), c.roomFor(ctx, t, plan), quotaHolds(ctx, t))
 	})...)
-	reasons = append(reasons, c.onEach(c.etcdAlone(), func(t *task.Host) []error { return c.roomForSnapshot(ctx, t) })...)
+	reasons = append(reasons,
+		c.onEach(c.etcdAlone(), func(t *task.Host) []error { return c.roomForSnapshot(ctx, t) })...)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -125,7 +128,8 @@ func (c checkup) etcdAlone() []*task.Host {
 	if c.Cluster.Etcd.Type != manifest.EtcdExternal {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(c.Connected(manifest.RoleEtcd)), func(t *task.Host) bool { return t.Is(manifest.RoleCluster) })
+	return slices.DeleteFunc(slices.Clone(c.Connected(manifest.RoleEtcd)),
+		func(t *task.Host) bool { return t.Is(manifest.RoleCluster) })
 }
 
 // roomForSnapshot compares the space that a copy of etcd's data takes on one of its hosts with the free space.
@@ -172,8 +176,10 @@ func (c checkup) nodesReady(ctx context.Context, t *task.Host, _ Plan) []error {
 func etcdctlArgs(on *task.Host, args ...string) []string {
 	return slices.Concat([]string{
 		"exec", "--namespace=kube-system", "etcd-" + on.Name, "--container=etcd", "--",
-		"etcdctl", "--endpoints=https://" + net.JoinHostPort(task.Loopback(on.IP.String()), etcd.Port), "--cacert=/etc/kubernetes/pki/etcd/ca.crt",
-		"--cert=/etc/kubernetes/pki/etcd/healthcheck-client.crt", "--key=/etc/kubernetes/pki/etcd/healthcheck-client.key",
+		"etcdctl", "--endpoints=https://" + net.JoinHostPort(task.Loopback(on.IP.String()), etcd.Port),
+		"--cacert=/etc/kubernetes/pki/etcd/ca.crt",
+		"--cert=/etc/kubernetes/pki/etcd/healthcheck-client.crt",
+		"--key=/etc/kubernetes/pki/etcd/healthcheck-client.key",
 	}, args)
 }
 
@@ -183,7 +189,8 @@ func (c checkup) etcdHealthy(ctx context.Context, t *task.Host, _ Plan) []error 
 	if c.Cluster.Etcd.Type != manifest.EtcdInternal {
 		return c.noAlarm(ctx)
 	}
-	out, askErr := t.Kubectl(task.WithoutOutput(ctx), etcdctlArgs(t, "endpoint", "health", "--cluster", "--write-out=json")...)
+	out, askErr := t.Kubectl(task.WithoutOutput(ctx), etcdctlArgs(t, "endpoint", "health", "--cluster",
+		"--write-out=json")...)
 	var members []struct {
 		Endpoint string `json:"endpoint"`
 		Health   bool   `json:"health"`
@@ -197,7 +204,8 @@ func (c checkup) etcdHealthy(ctx context.Context, t *task.Host, _ Plan) []error 
 		switch {
 		case m.Health:
 		case strings.Contains(m.Error, etcd.NoSpace):
-			errs = append(errs, fmt.Errorf("etcd's member %s takes no changes (%s): run kkbundle etcd defrag", m.Endpoint, m.Error))
+			errs = append(errs, fmt.Errorf("etcd's member %s takes no changes (%s): run kkbundle etcd defrag",
+				m.Endpoint, m.Error))
 		default:
 			errs = append(errs, fmt.Errorf("etcd's member %s is not healthy: %s", m.Endpoint, m.Error))
 		}
@@ -232,7 +240,8 @@ func (c checkup) noAlarm(ctx context.Context) []error {
 	var errs []error
 	for _, d := range list {
 		if d.NoSpace {
-			errs = append(errs, fmt.Errorf("etcd's member %s has the alarm NOSPACE: run kkbundle etcd defrag", d.Endpoint))
+			errs = append(errs, fmt.Errorf("etcd's member %s has the alarm NOSPACE: run kkbundle etcd defrag",
+				d.Endpoint))
 		}
 		if err := d.Fault(); err != nil {
 			errs = append(errs, err)
@@ -280,7 +289,8 @@ func (c checkup) budgets(ctx context.Context, t *task.Host, plan Plan) []error {
 	var errs []error
 	for _, b := range budgets.Items {
 		if b.Status.ExpectedPods > 0 && b.Status.DesiredHealthy >= b.Status.ExpectedPods {
-			errs = append(errs, fmt.Errorf("PodDisruptionBudget %s/%s wants %d of its %d pods at all times, so no node with one of them can be drained",
+			errs = append(errs, fmt.Errorf(
+				"PodDisruptionBudget %s/%s wants %d of its %d pods at all times, so no node with one of them can be drained",
 				b.Namespace, b.Name, b.Status.DesiredHealthy, b.Status.ExpectedPods))
 		}
 	}
@@ -303,7 +313,8 @@ func (c checkup) lonePods(ctx context.Context, t *task.Host, plan Plan) []error 
 	var errs []error
 	for _, p := range pods {
 		if kube.IsLone(&p) && todo[p.Spec.NodeName] {
-			errs = append(errs, fmt.Errorf("pod %s/%s on %s has no controller and is not evicted: delete it, or use a Deployment",
+			errs = append(errs, fmt.Errorf(
+				"pod %s/%s on %s has no controller and is not evicted: delete it, or use a Deployment",
 				p.Namespace, p.Name, p.Spec.NodeName))
 		}
 	}
@@ -324,7 +335,8 @@ func (c checkup) configReadable(ctx context.Context, t *task.Host, _ Plan) []err
 	}
 	// https://kubernetes.io/docs/reference/config-api/kubeadm-config.v1beta3/ and v1beta4
 	if known := []string{"kubeadm.k8s.io/v1beta3", "kubeadm.k8s.io/v1beta4"}; !slices.Contains(known, head.APIVersion) {
-		return []error{fmt.Errorf("kubeadm's configuration in the cluster (ConfigMap kube-system/kubeadm-config) is of %s, and not %s: convert it with kubeadm config migrate of the version that the cluster has",
+		return []error{fmt.Errorf(
+			"kubeadm's configuration in the cluster (ConfigMap kube-system/kubeadm-config) is of %s, and not %s: convert it with kubeadm config migrate of the version that the cluster has",
 			task.OrDash(head.APIVersion), strings.Join(known, " or "))}
 	}
 	return nil
@@ -354,14 +366,16 @@ func validAt(c node.Certificate, now time.Time) error {
 	case c.Problem != "":
 		return fmt.Errorf("has no certificate in it that can be read: %s", c.Problem)
 	case now.After(c.NotAfter):
-		return fmt.Errorf("has expired on %s: renew it (kkbundle certs renew) first", c.NotAfter.UTC().Format(time.RFC3339))
+		return fmt.Errorf("has expired on %s: renew it (kkbundle certs renew) first",
+			c.NotAfter.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
 
 // roomFor compares the space that an upgrade needs on a node with the free space.
 func (c checkup) roomFor(ctx context.Context, t *task.Host, plan Plan) []error {
-	if n := slices.IndexFunc(plan.Nodes, func(n Node) bool { return n.Name == t.Name }); n >= 0 && plan.Nodes[n].Current && !t.Is(manifest.RoleRegistry) {
+	if n := slices.IndexFunc(plan.Nodes, func(n Node) bool { return n.Name == t.Name }); n >= 0 &&
+		plan.Nodes[n].Current && !t.Is(manifest.RoleRegistry) {
 		return nil
 	}
 	steps := int64(len(plan.Steps))
@@ -395,7 +409,8 @@ func (c checkup) roomFor(ctx context.Context, t *task.Host, plan Plan) []error {
 
 // registryLacks returns the size of the content that the registry lacks.
 func registryLacks(ctx context.Context, t *task.Host) (int64, error) {
-	find := []string{"find", "-H", siteregistry.Of(t.Site.Cluster).Data, "-path", "*/blobs/sha256/*", "-name", "data", "-printf", `%h\n`}
+	find := []string{"find", "-H", siteregistry.Of(t.Site.Cluster).Data, "-path", "*/blobs/sha256/*", "-name", "data",
+		"-printf", `%h\n`}
 	out, err := t.Output(task.WithoutOutput(ctx), find...)
 	if _, err := task.Succeeded(err); err != nil { // find fails on a host without the registry
 		return 0, err
@@ -439,7 +454,8 @@ func fits(ctx context.Context, t *task.Host, need map[string]int64) []error {
 	var errs []error
 	for mount, f := range found {
 		if f.need > f.free {
-			errs = append(errs, fmt.Errorf("%s has %d MiB free on %s, and up to %d MiB are written there", t.Name, f.free>>20, mount, f.need>>20))
+			errs = append(errs, fmt.Errorf("%s has %d MiB free on %s, and up to %d MiB are written there", t.Name,
+				f.free>>20, mount, f.need>>20))
 		}
 	}
 	return errs

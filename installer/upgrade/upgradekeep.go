@@ -22,8 +22,8 @@ import (
 var keepFilesScript string
 
 // keepTask copies the files that an upgrade replaces on a node: the programs, and on a control plane all of
-// /etc/kubernetes and the cluster's objects. Copies of a node stay when the upgrade is continued, those of control planes once kubeadm has
-// begun to change one: before, they may be of a run that stopped long ago.
+// /etc/kubernetes and the cluster's objects. Copies of a node stay when the upgrade is continued, those of control
+// planes once kubeadm has begun to change one: before, they may be of a run that stopped long ago.
 func keepTask(c *manifest.Cluster) task.Task {
 	copies := func(ctx context.Context, t *task.Host) (marks.Copies, error) {
 		id, _, _, err := member.Recorded(ctx, t)
@@ -63,7 +63,8 @@ func keepTask(c *manifest.Cluster) task.Task {
 			for _, unit := range runtime.Units {
 				args = append(args, below("/etc/systemd/system/"+unit)...)
 			}
-			args = append(args, below("/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d", member.Path)...)
+			args = append(args, below("/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d",
+				member.Path)...)
 			if err := t.Run(ctx, append(args, below(kubeletSettings()...)...)...); err != nil {
 				return err
 			}
@@ -77,7 +78,8 @@ func keepTask(c *manifest.Cluster) task.Task {
 	}
 }
 
-// hasBegun reports whether the upgrade or a rollback of it has begun to change a control plane, and with it the cluster's objects.
+// hasBegun reports whether the upgrade or a rollback of it has begun to change a control plane, and with it the
+// cluster's objects.
 func hasBegun(ctx context.Context, s *task.Site) (bool, error) {
 	for _, t := range s.WithRole(manifest.RoleControlPlane) {
 		if begun, err := marks.IsUnfinished(ctx, t); err != nil || begun {
@@ -123,12 +125,13 @@ func keepObjects(ctx context.Context, t *task.Host, to marks.Copies) error {
 		task.File{Path: to.Types(), Mode: 0o600, Data: []byte(strings.Join(types, "\n") + "\n")})
 }
 
-// withoutState removes the parts of an object that belong to the API server. Without a resource version, a replacement is
-// unconditional.
+// withoutState removes the parts of an object that belong to the API server. Without a resource version, a
+// replacement is unconditional.
 func withoutState(o map[string]any) map[string]any {
 	delete(o, "status")
 	if meta, ok := o["metadata"].(map[string]any); ok {
-		for _, name := range []string{"resourceVersion", "uid", "creationTimestamp", "generation", "managedFields", "selfLink"} {
+		for _, name := range []string{"resourceVersion", "uid", "creationTimestamp", "generation", "managedFields",
+			"selfLink"} {
 			delete(meta, name)
 		}
 	}
@@ -147,7 +150,8 @@ func apiTypes(ctx context.Context, t *task.Host) ([]string, error) {
 
 // kubeletSettings are the files that kubeadm writes for a node's kubelet.
 func kubeletSettings() []string {
-	return []string{"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/instance-config.yaml"}
+	return []string{"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/kubeadm-flags.env",
+		"/var/lib/kubelet/instance-config.yaml"}
 }
 
 // below returns paths as the scripts of copies take them, relative to the root directory.
@@ -159,11 +163,12 @@ func below(paths ...string) []string {
 	return list
 }
 
-// beginTask makes a node one that has not completed its upgrade, before anything is put back: if the rollback stops, an upgrade does all its
-// work on the node again and keeps the copies.
+// beginTask makes a node one that has not completed its upgrade, before anything is put back: if the rollback stops,
+// an upgrade does all its work on the node again and keeps the copies.
 func (w *nodeWalk) beginTask(phase string) task.Task {
 	return task.Task{Name: "begin", Done: task.Never, Do: func(ctx context.Context, t *task.Host) error {
-		if _, err := kubeadm.Stop(ctx, t, marks.UpgradeBegun); err != nil { // a kubeadm that lost its session would write manifests
+		// a kubeadm that lost its session would write manifests
+		if _, err := kubeadm.Stop(ctx, t, marks.UpgradeBegun); err != nil {
 			return err
 		}
 		if err := t.Write(ctx, marks.UpgradeBegun.File(nil)); err != nil {
@@ -182,8 +187,8 @@ func (w *nodeWalk) beginTask(phase string) task.Task {
 	}}
 }
 
-// keepQuota keeps the quota of etcd where it has grown since the upgrade: the database may have outgrown the former one, and etcd would take
-// no changes.
+// keepQuota keeps the quota of etcd where it has grown since the upgrade: the database may have outgrown the former
+// one, and etcd would take no changes.
 func (w *nodeWalk) keepQuota(ctx context.Context, phase string, t *task.Host) error {
 	kept, ok := w.kept[t.Name]
 	if !ok || !t.Is(manifest.RoleControlPlane) || w.Cluster.Etcd.Type != manifest.EtcdInternal {
@@ -211,7 +216,8 @@ func (w *nodeWalk) objectsTask() task.Task {
 			if err != nil {
 				return fmt.Errorf("objects of the cluster before its upgrade: %w", err)
 			}
-			_, err = t.Kube().Kubectl(ctx, kube.Command{Args: []string{"replace", "--filename=-"}, Stdin: data, Quiet: true})
+			_, err = t.Kube().Kubectl(ctx, kube.Command{Args: []string{"replace", "--filename=-"}, Stdin: data,
+				Quiet: true})
 			return err
 		}
 		return nil // no control plane was upgraded
@@ -233,7 +239,8 @@ func (w *nodeWalk) hasKept(ctx context.Context, t *task.Host, paths ...string) (
 	return t.Test(ctx, append(host.Script("same-files.sh", sameFilesScript, kept.Dir, "/"), below(paths...)...)...)
 }
 
-// kubeadmTemporary is where kubeadm keeps the manifests and the etcd data that its upgrades replace, and never removes them.
+// kubeadmTemporary is where kubeadm keeps the manifests and the etcd data that its upgrades replace, and never
+// removes them.
 const kubeadmTemporary = "/etc/kubernetes/tmp"
 
 //go:embed scripts/tidy-upgrade.sh

@@ -87,7 +87,8 @@ func (w *nodeWalk) drainTask() task.Task {
 		}
 		if !marks.InUpgrade(n) && !n.Spec.Unschedulable {
 			// The annotation comes first, so that a run killed in between leaves no node cordoned for ever.
-			if err := api.AnnotateNode(ctx, t.Name, marks.UpgradingAnnotation+"="+w.Cluster.Kubernetes.Version, "--overwrite"); err != nil {
+			if err := api.AnnotateNode(ctx, t.Name, marks.UpgradingAnnotation+"="+w.Cluster.Kubernetes.Version,
+				"--overwrite"); err != nil {
 				return err
 			}
 		}
@@ -102,18 +103,20 @@ func kubeletConfigTask(c *manifest.Cluster) task.Task {
 
 // kubeadmFiles returns one program of the kubelet's task: kubeadm is installed on a node before the kubelet.
 func kubeadmFiles(c *manifest.Cluster, name string) []task.Place {
-	return slices.DeleteFunc(slices.Clone(kubeadm.KubeletTask(c).Files), func(p task.Place) bool { return p.Component != name })
+	return slices.DeleteFunc(slices.Clone(kubeadm.KubeletTask(c).Files),
+		func(p task.Place) bool { return p.Component != name })
 }
 
-// formerKubeletConfig returns the task that puts the settings of a node's kubelet back. A worker that joined after the upgrade has no copies, and kubeadm
-// writes the settings that are in the cluster again.
+// formerKubeletConfig returns the task that puts the settings of a node's kubelet back. A worker that joined after
+// the upgrade has no copies, and kubeadm writes the settings that are in the cluster again.
 func (w *nodeWalk) formerKubeletConfig(t *task.Host) []task.Task {
 	settings := kubeletConfigTask(w.Cluster)
 	kept, ok := w.kept[t.Name]
 	switch {
 	case ok:
 		settings.Files, settings.Do = nil, func(ctx context.Context, t *task.Host) error {
-			return t.Run(ctx, append(host.Script("put-back.sh", putBackScript, kept.Dir, "/"), below(kubeletSettings()...)...)...)
+			return t.Run(ctx, append(host.Script("put-back.sh", putBackScript, kept.Dir, "/"),
+				below(kubeletSettings()...)...)...)
 		}
 	case t.Is(manifest.RoleControlPlane): // its upgrade had not begun
 		settings.Files, settings.Do = nil, func(context.Context, *task.Host) error { return nil }
@@ -136,12 +139,16 @@ func restarted(kubelet task.Task) task.Task {
 
 // readyTask waits until a node is back, as a check says.
 func (w *nodeWalk) readyTask(check func(ctx context.Context, t *task.Host) error) task.Task {
-	return task.Task{Name: "ready", Do: func(ctx context.Context, t *task.Host) error { return w.settled(ctx, t, check) }}
+	return task.Task{Name: "ready", Do: func(ctx context.Context,
+		t *task.Host) error {
+		return w.settled(ctx, t, check)
+	}}
 }
 
-// settled waits until a check of a node holds. On a control plane it must hold for a while: a new kubelet answers at once, and then restarts
-// API server and etcd because it computes their state in another way.
-func (w *nodeWalk) settled(ctx context.Context, t *task.Host, check func(ctx context.Context, t *task.Host) error) error {
+// settled waits until a check of a node holds. On a control plane it must hold for a while: a new kubelet answers at
+// once, and then restarts API server and etcd because it computes their state in another way.
+func (w *nodeWalk) settled(ctx context.Context, t *task.Host,
+	check func(ctx context.Context, t *task.Host) error) error {
 	const pause = 2 * time.Second
 	return task.Eventually(ctx, health.PodsWait, func(ctx context.Context) error {
 		if err := check(ctx, t); err != nil || !t.Is(manifest.RoleControlPlane) {
@@ -171,8 +178,9 @@ func (w *nodeWalk) nodeIsBack(ctx context.Context, t *task.Host) error {
 	return w.kubeletIsBack(ctx, t)
 }
 
-// kubeletIsBack checks that a node is ready with the kubelet of the run's version, and that the pods of Kubernetes and of
-// the pod network on it are ready. A restarted kubelet reports at once, so the node's older state does not last.
+// kubeletIsBack checks that a node is ready with the kubelet of the run's version, and that the pods of Kubernetes
+// and of the pod network on it are ready. A restarted kubelet reports at once, so the node's older state does not
+// last.
 func (w *nodeWalk) kubeletIsBack(ctx context.Context, t *task.Host) error {
 	api := w.FirstControlPlane().Kube()
 	nodes, err := api.Nodes(ctx)
@@ -196,13 +204,15 @@ func (w *nodeWalk) kubeletIsBack(ctx context.Context, t *task.Host) error {
 		}
 		errs = append(errs, notReady(pods)...)
 		if namespace == kube.SystemNamespace && t.Is(manifest.RoleControlPlane) {
-			errs = append(errs, notReported(pods, kube.ControlPlanePods(t.Name, t.Site.Cluster.Etcd.Type == manifest.EtcdInternal))...)
+			errs = append(errs, notReported(pods, kube.ControlPlanePods(t.Name,
+				t.Site.Cluster.Etcd.Type == manifest.EtcdInternal))...)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// notReported returns an error for each name without a pod. A restarted kubelet reports its static pods one after the other.
+// notReported returns an error for each name without a pod. A restarted kubelet reports its static pods one after the
+// other.
 func notReported(pods []corev1.Pod, names []string) []error {
 	var errs []error
 	for _, name := range names {
@@ -218,7 +228,8 @@ func notReady(pods []corev1.Pod) []error {
 	var errs []error
 	for _, p := range pods {
 		if !kube.IsPodOver(&p) && !kube.IsPodReady(&p) {
-			errs = append(errs, fmt.Errorf("pod %s/%s on %s is not ready: %s", p.Namespace, p.Name, task.OrDash(p.Spec.NodeName), kube.NotReadyReason(&p)))
+			errs = append(errs, fmt.Errorf("pod %s/%s on %s is not ready: %s", p.Namespace, p.Name,
+				task.OrDash(p.Spec.NodeName), kube.NotReadyReason(&p)))
 		}
 	}
 	return errs

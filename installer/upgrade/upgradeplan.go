@@ -43,8 +43,8 @@ type Plan struct {
 	Etcd map[string]string
 	// Changes are those of runtimes, of the kubelets' configuration, of the pod network and of external etcd.
 	Changes []Change
-	// Back means that the plan is of a rollback. Unknown are then objects of types that the release before does not have, each as
-	// a number and a type.
+	// Back means that the plan is of a rollback. Unknown are then objects of types that the release before does not
+	// have, each as a number and a type.
 	Back    bool
 	Unknown []string
 
@@ -59,7 +59,8 @@ type Node struct {
 	Kubelet, APIServer string
 	// Recorded is the version of the node's last complete upgrade. After an interrupted one, programs may be newer.
 	Recorded string
-	// Current means that the node needs no upgrade, Cordoned that it is unschedulable, and Left that the upgrade leaves it as it is.
+	// Current means that the node needs no upgrade, Cordoned that it is unschedulable, and Left that the upgrade
+	// leaves it as it is.
 	Current, Cordoned, Left bool
 
 	mark string // the release of the step in progress on the node, "" for none
@@ -98,7 +99,8 @@ func (u *upgrade) look(ctx context.Context) (Plan, error) {
 		return p, err
 	}
 	if !begun {
-		return p, &RefusedError{p.Cluster, p.To, first.Name + " is not a node of a cluster that kkbundle has made", "install it first, or name the inventory of the cluster"}
+		return p, &RefusedError{p.Cluster, p.To, first.Name + " is not a node of a cluster that kkbundle has made",
+			"install it first, or name the inventory of the cluster"}
 	}
 	now, _ := member.Changed(u.Run.Site, settings)
 	for _, s := range now {
@@ -125,7 +127,8 @@ func (u *upgrade) look(ctx context.Context) (Plan, error) {
 // controlPlanes returns the control planes, first the one where kubeadm upgrades the cluster.
 func (w *nodeWalk) controlPlanes() []*task.Host {
 	first := w.FirstControlPlane()
-	others := slices.DeleteFunc(w.WithRole(manifest.RoleControlPlane), func(t *task.Host) bool { return t.Name == first.Name })
+	others := slices.DeleteFunc(w.WithRole(manifest.RoleControlPlane),
+		func(t *task.Host) bool { return t.Name == first.Name })
 	return append([]*task.Host{first}, others...)
 }
 
@@ -166,7 +169,9 @@ func (w *nodeWalk) nodesOf(ctx context.Context) ([]Node, error) {
 			return err
 		}
 		if state == nil || !member {
-			return &RefusedError{w.Cluster.Metadata.Name, w.Cluster.Kubernetes.Version, t.Name + " of the inventory is not a node of the cluster", "add it first (kkbundle install with the bundle that the cluster was made from), or take it out of the inventory"}
+			return &RefusedError{w.Cluster.Metadata.Name, w.Cluster.Kubernetes.Version, t.Name +
+				" of the inventory is not a node of the cluster",
+				"add it first (kkbundle install with the bundle that the cluster was made from), or take it out of the inventory"}
 		}
 		n.Recorded = id.Version
 		n.from(state)
@@ -189,7 +194,8 @@ func (w *nodeWalk) nodesOf(ctx context.Context) ([]Node, error) {
 	for _, s := range states {
 		if !slices.ContainsFunc(w.WithRole(manifest.RoleCluster), func(t *task.Host) bool { return t.Name == s.Name }) {
 			err = errors.Join(err, &RefusedError{
-				w.Cluster.Metadata.Name, w.Cluster.Kubernetes.Version, "node " + s.Name + " is not in the inventory and would not be upgraded",
+				w.Cluster.Metadata.Name, w.Cluster.Kubernetes.Version, "node " + s.Name +
+					" is not in the inventory and would not be upgraded",
 				"add it to the inventory, or delete it from the cluster",
 			})
 		}
@@ -197,13 +203,16 @@ func (w *nodeWalk) nodesOf(ctx context.Context) ([]Node, error) {
 	return append(nodes, w.leftNodes(states)...), err
 }
 
-// noAPIServer returns the error of a control plane whose API server does not answer, with the way out of an upgrade that stopped there.
+// noAPIServer returns the error of a control plane whose API server does not answer, with the way out of an upgrade
+// that stopped there.
 func noAPIServer(ctx context.Context, t *task.Host, err error) error {
 	err = fmt.Errorf("API server of %s: %w", t.Name, err)
 	if _, kept, copyErr := marks.FindCopies(ctx, t); copyErr != nil || !kept {
 		return err
 	}
-	return plain.Advise(err, "start it and run the same command again, or go back with kkbundle upgrade --rollback and the bundle before: "+t.Name+" has copies of that release")
+	return plain.Advise(err,
+		"start it and run the same command again, or go back with kkbundle upgrade --rollback and the bundle before: "+
+			t.Name+" has copies of that release")
 }
 
 // from reads the node's state in the API.
@@ -240,14 +249,16 @@ func (p Plan) oldest() string {
 	return oldest
 }
 
-// start returns the release that the first step begins at: that of the oldest control plane, or the minor release before an intermediate
-// step that an interrupted run has left on a node. Such a node is unschedulable: pods of the next node to be drained may have no other
-// place. A node that was left out since then goes to a later release directly: control planes do not go back.
+// start returns the release that the first step begins at: that of the oldest control plane, or the minor release
+// before an intermediate step that an interrupted run has left on a node. Such a node is unschedulable: pods of the
+// next node to be drained may have no other place. A node that was left out since then goes to a later release
+// directly: control planes do not go back.
 func (p Plan) start() string {
 	start := p.oldest()
 	for _, n := range p.Nodes {
 		v, err := semver.NewVersion(n.mark)
-		if err != nil || n.Left || v.Minor() == 0 || !versionLess(n.Recorded, n.mark) || majorMinor(n.mark) == majorMinor(p.To) {
+		if err != nil || n.Left || v.Minor() == 0 || !versionLess(n.Recorded, n.mark) ||
+			majorMinor(n.mark) == majorMinor(p.To) {
 			continue // a rollback's mark is the older release
 		}
 		if versionLess(majorMinor(n.mark)+".0", majorMinor(p.newestServer())+".0") {
@@ -300,11 +311,13 @@ func (u *upgrade) steps(p Plan) ([]string, error) {
 			newest, do = p.To, "bring that node back and upgrade it, too, or delete it for good: kkbundle nodes delete --unreachable "+n.Name
 		}
 		if is := semver.MustParse(n.Kubelet); semver.MustParse(newest).Minor() > is.Minor()+kubeletsBehind {
-			return nil, refuse(do, "the kubelet of %s is %s, more than %d minor releases behind %s", n.Name, n.Kubelet, kubeletsBehind, newest)
+			return nil, refuse(do, "the kubelet of %s is %s, more than %d minor releases behind %s", n.Name, n.Kubelet,
+				kubeletsBehind, newest)
 		}
 		if versionLess(p.newestServer(), n.Kubelet) {
 			return nil, refuse("put the kubelet of the control plane's version back on that node",
-				"the kubelet of %s is %s, newer than every API server (%s), which Kubernetes does not allow", n.Name, n.Kubelet, p.newestServer())
+				"the kubelet of %s is %s, newer than every API server (%s), which Kubernetes does not allow", n.Name,
+				n.Kubelet, p.newestServer())
 		}
 	}
 	return steps, nil
@@ -350,9 +363,11 @@ func (u *upgrade) way(p Plan, to *semver.Version) ([]string, error) {
 		}
 		u.clusters[version], u.demands[version] = s.Cluster, s.Demands
 		steps = append(steps, version)
-		if newest := p.newestServer(); semver.MustParse(newest).Minor() == semver.MustParse(version).Minor() && versionLess(version, newest) {
+		if newest := p.newestServer(); semver.MustParse(newest).Minor() == semver.MustParse(version).Minor() &&
+			versionLess(version, newest) {
 			return nil, &RefusedError{
-				p.Cluster, p.To, fmt.Sprintf("an API server already runs %s, newer than the bundle's step %s", newest, version),
+				p.Cluster, p.To, fmt.Sprintf("an API server already runs %s, newer than the bundle's step %s", newest,
+					version),
 				"use the bundle that started the upgrade, or one with a newer " + majorMinor(version),
 			}
 		}

@@ -46,7 +46,8 @@ func (w *nodeWalk) controlPlaneTask() task.Task {
 			if err := upgrade(ctx, t); err != nil {
 				return err
 			}
-			if err := task.Eventually(ctx, task.NodeReadyTimeout, func(ctx context.Context) error { return serverIsReady(ctx, t) }); err != nil {
+			if err := task.Eventually(ctx, task.NodeReadyTimeout,
+				func(ctx context.Context) error { return serverIsReady(ctx, t) }); err != nil {
 				return err
 			}
 			if err := t.Write(ctx, marks.ServerUpgraded.File(member.File(t.Site).Data)); err != nil {
@@ -99,8 +100,9 @@ func upgradeFirst(ctx context.Context, t *task.Host) error {
 	return err
 }
 
-// applyTries is how often an upgrade is begun while Jobs are late. Up to 1.35 kubeadm gives the Job of its preflight 15 seconds, from 1.36 on 60
-// (createJob in cmd/kubeadm/app/phases/upgrade/health.go). A controller manager that follows one that was killed needs 15 of them for its lease alone.
+// applyTries is how often an upgrade is begun while Jobs are late. Up to 1.35 kubeadm gives the Job of its preflight
+// 15 seconds, from 1.36 on 60 (createJob in cmd/kubeadm/app/phases/upgrade/health.go). A controller manager that
+// follows one that was killed needs 15 of them for its lease alone.
 const applyTries = 4
 
 // kubeadmApply upgrades a control plane. kubeadm's preflight changes nothing, so that it can be run again.
@@ -108,7 +110,8 @@ func kubeadmApply(ctx context.Context, t *task.Host, version string) error {
 	for try := 1; ; try++ {
 		err := kubeadmUpgrade(ctx, t, "apply", version, "--yes")
 		var exit *host.ExitError
-		if late := errors.As(err, &exit) && strings.Contains(exit.Stderr, "[ERROR CreateJob]"); !late || try == applyTries {
+		if late := errors.As(err, &exit) && strings.Contains(exit.Stderr, "[ERROR CreateJob]"); !late ||
+			try == applyTries {
 			return err
 		}
 	}
@@ -179,8 +182,8 @@ func (w *nodeWalk) formerPlaneTask() task.Task {
 	}
 }
 
-// putManifests puts etcd's manifest back, waits for the member, and then puts the others back: an API server without etcd
-// would only restart.
+// putManifests puts etcd's manifest back, waits for the member, and then puts the others back: an API server without
+// etcd would only restart.
 func (w *nodeWalk) putManifests(ctx context.Context, t *task.Host) error {
 	kept, ok := w.kept[t.Name]
 	if !ok {
@@ -235,13 +238,14 @@ func (w *nodeWalk) memberIsBack(ctx context.Context, t *task.Host, kept marks.Co
 	})
 }
 
-// planeIsBack checks that a node is ready, and that the API knows the static pods of its manifests. A kubelet that does not reach the API
-// server while both change leaves the pods before in the API for a minute or more.
+// planeIsBack checks that a node is ready, and that the API knows the static pods of its manifests. A kubelet that
+// does not reach the API server while both change leaves the pods before in the API for a minute or more.
 func (w *nodeWalk) planeIsBack(ctx context.Context, t *task.Host) error {
 	if err := w.nodeIsBack(ctx, t); err != nil {
 		return err
 	}
-	pods, err := w.FirstControlPlane().Kube().Pods(ctx, "--namespace="+kube.SystemNamespace, "--field-selector=spec.nodeName="+t.Name)
+	pods, err := w.FirstControlPlane().Kube().Pods(ctx, "--namespace="+kube.SystemNamespace,
+		"--field-selector=spec.nodeName="+t.Name)
 	if err != nil {
 		return err
 	}
@@ -280,7 +284,8 @@ func imageOf(text string) string {
 	return ""
 }
 
-// isBack reports whether a control plane is the one of the release before. It waits for an API server that misses a question.
+// isBack reports whether a control plane is the one of the release before. It waits for an API server that misses a
+// question.
 func (w *nodeWalk) isBack(ctx context.Context, t *task.Host) (bool, error) {
 	if ok, err := w.hasKept(ctx, t, slices.Concat(memberManifest(), serverManifests())...); err != nil || !ok {
 		return false, err

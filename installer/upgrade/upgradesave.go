@@ -36,7 +36,8 @@ func (s saving) saveTask(plan Plan) task.Task {
 				return fmt.Errorf("work directory: %w", err)
 			}
 			for _, name := range []string{"kubeadm-config", "kubelet-config", "kube-proxy", "coredns"} {
-				data, err := t.Kubectl(task.WithoutOutput(ctx), "get", "configmap", name, "--namespace=kube-system", "--output=yaml", "--ignore-not-found")
+				data, err := t.Kubectl(task.WithoutOutput(ctx), "get", "configmap", name, "--namespace=kube-system",
+					"--output=yaml", "--ignore-not-found")
 				if err == nil {
 					err = s.Dir.Write(path.Join(unfinished, name+".yaml"), data)
 				}

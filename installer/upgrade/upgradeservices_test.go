@@ -18,8 +18,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// proofs returns what was done from the first proof of Services on: proofs, who reached them, and drains. Hosts that connect at the same time
-// are sorted.
+// proofs returns what was done from the first proof of Services on: proofs, who reached them, and drains. Hosts that
+// connect at the same time are sorted.
 func (f *fakeAPI) proofs() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -45,8 +45,8 @@ func (f *fakeAPI) proofs() []string {
 	return append(list, connected...)
 }
 
-// Before each drain, every ready node has followed the API: it reaches a Service that did not exist before. Nodes of a batch share the proof.
-// Nodes that are not ready, or in the middle of an upgrade, are not asked.
+// Before each drain, every ready node has followed the API: it reaches a Service that did not exist before. Nodes of
+// a batch share the proof. Nodes that are not ready, or in the middle of an upgrade, are not asked.
 func TestUpgradeDrainsWhenServicesFollow(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2", "node3", "node4")
@@ -69,7 +69,8 @@ func TestUpgradeDrainsWhenServicesFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := f.proofs()
-	if i := slices.Index(got, "drain node2"); i >= 0 && i+1 < len(got) && got[i+1] == "drain node1" { // at the same time
+	// at the same time
+	if i := slices.Index(got, "drain node2"); i >= 0 && i+1 < len(got) && got[i+1] == "drain node1" {
 		got[i], got[i+1] = got[i+1], got[i]
 	}
 	want := []string{
@@ -95,13 +96,15 @@ func TestRollbackDrainsWhenServicesFollow(t *testing.T) {
 	if _, err := rollbackTo(s, t, f, before, old).walkBack(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"create", "cp1", "node1", "node1", "delete", "drain node1", "create", "cp1", "node1", "delete", "drain cp1"}
+	want := []string{"create", "cp1", "node1", "node1", "delete", "drain node1", "create", "cp1", "node1", "delete",
+		"drain cp1"}
 	if diff := cmp.Diff(f.proofs(), want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 }
 
-// Where a node does not follow, nothing is drained. --force drains with a warning, and so does a rollback, which may be the remedy.
+// Where a node does not follow, nothing is drained. --force drains with a warning, and so does a rollback, which may
+// be the remedy.
 func TestUpgradeStopsWhereServicesDoNotFollow(t *testing.T) {
 	t.Parallel()
 	const patience = 2 * time.Second // which passes for each drain
@@ -118,10 +121,12 @@ func TestUpgradeStopsWhereServicesDoNotFollow(t *testing.T) {
 			stopped *StoppedError
 			failed  *engine.TaskError
 		)
-		if !errors.As(err, &stopped) || !errors.As(err, &failed) || failed.Task != "services" || !strings.Contains(err.Error(), "--force") {
+		if !errors.As(err, &stopped) || !errors.As(err, &failed) || failed.Task != "services" ||
+			!strings.Contains(err.Error(), "--force") {
 			t.Fatalf("%s: got %v", name, err)
 		}
-		if got := f.proofs(); slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "drain") }) || !slices.Contains(got, "delete") {
+		if got := f.proofs(); slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "drain") }) ||
+			!slices.Contains(got, "delete") {
 			t.Errorf("%s: %q", name, got)
 		}
 		f.said = nil

@@ -21,7 +21,8 @@ type nodeWalk struct {
 	how Options
 	// settle is how long a control plane has to stay ready.
 	settle time.Duration
-	// servicesWait bounds the wait for Services that follow the API. lenient means that nodes are drained after it even so.
+	// servicesWait bounds the wait for Services that follow the API. lenient means that nodes are drained after it
+	// even so.
 	servicesWait time.Duration
 	lenient      bool
 
@@ -42,14 +43,15 @@ const (
 	visits                     // on all nodes, in groups that are drained at the same time
 )
 
-// A nodeStep is a step of a node to another release, and its way back. Either returns the tasks of a node, none if it has nothing to do there.
-// All tasks can be done again: to continue is to go the whole way once more.
+// A nodeStep is a step of a node to another release, and its way back. Either returns the tasks of a node, none if it
+// has nothing to do there. All tasks can be done again: to continue is to go the whole way once more.
 type nodeStep struct {
 	stage    stage
 	do, back func(t *task.Host) []task.Task
 }
 
-// nodeSteps returns the steps of a node in the order of an upgrade, each beside its way back. The order of the stages is that of a direction.
+// nodeSteps returns the steps of a node in the order of an upgrade, each beside its way back. The order of the stages
+// is that of a direction.
 func (w *nodeWalk) nodeSteps(phase string) []nodeStep {
 	every := func(tasks ...task.Task) func(*task.Host) []task.Task {
 		return func(*task.Host) []task.Task { return tasks }
@@ -67,7 +69,8 @@ func (w *nodeWalk) nodeSteps(phase string) []nodeStep {
 	keep, begin, drain := keepTask(w.Cluster), w.beginTask(phase), w.drainTask()
 	runtime, kubelet := plan.ContainerTasks(w.Cluster), restarted(kubeadm.KubeletTask(w.Cluster))
 	return []nodeStep{
-		// All control planes keep before the first one changes objects. The way back begins with marks: the upgrade of the node is not complete.
+		// All control planes keep before the first one changes objects. The way back begins with marks: the upgrade
+		// of the node is not complete.
 		{opening, every(keep), every(begin)},
 		// kubeadm changes the cluster's objects with the first control plane.
 		{opening, every(), on(isFirst, w.objectsTask())},
@@ -91,7 +94,8 @@ type direction struct {
 	// groups are the nodes in the order of their visits.
 	groups [][]*task.Host
 	tasks  func(s nodeStep, t *task.Host) []task.Task
-	// isThere reports whether a node needs no visit. arrive then does what a run may have left undone that was killed just before the end.
+	// isThere reports whether a node needs no visit. arrive then does what a run may have left undone that was killed
+	// just before the end.
 	isThere func(ctx context.Context, t *task.Host) (bool, error)
 	arrive  func(ctx context.Context, phase string, t *task.Host) error
 }
@@ -158,15 +162,18 @@ func (w *nodeWalk) visitAll(ctx context.Context, phase string, d direction) erro
 	}
 	for _, turn := range turns {
 		services := w.services(ctx, phase)
-		if err := w.OnAll(turn, func(_ int, t *task.Host) error { return w.visit(ctx, phase, t, d, services) }); err != nil {
+		if err := w.OnAll(turn, func(_ int,
+			t *task.Host) error {
+			return w.visit(ctx, phase, t, d, services)
+		}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// turns returns groups of nodes that are drained at the same time, one group after the other. Nodes that an earlier run has left cordoned come
-// first: until they are back, pods of others may have nowhere to go.
+// turns returns groups of nodes that are drained at the same time, one group after the other. Nodes that an earlier
+// run has left cordoned come first: until they are back, pods of others may have nowhere to go.
 func (w *nodeWalk) turns(ctx context.Context, phase string, groups [][]*task.Host) ([][]*task.Host, error) {
 	states, err := w.states(task.InTask(ctx, phase+"/node"))
 	if err != nil {
@@ -181,7 +188,8 @@ func (w *nodeWalk) turns(ctx context.Context, phase string, groups [][]*task.Hos
 		first = append(first, slices.DeleteFunc(slices.Clone(group), func(t *task.Host) bool { return !isCordoned(t) }))
 		others = append(others, slices.DeleteFunc(slices.Clone(group), isCordoned))
 	}
-	return slices.DeleteFunc(slices.Concat(first, others), func(group []*task.Host) bool { return len(group) == 0 }), nil
+	return slices.DeleteFunc(slices.Concat(first, others), func(group []*task.Host) bool { return len(group) == 0 }),
+		nil
 }
 
 // oneByOne returns a group for each host.

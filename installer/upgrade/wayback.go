@@ -29,7 +29,8 @@ func ForgetRollback(ctx context.Context, o engine.Options) (engine.Report, error
 			}
 			if there && !kept.Finished {
 				return &RefusedError{
-					r.Cluster.Metadata.Name, r.Cluster.Kubernetes.Version, "the copies of " + t.Name + " belong to an unfinished upgrade",
+					r.Cluster.Metadata.Name, r.Cluster.Kubernetes.Version, "the copies of " + t.Name +
+						" belong to an unfinished upgrade",
 					"continue the upgrade or roll it back",
 				}
 			}

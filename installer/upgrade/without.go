@@ -11,8 +11,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// checkWithout refuses an upgrade and a rollback without a control plane or a member of etcd: API servers may differ by one minor release
-// only, kubelets must not be newer than one of them, and etcd needs the member while another one restarts.
+// checkWithout refuses an upgrade and a rollback without a control plane or a member of etcd: API servers may differ
+// by one minor release only, kubelets must not be newer than one of them, and etcd needs the member while another one
+// restarts.
 func (w *nodeWalk) checkWithout() error {
 	errs := []error{begin.CheckWithout(w.Run)}
 	for _, t := range w.Without() {

@@ -34,7 +34,8 @@ func leave(r *engine.Run, names ...string) {
 func TestUpgradeWithoutAWorker(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2")
-	f.nodes["node2"].Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "Kubelet stopped posting node status."}
+	f.nodes["node2"].Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady,
+		Status: corev1.ConditionUnknown, Message: "Kubelet stopped posting node status."}
 	u := upgradeTo(s, t, "v1.34.3")
 	leave(u.Run, "node2")
 	if err := u.checkWithout(); err != nil {
@@ -60,7 +61,8 @@ func TestUpgradeWithoutAWorker(t *testing.T) {
 	if diff := cmp.Diff(plan.Left(), []string{"node2 (kubelet v1.34.2)"}); diff != "" {
 		t.Errorf("left (-got +want):\n%s", diff)
 	}
-	if f.nodes["node1"].Status.NodeInfo.KubeletVersion != "v1.34.3" || f.nodes["node2"].Status.NodeInfo.KubeletVersion != "v1.34.2" || f.nodes["node2"].Spec.Unschedulable {
+	if f.nodes["node1"].Status.NodeInfo.KubeletVersion != "v1.34.3" ||
+		f.nodes["node2"].Status.NodeInfo.KubeletVersion != "v1.34.2" || f.nodes["node2"].Spec.Unschedulable {
 		t.Errorf("nodes are %s", f.list())
 	}
 	again := upgradeTo(s, t, "v1.34.3")
@@ -72,13 +74,15 @@ func TestUpgradeWithoutAWorker(t *testing.T) {
 	if _, err := upgradeTo(s, t, "v1.34.3").walkAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"cp1: drain node2", "node2: kubeadm upgrade node", "node2: systemctl try-restart kubelet.service", "cp1: uncordon node2"}
+	want := []string{"cp1: drain node2", "node2: kubeadm upgrade node", "node2: systemctl try-restart kubelet.service",
+		"cp1: uncordon node2"}
 	if diff := cmp.Diff(f.steps(), want); diff != "" {
 		t.Errorf("when it is back (-got +want):\n%s", diff)
 	}
 }
 
-// A worker that was lost in the first of two steps returns when the control planes have made both: it goes to the last release directly.
+// A worker that was lost in the first of two steps returns when the control planes have made both: it goes to the
+// last release directly.
 func TestUpgradeOfAWorkerLostInAStep(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.3", "cp1", "node1", "node2")
@@ -104,7 +108,8 @@ func TestUpgradeOfAWorkerLostInAStep(t *testing.T) {
 	if diff := cmp.Diff(plan.Steps, way[1:]); diff != "" {
 		t.Errorf("steps (-got +want):\n%s", diff)
 	}
-	want := []string{"cp1: drain node2", "node2: kubeadm upgrade node", "node2: systemctl try-restart kubelet.service", "cp1: uncordon node2"}
+	want := []string{"cp1: drain node2", "node2: kubeadm upgrade node", "node2: systemctl try-restart kubelet.service",
+		"cp1: uncordon node2"}
 	if diff := cmp.Diff(f.steps(), want); diff != "" {
 		t.Errorf("when it is back (-got +want):\n%s", diff)
 	}
@@ -120,7 +125,8 @@ func TestUpgradeWithoutAnOldWorker(t *testing.T) {
 		leave(u.Run, "node1")
 		_, err := u.look(t.Context())
 		var refused *RefusedError
-		if allowed != (err == nil) || !allowed && (!errors.As(err, &refused) || !strings.Contains(refused.Hint(), "nodes delete --unreachable node1")) {
+		if allowed != (err == nil) || !allowed && (!errors.As(err, &refused) ||
+			!strings.Contains(refused.Hint(), "nodes delete --unreachable node1")) {
 			t.Errorf("%s: %v", kubelet, err)
 		}
 	}
@@ -133,17 +139,22 @@ func TestWithoutRefuses(t *testing.T) {
 		leave            []string
 		install, upgrade string // what the error says; "" for none
 	}{
-		"a worker":                 {[]string{"node2"}, "", ""},
-		"one of three members":     {[]string{"cp1"}, "", "--without cp1: upgrades and rollbacks need all control planes and members of etcd"},
-		"two of three members":     {[]string{"cp1", "cp2"}, "etcd has 3 members, and the remaining 1 are not more than half of them", "upgrades and rollbacks need all"},
-		"the host of the registry": {[]string{"node1"}, "--without node1: the other hosts pull their images from it", "pull their images"},
+		"a worker": {[]string{"node2"}, "", ""},
+		"one of three members": {[]string{"cp1"}, "",
+			"--without cp1: upgrades and rollbacks need all control planes and members of etcd"},
+		"two of three members": {[]string{"cp1", "cp2"},
+			"etcd has 3 members, and the remaining 1 are not more than half of them",
+			"upgrades and rollbacks need all"},
+		"the host of the registry": {[]string{"node1"}, "--without node1: the other hosts pull their images from it",
+			"pull their images"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, _ := sitetest.NewHA(t, "controlPlaneEndpoint: {type: haproxy}")
 			r := s.Run(t, nil)
 			leave(r, c.leave...)
-			for want, err := range map[string]error{"install: " + c.install: begin.CheckWithout(r), "upgrade: " + c.upgrade: (&nodeWalk{Run: r}).checkWithout()} {
+			for want, err := range map[string]error{"install: " + c.install: begin.CheckWithout(r), "upgrade: " +
+				c.upgrade: (&nodeWalk{Run: r}).checkWithout()} {
 				_, text, _ := strings.Cut(want, ": ")
 				if (err == nil) != (text == "") || err != nil && !strings.Contains(err.Error(), text) {
 					t.Errorf("%s: %v", want, err)
@@ -162,7 +173,8 @@ func TestInstallWithout(t *testing.T) {
 			h.Address = "node2.site.example" // no address that the inventory names
 		}
 	}
-	f.nodes["node2"].Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "node2"}, {Type: corev1.NodeInternalIP, Address: "10.0.0.5"}}
+	f.nodes["node2"].Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "node2"},
+		{Type: corev1.NodeInternalIP, Address: "10.0.0.5"}}
 	s.Options.Without = []string{"node2"}
 	s.Options.Helper = func(string) ([]byte, error) { return []byte("#!/bin/sh\n"), nil }
 	s.Options.Dial = func(_ context.Context, h manifest.Host) (host.Host, error) {
@@ -180,7 +192,8 @@ func TestInstallWithout(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := s.States(), []string{"hosts-file@cp1 changed", "hosts-file@node1 changed"}; !slices.Equal(got, want) {
+	if got, want := s.States(), []string{"hosts-file@cp1 changed", "hosts-file@node1 changed"}; !slices.Equal(got,
+		want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got := s.Hosts["node1"].Content("/etc/hosts"); !strings.Contains(got, "10.0.0.5 node2\n") {

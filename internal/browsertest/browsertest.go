@@ -18,7 +18,8 @@ import (
 	"time"
 )
 
-// patience is for a browser that hangs: a machine with a load of 60 takes more than two minutes for the whole of a test.
+// patience is for a browser that hangs: a machine with a load of 60 takes more than two minutes for the whole of a
+// test.
 const patience = 10 * time.Minute
 
 // A Browser is a headless Chromium with one page, driven by the DevTools protocol over its pipe.
@@ -53,8 +54,10 @@ func Open(t *testing.T) *Browser {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	profile := profileDir(t)
-	cmd := exec.CommandContext(ctx, path, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--no-proxy-server",
-		"--disable-background-networking", "--disable-component-update", "--remote-debugging-pipe", "--user-data-dir="+profile, "about:blank")
+	cmd := exec.CommandContext(ctx, path, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+		"--no-first-run", "--no-proxy-server",
+		"--disable-background-networking", "--disable-component-update", "--remote-debugging-pipe", "--user-data-dir="+
+			profile, "about:blank")
 	cmd.Env = append(os.Environ(), "HOME="+profile)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	theirIn, ourOut, err := os.Pipe()
@@ -212,7 +215,8 @@ func (b *Browser) Eval(expression string) string {
 		} `json:"result"`
 		ExceptionDetails json.RawMessage `json:"exceptionDetails"`
 	}
-	b.call("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": true, "userGesture": true}, &r)
+	b.call("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": true,
+		"userGesture": true}, &r)
 	if r.ExceptionDetails != nil {
 		b.t.Errorf("%s: %s", expression, r.ExceptionDetails)
 	}
@@ -222,8 +226,10 @@ func (b *Browser) Eval(expression string) string {
 // Look sets the window's size and the colours that are preferred.
 func (b *Browser) Look(width, height int, scheme string) {
 	b.t.Helper()
-	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
-	b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
+	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height,
+		"deviceScaleFactor": 1, "mobile": width < 600}, nil)
+	b.call("Emulation.setEmulatedMedia",
+		map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
 	b.Eval("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))") // it is drawn
 }
 

@@ -1,6 +1,7 @@
-// Package capped bounds what others send: writers that keep a limited number of bytes of a command's output, an estimate of the values
-// in a document before it is parsed, JSON that is refused if it would grow when it is decoded, and a listener's connections. No writer embeds a
-// bytes.Buffer: io.Copy would fill it through its ReadFrom, past the limit.
+// Package capped bounds what others send: writers that keep a limited number of bytes of a command's output, an
+// estimate of the values in a document before it is parsed, JSON that is refused if it would grow when it is decoded,
+// and a listener's connections. No writer embeds a bytes.Buffer: io.Copy would fill it through its ReadFrom, past the
+// limit.
 package capped
 
 import (

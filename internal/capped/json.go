@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// MaxElements bounds the objects, lists and nulls in lists of any JSON document. The two bytes of an empty object can become a
-	// kilobyte of a Go type.
+	// MaxElements bounds the objects, lists and nulls in lists of any JSON document. The two bytes of an empty object
+	// can become a kilobyte of a Go type.
 	MaxElements = 1 << 19
 	// MaxValues is the usual bound of values for answers of a host or of the API server.
 	MaxValues = 1 << 22
 )
 
-// JSON decodes a document from a sender who may be hostile. It refuses a document with more than most values, or with more than
-// MaxElements, before it is decoded: such a document would take far more memory than its own size.
+// JSON decodes a document from a sender who may be hostile. It refuses a document with more than most values, or with
+// more than MaxElements, before it is decoded: such a document would take far more memory than its own size.
 func JSON(data []byte, most int, into any) error {
 	if err := CheckJSON(data, most); err != nil {
 		return err
@@ -23,7 +23,8 @@ func JSON(data []byte, most int, into any) error {
 	return json.Unmarshal(data, into)
 }
 
-// CheckJSON counts a document's values and elements as it reads them, and not in texts. Documents that are not JSON may pass.
+// CheckJSON counts a document's values and elements as it reads them, and not in texts. Documents that are not JSON
+// may pass.
 func CheckJSON(data []byte, most int) error {
 	elements, values, before := 0, 1, byte(0)
 	for i := 0; i < len(data); i++ {

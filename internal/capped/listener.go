@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// A Listener bounds the open connections of another listener. When all places are taken, a new connection gets the place of an open
-// one: of the address with most connections, the one that has been quiet longest. So neither an address nor a slow client keeps others
-// out, and a lone address, such as that of a proxy or a NAT, may take all places.
+// A Listener bounds the open connections of another listener. When all places are taken, a new connection gets the
+// place of an open one: of the address with most connections, the one that has been quiet longest. So neither an
+// address nor a slow client keeps others out, and a lone address, such as that of a proxy or a NAT, may take all
+// places.
 type Listener struct {
 	net.Listener
 	most  int

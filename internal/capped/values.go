@@ -1,7 +1,7 @@
 package capped
 
-// Values estimates the number of values in YAML text, without parsing it. A parser makes at most two nodes for each, so a limit
-// keeps a few megabytes of commas from becoming gigabytes. CheckJSON counts those of JSON.
+// Values estimates the number of values in YAML text, without parsing it. A parser makes at most two nodes for each,
+// so a limit keeps a few megabytes of commas from becoming gigabytes. CheckJSON counts those of JSON.
 func Values(data []byte) int {
 	n := 1
 	for i, b := range data {

@@ -1,5 +1,5 @@
-// Package disk looks at file systems before something is written to them, writes files whole or not at all, and opens directories
-// that are this user's own: kkbundle often runs as root, and others may write where it keeps its state.
+// Package disk looks at file systems before something is written to them, writes files whole or not at all, and opens
+// directories that are this user's own: kkbundle often runs as root, and others may write where it keeps its state.
 package disk
 
 import (
@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 )
 
-// CheckOutput returns an error unless a file can be written to path: its directory exists and is writable, and path is free
-// or a regular file. Files are written under another name and renamed, which would replace a device.
+// CheckOutput returns an error unless a file can be written to path: its directory exists and is writable, and path
+// is free or a regular file. Files are written under another name and renamed, which would replace a device.
 func CheckOutput(path string) error {
 	dir := filepath.Dir(path)
 	refuse := func(format string, args ...any) error {

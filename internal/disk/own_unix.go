@@ -24,15 +24,15 @@ type ForeignError struct{ Dir, Problem string }
 // Error names the directory and the problem. The caller knows the remedy.
 func (e *ForeignError) Error() string { return e.Dir + " " + e.Problem }
 
-// OpenOwn opens a directory in which only this user and root write, or makes it with its parents. A link to it must be this user's
-// or root's, too. It is for state that a later run trusts, as a cache.
+// OpenOwn opens a directory in which only this user and root write, or makes it with its parents. A link to it must
+// be this user's or root's, too. It is for state that a later run trusts, as a cache.
 func OpenOwn(path string) (*os.Root, error) { return open(path, othersWrite, true) }
 
 // OpenPrivate is OpenOwn for secrets: the directory belongs to this user, and others may not even read it.
 func OpenPrivate(path string) (*os.Root, error) { return open(path, othersAny, false) }
 
-// open opens or makes a directory that withholds permissions from others. shared admits a directory of root's, and one of a file
-// system without permissions.
+// open opens or makes a directory that withholds permissions from others. shared admits a directory of root's, and
+// one of a file system without permissions.
 func open(path string, withheld fs.FileMode, shared bool) (_ *os.Root, err error) {
 	path = filepath.Clean(path) // a slash at the end would follow a link
 	if err := os.MkdirAll(path, ownMode); err != nil {
@@ -43,7 +43,8 @@ func open(path string, withheld fs.FileMode, shared bool) (_ *os.Root, err error
 		return nil, err
 	}
 	if info.Mode().Type() == fs.ModeSymlink && !Ours(info) && owner(info) != 0 {
-		return nil, &ForeignError{path, fmt.Sprintf("is a link of user id %d, and you are user id %d", owner(info), os.Geteuid())}
+		return nil, &ForeignError{path, fmt.Sprintf("is a link of user id %d, and you are user id %d", owner(info),
+			os.Geteuid())}
 	}
 	dir, err := os.OpenRoot(path)
 	if err != nil {
@@ -73,7 +74,8 @@ func open(path string, withheld fs.FileMode, shared bool) (_ *os.Root, err error
 func refuse(path string, info fs.FileInfo, withheld fs.FileMode, ofRoot bool) error {
 	switch {
 	case !Ours(info) && (!ofRoot || owner(info) != 0):
-		return &ForeignError{path, fmt.Sprintf("belongs to user id %d, and you are user id %d", owner(info), os.Geteuid())}
+		return &ForeignError{path, fmt.Sprintf("belongs to user id %d, and you are user id %d", owner(info),
+			os.Geteuid())}
 	case info.Mode().Perm()&withheld&othersWrite != 0:
 		return &ForeignError{path, fmt.Sprintf("has mode %04o: others may write there", info.Mode().Perm())}
 	case info.Mode().Perm()&withheld != 0:
@@ -82,8 +84,9 @@ func refuse(path string, info fs.FileInfo, withheld fs.FileMode, ofRoot bool) er
 	return nil
 }
 
-// OpenState opens a directory in parent that an earlier run of this user made with OpenState, or makes it. Everybody may be able to
-// write in parent. A link, or a directory with another owner or mode than a new one would get there, is an error.
+// OpenState opens a directory in parent that an earlier run of this user made with OpenState, or makes it. Everybody
+// may be able to write in parent. A link, or a directory with another owner or mode than a new one would get there,
+// is an error.
 func OpenState(parent *os.Root, name string) (_ *os.Root, err error) {
 	if err := parent.Mkdir(name, ownMode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
@@ -111,8 +114,8 @@ func OpenState(parent *os.Root, name string) (_ *os.Root, err error) {
 	return dir, nil
 }
 
-// likeNew reports whether a directory has the owner and the mode of one that this user makes in parent now. They are the user's and
-// 0700, except on a file system that keeps none, as FAT, or other ones, as NFS for root.
+// likeNew reports whether a directory has the owner and the mode of one that this user makes in parent now. They are
+// the user's and 0700, except on a file system that keeps none, as FAT, or other ones, as NFS for root.
 func likeNew(parent *os.Root, info fs.FileInfo) (bool, error) {
 	name := ".kkbundle-" + rand.Text()[:12]
 	if err := parent.Mkdir(name, ownMode); err != nil {

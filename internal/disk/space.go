@@ -23,8 +23,8 @@ type fileSystem struct {
 	needs  []Need
 }
 
-// CheckSpace returns the needed and the free bytes of each file system as text, and an error if one of them lacks room. Needs on one
-// file system add up.
+// CheckSpace returns the needed and the free bytes of each file system as text, and an error if one of them lacks
+// room. Needs on one file system add up.
 func CheckSpace(needs ...Need) (room string, err error) {
 	var disks []*fileSystem
 	for _, n := range needs {
@@ -47,7 +47,8 @@ func CheckSpace(needs ...Need) (room string, err error) {
 	var texts []string
 	var errs []error
 	for _, d := range disks {
-		texts = append(texts, fmt.Sprintf("%s at most for %s, %s free", plain.Size(d.bytes), d.list(false), plain.Size(d.free)))
+		texts = append(texts, fmt.Sprintf("%s at most for %s, %s free", plain.Size(d.bytes), d.list(false),
+			plain.Size(d.free)))
 		if d.bytes > d.free {
 			errs = append(errs, d.refusal())
 		}

@@ -21,7 +21,8 @@ const (
 	BackupSuffix = ".before-kkbundle"
 	// Author begins the first line of every file that kkbundle writes on a host.
 	Author = "# Written by kkbundle"
-	// Mark is the first line of a file that kkbundle replaces as a whole. Hosts have files with this line: it never changes.
+	// Mark is the first line of a file that kkbundle replaces as a whole. Hosts have files with this line: it never
+	// changes.
 	Mark = Author + "."
 )
 
@@ -42,7 +43,8 @@ type File struct {
 // A Secrecy decides how much of a file a difference shows.
 type Secrecy int
 
-// The secrecies. Of a file with logins the lines are shown, without the values of credentials; of a secret file the number of lines.
+// The secrecies. Of a file with logins the lines are shown, without the values of credentials; of a secret file the
+// number of lines.
 const (
 	Public Secrecy = iota
 	Logins
@@ -252,7 +254,8 @@ func read(name string) ([]byte, fs.FileMode, error) {
 		return nil, 0, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > maxFile {
-		return nil, 0, fmt.Errorf("%s is not a configuration file (%s, %d bytes)", name, info.Mode().Type(), info.Size())
+		return nil, 0, fmt.Errorf("%s is not a configuration file (%s, %d bytes)", name, info.Mode().Type(),
+			info.Size())
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFile))
 	return data, info.Mode().Perm(), err
@@ -299,6 +302,7 @@ func lines(data []byte) []string {
 
 // hide removes the values of possible credentials, in any format that we write.
 func hide(text string) string {
-	credential := regexp.MustCompile(`(?im)^(.*?(?:auth|password|passwd|secret|token|credential|key)[^:=\n]*["']?\s*[:=]).*$`)
+	credential := regexp.MustCompile(
+		`(?im)^(.*?(?:auth|password|passwd|secret|token|credential|key)[^:=\n]*["']?\s*[:=]).*$`)
 	return credential.ReplaceAllString(text, "$1 (hidden)")
 }

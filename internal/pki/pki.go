@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// Life is the validity of authorities: a site that cannot be visited must not stop because nobody replaced one. kubeadm
-	// also gives its authorities ten years.
+	// Life is the validity of authorities: a site that cannot be visited must not stop because nobody replaced one.
+	// kubeadm also gives its authorities ten years.
 	Life = 10 * 365 * 24 * time.Hour
 	// LeafLife is the validity of certificates that hosts renew by themselves.
 	LeafLife = 365 * 24 * time.Hour

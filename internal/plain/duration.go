@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Duration is a length of time in JSON: text with units, such as "1m2.5s". Numbers, which earlier versions wrote, are nanoseconds.
+// Duration is a length of time in JSON: text with units, such as "1m2.5s". Numbers, which earlier versions wrote, are
+// nanoseconds.
 type Duration time.Duration
 
 // MarshalJSON returns the text.

@@ -16,8 +16,8 @@ func Nearest(name string, known []string) string {
 	return best
 }
 
-// Distance returns how many bytes must be inserted, removed, replaced or swapped with their neighbour to make b of a. It
-// returns limit if it is that far or farther.
+// Distance returns how many bytes must be inserted, removed, replaced or swapped with their neighbour to make b of a.
+// It returns limit if it is that far or farther.
 func Distance(a, b string, limit int) int {
 	if max(len(a)-len(b), len(b)-len(a)) >= limit {
 		return limit

@@ -1,5 +1,5 @@
-// Package plain writes for people: text of others without control characters, sizes, the names nearest to a mistyped one,
-// and errors with their remedy.
+// Package plain writes for people: text of others without control characters, sizes, the names nearest to a mistyped
+// one, and errors with their remedy.
 package plain
 
 import (

@@ -32,7 +32,8 @@ func FuzzStrip(f *testing.F) {
 	f.Add("\x1b]0;x\x1b\\\x1b(B")
 	f.Fuzz(func(t *testing.T, s string) {
 		got := plain.Strip(s)
-		if strings.ContainsFunc(got, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' || r == 0x7f || r >= 0x80 && r < 0xa0 }) {
+		if strings.ContainsFunc(got,
+			func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' || r == 0x7f || r >= 0x80 && r < 0xa0 }) {
 			t.Errorf("%q became %q", s, got)
 		}
 		if again := plain.Strip(got); again != got {
@@ -67,7 +68,8 @@ func TestNoControl(t *testing.T) {
 	for r := range rune(0xa0) {
 		b.WriteRune(r)
 	}
-	for name, got := range map[string]string{"Line": plain.Line(b.String()), "Lines": plain.Lines(b.String()), "Strip": plain.Strip(b.String())} {
+	for name, got := range map[string]string{"Line": plain.Line(b.String()), "Lines": plain.Lines(b.String()),
+		"Strip": plain.Strip(b.String())} {
 		kept := strings.FieldsFunc(got, func(r rune) bool { return r >= ' ' && r < 0x7f || r > 0x9f })
 		if want := ""; strings.Trim(strings.Join(kept, ""), "\n\t") != want || name == "Line" && len(kept) > 0 {
 			t.Errorf("%s keeps %q", name, kept)
@@ -86,7 +88,8 @@ func TestClip(t *testing.T) {
 
 func TestSize(t *testing.T) {
 	t.Parallel()
-	for in, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 3 << 19: "1.5 MiB", 1 << 40: "1.0 TiB", 1<<63 - 1: "8.0 EiB"} {
+	for in, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 3 << 19: "1.5 MiB",
+		1 << 40: "1.0 TiB", 1<<63 - 1: "8.0 EiB"} {
 		if got := plain.Size(in); got != want {
 			t.Errorf("%d: got %q, want %q", in, got, want)
 		}
@@ -98,7 +101,8 @@ func TestDistance(t *testing.T) {
 	for _, tc := range []struct {
 		a, b string
 		want int
-	}{{"tool", "tool", 0}, {"tol", "tool", 1}, {"toool", "tool", 1}, {"tolo", "tool", 1}, {"abc", "xyz", 3}, {"a", "kubeadm", 6}} {
+	}{{"tool", "tool", 0}, {"tol", "tool", 1}, {"toool", "tool", 1}, {"tolo", "tool", 1}, {"abc", "xyz", 3},
+		{"a", "kubeadm", 6}} {
 		if got := plain.Distance(tc.a, tc.b, 8); got != tc.want {
 			t.Errorf("Distance(%s, %s) = %d", tc.a, tc.b, got)
 		}
@@ -111,7 +115,8 @@ func TestDistance(t *testing.T) {
 func TestNearest(t *testing.T) {
 	t.Parallel()
 	known := []string{"containerd", "docker", "crio"}
-	for in, want := range map[string]string{"contianerd": "containerd", "DOCKER": "docker", "cri": "crio", "podman": ""} {
+	for in, want := range map[string]string{"contianerd": "containerd", "DOCKER": "docker", "cri": "crio",
+		"podman": ""} {
 		if got := plain.Nearest(in, known); got != want {
 			t.Errorf("%s: got %q, want %q", in, got, want)
 		}

@@ -26,9 +26,9 @@ func Carried() ([]byte, error) {
 	return out.Marshal(carriedHeader)
 }
 
-// ParseCarried reads the catalog that a bundle carries, as the Base of its clusters. Zones are refused: they name files of
-// the machine that reads them. Components and packages that the catalog lacks come from the program, whose tasks may ask
-// for names that the builder did not know yet; the bundle has no items for them.
+// ParseCarried reads the catalog that a bundle carries, as the Base of its clusters. Zones are refused: they name
+// files of the machine that reads them. Components and packages that the catalog lacks come from the program, whose
+// tasks may ask for names that the builder did not know yet; the bundle has no items for them.
 func ParseCarried(file string, data []byte) (*manifest.Catalog, error) {
 	k, err := manifest.ParseCatalog(file, data)
 	if err != nil {

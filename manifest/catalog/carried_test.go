@@ -35,8 +35,8 @@ func TestCarried(t *testing.T) {
 	}
 }
 
-// TestBaseReplacesProgramsCatalog: a cluster with a bundle's catalog gets its versions and names, the user's catalogs count
-// beside it, and only names that it lacks come from the program.
+// TestBaseReplacesProgramsCatalog: a cluster with a bundle's catalog gets its versions and names, the user's catalogs
+// count beside it, and only names that it lacks come from the program.
 func TestBaseReplacesProgramsCatalog(t *testing.T) {
 	base, err := ParseCarried("catalog.yaml", []byte(carriedOld))
 	if err != nil {
@@ -51,7 +51,8 @@ func TestBaseReplacesProgramsCatalog(t *testing.T) {
 	if ref, err = ImageRef(c, "pause"); err != nil || ref != "registry.k8s.io/pause:3.8" {
 		t.Errorf("pause is %q, %v", ref, err)
 	}
-	if names, err := Packages(c, []string{"conntrack"}, "debian/12"); err != nil || strings.Join(names, " ") != "conntrack-old" {
+	if names, err := Packages(c, []string{"conntrack"}, "debian/12"); err != nil ||
+		strings.Join(names, " ") != "conntrack-old" {
 		t.Errorf("packages %q, %v", names, err)
 	}
 	if base.Releases["v1.34"] != "v1.34.1" || len(base.Releases) != 1 {
@@ -60,7 +61,8 @@ func TestBaseReplacesProgramsCatalog(t *testing.T) {
 	if _, err := Version(c, "containerd"); err != nil {
 		t.Errorf("a component that the bundle's catalog lacks: %v", err)
 	}
-	own, err := manifest.ParseCatalog("own.yaml", []byte("apiVersion: kkbundle.io/v1\nkind: Catalog\ncomponents: {pause: {default: \"3.7\", images: [\"registry.k8s.io/pause:{version}\"]}}\n"))
+	own, err := manifest.ParseCatalog("own.yaml",
+		[]byte("apiVersion: kkbundle.io/v1\nkind: Catalog\ncomponents: {pause: {default: \"3.7\", images: [\"registry.k8s.io/pause:{version}\"]}}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,15 +85,18 @@ packages:
 // TestHostileCarried: a bundle's catalog that names files of the machine, or options of a package manager, is refused.
 func TestHostileCarried(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"a mirror's key":     {carriedOld + "zones: {cn: [{host: a.example, mirror: b.example, ca: /etc/shadow}]}\n", "a bundle's catalog has no mirrors"},
-		"a package's option": {strings.Replace(carriedOld, "conntrack-old", "-oDir=/tmp/x", 1), "is not a package name"},
-		"a package's path":   {strings.Replace(carriedOld, "conntrack-old", "../x.deb", 1), "is not a package name"},
-		"a newer key":        {carriedOld + "zeal: 1\n", "zeal"},
-		"a version":          {strings.Replace(carriedOld, "v1.2.6", "v1.2.6;id", 1), "is not a version"},
-		"nothing":            {"apiVersion: kkbundle.io/v1\nkind: Catalog\n", "lists no releases"},
-		"too much":           {carriedOld + "# " + strings.Repeat("x", 5<<20), "at most"},
+		"a mirror's key": {carriedOld + "zones: {cn: [{host: a.example, mirror: b.example, ca: /etc/shadow}]}\n",
+			"a bundle's catalog has no mirrors"},
+		"a package's option": {strings.Replace(carriedOld, "conntrack-old", "-oDir=/tmp/x", 1),
+			"is not a package name"},
+		"a package's path": {strings.Replace(carriedOld, "conntrack-old", "../x.deb", 1), "is not a package name"},
+		"a newer key":      {carriedOld + "zeal: 1\n", "zeal"},
+		"a version":        {strings.Replace(carriedOld, "v1.2.6", "v1.2.6;id", 1), "is not a version"},
+		"nothing":          {"apiVersion: kkbundle.io/v1\nkind: Catalog\n", "lists no releases"},
+		"too much":         {carriedOld + "# " + strings.Repeat("x", 5<<20), "at most"},
 	} {
-		if _, err := ParseCarried("catalog.yaml", []byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := ParseCarried("catalog.yaml", []byte(c.text)); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}

@@ -2,8 +2,8 @@
 // with each Kubernetes. Its knowledge is data (data/*.yaml, and the files that a cluster names). An unlisted version
 // resolves through the same templates, so a future patch release needs no new kkbundle.
 //
-// The package is pure: it opens no connection. Build puts the result of Resolve into a bundle, and the catalog beside it;
-// install finds the items there by Refs, from the same cluster file and the bundle's catalog.
+// The package is pure: it opens no connection. Build puts the result of Resolve into a bundle, and the catalog beside
+// it; install finds the items there by Refs, from the same cluster file and the bundle's catalog.
 package catalog
 
 import (
@@ -48,8 +48,9 @@ var builtin = sync.OnceValues(func() (*manifest.Catalog, error) { //nolint:goche
 func merged(all ...*manifest.Catalog) *manifest.Catalog {
 	m := &manifest.Catalog{
 		Releases: map[string]string{}, Components: map[string]manifest.CatalogEntry{},
-		Packages: map[string]manifest.CatalogPackage{}, Zones: map[string][]manifest.Source{}, EndOfLife: map[string]map[string]string{},
-		Kubeadm: map[string]manifest.KubeadmImages{}, RemovedGates: map[string][]string{},
+		Packages: map[string]manifest.CatalogPackage{}, Zones: map[string][]manifest.Source{},
+		EndOfLife: map[string]map[string]string{},
+		Kubeadm:   map[string]manifest.KubeadmImages{}, RemovedGates: map[string][]string{},
 	}
 	for _, one := range all {
 		maps.Copy(m.Releases, one.Releases)
@@ -93,7 +94,8 @@ func newResolver(c *manifest.Cluster) (resolver, error) {
 func (r resolver) component(name string) (manifest.CatalogEntry, error) {
 	one, ok := r.Components[name]
 	if !ok {
-		return manifest.CatalogEntry{}, fmt.Errorf("component %q is not in the catalog; known: %s", name, names(r.Components))
+		return manifest.CatalogEntry{}, fmt.Errorf("component %q is not in the catalog; known: %s", name,
+			names(r.Components))
 	}
 	return one, nil
 }
@@ -214,7 +216,8 @@ func newestOf(releases map[string]string) *semver.Version {
 
 // fits reports whether a file or image published for some platforms runs on one; no platforms means all.
 func fits(published []string, platform manifest.Platform) bool {
-	return len(published) == 0 || slices.ContainsFunc(manifest.RunsOn(platform), func(p manifest.Platform) bool { return slices.Contains(published, p) })
+	return len(published) == 0 || slices.ContainsFunc(manifest.RunsOn(platform),
+		func(p manifest.Platform) bool { return slices.Contains(published, p) })
 }
 
 func names[T any](m map[string]T) string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }

@@ -16,7 +16,9 @@ import (
 // cluster parses a cluster file of one version of Kubernetes, with more behind it.
 func cluster(t *testing.T, version, more string) *manifest.Cluster {
 	t.Helper()
-	c, err := manifest.ParseCluster("cluster.yaml", []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: "+version+"}\n"+more))
+	c, err := manifest.ParseCluster("cluster.yaml",
+		[]byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: "+version+"}\n"+
+			more))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +48,8 @@ func demands(t *testing.T) []manifest.Demand {
 	var list []manifest.Demand
 	for name, one := range k.Components {
 		for kind, there := range map[string]bool{
-			manifest.ItemFile: one.File != nil, manifest.ItemImage: len(one.Images) > 0, manifest.ItemChart: one.Chart != nil,
+			manifest.ItemFile: one.File != nil, manifest.ItemImage: len(one.Images) > 0,
+			manifest.ItemChart: one.Chart != nil,
 		} {
 			if there {
 				list = append(list, manifest.Demand{Need: manifest.Need{Kind: kind, Name: name}})
@@ -60,19 +63,22 @@ func demands(t *testing.T) []manifest.Demand {
 // a manifest may have, or says that it is not published for one.
 func TestResolveAll(t *testing.T) {
 	amd64Only := []string{"harbor", "hybridnet"}
-	for _, version := range []string{"v1.30.14", "v1.31.14", "v1.32.11", "v1.33.7", "v1.34.3", "v1.34.99", "v1.35.4", "v1.36.1", "v1.37.2", "v1.40.0"} {
+	for _, version := range []string{"v1.30.14", "v1.31.14", "v1.32.11", "v1.33.7", "v1.34.3", "v1.34.99", "v1.35.4",
+		"v1.36.1", "v1.37.2", "v1.40.0"} {
 		c := cluster(t, version, "")
 		c.Catalogs = assumed("v1.40.0")
 		for _, d := range demands(t) {
 			for _, platform := range []string{"linux/amd64", "linux/arm64"} {
 				a, err := Resolve(c, []manifest.Demand{d}, Options{Platforms: []string{platform}})
 				if platform == "linux/arm64" && slices.Contains(amd64Only, d.Name) {
-					if err == nil || !strings.Contains(err.Error(), "is published for linux/amd64 and not for linux/arm64") {
+					if err == nil || !strings.Contains(err.Error(),
+						"is published for linux/amd64 and not for linux/arm64") {
 						t.Errorf("%s %v: %v", version, d.Need, err)
 					}
 					continue
 				}
-				if d.Name == "calico-crds" && err == nil && len(a.Charts) == 0 { // before Calico v3.32; see TestImagesOfSomeVersions
+				// before Calico v3.32; see TestImagesOfSomeVersions
+				if d.Name == "calico-crds" && err == nil && len(a.Charts) == 0 {
 					continue
 				}
 				if err != nil || len(a.Files)+len(a.Images)+len(a.Charts) == 0 {
@@ -90,8 +96,8 @@ func TestResolveAll(t *testing.T) {
 	}
 }
 
-// unpublished have no checksums upstream: https://download.docker.com/linux/static/stable/, releases of cri-dockerd, and of
-// Harbor, which have an md5sum.
+// unpublished have no checksums upstream: https://download.docker.com/linux/static/stable/, releases of cri-dockerd,
+// and of Harbor, which have an md5sum.
 func unpublished() []string { return []string{"cri-dockerd", "docker", "harbor"} }
 
 func checkFile(t *testing.T, f manifest.File, platform string) {
@@ -100,7 +106,8 @@ func checkFile(t *testing.T, f manifest.File, platform string) {
 		t.Errorf("%+v: want one file a platform, with checksums and version", f)
 	}
 	for _, address := range []string{manifest.FileURL(f, platform), manifest.Expand(f.Checksums, platform)} {
-		if u, err := url.Parse(address); address != "" && (err != nil || u.Scheme != "https" || strings.ContainsAny(address, "{}+ ")) {
+		if u, err := url.Parse(address); address != "" && (err != nil || u.Scheme != "https" ||
+			strings.ContainsAny(address, "{}+ ")) {
 			t.Errorf("%s: %q, %v", f.Name, address, err)
 		}
 	}
@@ -110,9 +117,12 @@ func checkFile(t *testing.T, f manifest.File, platform string) {
 func TestContainerdIsStatic(t *testing.T) {
 	const releases = "https://github.com/containerd/containerd/releases/download/"
 	for version, want := range map[string]struct{ file, former string }{
-		"v1.6.38":       {"v1.6.38/containerd-1.6.38-linux-amd64.tar.gz", "v1.6.38/containerd-1.6.38-linux-amd64.tar.gz"},
-		"v1.7.0":        {"v1.7.0/containerd-static-1.7.0-linux-amd64.tar.gz", "v1.7.0/containerd-1.7.0-linux-amd64.tar.gz"},
-		"v2.2.0-beta.1": {"v2.2.0-beta.1/containerd-static-2.2.0-beta.1-linux-amd64.tar.gz", "v2.2.0-beta.1/containerd-2.2.0-beta.1-linux-amd64.tar.gz"},
+		"v1.6.38": {"v1.6.38/containerd-1.6.38-linux-amd64.tar.gz",
+			"v1.6.38/containerd-1.6.38-linux-amd64.tar.gz"},
+		"v1.7.0": {"v1.7.0/containerd-static-1.7.0-linux-amd64.tar.gz",
+			"v1.7.0/containerd-1.7.0-linux-amd64.tar.gz"},
+		"v2.2.0-beta.1": {"v2.2.0-beta.1/containerd-static-2.2.0-beta.1-linux-amd64.tar.gz",
+			"v2.2.0-beta.1/containerd-2.2.0-beta.1-linux-amd64.tar.gz"},
 	} {
 		c := cluster(t, "v1.32.11", "components: {containerd: {version: "+version+"}}\n")
 		need := manifest.Need{Kind: manifest.ItemFile, Name: "containerd"}
@@ -151,7 +161,8 @@ func TestRef(t *testing.T) {
 		{"file", "nerdctl", "https://github.com/containerd/nerdctl/releases/download/v2.2.1/nerdctl-2.2.1-linux-arm64.tar.gz"},
 		{"file", "docker", "https://download.docker.com/linux/static/stable/aarch64/docker-28.5.2.tgz"},
 		{"file", "cri-dockerd", "https://github.com/Mirantis/cri-dockerd/releases/download/v0.3.21/cri-dockerd-0.3.21.arm64.tgz"},
-		{"file", "docker-compose", "https://github.com/docker/compose/releases/download/v2.40.3/docker-compose-linux-aarch64"},
+		{"file", "docker-compose",
+			"https://github.com/docker/compose/releases/download/v2.40.3/docker-compose-linux-aarch64"},
 		{"file", "crio", "https://storage.googleapis.com/cri-o/artifacts/cri-o.arm64.v1.34.5.tar.gz"},
 		{"file", "helm", "https://get.helm.sh/helm-v3.18.4-linux-arm64.tar.gz"},
 		{"file", "calicoctl", "https://github.com/projectcalico/calico/releases/download/v3.31.3/calicoctl-linux-arm64"},
@@ -159,7 +170,8 @@ func TestRef(t *testing.T) {
 		{"chart", "cilium", "https://helm.cilium.io/cilium-1.19.3.tgz"},
 		{"chart", "hybridnet", "https://github.com/alibaba/hybridnet/releases/download/helm-chart-0.6.8/hybridnet-0.6.8.tgz"},
 		{"chart", "kube-ovn", "https://kubeovn.github.io/kube-ovn/kube-ovn-v1.15.0.tgz"},
-		{"chart", "localpv-provisioner", "https://openebs.github.io/dynamic-localpv-provisioner/localpv-provisioner-4.4.0.tgz"},
+		{"chart", "localpv-provisioner",
+			"https://openebs.github.io/dynamic-localpv-provisioner/localpv-provisioner-4.4.0.tgz"},
 		{"image", "kube-vip", "ghcr.io/kube-vip/kube-vip:v1.0.3"},
 		{"image", "haproxy", "docker.io/library/haproxy:3.2.19-alpine"},
 		{"image", "multus", "ghcr.io/k8snetworkplumbingwg/multus-cni:v4.2.4"},
@@ -183,11 +195,15 @@ func TestRef(t *testing.T) {
 // What kubeadm of a release asks for changes within minor releases too.
 func TestVersionByPatch(t *testing.T) {
 	for version, want := range map[string][3]string{
-		"v1.30.0": {"3.5.12-0", "v1.11.1", "3.9"}, "v1.30.4": {"3.5.12-0", "v1.11.1", "3.9"}, "v1.30.5": {"3.5.15-0", "v1.11.3", "3.9"},
-		"v1.31.0": {"3.5.15-0", "v1.11.1", "3.10"}, "v1.31.13": {"3.5.15-0", "v1.11.3", "3.10"}, "v1.31.14": {"3.5.24-0", "v1.11.3", "3.10"},
-		"v1.32.0": {"3.5.16-0", "v1.11.3", "3.10"}, "v1.32.9": {"3.5.16-0", "v1.11.3", "3.10"}, "v1.32.11": {"3.5.24-0", "v1.11.3", "3.10"},
-		"v1.33.5": {"3.5.21-0", "v1.12.0", "3.10"}, "v1.33.6": {"3.5.24-0", "v1.12.0", "3.10"},
-		"v1.34.0": {"3.6.4-0", "v1.12.1", "3.10.1"}, "v1.34.1": {"3.6.4-0", "v1.12.1", "3.10.1"}, "v1.34.2": {"3.6.5-0", "v1.12.1", "3.10.1"},
+		"v1.30.0": {"3.5.12-0", "v1.11.1", "3.9"}, "v1.30.4": {"3.5.12-0", "v1.11.1", "3.9"},
+		"v1.30.5": {"3.5.15-0", "v1.11.3", "3.9"},
+		"v1.31.0": {"3.5.15-0", "v1.11.1", "3.10"}, "v1.31.13": {"3.5.15-0", "v1.11.3", "3.10"},
+		"v1.31.14": {"3.5.24-0", "v1.11.3", "3.10"},
+		"v1.32.0":  {"3.5.16-0", "v1.11.3", "3.10"}, "v1.32.9": {"3.5.16-0", "v1.11.3", "3.10"},
+		"v1.32.11": {"3.5.24-0", "v1.11.3", "3.10"},
+		"v1.33.5":  {"3.5.21-0", "v1.12.0", "3.10"}, "v1.33.6": {"3.5.24-0", "v1.12.0", "3.10"},
+		"v1.34.0": {"3.6.4-0", "v1.12.1", "3.10.1"}, "v1.34.1": {"3.6.4-0", "v1.12.1", "3.10.1"},
+		"v1.34.2": {"3.6.5-0", "v1.12.1", "3.10.1"},
 		"v1.35.4": {"3.6.6-0", "v1.13.1", "3.10.1"}, "v1.36.1": {"3.6.8-0", "v1.14.2", "3.10.2"},
 	} {
 		c := cluster(t, version, "")
@@ -201,16 +217,20 @@ func TestVersionByPatch(t *testing.T) {
 
 // The plugin's image is the one that flannel's chart of the same release names.
 func TestFlannelPluginFollowsFlannel(t *testing.T) {
-	for version, want := range map[string]string{"v0.27.4": "v1.8.0-flannel1", "v0.28.4": "v1.9.1-flannel1", "v0.28.7": "v1.9.1-flannel2", "v0.28.10": "v1.9.1-flannel3"} {
-		if got, err := Version(cluster(t, "v1.34.3", "cni: {version: "+version+"}\n"), "flannel-cni-plugin"); got != want || err != nil {
+	for version, want := range map[string]string{"v0.27.4": "v1.8.0-flannel1", "v0.28.4": "v1.9.1-flannel1",
+		"v0.28.7": "v1.9.1-flannel2", "v0.28.10": "v1.9.1-flannel3"} {
+		if got, err := Version(cluster(t, "v1.34.3", "cni: {version: "+version+"}\n"),
+			"flannel-cni-plugin"); got != want || err != nil {
 			t.Errorf("flannel %s: %q, %v; want %q", version, got, err, want)
 		}
 	}
 }
 
 func TestVersionOverride(t *testing.T) {
-	c := cluster(t, "v1.34.3", "cri: {version: v2.2.1}\ncomponents: {runc: {version: v9.9.9}, pause: {version: \"4\"}, flannel: {version: v0.99.0}}\n")
-	for name, want := range map[string]string{"containerd": "v2.2.1", "runc": "v9.9.9", "pause": "4", "flannel": "v0.99.0", "registry": "v3.1.2", "kubelet": "v1.34.3"} {
+	c := cluster(t, "v1.34.3",
+		"cri: {version: v2.2.1}\ncomponents: {runc: {version: v9.9.9}, pause: {version: \"4\"}, flannel: {version: v0.99.0}}\n")
+	for name, want := range map[string]string{"containerd": "v2.2.1", "runc": "v9.9.9", "pause": "4",
+		"flannel": "v0.99.0", "registry": "v3.1.2", "kubelet": "v1.34.3"} {
 		if got, err := Version(c, name); got != want || err != nil {
 			t.Errorf("%s: got %q, %v; want %q", name, got, err, want)
 		}
@@ -236,14 +256,17 @@ func TestErrors(t *testing.T) {
 			func() error { _, err := Version(old, "etcd"); return err },
 			[]string{"component etcd", "v1.29.3", "v1.30.0", "components.etcd.version"},
 		},
-		"other kind": {func() error { _, err := ImageRef(old, "kubeadm"); return err }, []string{"kubeadm v1.29.3 has no image"}},
-		"zone":       {func() error { _, err := Resolve(old, nil, Options{Zone: "mars"}); return err }, []string{"mars", "known: cn"}},
+		"other kind": {func() error { _, err := ImageRef(old, "kubeadm"); return err },
+			[]string{"kubeadm v1.29.3 has no image"}},
+		"zone": {func() error { _, err := Resolve(old, nil, Options{Zone: "mars"}); return err },
+			[]string{"mars", "known: cn"}},
 		"override": {func() error {
 			_, err := Resolve(cluster(t, "v1.34.3", "components:\n  rnuc: {version: v1}\n"), nil, Options{})
 			return err
 		}, []string{"cluster.yaml:6:9: ", "rnuc", "known: "}},
 		"all at once": {func() error {
-			_, err := Resolve(old, list(manifest.Need{Kind: "file", Name: "a"}, manifest.Need{Kind: "image", Name: "b"}), Options{})
+			_, err := Resolve(old, list(manifest.Need{Kind: "file", Name: "a"},
+				manifest.Need{Kind: "image", Name: "b"}), Options{})
 			return err
 		}, []string{`"a"`, `"b"`}},
 	} {
@@ -285,7 +308,8 @@ func TestAddTo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := a.AddTo(got); err != nil || len(again.Images) != len(got.Images) || len(again.Files) != 1 || len(again.Charts) != 1 || len(again.Sources) != len(got.Sources) {
+	if again, err := a.AddTo(got); err != nil || len(again.Images) != len(got.Images) || len(again.Files) != 1 ||
+		len(again.Charts) != 1 || len(again.Sources) != len(got.Sources) {
 		t.Errorf("added twice: %+v, %v", again, err)
 	}
 	var names []string

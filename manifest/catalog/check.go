@@ -60,8 +60,8 @@ func (k *checker) problem(path, format string, args ...any) {
 	k.found = append(k.found, one...)
 }
 
-// unknown refuses a minor release that nobody has checked, unless --assume accepted it: configuration changes with minor
-// releases. Of patch releases build asks kubeadm itself.
+// unknown refuses a minor release that nobody has checked, unless --assume accepted it: configuration changes with
+// minor releases. Of patch releases build asks kubeadm itself.
 func (k *checker) unknown() {
 	known := newestOf(k.Releases)
 	if known == nil || !IsUnknown(k.cluster) {
@@ -69,15 +69,18 @@ func (k *checker) unknown() {
 	}
 	version := k.cluster.Kubernetes.Version
 	if !k.Kubeadm[version].Assumed {
-		k.problem("kubernetes.version", "this kkbundle knows no release as new as Kubernetes %s, the newest that it knows is v%s; use a newer kkbundle, or build with --assume, which takes what it knows of v%s and asks kubeadm for its images",
+		k.problem("kubernetes.version",
+			"this kkbundle knows no release as new as Kubernetes %s, the newest that it knows is v%s; use a newer kkbundle, or build with --assume, which takes what it knows of v%s and asks kubeadm for its images",
 			version, known, known)
 		return
 	}
-	k.notes = append(k.notes, fmt.Sprintf("Kubernetes %s is newer than v%s, the newest that this catalog was checked against: the versions of %s are taken to be those for v%s",
-		version, known, k.guessed(), known))
+	k.notes = append(k.notes,
+		fmt.Sprintf("Kubernetes %s is newer than v%s, the newest that this catalog was checked against: the versions of %s are taken to be those for v%s",
+			version, known, k.guessed(), known))
 }
 
-// tooOld refuses a release that is older than the first that the catalog knows versions of these components for, in one line.
+// tooOld refuses a release that is older than the first that the catalog knows versions of these components for, in
+// one line.
 func (k *checker) tooOld(components []string) {
 	found := map[tooOld][]string{}
 	for _, name := range components {
@@ -109,7 +112,8 @@ func (k *checker) gates(release *semver.Version) {
 	for _, g := range k.cluster.Kubernetes.FeatureGates() {
 		since, err := semver.NewVersion(removed[g.Name])
 		if err == nil && !core(release).LessThan(since) {
-			k.problem(g.Path, "Kubernetes has no feature gate %s since %s, and %s does not start with it; leave it out", g.Name, removed[g.Name], g.Program)
+			k.problem(g.Path, "Kubernetes has no feature gate %s since %s, and %s does not start with it; leave it out",
+				g.Name, removed[g.Name], g.Program)
 		}
 	}
 }
@@ -125,7 +129,8 @@ func (k *checker) overrides() {
 
 // distribution compares the form of the version with the distribution to install.
 func (k *checker) distribution() {
-	for path, version := range map[string]string{"kubernetes.version": k.cluster.Kubernetes.Version, "kubernetes.upgradeFrom": k.cluster.Kubernetes.UpgradeFrom} {
+	for path, version := range map[string]string{"kubernetes.version": k.cluster.Kubernetes.Version,
+		"kubernetes.upgradeFrom": k.cluster.Kubernetes.UpgradeFrom} {
 		core, build, _ := strings.Cut(version, "+")
 		isK3s := strings.HasPrefix(build, "k3s")
 		switch wantK3s := k.cluster.Kubernetes.Distribution == manifest.DistributionK3s; {
@@ -150,7 +155,8 @@ func (k *checker) inUse() []string {
 	}
 	list = slices.AppendSeq(list, maps.Keys(c.Components))
 	slices.Sort(list)
-	return slices.DeleteFunc(slices.Compact(list), func(name string) bool { _, there := k.Components[name]; return !there })
+	return slices.DeleteFunc(slices.Compact(list),
+		func(name string) bool { _, there := k.Components[name]; return !there })
 }
 
 // check compares one component's version with Kubernetes.
@@ -174,7 +180,8 @@ func (k *checker) check(name string, release *semver.Version) {
 		k.problem(path, "write v%s", text)
 		return
 	}
-	if name == "etcd" && path != "" && v.Prerelease() == "" && k.cluster.WithDefaults().Etcd.Type == manifest.EtcdInternal {
+	if name == "etcd" && path != "" && v.Prerelease() == "" &&
+		k.cluster.WithDefaults().Etcd.Type == manifest.EtcdInternal {
 		k.problem(path, "%s is not a tag of etcd's image; write one such as %s-0", text, strings.TrimPrefix(text, "v"))
 	}
 	k.skew(name, v, path, release)
@@ -212,9 +219,11 @@ func (k *checker) skew(name string, v *semver.Version, path string, release *sem
 	}
 	allowed := fmt.Sprintf("has to be v%d.%d", release.Major(), minor)
 	if s.Older+s.Newer > 0 {
-		allowed = fmt.Sprintf("has to be from v%d.%d to v%d.%d", release.Major(), minor-s.Older, release.Major(), minor+s.Newer)
+		allowed = fmt.Sprintf("has to be from v%d.%d to v%d.%d", release.Major(), minor-s.Older, release.Major(),
+			minor+s.Newer)
 	}
-	k.problem(path, "%s v%s does not go with Kubernetes v%s: its minor release %s%s", name, v, release, allowed, k.instead(name))
+	k.problem(path, "%s v%s does not go with Kubernetes v%s: its minor release %s%s", name, v, release, allowed,
+		k.instead(name))
 }
 
 // minimum compares with the oldest version compatible with Kubernetes. The part after a hyphen is ignored: etcd's
@@ -224,7 +233,8 @@ func (k *checker) minimum(name string, v *semver.Version, path string, release *
 	if err != nil || !core(v).LessThan(core(least)) {
 		return
 	}
-	k.problem(where(path), "%s %s is too old for Kubernetes v%s, which needs %s or newer%s", name, v.Original(), release, least.Original(), k.instead(name))
+	k.problem(where(path), "%s %s is too old for Kubernetes v%s, which needs %s or newer%s", name, v.Original(),
+		release, least.Original(), k.instead(name))
 }
 
 func core(v *semver.Version) *semver.Version {
@@ -241,10 +251,13 @@ func (k *checker) fit(name string, v *semver.Version, path string, release *semv
 	}
 	usual, err := k.usual(name, k.Components[name])
 	if u, bad := semver.NewVersion(usual); err == nil && bad == nil && lineOf(u) == lineOf(v) {
-		k.notes = append(k.notes, fmt.Sprintf("%s %s is known to go with Kubernetes %s; whether it does with v%s is not known here", name, v.Original(), span(all[i]), release))
+		k.notes = append(k.notes,
+			fmt.Sprintf("%s %s is known to go with Kubernetes %s; whether it does with v%s is not known here", name,
+				v.Original(), span(all[i]), release))
 		return true
 	}
-	k.problem(where(path), "%s %s does not go with Kubernetes v%s: it is for %s%s", name, v.Original(), release, span(all[i]), k.instead(name))
+	k.problem(where(path), "%s %s does not go with Kubernetes v%s: it is for %s%s", name, v.Original(), release,
+		span(all[i]), k.instead(name))
 	return false
 }
 
@@ -271,7 +284,8 @@ func (k *checker) guessed() string {
 	for _, name := range k.inUse() {
 		one := k.Components[name]
 		version, path := k.chosen(name)
-		if leaderOf(one) == kubernetes && len(one.Since) > 0 && version == "" && path == "" && !isListed(k.cluster, name) {
+		if leaderOf(one) == kubernetes && len(one.Since) > 0 && version == "" && path == "" &&
+			!isListed(k.cluster, name) {
 			list = append(list, name)
 		}
 	}
@@ -283,8 +297,8 @@ func isListed(c *manifest.Cluster, name string) bool {
 	return c.Kubernetes.Distribution != manifest.DistributionK3s && slices.Contains(manifest.KubeadmComponents(), name)
 }
 
-// IsUnknown reports whether the cluster's Kubernetes is of a newer minor release than the catalog knows. k3s brings what
-// it needs of every release.
+// IsUnknown reports whether the cluster's Kubernetes is of a newer minor release than the catalog knows. k3s brings
+// what it needs of every release.
 func IsUnknown(c *manifest.Cluster) bool {
 	r, err := newResolver(c)
 	if err != nil || c.Kubernetes.Distribution == manifest.DistributionK3s {

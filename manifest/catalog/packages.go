@@ -34,7 +34,8 @@ func Packages(c *manifest.Cluster, purposes []string, distribution string) ([]st
 		list = append(list, pick(one)...)
 	}
 	if len(unknown) > 0 {
-		return nil, fmt.Errorf("packages for %s are not in the catalog; known: %s", strings.Join(unknown, ", "), names(r.Packages))
+		return nil, fmt.Errorf("packages for %s are not in the catalog; known: %s", strings.Join(unknown, ", "),
+			names(r.Packages))
 	}
 	slices.Sort(list)
 	return slices.Compact(list), nil
@@ -58,7 +59,8 @@ func KnowsDistribution(distribution string) bool {
 // in a manifest.
 func family(id string) (func(manifest.CatalogPackage) []string, error) {
 	debian := []string{"debian", "ubuntu"}
-	rpm := []string{"almalinux", "amzn", "anolis", "centos", "centos-stream", "fedora", "kylin", "ol", "openeuler", "rhel", "rocky", "uos"}
+	rpm := []string{"almalinux", "amzn", "anolis", "centos", "centos-stream", "fedora", "kylin", "ol", "openeuler",
+		"rhel", "rocky", "uos"}
 	switch {
 	case slices.Contains(debian, id):
 		return func(p manifest.CatalogPackage) []string { return p.Debian }, nil

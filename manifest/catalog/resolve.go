@@ -86,9 +86,11 @@ func (r resolver) add(a *Additions, d manifest.Demand, platforms []manifest.Plat
 		}
 	}
 	if len(missing) > 0 {
-		lacks := fmt.Sprintf("%s %s is published for %s and not for %s", d.Kind, d.Name, strings.Join(published, ", "), strings.Join(missing, ", "))
+		lacks := fmt.Sprintf("%s %s is published for %s and not for %s", d.Kind, d.Name, strings.Join(published, ", "),
+			strings.Join(missing, ", "))
 		if len(there) == 0 || !slices.Equal(d.Roles, []manifest.Role{manifest.RoleRegistry}) {
-			return r.cluster.Problem(r.reason(d.Name), lacks+"; choose something else here, or leave the platform out of the manifest"+neededBy(d))
+			return r.cluster.Problem(r.reason(d.Name), lacks+
+				"; choose something else here, or leave the platform out of the manifest"+neededBy(d))
 		}
 		a.Notes = append(a.Notes, lacks+": hosts of the group image_registry have to be "+strings.Join(there, " or "))
 	}
@@ -233,7 +235,9 @@ func images(name string, one manifest.CatalogEntry, version string) (list []mani
 			tag, known := image.Tags[version]
 			if !known {
 				repo, _, _ := strings.Cut(template, ":{tag}")
-				notes = append(notes, fmt.Sprintf("the catalog does not know which %s goes with %s %s; it is taken from where the chart names it", repo, name, version))
+				notes = append(notes, fmt.Sprintf(
+					"the catalog does not know which %s goes with %s %s; it is taken from where the chart names it",
+					repo, name, version))
 				continue
 			}
 			template = strings.ReplaceAll(template, "{tag}", tag)
@@ -314,8 +318,9 @@ func (r resolver) addSteps(a *Additions, demands []manifest.Demand, platforms []
 		over = append(over, version)
 	}
 	if len(over) > 0 {
-		a.Notes = append(a.Notes, fmt.Sprintf("the way from Kubernetes %s to %s leads over %s, whose files and images are added",
-			r.cluster.Kubernetes.UpgradeFrom, r.cluster.Kubernetes.Version, strings.Join(over, ", ")))
+		a.Notes = append(a.Notes,
+			fmt.Sprintf("the way from Kubernetes %s to %s leads over %s, whose files and images are added",
+				r.cluster.Kubernetes.UpgradeFrom, r.cluster.Kubernetes.Version, strings.Join(over, ", ")))
 	}
 	return nil
 }
@@ -336,8 +341,9 @@ func (r resolver) steps() ([]string, error) {
 		line := fmt.Sprintf("v%d.%d", to.Major(), minor)
 		release, ok := r.Releases[line]
 		if !ok {
-			return nil, r.cluster.Problem("kubernetes.upgradeFrom", fmt.Sprintf("the way to %s leads over %s, of which the catalog knows no release; known: %s; write one under releases in a catalog of yours",
-				k.Version, line, names(r.Releases)))
+			return nil, r.cluster.Problem("kubernetes.upgradeFrom",
+				fmt.Sprintf("the way to %s leads over %s, of which the catalog knows no release; known: %s; write one under releases in a catalog of yours",
+					k.Version, line, names(r.Releases)))
 		}
 		if _, build, found := strings.Cut(k.Version, "+"); found {
 			release += "+" + build // K3s

@@ -42,11 +42,12 @@ func through(list []manifest.Through, from, to string) string {
 	return ""
 }
 
-// throughEtcd gives kubeadm's etcd the versions that it must not skip: in the step before, or in a new first step of the
-// minor release that the hosts have. External etcd has no steps.
+// throughEtcd gives kubeadm's etcd the versions that it must not skip: in the step before, or in a new first step of
+// the minor release that the hosts have. External etcd has no steps.
 func (r resolver) throughEtcd(steps []Step, demands []manifest.Demand) ([]Step, error) {
 	k := r.cluster.Kubernetes
-	if t := r.cluster.Etcd.Type; t == manifest.EtcdExternal || t == manifest.EtcdProvided || k.Distribution == manifest.DistributionK3s {
+	if t := r.cluster.Etcd.Type; t == manifest.EtcdExternal || t == manifest.EtcdProvided ||
+		k.Distribution == manifest.DistributionK3s {
 		return steps, nil
 	}
 	from, err := semver.NewVersion(k.UpgradeFrom)
@@ -69,7 +70,8 @@ func (r resolver) throughEtcd(steps []Step, demands []manifest.Demand) ([]Step, 
 		}
 		want, wantErr := resolver{r.Catalog, next}.version(etcd)
 		if err != nil || wantErr != nil {
-			return nil, fmt.Errorf("etcd versions on the upgrade path from %s: %w", k.UpgradeFrom, errors.Join(err, wantErr))
+			return nil, fmt.Errorf("etcd versions on the upgrade path from %s: %w", k.UpgradeFrom,
+				errors.Join(err, wantErr))
 		}
 		if take := through(r.Components[etcd].Through, have, want); take != "" {
 			all[i].Etcd, all[i].Cluster = take, withEtcd(all[i].Cluster, take)
@@ -82,8 +84,8 @@ func (r resolver) throughEtcd(steps []Step, demands []manifest.Demand) ([]Step, 
 	return all, nil
 }
 
-// withEtcd returns the cluster with a version of kubeadm's etcd. It is in kubeadm's settings, too: nodes record these, so
-// that an upgrade to another etcd of the same release has something to do.
+// withEtcd returns the cluster with a version of kubeadm's etcd. It is in kubeadm's settings, too: nodes record
+// these, so that an upgrade to another etcd of the same release has something to do.
 func withEtcd(c *manifest.Cluster, tag string) *manifest.Cluster {
 	d := *c
 	d.Components = maps.Clone(d.Components)

@@ -64,7 +64,8 @@ func TestUnknownVersion(t *testing.T) {
 // Images and charts that only some versions have.
 func TestImagesOfSomeVersions(t *testing.T) {
 	for version, want := range map[string]string{
-		"v3.29.7": "cni typha", "v3.30.0": "cni typha whisker whisker-backend", "v3.32.1": "calico-crds cni typha whisker whisker-backend",
+		"v3.29.7": "cni typha", "v3.30.0": "cni typha whisker whisker-backend",
+		"v3.32.1": "calico-crds cni typha whisker whisker-backend",
 		"v3.33.0": "calico calico-crds whisker", "v4.0.0": "calico calico-crds whisker",
 	} {
 		c := cluster(t, "v1.34.3", "components: {calico: {version: "+version+"}}\n")

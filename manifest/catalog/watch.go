@@ -31,9 +31,9 @@ func Merged(others ...*manifest.Catalog) (*manifest.Catalog, error) {
 	return merged(append([]*manifest.Catalog{k}, others...)...), nil
 }
 
-// Watches returns the versions of a catalog that have newer patch releases at some time, sorted: its releases of Kubernetes,
-// and the versions of components that no other component decides. The versions of etcd, coredns and pause are kubeadm's,
-// and those of components that follow another are that one's.
+// Watches returns the versions of a catalog that have newer patch releases at some time, sorted: its releases of
+// Kubernetes, and the versions of components that no other component decides. The versions of etcd, coredns and pause
+// are kubeadm's, and those of components that follow another are that one's.
 func Watches(k *manifest.Catalog) []Watch {
 	var list []Watch
 	for _, line := range slices.Sorted(maps.Keys(k.Releases)) {
@@ -62,8 +62,8 @@ func Watches(k *manifest.Catalog) []Watch {
 // isKubeadms reports whether kubeadm decides a component's version.
 func isKubeadms(name string) bool { return slices.Contains(manifest.KubeadmComponents(), name) }
 
-// watch prefers a release's own file, whose address holds the version, to the tags of an image: a tag can exist before the
-// release.
+// watch prefers a release's own file, whose address holds the version, to the tags of an image: a tag can exist
+// before the release.
 func watch(name, since string, one manifest.CatalogEntry, version string) Watch {
 	w := Watch{Component: name, Since: since, Version: version}
 	const release = "/releases/download/{version}/"
@@ -74,7 +74,8 @@ func watch(name, since string, one manifest.CatalogEntry, version string) Watch 
 		w.Pin = manifest.Pin{Kind: manifest.ItemFile, Name: name, Version: version, Ref: chart(name, one, version).URL}
 	case len(one.Images) > 0 && strings.HasSuffix(one.Images[0].Name, ":{version}"):
 		images, _ := images(name, one, version)
-		w.Pin = manifest.Pin{Kind: manifest.ItemImage, Name: strings.TrimSuffix(images[0].Name, ":"+version), Version: version, Ref: images[0].Name}
+		w.Pin = manifest.Pin{Kind: manifest.ItemImage, Name: strings.TrimSuffix(images[0].Name, ":"+version),
+			Version: version, Ref: images[0].Name}
 	}
 	return w
 }
@@ -105,8 +106,8 @@ type Change struct {
 	Component, Since, From, To string
 }
 
-// Apply returns a catalog file with the changes over k, and the entries of own. It holds the changed entries whole, since an
-// entry replaces the one of the same name.
+// Apply returns a catalog file with the changes over k, and the entries of own. It holds the changed entries whole,
+// since an entry replaces the one of the same name.
 func Apply(k, own *manifest.Catalog, changes []Change) *manifest.Catalog {
 	out := &manifest.Catalog{Releases: map[string]string{}, Components: map[string]manifest.CatalogEntry{}}
 	if own != nil {
@@ -140,8 +141,8 @@ func orEmpty[T any](m map[string]T) map[string]T {
 	return maps.Clone(m)
 }
 
-// EndOfLife returns the last day of upstream's support for an item, as 2026-06-28, "" if none is known. Images are compared
-// with those of the catalog, files by the component's name.
+// EndOfLife returns the last day of upstream's support for an item, as 2026-06-28, "" if none is known. Images are
+// compared with those of the catalog, files by the component's name.
 func EndOfLife(pin manifest.Pin) (string, error) {
 	k, err := builtin()
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// TestWatches: every version that moves with upstream's patches is watched, with an item whose reference has the version; no
-// version of what kubeadm, a chart or another component decides is.
+// TestWatches: every version that moves with upstream's patches is watched, with an item whose reference has the
+// version; no version of what kubeadm, a chart or another component decides is.
 func TestWatches(t *testing.T) {
 	k, err := Merged()
 	if err != nil {
@@ -21,7 +21,8 @@ func TestWatches(t *testing.T) {
 			t.Errorf("%s %s: the item is %s", w.Component, w.Version, w.Pin.Ref)
 		}
 	}
-	if found["kubernetes"] != len(k.Releases) || found["calico"] != len(k.Components["calico"].Since) || found["cni-plugins"] != 1 {
+	if found["kubernetes"] != len(k.Releases) || found["calico"] != len(k.Components["calico"].Since) ||
+		found["cni-plugins"] != 1 {
 		t.Errorf("watched: %v", found)
 	}
 	for _, name := range []string{"etcd", "coredns", "pause", "kubeadm", "hubble", "calicoctl", "flannel-cni-plugin"} {
@@ -40,13 +41,16 @@ func TestApply(t *testing.T) {
 	before := k.Components["calico"].Since["v1.32.0"]
 	own := &manifest.Catalog{Components: map[string]manifest.CatalogEntry{"extra": {Default: "v1"}}}
 	out := Apply(k, own, []Change{
-		{Component: "calico", Since: "v1.32.0", To: "v3.31.99"}, {Component: "cni-plugins", To: "v9.9.9"}, {Component: "kubernetes", Since: "v1.34", To: "v1.34.99"},
+		{Component: "calico", Since: "v1.32.0", To: "v3.31.99"}, {Component: "cni-plugins", To: "v9.9.9"},
+		{Component: "kubernetes", Since: "v1.34", To: "v1.34.99"},
 	})
 	c := out.Components["calico"]
-	if c.Since["v1.32.0"] != "v3.31.99" || c.Since["v1.30.0"] != k.Components["calico"].Since["v1.30.0"] || c.Chart == nil || len(c.Images) == 0 {
+	if c.Since["v1.32.0"] != "v3.31.99" || c.Since["v1.30.0"] != k.Components["calico"].Since["v1.30.0"] ||
+		c.Chart == nil || len(c.Images) == 0 {
 		t.Errorf("calico is %+v", c)
 	}
-	if out.Components["cni-plugins"].Default != "v9.9.9" || out.Components["extra"].Default != "v1" || out.Releases["v1.34"] != "v1.34.99" || len(out.Components) != 3 {
+	if out.Components["cni-plugins"].Default != "v9.9.9" || out.Components["extra"].Default != "v1" ||
+		out.Releases["v1.34"] != "v1.34.99" || len(out.Components) != 3 {
 		t.Errorf("got %+v", out)
 	}
 	if k.Components["calico"].Since["v1.32.0"] != before || len(own.Components) != 1 {
@@ -65,7 +69,8 @@ func TestEndOfLife(t *testing.T) {
 		want string
 	}{
 		{manifest.Pin{Kind: manifest.ItemFile, Name: "kubelet", Version: "v1.32.4"}, "2026-02-28"},
-		{manifest.Pin{Kind: manifest.ItemImage, Name: "registry.k8s.io/kube-apiserver", Version: "v1.30.14"}, "2025-06-28"},
+		{manifest.Pin{Kind: manifest.ItemImage, Name: "registry.k8s.io/kube-apiserver", Version: "v1.30.14"},
+			"2025-06-28"},
 		{manifest.Pin{Kind: manifest.ItemFile, Name: "containerd", Version: "v2.1.9"}, "2026-07-03"},
 		{manifest.Pin{Kind: manifest.ItemFile, Name: "containerd", Version: "v9.1.0"}, ""},
 		{manifest.Pin{Kind: manifest.ItemImage, Name: "registry.k8s.io/pause", Version: "3.10"}, ""},

@@ -25,13 +25,15 @@ legz: [oak]
 		return
 	}
 	table := document.Format{
-		APIVersion: "example/v1", Kind: "Table", Limits: document.FileLimits(), Foreign: func(*document.Tree) error { return nil },
+		APIVersion: "example/v1", Kind: "Table", Limits: document.FileLimits(),
+		Foreign: func(*document.Tree) error { return nil },
 	}
 	err = document.Decode(tree, table, &file, func(c *document.Checker) {
 		first := map[string]int{}
 		for i, leg := range file.Legs {
 			if at, twice := document.Earlier(first, leg, i); twice {
-				c.Add(document.Index("legs", i), "%s is there twice, first on %s", leg, c.Place(document.Index("legs", at)))
+				c.Add(document.Index("legs", i), "%s is there twice, first on %s", leg,
+					c.Place(document.Index("legs", at)))
 			}
 		}
 	})

@@ -35,7 +35,8 @@ func (s *Tree) Over(more *yaml.Node, from Layer) (*Tree, error) {
 	st.mark(more, from)
 	merged.Root = st.merge(s.Root, more)
 	if st.budget <= 0 {
-		return nil, Problems{{File: from.File, Line: more.Line, Column: more.Column, Message: fmt.Sprintf("more than %d values", FileLimits().Values)}}
+		return nil, Problems{{File: from.File, Line: more.Line, Column: more.Column,
+			Message: fmt.Sprintf("more than %d values", FileLimits().Values)}}
 	}
 	return merged, nil
 }
@@ -180,7 +181,8 @@ func pathSteps(path string) ([]string, error) {
 			end = len(path)
 		}
 		if end < 2 || path[0] != '.' && path[0] != '[' || strings.Trim(path[:end], ".[]") == "" {
-			return nil, fmt.Errorf("%q is not a path; write one as in kubernetes.maxPods or addons[0].namespace", Shorten(given))
+			return nil, fmt.Errorf("%q is not a path; write one as in kubernetes.maxPods or addons[0].namespace",
+				Shorten(given))
 		}
 		steps = append(steps, path[:end])
 		path = path[end:]

@@ -21,7 +21,10 @@ const (
 // EachLocal calls visit for each text of file, a pointer to a struct, that is not empty and whose field has the tag
 // local.
 func EachLocal(file any, visit func(l Locality, path, value string)) {
-	eachLocal(reflect.ValueOf(file).Elem(), "", Field{}, func(f Field, path, value string) { visit(f.Local, path, value) })
+	eachLocal(reflect.ValueOf(file).Elem(), "", Field{}, func(f Field, path,
+		value string) {
+		visit(f.Local, path, value)
+	})
 }
 
 func eachLocal(v reflect.Value, path string, f Field, visit func(f Field, path, value string)) {
@@ -39,7 +42,8 @@ func eachLocal(v reflect.Value, path string, f Field, visit func(f Field, path, 
 			eachLocal(v.Index(i), Index(path, i), f, visit)
 		}
 	case reflect.Map:
-		for _, k := range slices.SortedFunc(slices.Values(v.MapKeys()), func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) }) {
+		for _, k := range slices.SortedFunc(slices.Values(v.MapKeys()),
+			func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) }) {
 			eachLocal(v.MapIndex(k), Key(path, k.String()), f, visit)
 		}
 	case reflect.String:

@@ -28,9 +28,9 @@ type ObjectText struct {
 // maxFlow bounds the values of a document that are read only to find out whether another one follows.
 const maxFlow = 500_000
 
-// SplitObjects splits a stream of Kubernetes objects as kubectl does: YAML at each line that begins with three hyphens, JSON after
-// each value. A document end of YAML (three dots) separates, too: kubectl would ignore the text after it. Every byte except separators and
-// comments is in one of the documents, so that no object is lost.
+// SplitObjects splits a stream of Kubernetes objects as kubectl does: YAML at each line that begins with three
+// hyphens, JSON after each value. A document end of YAML (three dots) separates, too: kubectl would ignore the text
+// after it. Every byte except separators and comments is in one of the documents, so that no object is lost.
 func SplitObjects(stream []byte) iter.Seq[ObjectText] {
 	return func(yield func(ObjectText) bool) {
 		stream := bytes.TrimPrefix(stream, []byte("\xef\xbb\xbf"))

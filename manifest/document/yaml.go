@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// MaxFileSize is the maximal size of a file, except for a Lock: far above real files (20,000 image names are 2 MiB).
+	// MaxFileSize is the maximal size of a file, except for a Lock: far above real files (20,000 image names are 2
+	// MiB).
 	MaxFileSize = 4 << 20
 
 	// maxDepth is the deepest nesting. Typed parts need six levels; the rest is for kubeadm's free-form parts.
@@ -65,7 +66,8 @@ func parse(file string, data []byte, l Limits) (*yaml.Node, Problems) {
 	}
 	if len(documents) > 1 {
 		second := documents[1]
-		return nil, Problems{{File: file, Line: second.Line, Column: max(second.Column, 1), Message: "a second document starts here; write one document a file"}}
+		return nil, Problems{{File: file, Line: second.Line, Column: max(second.Column, 1),
+			Message: "a second document starts here; write one document a file"}}
 	}
 	return documents[0].Content[0], nil
 }

@@ -98,7 +98,8 @@ func (r capkkReader) auth(o *object, t tree, needed bool) {
 	case len(ways) == 0 && needed:
 		r.problem(o.node, "%s has no way to log in: want one of password, privateKey, privateKeyPath or secret", o.path)
 	}
-	o.drop("secrets of the management cluster are not read; give the password with --ask-pass, or privateKeyPath", "secret")
+	o.drop("secrets of the management cluster are not read; give the password with --ask-pass, or privateKeyPath",
+		"secret")
 	setLogin(o, t, "privateKeyPath", "privateKey")
 	o.ignore("timeout")
 	o.done()
@@ -148,7 +149,8 @@ func (r capkkReader) kkCluster(top *object, t tree) {
 	meta := top.sub("metadata")
 	t.set("metadata.name", meta.scalar("name"))
 	annotations := meta.sub("annotations")
-	t.set("kubernetes.version", annotations.version("kkcluster.infrastructure.cluster.x-k8s.io/in-place-upgrade-version"))
+	t.set("kubernetes.version",
+		annotations.version("kkcluster.infrastructure.cluster.x-k8s.io/in-place-upgrade-version"))
 	spec := top.sub("spec")
 	top.done()
 	spec.ignore("nodes")
@@ -173,11 +175,13 @@ func (r capkkReader) kkCluster(top *object, t tree) {
 		setExistingRegistry(t, address, auth.scalar("username"), auth.secretOf("password"), auth.scalar("caFile"))
 	}
 	auth.ignore("username", "password", "caFile")
-	auth.drop("a registry without a certificate that is known is refused; name its authority in caFile", "insecureSkipVerify", "plainHTTP", "certsPath")
+	auth.drop("a registry without a certificate that is known is refused; name its authority in caFile",
+		"insecureSkipVerify", "plainHTTP", "certsPath")
 	auth.drop("client certificates are not used", "certFile", "keyFile")
 	auth.done()
 	registry.drop("images keep their names, whichever registry they come from", "registryMirrors", "namespaceOverride")
-	registry.drop("a registry without a certificate that is known is refused; name its authority in auth.caFile", "insecureRegistries")
+	registry.drop("a registry without a certificate that is known is refused; name its authority in auth.caFile",
+		"insecureRegistries")
 	registry.done()
 	spec.drop(ownBundle, "component")
 	spec.done()
@@ -223,9 +227,11 @@ func (r capkkReader) machineTemplate(top *object, t tree) {
 	version := manager.version("version")
 	if version == nil {
 		version = text(manager.node, map[string]string{"containerd": "v1.6.4", "docker": "v20.10.8"}[kind.Value])
-		r.note(manager.node, "%s.version is not given: CAPKK's default, %s %s, holds", manager.path, shown(kind.Value), version.Value)
+		r.note(manager.node, "%s.version is not given: CAPKK's default, %s %s, holds", manager.path, shown(kind.Value),
+			version.Value)
 	}
-	if have := find(t.root, "cri"); have != nil && (find(have, "type").Value != kind.Value || find(have, "version").Value != version.Value) {
+	if have := find(t.root, "cri"); have != nil && (find(have, "type").Value != kind.Value ||
+		find(have, "version").Value != version.Value) {
 		r.note(manager.node, "%s differs from that of the template before, which holds for all hosts", manager.path)
 	} else if have == nil {
 		t.set("cri.type", kind)

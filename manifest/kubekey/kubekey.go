@@ -163,11 +163,13 @@ func (r *reader) spec(top *object) *object {
 	top.done()
 	switch {
 	case meta.take("spec") != nil:
-		r.problem(meta.keys["spec"], "metadata.spec: spec lies below metadata, where it is not read; move it and all below it to the left, beside metadata")
+		r.problem(meta.keys["spec"],
+			"metadata.spec: spec lies below metadata, where it is not read; move it and all below it to the left, beside metadata")
 	case top.take("spec") == nil:
 		r.problem(top.node, "spec is missing")
 	}
-	meta.ignore("name", "namespace", "labels", "annotations", "creationTimestamp", "generation", "resourceVersion", "uid", "managedFields",
+	meta.ignore("name", "namespace", "labels", "annotations", "creationTimestamp", "generation", "resourceVersion",
+		"uid", "managedFields",
 		"finalizers", "ownerReferences", "selfLink", "generateName", "deletionTimestamp")
 	meta.done()
 	return spec

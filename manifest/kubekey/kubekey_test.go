@@ -89,7 +89,8 @@ func TestSecrets(t *testing.T) {
 	if got := hosts[0].Sudo.Password.Reveal(); got != secret {
 		t.Errorf("sudo password of a user other than root: %q", got)
 	}
-	if got := hosts[1].SSH.PrivateKey.Reveal(); !strings.Contains(got, secret) || !strings.HasPrefix(got, "-----BEGIN") {
+	if got := hosts[1].SSH.PrivateKey.Reveal(); !strings.Contains(got, secret) ||
+		!strings.HasPrefix(got, "-----BEGIN") {
 		t.Errorf("key: %q", got)
 	}
 	written, err := yaml.Marshal(inv)
@@ -103,7 +104,8 @@ func TestSecrets(t *testing.T) {
 
 // A problem is at its place in the foreign file, under kkbundle's name for it.
 func TestPlaces(t *testing.T) {
-	_, _, err := kubekey.ReadInventory("f", []byte("apiVersion: kubekey.kubesphere.io/v1\nkind: Inventory\nspec:\n  hosts:\n    a: {connector: {host: 10.0.0.1, port: 99999}}\n  groups:\n    kube_control_plane: {hosts: [a]}\n    kube_worker: {hosts: [b]}\n"))
+	_, _, err := kubekey.ReadInventory("f",
+		[]byte("apiVersion: kubekey.kubesphere.io/v1\nkind: Inventory\nspec:\n  hosts:\n    a: {connector: {host: 10.0.0.1, port: 99999}}\n  groups:\n    kube_control_plane: {hosts: [a]}\n    kube_worker: {hosts: [b]}\n"))
 	want := "f:5:43: hosts[a].ssh.port: 99999 is not between 1 and 65535\nf:8:27: groups.kube_worker[0]: b is not a host of this inventory; did you mean a?"
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
@@ -120,7 +122,8 @@ func TestSettings(t *testing.T) {
 	if err != nil || c.Kubernetes.Version != "v1.35.0" {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if _, _, err := kubekey.ReadCluster("f", data, "imageRegistry.auth.password="+secret); err == nil || strings.Contains(err.Error(), secret) {
+	if _, _, err := kubekey.ReadCluster("f", data, "imageRegistry.auth.password="+secret); err == nil ||
+		strings.Contains(err.Error(), secret) {
 		t.Errorf("a password on the command line: %v", err)
 	}
 }
@@ -128,7 +131,8 @@ func TestSettings(t *testing.T) {
 // A file of kkbundle's own is read by its own parsers, KubeKey's name in a comment or not.
 func TestOwn(t *testing.T) {
 	text := "# was kubekey.kubesphere.io/v1\napiVersion: kkbundle.io/v1\nkind: Inventory\nhosts: {a: }\ngroups: {kube_control_plane: [a]}\n"
-	if inv, notes, err := kubekey.ReadInventory("f", []byte(text)); err != nil || notes != nil || len(inv.Hosts()) != 1 {
+	if inv, notes, err := kubekey.ReadInventory("f", []byte(text)); err != nil || notes != nil ||
+		len(inv.Hosts()) != 1 {
 		t.Errorf("%v %v", notes, err)
 	}
 }
@@ -146,8 +150,8 @@ func readInventory(t *testing.T, name string) *manifest.Inventory {
 	return inv
 }
 
-// FuzzRead holds for any bytes: no panic; an error is Problems; what is accepted can be written out and read as a file of
-// kkbundle's own.
+// FuzzRead holds for any bytes: no panic; an error is Problems; what is accepted can be written out and read as a
+// file of kkbundle's own.
 func FuzzRead(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil {

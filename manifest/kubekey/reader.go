@@ -32,13 +32,15 @@ type reader struct {
 
 func (r *reader) note(n *yaml.Node, format string, args ...any) {
 	if len(r.notes) < maxNotes {
-		r.notes = append(r.notes, document.Problem{File: r.file, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...)})
+		r.notes = append(r.notes, document.Problem{File: r.file, Line: n.Line, Column: n.Column,
+			Message: fmt.Sprintf(format, args...)})
 	}
 }
 
 func (r *reader) problem(n *yaml.Node, format string, args ...any) {
 	if len(r.problems) < maxNotes {
-		r.problems = append(r.problems, document.Problem{File: r.file, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...)})
+		r.problems = append(r.problems, document.Problem{File: r.file, Line: n.Line, Column: n.Column,
+			Message: fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -367,8 +369,8 @@ func (t tree) set(path string, v *yaml.Node) {
 	}
 }
 
-// settings carries the configuration of another program over: section is kubelet or kubeProxy. Settings with a place of their own in the
-// cluster file go there, others that kkbundle decides itself are named in notes.
+// settings carries the configuration of another program over: section is kubelet or kubeProxy. Settings with a place
+// of their own in the cluster file go there, others that kkbundle decides itself are named in notes.
 func (r *reader) settings(t tree, section string, n *yaml.Node, places map[string]string) {
 	if n == nil || n.Kind != yaml.MappingNode {
 		t.set("kubernetes."+section, n)
@@ -473,8 +475,8 @@ func (t tree) has(path string) bool {
 	return true
 }
 
-// fitPods lowers the number of pods on a node where a file gives nodes a smaller network than the default needs: KubeKey
-// lets pods wait for an address there.
+// fitPods lowers the number of pods on a node where a file gives nodes a smaller network than the default needs:
+// KubeKey lets pods wait for an address there.
 func (r *reader) fitPods(t tree) {
 	const byDefault = 110 // KubeKey's and kkbundle's
 	if t.has("kubernetes.maxPods") {

@@ -7,8 +7,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
 )
 
-// TestSettingsWithAPlace wants settings of the kubelet and kube-proxy that kkbundle decides at their places, or in a note, and the file
-// accepted.
+// TestSettingsWithAPlace wants settings of the kubelet and kube-proxy that kkbundle decides at their places, or in a
+// note, and the file accepted.
 func TestSettingsWithAPlace(t *testing.T) {
 	t.Parallel()
 	const file = `apiVersion: kubekey.kubesphere.io/v1alpha2
@@ -27,7 +27,8 @@ spec:
 		t.Fatal(err)
 	}
 	k := c.Kubernetes
-	if k.MaxPods != 150 || k.ProxyMode != "ipvs" || k.Kubelet["maxPods"] != nil || k.Kubelet["evictionHard"] == nil || k.KubeProxy["mode"] != nil || k.KubeProxy["ipvs"] == nil {
+	if k.MaxPods != 150 || k.ProxyMode != "ipvs" || k.Kubelet["maxPods"] != nil || k.Kubelet["evictionHard"] == nil ||
+		k.KubeProxy["mode"] != nil || k.KubeProxy["ipvs"] == nil {
 		t.Errorf("%+v", k)
 	}
 	said := false

@@ -168,12 +168,14 @@ func (r v3Reader) kubernetes(o *object, t tree) {
 	t.set("dns.domain", o.scalar("dnsDomain"))
 	o.dropUnless("cluster.local", "kkbundle names the cluster by metadata.name", "clusterName")
 	if o.is("disableKubeProxy", false) {
-		r.note(o.keys["disableKubeProxy"], "%s is not carried over: kkbundle always installs kube-proxy", o.at("disableKubeProxy"))
+		r.note(o.keys["disableKubeProxy"], "%s is not carried over: kkbundle always installs kube-proxy",
+			o.at("disableKubeProxy"))
 	}
 	o.ignore("imageRepo")
 	o.drop("the runtime has its own default", "containerRuntimeEndpoint")
 	o.drop("write cri.runtimeClasses", "nvidiaRuntime")
-	o.drop("write it under kubernetes.kubeadm, as ClusterConfiguration has it", "apiserverArgs", "controllerManagerArgs", "schedulerArgs")
+	o.drop("write it under kubernetes.kubeadm, as ClusterConfiguration has it", "apiserverArgs",
+		"controllerManagerArgs", "schedulerArgs")
 	o.drop("write it under kubernetes.kubelet, as KubeletConfiguration has it", "kubeletArgs")
 	o.drop("write it under kubernetes.kubeProxy, as KubeProxyConfiguration has it", "kubeProxyArgs")
 	if renew := o.scalar("autoRenewCerts"); renew != nil && !o.is("autoRenewCerts", true) {
@@ -224,7 +226,8 @@ func (r v3Reader) network(o *object, t tree) {
 	multus.done()
 	t.set("kubernetes.podCIDR", o.scalar("kubePodsCIDR"))
 	t.set("kubernetes.serviceCIDR", o.scalar("kubeServiceCIDR"))
-	o.drop("write the chart's values into a file and name it in cni.values", "calico", "flannel", "kubeovn", "cilium", "hybridnet")
+	o.drop("write the chart's values into a file and name it in cni.values", "calico", "flannel", "kubeovn", "cilium",
+		"hybridnet")
 	o.done()
 }
 
@@ -255,7 +258,8 @@ func (r v3Reader) endpoint(o *object, t tree) {
 		r.note(vip.keys["mode"], "%s is not carried over: kube-vip announces its address with ARP", vip.at("mode"))
 	}
 	vip.done()
-	if port := o.scalar("port"); port != nil && port.Value != "6443" && !strings.HasSuffix(t.text("controlPlaneEndpoint", "address"), ":"+port.Value) {
+	if port := o.scalar("port"); port != nil && port.Value != "6443" &&
+		!strings.HasSuffix(t.text("controlPlaneEndpoint", "address"), ":"+port.Value) {
 		r.note(port, "%s is not carried over: the API server listens on 6443", o.at("port"))
 	}
 	o.ignore("externalDNS")
@@ -316,10 +320,12 @@ func (r v3Reader) etcd(o *object, k3s bool, t tree) {
 		t.set("etcd.backup.keep", first(keep, placed(at, "!!int", "5")))
 	}
 	o.drop("copies are kept where kkbundle keeps them", "backupDir", "backupScript", "backupScriptDir")
-	if quota := o.scalar("quotaBackendBytes"); quota != nil && quota.Value != "0" && (kind == nil || kind.Value != "external") {
+	if quota := o.scalar("quotaBackendBytes"); quota != nil && quota.Value != "0" && (kind == nil ||
+		kind.Value != "external") {
 		t.set("etcd.quota", quota)
 	}
-	o.drop("etcd has its own defaults", "port", "peerPort", "extraArgs", "heartbeatInterval", "electionTimeout", "snapshotCount", "autoCompactionRetention",
+	o.drop("etcd has its own defaults", "port", "peerPort", "extraArgs", "heartbeatInterval", "electionTimeout",
+		"snapshotCount", "autoCompactionRetention",
 		"metrics", "maxRequestBytes", "maxSnapshots", "maxWals", "logLevel")
 	o.done()
 }
@@ -332,7 +338,8 @@ func (r v3Reader) registry(o *object, installed bool, t tree) {
 	case kind == nil:
 	case kind.Value == "harbor-ha":
 		t.set("imageRegistry.type", text(kind, string(manifest.RegistryHarbor)))
-		r.note(kind, "%s: two hosts of the group image_registry share an address; write it in imageRegistry.vip", o.at("type"))
+		r.note(kind, "%s: two hosts of the group image_registry share an address; write it in imageRegistry.vip",
+			o.at("type"))
 	case kind.Value == "docker-registry":
 		t.set("imageRegistry.type", text(kind, string(manifest.RegistryPlain)))
 	default:
@@ -341,19 +348,23 @@ func (r v3Reader) registry(o *object, installed bool, t tree) {
 	switch {
 	case kind != nil, installed:
 		if address != nil {
-			r.note(address, "%s is not carried over: the registry that kkbundle installs has a name of its own", o.at("privateRegistry"))
+			r.note(address, "%s is not carried over: the registry that kkbundle installs has a name of its own",
+				o.at("privateRegistry"))
 		}
 	case address != nil:
 		login := auths.sub(address.Value)
 		setExistingRegistry(t, address, login.scalar("username"), login.secretOf("password"), nil)
-		login.drop("a registry without a certificate that is known is refused; name its authority in imageRegistry.ca", "plainHTTP", "skipTLSVerify", "insecureSkipVerify", "certsPath")
+		login.drop("a registry without a certificate that is known is refused; name its authority in imageRegistry.ca",
+			"plainHTTP", "skipTLSVerify", "insecureSkipVerify", "certsPath")
 		login.done()
 	default:
 		r.note(o.node, "no image registry is named: KubeKey would pull from the internet; kkbundle installs one on the image_registry host")
 	}
 	auths.done()
-	o.drop("images keep their names, whichever registry they come from", "namespaceOverride", "namespaceRewrite", "registryMirrors")
-	o.drop("a registry without a certificate that is known is refused; name its authority in imageRegistry.ca", "insecureRegistries")
+	o.drop("images keep their names, whichever registry they come from", "namespaceOverride", "namespaceRewrite",
+		"registryMirrors")
+	o.drop("a registry without a certificate that is known is refused; name its authority in imageRegistry.ca",
+		"insecureRegistries")
 	o.drop("the runtime has its own default", "dataRoot", "bridgeIP")
 	o.done()
 }
@@ -411,7 +422,8 @@ func (r v3Reader) yamlAddon(o, files *object, beside bool) *yaml.Node {
 	var local []*yaml.Node
 	for _, n := range files.entries("path") {
 		if isURL(n.Value) {
-			r.note(n, "%s: %s is not carried over: download it, and name the file under addons[].manifests", files.at("path"), shown(n.Value))
+			r.note(n, "%s: %s is not carried over: download it, and name the file under addons[].manifests",
+				files.at("path"), shown(n.Value))
 			continue
 		}
 		local = append(local, n)

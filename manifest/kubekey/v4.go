@@ -14,8 +14,8 @@ const localhost = "localhost"
 // v4Reader reads the files of kubekey.kubesphere.io/v1.
 type v4Reader struct{ *reader }
 
-// inventory reads kubekey.kubesphere.io/v1 Inventory: hosts with variables, groups of hosts and groups, and variables of
-// both.
+// inventory reads kubekey.kubesphere.io/v1 Inventory: hosts with variables, groups of hosts and groups, and variables
+// of both.
 func (r v4Reader) inventory(root *yaml.Node, t tree) {
 	top := r.object("", root)
 	spec := r.spec(top)
@@ -44,7 +44,8 @@ func (r v4Reader) host(o *object, name string) *yaml.Node {
 	case kind == "" || kind == "ssh":
 		t.set("address", connector.scalar("host"))
 	default:
-		r.problem(connector.node, "%s: a connector of type %s leads to no machine; want ssh or local", connector.path, shown(kind))
+		r.problem(connector.node, "%s: a connector of type %s leads to no machine; want ssh or local", connector.path,
+			shown(kind))
 	}
 	t.set("internalIPv4", o.scalar("internal_ipv4"))
 	t.set("internalIPv6", o.scalar("internal_ipv6"))
@@ -80,7 +81,8 @@ func (r v4Reader) variables(o *object, t tree) {
 	c := o.peekAt("connector")
 	c.ignore("type", "host")
 	setLogin(c, t, "private_key", "private_key_content")
-	c.drop("kkbundle becomes root with sudo, and keeps the SSH password for it", "become", "become_user", "become_method", "become_password")
+	c.drop("kkbundle becomes root with sudo, and keeps the SSH password for it", "become", "become_user",
+		"become_method", "become_password")
 	c.done()
 	for _, from := range []*object{o, o.peekAt("kubernetes")} {
 		t.set("labels", from.texts("custom_labels"))
@@ -137,7 +139,8 @@ type groupsV4 struct {
 }
 
 func rolesV4() []manifest.Role {
-	return []manifest.Role{manifest.RoleControlPlane, manifest.RoleWorker, manifest.RoleEtcd, manifest.RoleRegistry, manifest.RoleNFS}
+	return []manifest.Role{manifest.RoleControlPlane, manifest.RoleWorker, manifest.RoleEtcd, manifest.RoleRegistry,
+		manifest.RoleNFS}
 }
 
 func (g *groupsV4) read(t tree) {
@@ -178,7 +181,8 @@ func (g *groupsV4) read(t tree) {
 func (g *groupsV4) hosts(groups map[string]*object, name string, inside []string) []*yaml.Node {
 	o := groups[name]
 	if slices.Contains(inside, name) {
-		g.r.problem(o.node, "groups.%s: the groups lead in a circle (%s)", shown(name), shown(strings.Join(inside, ", ")))
+		g.r.problem(o.node, "groups.%s: the groups lead in a circle (%s)", shown(name),
+			shown(strings.Join(inside, ", ")))
 		return nil
 	}
 	var found []*yaml.Node

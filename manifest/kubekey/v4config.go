@@ -102,7 +102,9 @@ func (r v4Reader) endpoint(o *object, t tree) {
 	vip.done()
 	haproxy.ignore("address", "health_port", "image")
 	haproxy.done()
-	o.dropUnless("lb.kubesphere.local", "kkbundle uses the address; write controlPlaneEndpoint {type: external, address} where your DNS has the name", "host")
+	o.dropUnless("lb.kubesphere.local",
+		"kkbundle uses the address; write controlPlaneEndpoint {type: external, address} where your DNS has the name",
+		"host")
 	o.dropUnless("6443", "the API server listens on 6443", "port")
 	o.done()
 }
@@ -166,7 +168,8 @@ func Network(name string) manifest.NetworkType {
 func (r v4Reader) runtime(o *object, t tree) {
 	manager := o.scalar("container_manager")
 	t.set("cri.type", manager)
-	runtimes := map[string]*yaml.Node{"containerd": o.version("containerd_version"), "docker": o.version("docker_version")}
+	runtimes := map[string]*yaml.Node{"containerd": o.version("containerd_version"),
+		"docker": o.version("docker_version")}
 	if manager == nil {
 		t.set("cri.version", runtimes["containerd"])
 	} else {
@@ -189,7 +192,8 @@ func (r v4Reader) etcd(o *object, t tree) {
 	if quota := env.scalar("quota_backend_bytes"); quota != nil && quota.Value != "0" {
 		t.set("etcd.quota", quota)
 	}
-	env.drop("etcd has its own defaults", "election_timeout", "heartbeat_interval", "compaction_retention", "snapshot_count", "token")
+	env.drop("etcd has its own defaults", "election_timeout", "heartbeat_interval", "compaction_retention",
+		"snapshot_count", "token")
 	env.done()
 	backup := o.sub("backup")
 	if keep, at := backup.number("keep_backup_number"), backup.scalar("on_calendar"); keep != nil || at != nil {
@@ -197,7 +201,8 @@ func (r v4Reader) etcd(o *object, t tree) {
 		if at == nil || at.Value == calendar {
 			t.set("etcd.backup.every", text(first(at, keep), "30m"))
 		} else {
-			r.note(at, "%s is not carried over: write the time between copies in etcd.backup.every", backup.at("on_calendar"))
+			r.note(at, "%s is not carried over: write the time between copies in etcd.backup.every",
+				backup.at("on_calendar"))
 		}
 		t.set("etcd.backup.keep", first(keep, placed(first(at, keep), "!!int", "5")))
 	}
@@ -215,7 +220,8 @@ func (r v4Reader) registry(o *object, t tree) {
 	auth := o.sub("auth")
 	address, kind := auth.scalar("registry"), o.scalar("type")
 	if kind != nil {
-		auth.drop("the registry that kkbundle installs has a name and logins of its own", "registry", "username", "password", "ca_file")
+		auth.drop("the registry that kkbundle installs has a name and logins of its own", "registry", "username",
+			"password", "ca_file")
 	}
 	switch {
 	case kind != nil && kind.Value == "docker-registry":
@@ -229,7 +235,8 @@ func (r v4Reader) registry(o *object, t tree) {
 	}
 	t.set("imageRegistry.vip", o.scalar("ha_vip"))
 	auth.ignore("registry", "username", "password", "ca_file")
-	auth.drop("a registry without a certificate that is known is refused; name its authority in imageRegistry.ca", "plain_http", "skip_tls_verify", "insecure")
+	auth.drop("a registry without a certificate that is known is refused; name its authority in imageRegistry.ca",
+		"plain_http", "skip_tls_verify", "insecure")
 	auth.drop("client certificates are not used", "cert_file", "key_file")
 	auth.done()
 	o.drop(fromCatalog, "harbor_version", "docker_registry_version", "dockercompose_version", "keepalived_version")
@@ -283,7 +290,8 @@ func (r v4Reader) rest(spec *object, t tree) {
 	require := spec.sub("cluster_require")
 	t.set("precheck.minKernel", require.scalar("min_kernel_version"))
 	t.set("precheck.allowUnsupportedDistributions", require.scalar("allow_unsupported_distribution_setup"))
-	for _, one := range [][2]string{{"minimal_master_memory_mb", "controlPlane"}, {"minimal_node_memory_mb", "worker"}} {
+	for _, one := range [][2]string{{"minimal_master_memory_mb", "controlPlane"},
+		{"minimal_node_memory_mb", "worker"}} {
 		if n := require.number(one[0]); n != nil {
 			t.set("precheck.minMemory."+one[1], text(n, n.Value+"Mi"))
 		}
@@ -301,10 +309,12 @@ func (r v4Reader) rest(spec *object, t tree) {
 	}
 	ntp.ignore("servers")
 	ntp.done()
-	native.dropUnless("false", "kkbundle leaves host names alone; nodes have the names of the inventory", "set_hostname")
+	native.dropUnless("false", "kkbundle leaves host names alone; nodes have the names of the inventory",
+		"set_hostname")
 	native.drop(leftToYou, "timezone", "nfs", "localDNS")
 	native.done()
-	spec.drop("write the API server's audit arguments under kubernetes.kubeadm, as ClusterConfiguration has them", "audit")
+	spec.drop("write the API server's audit arguments under kubernetes.kubeadm, as ClusterConfiguration has them",
+		"audit")
 	spec.drop(leftToYou, "scripts_dir", "pre_install_groups", "post_install_groups")
 	spec.drop("kkbundle makes the certificates", "certs")
 	spec.drop("it is about removing: see kkbundle reset", "delete")

@@ -1,3 +1,3 @@
-// Package programs checks the parts of a cluster file that are merged into the configuration of kubeadm, the kubelet and
-// kube-proxy: their shape, and that a value that kkbundle uses has one place in the cluster file.
+// Package programs checks the parts of a cluster file that are merged into the configuration of kubeadm, the kubelet
+// and kube-proxy: their shape, and that a value that kkbundle uses has one place in the cluster file.
 package programs

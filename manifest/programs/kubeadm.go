@@ -35,13 +35,15 @@ func clusterConfiguration(beta4 bool) shape {
 	local := component("imageRepository", "imageTag", "dataDir", "serverCertSANs", "peerCertSANs")
 	delete(local, "extraVolumes")
 	root := shape{
-		"etcd":            {"local": local, "external": {"endpoints": nil, "caFile": nil, "certFile": nil, "keyFile": nil}},
+		"etcd": {"local": local, "external": {"endpoints": nil, "caFile": nil, "certFile": nil,
+			"keyFile": nil}},
 		"networking":      {"serviceSubnet": nil, "podSubnet": nil, "dnsDomain": nil},
 		"apiServer":       api,
 		"dns":             dns,
 		"featureGates":    nil,
-		"certificatesDir": nil, "imageRepository": nil, "clusterName": nil, "kubernetesVersion": nil, "controlPlaneEndpoint": nil,
-		"apiVersion": nil, "kind": nil,
+		"certificatesDir": nil, "imageRepository": nil, "clusterName": nil, "kubernetesVersion": nil,
+		"controlPlaneEndpoint": nil,
+		"apiVersion":           nil, "kind": nil,
 		"controllerManager": component(), "scheduler": component(),
 	}
 	if !beta4 {
@@ -113,7 +115,8 @@ func (c *kubeadmChecker) extraArgs(at string, v any) {
 			}
 			c.argument(document.Index(at, i), name, m["value"])
 			if seen[name] && !c.beta4 {
-				c.Add(document.Index(at, i), "%s is there twice, which kubeadm before 1.31 cannot pass on", document.Shorten(name))
+				c.Add(document.Index(at, i), "%s is there twice, which kubeadm before 1.31 cannot pass on",
+					document.Shorten(name))
 			}
 			seen[name] = true
 		}
@@ -166,7 +169,8 @@ func (c *kubeadmChecker) subjects(at string, v any) {
 		case !ok:
 			c.Add(document.Index(at, i), "want text")
 		case err != nil && !document.IsName(strings.TrimPrefix(s, "*."), true):
-			c.Add(document.Index(at, i), "%q is neither an address nor a DNS name in lower case; kubeadm refuses it", document.Shorten(s))
+			c.Add(document.Index(at, i), "%q is neither an address nor a DNS name in lower case; kubeadm refuses it",
+				document.Shorten(s))
 		}
 	}
 }
@@ -186,7 +190,8 @@ func (c *kubeadmChecker) patches(list []string, v *semver.Version) {
 		case target == nil:
 			c.Add(at, "%q is not a patch name; write TARGET[SUFFIX][+TYPE].yaml, such as kube-apiserver0+merge.yaml or kubeletconfiguration+strategic.yaml", document.Shorten(name))
 		case twice:
-			c.Add(at, "%s is there twice, first on %s; give it a suffix, such as %s1", document.Shorten(name), c.Place(document.Index("kubernetes.patches", at1)), target[1])
+			c.Add(at, "%s is there twice, first on %s; give it a suffix, such as %s1", document.Shorten(name),
+				c.Place(document.Index("kubernetes.patches", at1)), target[1])
 		case target[1] == "corednsdeployment" && v.LessThan(semver.New(1, 32, 0, "", "")):
 			c.Add(at, "kubeadm patches CoreDNS since 1.32, and this is %s", fmt.Sprint(v))
 		}

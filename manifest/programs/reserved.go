@@ -20,8 +20,9 @@ const (
 	KubeProxy Section = "kubeProxy"
 )
 
-// A reserved setting is a key of another program's configuration, or an argument of one, that kkbundle itself sets or uses. In the
-// section of that program it would count there alone: checks, copies, upgrades and verifications would use another value.
+// A reserved setting is a key of another program's configuration, or an argument of one, that kkbundle itself sets or
+// uses. In the section of that program it would count there alone: checks, copies, upgrades and verifications would
+// use another value.
 type reserved struct {
 	// names are keys below a path of the section, or arguments there.
 	section Section
@@ -33,10 +34,12 @@ type reserved struct {
 	harmless func(value any) bool
 }
 
-// reservedSettings returns the table of reserved settings: a value that kkbundle uses has one place in the cluster file.
+// reservedSettings returns the table of reserved settings: a value that kkbundle uses has one place in the cluster
+// file.
 func reservedSettings() []reserved { //nolint:funlen // a table
 	const (
-		api, manager, scheduler, etcd = "apiServer.extraArgs", "controllerManager.extraArgs", "scheduler.extraArgs", "etcd.local.extraArgs"
+		api, manager, scheduler, etcd = "apiServer.extraArgs", "controllerManager.extraArgs", "scheduler.extraArgs",
+			"etcd.local.extraArgs"
 
 		own       = "it has a place of its own in the cluster file: "
 		pods      = own + "write kubernetes.podCIDR"
@@ -82,21 +85,28 @@ func reservedSettings() []reserved { //nolint:funlen // a table
 		row(Kubeadm, etcd, own+"write etcd.quota", "quota-backend-bytes"),
 		row(Kubeadm, etcd, addresses, "name", "initial-cluster", "initial-cluster-state", "initial-advertise-peer-urls",
 			"advertise-client-urls", "listen-client-urls", "listen-peer-urls"),
-		row(Kubeadm, etcd, pki, "cert-file", "key-file", "trusted-ca-file", "peer-cert-file", "peer-key-file", "peer-trusted-ca-file"),
+		row(Kubeadm, etcd, pki, "cert-file", "key-file", "trusted-ca-file", "peer-cert-file", "peer-key-file",
+			"peer-trusted-ca-file"),
 
 		row(Kubeadm, api, addresses, "advertise-address"),
 		unless(isTrue, row(Kubeadm, api,
 			"the API server's probes, kubeadm join and balancers ask without a login and would get 401; leave it out, and write kubernetes.security: hardened, which limits what is answered without a login",
 			"anonymous-auth")),
-		unless(isTrue, row(Kubeadm, api, "nodes join with bootstrap tokens; leave it out", "enable-bootstrap-token-auth")),
-		unless(isTrue, row(Kubeadm, api, "kube-proxy and pod networks run privileged; leave it out", "allow-privileged")),
-		unless(admitsNodes, row(Kubeadm, api, "kubelets and kubeadm need the modes Node and RBAC; add them, or leave it out", "authorization-mode")),
-		unless(isUnspecified, row(Kubeadm, api, "leave it out: nodes and balancers use every address of the host", "bind-address")),
+		unless(isTrue, row(Kubeadm, api, "nodes join with bootstrap tokens; leave it out",
+			"enable-bootstrap-token-auth")),
+		unless(isTrue, row(Kubeadm, api, "kube-proxy and pod networks run privileged; leave it out",
+			"allow-privileged")),
+		unless(admitsNodes, row(Kubeadm, api,
+			"kubelets and kubeadm need the modes Node and RBAC; add them, or leave it out", "authorization-mode")),
+		unless(isUnspecified, row(Kubeadm, api, "leave it out: nodes and balancers use every address of the host",
+			"bind-address")),
 		unless(is("6443"), row(Kubeadm, api, port, "secure-port")),
 		row(Kubeadm, api, services, "service-cluster-ip-range"),
 		row(Kubeadm, api, provided, "etcd-servers", "etcd-cafile", "etcd-certfile", "etcd-keyfile"),
-		row(Kubeadm, api, "leave it out, and write further names into kubernetes.kubeadm.apiServer.certSANs", "tls-cert-file", "tls-private-key-file"),
-		row(Kubeadm, api, pki, "client-ca-file", "kubelet-client-certificate", "kubelet-client-key", "proxy-client-cert-file",
+		row(Kubeadm, api, "leave it out, and write further names into kubernetes.kubeadm.apiServer.certSANs",
+			"tls-cert-file", "tls-private-key-file"),
+		row(Kubeadm, api, pki, "client-ca-file", "kubelet-client-certificate", "kubelet-client-key",
+			"proxy-client-cert-file",
 			"proxy-client-key-file", "requestheader-client-ca-file"),
 
 		row(Kubeadm, manager, pods, "cluster-cidr"),
@@ -104,11 +114,13 @@ func reservedSettings() []reserved { //nolint:funlen // a table
 		row(Kubeadm, manager, name, "cluster-name"),
 		row(Kubeadm, manager, own+"write cni.ipv4MaskSize", "node-cidr-mask-size", "node-cidr-mask-size-ipv4"),
 		row(Kubeadm, manager, own+"write cni.ipv6MaskSize", "node-cidr-mask-size-ipv6"),
-		unless(isTrue, row(Kubeadm, manager, "leave it out: nodes take their networks from kubernetes.podCIDR", "allocate-node-cidrs")),
+		unless(isTrue, row(Kubeadm, manager, "leave it out: nodes take their networks from kubernetes.podCIDR",
+			"allocate-node-cidrs")),
 		unless(lists("bootstrapsigner"), row(Kubeadm, manager,
 			"nodes join with the signature of the controller bootstrapsigner, which * does not start; write *,bootstrapsigner,tokencleaner, or leave it out", "controllers")),
 		row(Kubeadm, manager, port, "secure-port"),
-		row(Kubeadm, manager, pki, "client-ca-file", "cluster-signing-cert-file", "cluster-signing-key-file", "requestheader-client-ca-file", "root-ca-file"),
+		row(Kubeadm, manager, pki, "client-ca-file", "cluster-signing-cert-file", "cluster-signing-key-file",
+			"requestheader-client-ca-file", "root-ca-file"),
 		row(Kubeadm, manager, login, "kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"),
 
 		row(Kubeadm, scheduler, port, "secure-port"),
@@ -118,14 +130,19 @@ func reservedSettings() []reserved { //nolint:funlen // a table
 		row(Kubelet, "", own+"write kubernetes.maxPods", "maxPods"),
 		row(Kubelet, "", pods, "podCIDR"),
 		row(Kubelet, "", domain, "clusterDomain"),
-		row(Kubelet, "", "leave it out: pods ask the cluster's DNS, or the node's cache with dns.nodeLocal", "clusterDNS"),
-		unless(is("systemd"), row(Kubelet, "", "leave it out: kubelet and container runtime both use systemd", "cgroupDriver")),
+		row(Kubelet, "", "leave it out: pods ask the cluster's DNS, or the node's cache with dns.nodeLocal",
+			"clusterDNS"),
+		unless(is("systemd"), row(Kubelet, "", "leave it out: kubelet and container runtime both use systemd",
+			"cgroupDriver")),
 		row(Kubelet, "", runtime, "containerRuntimeEndpoint", "imageServiceEndpoint"),
-		unless(is("/etc/kubernetes/manifests"), row(Kubelet, "", "leave it out: the manifests are in /etc/kubernetes/manifests", "staticPodPath")),
+		unless(is("/etc/kubernetes/manifests"), row(Kubelet, "",
+			"leave it out: the manifests are in /etc/kubernetes/manifests", "staticPodPath")),
 		unless(is("10250"), row(Kubelet, "", port, "port")),
 		unless(is("10248"), row(Kubelet, "", port, "healthzPort")),
 		unless(isUnspecified, row(Kubelet, "", "leave it out: the API server uses the node's address", "address")),
-		unless(isTrue, row(Kubelet, "", "the installation waits for a node that registers itself and answers; leave it out", "registerNode", "enableServer")),
+		unless(isTrue, row(Kubelet, "",
+			"the installation waits for a node that registers itself and answers; leave it out", "registerNode",
+			"enableServer")),
 		row(Kubelet, "authentication.x509", pki, "clientCAFile"),
 
 		row(KubeProxy, "", "leave it out", "apiVersion", "kind"),
@@ -182,11 +199,12 @@ func CheckReserved(c *document.Checker, path string, section Section, config map
 	}
 }
 
-// Reserved returns what to write in place of a setting of the kubelet's (section kubelet) or kube-proxy's configuration (kubeProxy), as
-// converters of other tools' files ask; "" if the setting may stay.
+// Reserved returns what to write in place of a setting of the kubelet's (section kubelet) or kube-proxy's
+// configuration (kubeProxy), as converters of other tools' files ask; "" if the setting may stay.
 func Reserved(section Section, name string, value any) string {
 	for _, r := range reservedSettings() {
-		if r.section == section && r.below == "" && slices.Contains(r.names, name) && (r.harmless == nil || !r.harmless(value)) {
+		if r.section == section && r.below == "" && slices.Contains(r.names, name) && (r.harmless == nil ||
+			!r.harmless(value)) {
 			return r.instead
 		}
 	}
@@ -199,8 +217,8 @@ type found struct {
 	value any
 }
 
-// find returns the values at a path such as networking.podSubnet or, in either form of kubeadm's API, apiServer.extraArgs.v. at is the
-// path of the configuration itself.
+// find returns the values at a path such as networking.podSubnet or, in either form of kubeadm's API,
+// apiServer.extraArgs.v. at is the path of the configuration itself.
 func find(at string, m map[string]any, path string) []found {
 	name, rest, deeper := strings.Cut(path, ".")
 	v, ok := m[name]

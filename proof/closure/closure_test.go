@@ -75,7 +75,9 @@ func standIns(t *testing.T, c *manifest.Cluster) *bundletest.Bundle {
 	b.ImageIndex("docker.io/library/shop:1", bundletest.MultiImage(t, 100))
 	b.File("local/notes", "notes", nil, []byte("nobody needs it"))
 	values := bundle.Item{Kind: bundle.KindManifest, Ref: "values/front.yaml", Name: "values/front.yaml"}
-	m := b.JSON(ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: bundle.ArtifactTypeFile, Config: typed(b.Bytes([]byte("{}")), bundle.MediaTypeEmpty), Layers: []ocispec.Descriptor{typed(b.Bytes([]byte("a: 1\n")), bundle.MediaTypeFileContent)}})
+	m := b.JSON(ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: bundle.ArtifactTypeFile,
+		Config: typed(b.Bytes([]byte("{}")), bundle.MediaTypeEmpty),
+		Layers: []ocispec.Descriptor{typed(b.Bytes([]byte("a: 1\n")), bundle.MediaTypeFileContent)}})
 	values.Descriptor = typed(m, ocispec.MediaTypeImageManifest)
 	values.Descriptor.ArtifactType = bundle.ArtifactTypeFile
 	b.Item(values)
@@ -90,7 +92,8 @@ func typed(d ocispec.Descriptor, mediaType string) ocispec.Descriptor {
 // front is where the chart's image is found.
 func front() []discover.Image {
 	return []discover.Image{{Ref: "docker.io/library/shop:1", Place: discover.Place{
-		Source: "chart demo 1.2.3", File: "demo/templates/a.yaml", Object: "Deployment shop/front", Path: "spec.template.spec.containers[0].image",
+		Source: "chart demo 1.2.3", File: "demo/templates/a.yaml", Object: "Deployment shop/front",
+		Path: "spec.template.spec.containers[0].image",
 	}}}
 }
 
@@ -167,7 +170,8 @@ func wantSentence(t *testing.T, err error, kind, what string) {
 	for _, text := range missing.Missing {
 		about := text
 		if kind == "chart" && strings.Contains(what, "/demo:") {
-			about = strings.Replace(text, "chart demo ", "chart "+what+" ", 1) // an addon names the chart, not where it is from
+			// an addon names the chart, not where it is from
+			about = strings.Replace(text, "chart demo ", "chart "+what+" ", 1)
 		}
 		named := strings.Contains(text, ": task ") || strings.Contains(text, ": chart demo 1.2.3: ")
 		if !strings.HasPrefix(about, kind+" "+what) || !named {
@@ -181,7 +185,8 @@ func TestSentences(t *testing.T) {
 	c := cluster(t)
 	r := standIns(t, c).Reader
 	items := slices.DeleteFunc(slices.Clone(r.Index().Items), func(it bundle.Item) bool {
-		return it.Name == "kubeadm" || it.Name == "demo" || strings.Contains(it.Ref, "/etcd:") || it.Ref == "docker.io/library/shop:1"
+		return it.Name == "kubeadm" || it.Name == "demo" || strings.Contains(it.Ref, "/etcd:") ||
+			it.Ref == "docker.io/library/shop:1"
 	})
 	_, err := closure.Check(needs(t, c), contents(t, r, items))
 	want := `5 needed items are missing:
@@ -215,16 +220,24 @@ func TestPlatforms(t *testing.T) {
 		needs   []closure.Need
 		missing string // platforms
 	}{
-		"all":                {closure.Item{Platforms: platforms()}, closure.OfImages(front(), platforms(), nil), ""},
-		"for no one":         {closure.Item{Platforms: []string{}}, closure.OfImages(front(), platforms(), nil), amd + "," + arm},
-		"any":                {closure.Item{}, closure.OfImages(front(), platforms(), nil), ""},
-		"one":                {closure.Item{Platforms: []string{amd}}, closure.OfImages(front(), platforms(), nil), arm},
-		"one is wanted":      {closure.Item{Platforms: []string{amd}}, closure.OfImages(front(), platforms(), map[string][]string{ref: {amd}}), ""},
-		"upstream lacks one": {closure.Item{Platforms: []string{amd}, Lacks: []string{arm}}, closure.OfImages(front(), platforms(), nil), ""},
-		"a task needs it":    {closure.Item{Platforms: []string{amd}, Lacks: []string{arm}}, []closure.Need{{Kind: "image", Ref: ref, Platforms: platforms(), By: closure.User{Task: "a"}}}, arm},
-		"a variant":          {closure.Item{Platforms: []string{amd, arm + "/v8"}}, closure.OfImages(front(), platforms(), nil), ""},
-		"an older variant":   {closure.Item{Platforms: []string{"linux/arm/v6"}}, closure.OfImages(front(), []string{"linux/arm/v7"}, nil), ""},
-		"a newer variant":    {closure.Item{Platforms: []string{amd + "/v3"}}, closure.OfImages(front(), []string{amd + "/v2"}, nil), amd + "/v2"},
+		"all": {closure.Item{Platforms: platforms()}, closure.OfImages(front(), platforms(), nil), ""},
+		"for no one": {closure.Item{Platforms: []string{}}, closure.OfImages(front(), platforms(), nil), amd +
+			"," + arm},
+		"any": {closure.Item{}, closure.OfImages(front(), platforms(), nil), ""},
+		"one": {closure.Item{Platforms: []string{amd}}, closure.OfImages(front(), platforms(), nil),
+			arm},
+		"one is wanted": {closure.Item{Platforms: []string{amd}},
+			closure.OfImages(front(), platforms(), map[string][]string{ref: {amd}}), ""},
+		"upstream lacks one": {closure.Item{Platforms: []string{amd}, Lacks: []string{arm}},
+			closure.OfImages(front(), platforms(), nil), ""},
+		"a task needs it": {closure.Item{Platforms: []string{amd}, Lacks: []string{arm}},
+			[]closure.Need{{Kind: "image", Ref: ref, Platforms: platforms(), By: closure.User{Task: "a"}}}, arm},
+		"a variant": {closure.Item{Platforms: []string{amd, arm + "/v8"}},
+			closure.OfImages(front(), platforms(), nil), ""},
+		"an older variant": {closure.Item{Platforms: []string{"linux/arm/v6"}},
+			closure.OfImages(front(), []string{"linux/arm/v7"}, nil), ""},
+		"a newer variant": {closure.Item{Platforms: []string{amd + "/v3"}},
+			closure.OfImages(front(), []string{amd + "/v2"}, nil), amd + "/v2"},
 	} {
 		tc.there.Kind, tc.there.Ref = "image", ref
 		_, err := closure.Check(tc.needs, []closure.Item{tc.there})
@@ -288,8 +301,10 @@ func TestContentsOfDamage(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{"no JSON": "{", "an empty text": ""} {
 		d := digest.FromString(text)
-		it := bundle.Item{Kind: bundle.KindImage, Ref: "docker.io/library/a:1", Descriptor: ocispec.Descriptor{Digest: d, MediaType: ocispec.MediaTypeImageIndex}}
-		_, err := closure.Contents(t.Context(), []bundle.Item{it}, func(context.Context, digest.Digest, int64) ([]byte, error) { return []byte(text), nil })
+		it := bundle.Item{Kind: bundle.KindImage, Ref: "docker.io/library/a:1",
+			Descriptor: ocispec.Descriptor{Digest: d, MediaType: ocispec.MediaTypeImageIndex}}
+		_, err := closure.Contents(t.Context(), []bundle.Item{it},
+			func(context.Context, digest.Digest, int64) ([]byte, error) { return []byte(text), nil })
 		if err == nil {
 			t.Errorf("%s was read", name)
 		}
@@ -297,7 +312,8 @@ func TestContentsOfDamage(t *testing.T) {
 	nested := func(_ context.Context, d digest.Digest, _ int64) ([]byte, error) {
 		return []byte(`{"manifests":[{"digest":"` + digest.FromString(d.String()).String() + `"}]}`), nil
 	}
-	it := bundle.Item{Kind: bundle.KindImage, Descriptor: ocispec.Descriptor{Digest: digest.FromString("a"), MediaType: ocispec.MediaTypeImageIndex}}
+	it := bundle.Item{Kind: bundle.KindImage, Descriptor: ocispec.Descriptor{Digest: digest.FromString("a"),
+		MediaType: ocispec.MediaTypeImageIndex}}
 	if _, err := closure.Contents(t.Context(), []bundle.Item{it}, nested); err == nil {
 		t.Error("indexes without end were read")
 	}
@@ -307,13 +323,15 @@ func TestContentsOfDamage(t *testing.T) {
 func TestSingleImage(t *testing.T) {
 	t.Parallel()
 	b := bundletest.NewBuilder(t)
-	img, err := mutate.ConfigFile(bundletest.RandomImage(t, 1, 1, 10), &v1.ConfigFile{OS: "linux", Architecture: "arm", Variant: "v7"})
+	img, err := mutate.ConfigFile(bundletest.RandomImage(t, 1, 1, 10), &v1.ConfigFile{OS: "linux", Architecture: "arm",
+		Variant: "v7"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.Image("docker.io/library/shop:1", img)
 	r := b.Bundle().Reader
-	if got := contents(t, r, r.Index().Items); len(got) != 1 || !slices.Equal(got[0].Platforms, []string{"linux/arm/v7"}) {
+	if got := contents(t, r, r.Index().Items); len(got) != 1 ||
+		!slices.Equal(got[0].Platforms, []string{"linux/arm/v7"}) {
 		t.Errorf("got %v, want linux/arm/v7", got)
 	}
 }
@@ -349,8 +367,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestPackages: what tasks need of an operating system is there by one of its names, for every platform; the rest is there because
-// the manifest has packages of that distribution.
+// TestPackages: what tasks need of an operating system is there by one of its names, for every platform; the rest is
+// there because the manifest has packages of that distribution.
 func TestPackages(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -365,13 +383,15 @@ func TestPackages(t *testing.T) {
 		t.Fatal(err)
 	}
 	var there []closure.Item
-	for _, set := range []struct{ distribution, platform string }{{"rocky/9", amd}, {"rocky/9", arm}, {"debian/12", amd}} {
+	for _, set := range []struct{ distribution, platform string }{{"rocky/9", amd}, {"rocky/9", arm},
+		{"debian/12", amd}} {
 		names, err := plan.PackagesOf(c, nil, set.distribution)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, name := range names {
-			it := closure.Item{Kind: "file", Ref: manifest.PackageRef(set.distribution, name+"-"+set.platform[6:]), Platforms: []string{set.platform}, Packages: []string{name}}
+			it := closure.Item{Kind: "file", Ref: manifest.PackageRef(set.distribution, name+"-"+set.platform[6:]),
+				Platforms: []string{set.platform}, Packages: []string{name}}
 			switch name {
 			case "iptables":
 				it.Packages = []string{"iptables-nft", name}
@@ -381,7 +401,8 @@ func TestPackages(t *testing.T) {
 			there = append(there, it)
 		}
 	}
-	there = append(there, closure.Item{Kind: "file", Ref: manifest.PackageRef("rocky/9", "dependency"), Packages: []string{"dependency"}},
+	there = append(there, closure.Item{Kind: "file", Ref: manifest.PackageRef("rocky/9", "dependency"),
+		Packages: []string{"dependency"}},
 		closure.Item{Kind: "file", Ref: manifest.PackageRef("fedora/42", "x"), Packages: []string{"chrony"}})
 	record, err := closure.Check(append(closure.OfSets(b, there), needs...), there)
 	if err != nil {
@@ -393,7 +414,8 @@ func TestPackages(t *testing.T) {
 		}
 	}
 	there = slices.DeleteFunc(there, func(it closure.Item) bool {
-		return strings.HasSuffix(it.Ref, "debian/12/socat-amd64") || strings.HasSuffix(it.Ref, "rocky/9/iptables-arm64") || strings.Contains(it.Ref, "rocky/9/chrony")
+		return strings.HasSuffix(it.Ref, "debian/12/socat-amd64") ||
+			strings.HasSuffix(it.Ref, "rocky/9/iptables-arm64") || strings.Contains(it.Ref, "rocky/9/chrony")
 	})
 	_, err = closure.Check(append(closure.OfSets(b, there), needs...), there)
 	want := `3 needed items are missing:

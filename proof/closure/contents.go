@@ -142,7 +142,8 @@ func (w *platformWalk) config(ctx context.Context, d ocispec.Descriptor) error {
 		return errors.Join(fmt.Errorf("configuration %s is unreadable", d.Digest), err)
 	}
 	if p.OS != "" && p.Architecture != "" {
-		w.platforms = append(w.platforms, bundle.PlatformString(&ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}))
+		w.platforms = append(w.platforms,
+			bundle.PlatformString(&ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}))
 	}
 	return nil
 }

@@ -41,7 +41,8 @@ func (r Record) Marshal() ([]byte, error) {
 		return nil, fmt.Errorf("write the closure: %w", err)
 	}
 	if len(data) > MaxRecord {
-		return nil, fmt.Errorf("the closure has %d bytes; at most %d are allowed: too many places need too many images", len(data), MaxRecord)
+		return nil, fmt.Errorf("the closure has %d bytes; at most %d are allowed: too many places need too many images",
+			len(data), MaxRecord)
 	}
 	return append(data, '\n'), nil
 }
@@ -56,7 +57,8 @@ func ParseRecord(data []byte) (Record, error) {
 		return r, fmt.Errorf("read the closure: %w", err)
 	}
 	if r.Version != recordVersion {
-		return r, fmt.Errorf("unsupported closure version %d; this kkbundle reads version %d: use a newer one", r.Version, recordVersion)
+		return r, fmt.Errorf("unsupported closure version %d; this kkbundle reads version %d: use a newer one",
+			r.Version, recordVersion)
 	}
 	return r, nil
 }
@@ -98,7 +100,8 @@ func (r *Record) sort() {
 		r.Items[i].NeededBy = sortedUsers(r.Items[i].NeededBy)
 	}
 	slices.SortFunc(r.Items, func(a, b Entry) int {
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Ref, b.Ref), slices.Compare(a.Platforms, b.Platforms), cmp.Compare(a.Digest, b.Digest))
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Ref, b.Ref), slices.Compare(a.Platforms, b.Platforms),
+			cmp.Compare(a.Digest, b.Digest))
 	})
 }
 

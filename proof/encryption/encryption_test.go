@@ -25,7 +25,8 @@ func TestGenerate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "# created: 2026-11-22T10:00:00Z\n# public key: " + public + "\nAGE-SECRET-KEY-1"; !strings.HasPrefix(string(file), want) || !bytes.HasSuffix(file, []byte("\n")) {
+	if want := "# created: 2026-11-22T10:00:00Z\n# public key: " + public +
+		"\nAGE-SECRET-KEY-1"; !strings.HasPrefix(string(file), want) || !bytes.HasSuffix(file, []byte("\n")) {
 		t.Error("not the form of age-keygen")
 	}
 	ids, err := encryption.ParseIdentities(file, nil, nobody(t))
@@ -83,7 +84,8 @@ func TestParseRecipients(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
-		if err != nil && (strings.Contains(err.Error(), key.String()) || strings.Contains(strings.ToUpper(err.Error()), "SECRET-KEY")) {
+		if err != nil && (strings.Contains(err.Error(), key.String()) ||
+			strings.Contains(strings.ToUpper(err.Error()), "SECRET-KEY")) {
 			t.Error("the error has the private key")
 		}
 	}
@@ -137,12 +139,14 @@ func TestProtectedIdentityFile(t *testing.T) {
 		if ids, err := encryption.ParseIdentities(data, nil, answer("p")); err != nil || len(ids) != 1 {
 			t.Errorf("%d identities, %v", len(ids), err)
 		}
-		if _, err := encryption.ParseIdentities(data, nil, answer("q")); err == nil || !strings.Contains(err.Error(), "passphrase of the identity file is wrong") {
+		if _, err := encryption.ParseIdentities(data, nil, answer("q")); err == nil ||
+			!strings.Contains(err.Error(), "passphrase of the identity file is wrong") {
 			t.Errorf("got %v", err)
 		}
 	}
 	hostile := bytes.Replace(plain.Bytes(), []byte(" 10\n"), []byte(" 21\n"), 1)
-	if _, err := encryption.ParseIdentities(hostile, nil, answer("p")); err == nil || !strings.Contains(err.Error(), "work factor too large") {
+	if _, err := encryption.ParseIdentities(hostile, nil, answer("p")); err == nil ||
+		!strings.Contains(err.Error(), "work factor too large") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -178,14 +182,17 @@ func TestSSHIdentity(t *testing.T) {
 	if got, err := ids[0].Unwrap(stanzas); err != nil || len(got) != 16 {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
-	if _, err := encryption.ParseIdentities(data, stanzas, answer("q")); err == nil || !strings.Contains(err.Error(), "passphrase of the SSH private key is wrong") {
+	if _, err := encryption.ParseIdentities(data, stanzas, answer("q")); err == nil ||
+		!strings.Contains(err.Error(), "passphrase of the SSH private key is wrong") {
 		t.Errorf("got %v", err)
 	}
 	refused := errors.New("nobody is here")
-	if _, err := encryption.ParseIdentities(data, stanzas, func() (string, error) { return "", refused }); !errors.Is(err, refused) {
+	if _, err := encryption.ParseIdentities(data, stanzas,
+		func() (string, error) { return "", refused }); !errors.Is(err, refused) {
 		t.Errorf("got %v, want the error of the prompt", err)
 	}
-	if ids, err := encryption.ParseIdentities(data, []*age.Stanza{{Type: "X25519"}}, nobody(t)); err != nil || len(ids) != 1 {
+	if ids, err := encryption.ParseIdentities(data, []*age.Stanza{{Type: "X25519"}}, nobody(t)); err != nil ||
+		len(ids) != 1 {
 		t.Errorf("%d identities, %v", len(ids), err)
 	}
 	const old = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n" +
@@ -196,7 +203,8 @@ func TestSSHIdentity(t *testing.T) {
 		old:        "ssh-keygen -p -f FILE",
 		"anything": "neither an age identity file nor an SSH private key",
 	} {
-		if _, err := encryption.ParseIdentities([]byte(text), stanzas, nobody(t)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := encryption.ParseIdentities([]byte(text), stanzas, nobody(t)); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
@@ -209,7 +217,8 @@ func TestPassphraseLimitsWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	for factor, want := range map[int]string{10: "", 21: "work factor too large", 30: "work factor too large"} {
-		stanza := &age.Stanza{Type: "scrypt", Args: []string{"AAAAAAAAAAAAAAAAAAAAAA", fmt.Sprint(factor)}, Body: make([]byte, 32)}
+		stanza := &age.Stanza{Type: "scrypt", Args: []string{"AAAAAAAAAAAAAAAAAAAAAA", fmt.Sprint(factor)},
+			Body: make([]byte, 32)}
 		if !encryption.NeedsPassphrase([]*age.Stanza{stanza}) {
 			t.Error("no passphrase is needed")
 		}

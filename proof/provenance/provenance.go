@@ -181,9 +181,11 @@ func Parse(data []byte) (Statement, error) {
 	case s.Type != statementType:
 		return s, fmt.Errorf("not an in-toto statement: its type is %.80q, not %s", s.Type, statementType)
 	case s.PredicateType != predicateType:
-		return s, fmt.Errorf("not a provenance statement: its predicate is %.80q, not %s", s.PredicateType, predicateType)
+		return s, fmt.Errorf("not a provenance statement: its predicate is %.80q, not %s", s.PredicateType,
+			predicateType)
 	case s.Predicate.BuildDefinition.BuildType != BuildType:
-		return s, fmt.Errorf("provenance of something else: its build type is %.80q, not %s", s.Predicate.BuildDefinition.BuildType, BuildType)
+		return s, fmt.Errorf("provenance of something else: its build type is %.80q, not %s",
+			s.Predicate.BuildDefinition.BuildType, BuildType)
 	}
 	return s, nil
 }

@@ -26,12 +26,14 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	defer cache.Close()
-	item, err := bundle.Document{Kind: bundle.KindFile, Ref: "https://files.example/tool", Data: []byte("#!/bin/sh\n")}.Put(ctx, cache)
+	item, err := bundle.Document{Kind: bundle.KindFile, Ref: "https://files.example/tool",
+		Data: []byte("#!/bin/sh\n")}.Put(ctx, cache)
 	if err != nil {
 		log.Fatal(err)
 	}
 
-	data, err := sbom.New(ctx, bundle.Index{Name: "shop", Version: "1.0.0", Items: []bundle.Item{item}}, &manifest.Lock{}, cache.ReadBlob)
+	data, err := sbom.New(ctx, bundle.Index{Name: "shop", Version: "1.0.0", Items: []bundle.Item{item}},
+		&manifest.Lock{}, cache.ReadBlob)
 	if err != nil {
 		log.Fatal(err)
 	}

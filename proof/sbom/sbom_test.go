@@ -27,24 +27,28 @@ func sample(t *testing.T) (*bundle.Reader, *manifest.Lock) {
 	b := bundletest.NewBuilder(t)
 	b.ImageIndex(bundletest.MultiRef, bundletest.MultiImage(t, 1))
 	img, err := mutate.ConfigFile(bundletest.RandomImage(t, 2, 1, 10), &v1.ConfigFile{
-		OS: "linux", Architecture: "amd64", Config: v1.Config{Labels: map[string]string{ocispec.AnnotationLicenses: "Apache-2.0 OR MIT"}},
+		OS: "linux", Architecture: "amd64",
+		Config: v1.Config{Labels: map[string]string{ocispec.AnnotationLicenses: "Apache-2.0 OR MIT"}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.Image(labelled, img)
 	b.Chart(bundletest.ChartRef, "demo", "0.1.0", bundletest.ChartArchive(t, "demo", "0.1.0"))
-	b.File("https://files.example/it", "it", &ocispec.Platform{OS: "linux", Architecture: "amd64"}, []byte(bundletest.FileContent))
+	b.File("https://files.example/it", "it", &ocispec.Platform{OS: "linux", Architecture: "amd64"},
+		[]byte(bundletest.FileContent))
 	b.File("local/notes", "notes", nil, []byte("notes"))
 	d, err := img.Digest()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return b.Bundle().Reader, &manifest.Lock{Items: []manifest.Pin{
-		{Kind: "file", Ref: "https://files.example/it", Platform: "linux/amd64", From: "https://me:secret@files.site/it?token=secret", Verified: "upstream"},
+		{Kind: "file", Ref: "https://files.example/it", Platform: "linux/amd64",
+			From: "https://me:secret@files.site/it?token=secret", Verified: "upstream"},
 		{Kind: "file", Ref: "local/notes", URL: "/home/secret/notes", Verified: "first use"},
 		{Kind: "image", Ref: labelled, Digest: digest.Digest(d.String()), Verified: "upstream"},
-		{Kind: "referrer", Ref: "docker.io/library/labelled@" + digest.FromString("r").String(), Digest: digest.FromString("r"), ArtifactType: "application/spdx+json", Subject: digest.Digest(d.String())},
+		{Kind: "referrer", Ref: "docker.io/library/labelled@" + digest.FromString("r").String(),
+			Digest: digest.FromString("r"), ArtifactType: "application/spdx+json", Subject: digest.Digest(d.String())},
 	}}
 }
 
@@ -92,18 +96,21 @@ func TestNew(t *testing.T) {
 	if got.Format != "CycloneDX" || got.Spec != "1.6" || !serial.MatchString(got.SerialNumber) {
 		t.Errorf("%s %s %s", got.Format, got.Spec, got.SerialNumber)
 	}
-	if len(got.Components) != len(r.Index().Items) || len(got.Dependencies) != 1 || len(got.Dependencies[0].DependsOn) != len(got.Components) {
+	if len(got.Components) != len(r.Index().Items) || len(got.Dependencies) != 1 ||
+		len(got.Dependencies[0].DependsOn) != len(got.Components) {
 		t.Errorf("%d components, %v", len(got.Components), got.Dependencies)
 	}
 	file := digest.FromString(bundletest.FileContent)
 	for _, want := range []struct{ name, kind, purl, licence, references string }{
 		{
-			"it", "file", "pkg:generic/it?checksum=sha256:" + file.Encoded() + "&download_url=https:%2F%2Ffiles.site%2Fit", "",
+			"it", "file", "pkg:generic/it?checksum=sha256:" + file.Encoded() +
+				"&download_url=https:%2F%2Ffiles.site%2Fit", "",
 			"distribution https://files.site/it",
 		},
 		{"notes", "file", "pkg:generic/notes?checksum=sha256:" + digest.FromString("notes").Encoded(), "", ""},
 		{
-			labelled, "container", "pkg:oci/labelled@sha256:" + l.Items[2].Digest.Encoded() + "?repository_url=docker.io%2Flibrary%2Flabelled&tag=2.0",
+			labelled, "container", "pkg:oci/labelled@sha256:" + l.Items[2].Digest.Encoded() +
+				"?repository_url=docker.io%2Flibrary%2Flabelled&tag=2.0",
 			"Apache-2.0 OR MIT", "distribution oci://" + labelled + ", bom oci://" + l.Items[3].Ref,
 		},
 	} {
@@ -121,7 +128,8 @@ func TestNew(t *testing.T) {
 		if len(c.Licenses) > 0 {
 			licence = c.Licenses[0].Expression
 		}
-		if c.Type != want.kind || c.PURL != want.purl || licence != want.licence || strings.Join(references, ", ") != want.references || len(c.Hashes) != 1 {
+		if c.Type != want.kind || c.PURL != want.purl || licence != want.licence ||
+			strings.Join(references, ", ") != want.references || len(c.Hashes) != 1 {
 			t.Errorf("%s:\n got %+v\nwant %+v", want.name, c, want)
 		}
 	}
@@ -159,7 +167,8 @@ func TestSameBytes(t *testing.T) {
 	}
 }
 
-// TestPackages: package URLs as the types deb and rpm have them; an epoch is part of the one's version and apart in the other's.
+// TestPackages: package URLs as the types deb and rpm have them; an epoch is part of the one's version and apart in
+// the other's.
 func TestPackages(t *testing.T) {
 	t.Parallel()
 	b := bundletest.NewBuilder(t)

@@ -27,7 +27,8 @@ func fixture(t testing.TB, name string) []byte {
 // private returns a key of testdata, with its password.
 func private(t testing.TB, name, password string) *trust.PrivateKey {
 	t.Helper()
-	return must[*trust.PrivateKey](t)(trust.ParsePrivateKey(fixture(t, name), func() ([]byte, error) { return []byte(password), nil }))
+	return must[*trust.PrivateKey](t)(trust.ParsePrivateKey(fixture(t, name),
+		func() ([]byte, error) { return []byte(password), nil }))
 }
 
 func noPassword() ([]byte, error) { return nil, errors.New("asked for a password") }
@@ -49,13 +50,15 @@ func TestKeysOfCosign(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			key := private(t, name+".key", password)
-			if public := must[*trust.PublicKey](t)(trust.ParsePublicKey(fixture(t, name+".pub"))); key.Public().Fingerprint() != public.Fingerprint() || !key.Encrypted() {
+			if public := must[*trust.PublicKey](t)(trust.ParsePublicKey(fixture(t, name+
+				".pub"))); key.Public().Fingerprint() != public.Fingerprint() || !key.Encrypted() {
 				t.Fatalf("%s is another key, or not encrypted", key.Public().Fingerprint())
 			}
 			ours, theirs := must[[]byte](t)(key.SignBlob(artifact)), fixture(t, name+".blob.json")
 			for what, data := range map[string][]byte{"ours": ours, "theirs": theirs} {
 				by, err := trust.VerifyBlob([]*trust.PublicKey{key.Public()}, data, artifact)
-				if err != nil || by.Fingerprint() != key.Public().Fingerprint() || trust.SignerOf(data) != by.Fingerprint() {
+				if err != nil || by.Fingerprint() != key.Public().Fingerprint() ||
+					trust.SignerOf(data) != by.Fingerprint() {
 					t.Errorf("%s: %v, %v", what, by, err)
 				}
 			}
@@ -107,8 +110,8 @@ func hintOf(t testing.TB, k *trust.PublicKey) []byte {
 	return []byte(base64.StdEncoding.EncodeToString(sum))
 }
 
-// TestCosignItself runs cosign where it is installed: it checks what we sign, with keys of every kind, and signs with a key
-// that we made, without asking any network.
+// TestCosignItself runs cosign where it is installed: it checks what we sign, with keys of every kind, and signs with
+// a key that we made, without asking any network.
 func TestCosignItself(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("cosign")
@@ -145,7 +148,8 @@ func TestCosignItself(t *testing.T) {
 	}
 	pair := must[trust.KeyPair](t)(trust.GenerateKeyPair([]byte("open sesame")))
 	private, bundle := file("ours.key", pair.Private), filepath.Join(dir, "theirs.json")
-	if err := run("sign-blob", "--key", private, "--tlog-upload=false", "--use-signing-config=false", "-y", "--bundle", bundle, blob); err != nil {
+	if err := run("sign-blob", "--key", private, "--tlog-upload=false", "--use-signing-config=false", "-y", "--bundle",
+		bundle, blob); err != nil {
 		t.Fatalf("cosign does not sign with our key: %v", err)
 	}
 	key := must[*trust.PublicKey](t)(trust.ParsePublicKey(pair.Public))
@@ -182,12 +186,13 @@ func TestVerifyBlobRefuses(t *testing.T) {
 		want error
 		text string
 	}{
-		"empty":         {nil, trust.ErrMalformed, ""},
-		"garbage":       {[]byte("\x00\xff"), trust.ErrMalformed, ""},
-		"huge":          {append(bytes.Clone(good), make([]byte, trust.MaxSignature)...), trust.ErrMalformed, "bytes"},
-		"more behind":   {append(bytes.Clone(good), good...), trust.ErrMalformed, "data after"},
-		"media type":    {swap("sigstore.bundle.v0.3", "other"), trust.ErrMalformed, "not a Sigstore bundle"},
-		"cosign 2":      {[]byte(`{"base64Signature":"AAAA","rekorBundle":null}`), trust.ErrMalformed, "--new-bundle-format"},
+		"empty":       {nil, trust.ErrMalformed, ""},
+		"garbage":     {[]byte("\x00\xff"), trust.ErrMalformed, ""},
+		"huge":        {append(bytes.Clone(good), make([]byte, trust.MaxSignature)...), trust.ErrMalformed, "bytes"},
+		"more behind": {append(bytes.Clone(good), good...), trust.ErrMalformed, "data after"},
+		"media type":  {swap("sigstore.bundle.v0.3", "other"), trust.ErrMalformed, "not a Sigstore bundle"},
+		"cosign 2": {[]byte(`{"base64Signature":"AAAA","rekorBundle":null}`), trust.ErrMalformed,
+			"--new-bundle-format"},
 		"statement":     {statement, trust.ErrMalformed, "attestation"},
 		"no signature":  {swap("messageSignature", "signatureMessage"), trust.ErrMalformed, "no signature"},
 		"not base64":    {swap(`"signature":"`, `"signature":"*`), trust.ErrMalformed, ""},
@@ -196,7 +201,8 @@ func TestVerifyBlobRefuses(t *testing.T) {
 		"other digest":  {must[[]byte](t)(key.SignBlob([]byte("another"))), trust.ErrOtherDigest, "SHA-256"},
 		"digest is off": {swap(`"digest":"`, `"digest":"AAAA`), trust.ErrOtherDigest, ""},
 		"lying digest":  {lying(t, key), trust.ErrWrongKey, ""},
-		"keyless":       {bytes.Replace(certificate, []byte(`"publicKey":`), []byte(`"certificate":{},"publicKey":`), 1), trust.ErrKeyless, ""},
+		"keyless": {bytes.Replace(certificate, []byte(`"publicKey":`), []byte(`"certificate":{},"publicKey":`),
+			1), trust.ErrKeyless, ""},
 	} {
 		by, err := trust.VerifyBlob([]*trust.PublicKey{key.Public()}, c.data, artifact)
 		if by != nil || !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
@@ -221,15 +227,18 @@ func lying(t testing.TB, key *trust.PrivateKey) []byte {
 func TestGenerateKeyPair(t *testing.T) {
 	t.Parallel()
 	pair := must[trust.KeyPair](t)(trust.GenerateKeyPair([]byte("open sesame")))
-	if bytes.Contains(pair.Private, []byte("open sesame")) || !bytes.HasPrefix(pair.Private, []byte("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n")) {
+	if bytes.Contains(pair.Private, []byte("open sesame")) ||
+		!bytes.HasPrefix(pair.Private, []byte("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n")) {
 		t.Errorf("%s", pair.Private)
 	}
-	key := must[*trust.PrivateKey](t)(trust.ParsePrivateKey(pair.Private, func() ([]byte, error) { return []byte("open sesame"), nil }))
+	key := must[*trust.PrivateKey](t)(trust.ParsePrivateKey(pair.Private,
+		func() ([]byte, error) { return []byte("open sesame"), nil }))
 	public := must[*trust.PublicKey](t)(trust.ParsePublicKey(pair.Public))
 	if key.Public().Fingerprint() != public.Fingerprint() {
 		t.Error("the halves do not fit")
 	}
-	if _, err := trust.ParsePrivateKey(pair.Private, func() ([]byte, error) { return []byte("open barley"), nil }); !errors.Is(err, trust.ErrPassword) {
+	if _, err := trust.ParsePrivateKey(pair.Private,
+		func() ([]byte, error) { return []byte("open barley"), nil }); !errors.Is(err, trust.ErrPassword) {
 		t.Errorf("another password: %v", err)
 	}
 }
@@ -239,7 +248,8 @@ func TestParsePrivateKeySaysWhy(t *testing.T) {
 	s, _ := generated(t, "p256")
 	plain := must[[]byte](t)(s.PrivatePEM())
 	box := func(json string) []byte {
-		return []byte("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n" + base64.StdEncoding.EncodeToString([]byte(json)) + "\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n")
+		return []byte("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n" +
+			base64.StdEncoding.EncodeToString([]byte(json)) + "\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n")
 	}
 	for name, c := range map[string]struct {
 		data []byte
@@ -272,10 +282,12 @@ func TestParsePublicKeys(t *testing.T) {
 	if err != nil || len(list) != 2 || list[0].Fingerprint() == list[1].Fingerprint() {
 		t.Fatalf("%v, %v", list, err)
 	}
-	if _, err := trust.ParsePublicKeys(append(bytes.Clone(a), b[:len(b)-40]...)); err == nil || !strings.Contains(err.Error(), "only 1 of 2") {
+	if _, err := trust.ParsePublicKeys(append(bytes.Clone(a), b[:len(b)-40]...)); err == nil ||
+		!strings.Contains(err.Error(), "only 1 of 2") {
 		t.Errorf("the second is cut: %v", err)
 	}
-	if _, err := trust.ParsePublicKeys(append(bytes.Clone(a), fixture(t, "p256.key")...)); err == nil || !strings.Contains(err.Error(), "private key") {
+	if _, err := trust.ParsePublicKeys(append(bytes.Clone(a), fixture(t, "p256.key")...)); err == nil ||
+		!strings.Contains(err.Error(), "private key") {
 		t.Errorf("a private key: %v", err)
 	}
 }

@@ -168,7 +168,8 @@ func (e *dsse) verify(k *PublicKey, artifact []byte) (Claim, error) {
 		return Claim{}, fmt.Errorf("%w: the statement is of type %.80q", ErrMalformed, s.Type)
 	}
 	if s.PredicateType == "" || len(s.Subject) > maxSubjects {
-		return Claim{}, fmt.Errorf("%w: the statement has no predicate type, or more than %d subjects", ErrMalformed, maxSubjects)
+		return Claim{}, fmt.Errorf("%w: the statement has no predicate type, or more than %d subjects", ErrMalformed,
+			maxSubjects)
 	}
 	want := digest.FromBytes(artifact).Encoded()
 	for _, subject := range s.Subject {

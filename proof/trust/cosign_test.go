@@ -27,7 +27,8 @@ func TestCosign(t *testing.T) {
 		k := must[*trust.PublicKey](t)(trust.ParsePublicKey(read(kind + ".pub")))
 		other := must[*trust.PublicKey](t)(trust.ParsePublicKey(read(kinds[(i+1)%len(kinds)] + ".pub")))
 		var m ocispec.Manifest
-		if err := json.Unmarshal(read(kind+".sig.json"), &m); err != nil || m.Layers[0].MediaType != trust.MediaTypeSimpleSigning {
+		if err := json.Unmarshal(read(kind+".sig.json"), &m); err != nil ||
+			m.Layers[0].MediaType != trust.MediaTypeSimpleSigning {
 			t.Fatalf("%s: %+v, %v", kind, m, err)
 		}
 		simple := trust.SimpleSignature{Payload: payload, Annotations: m.Layers[0].Annotations}

@@ -43,7 +43,8 @@ var (
 	// ErrOtherDigest means the signature is valid, but of another artifact.
 	ErrOtherDigest = errors.New("signature of another artifact")
 	// ErrKeyless means the signature was made with a certificate in place of a key.
-	ErrKeyless = errors.New("signed without a key (keyless, with a certificate), which needs an identity and a trusted root to be checked, not a key")
+	ErrKeyless = errors.New(
+		"signed without a key (keyless, with a certificate), which needs an identity and a trusted root to be checked, not a key")
 	// ErrMalformed means the data is not a signature or key of the claimed kind.
 	ErrMalformed = errors.New("malformed")
 )

@@ -109,7 +109,8 @@ func newPublicKey(key crypto.PublicKey) (*PublicKey, error) {
 		return nil, fmt.Errorf("public key: %w", err)
 	}
 	sum := sha256.Sum256(der)
-	return &PublicKey{key: key, fingerprint: digest.NewDigestFromEncoded(digest.SHA256, hex.EncodeToString(sum[:]))}, nil
+	return &PublicKey{key: key, fingerprint: digest.NewDigestFromEncoded(digest.SHA256, hex.EncodeToString(sum[:]))},
+		nil
 }
 
 // Fingerprint returns the sha256 of the key's DER form (SubjectPublicKeyInfo), which is independent of the file's
@@ -128,7 +129,8 @@ func (k *PublicKey) Verify(message, signature []byte) error {
 		}
 	case ed25519.PublicKey:
 		ok = ed25519.Verify(key, message, signature) ||
-			ed25519.VerifyWithOptions(key, hashed(crypto.SHA512, message), signature, &ed25519.Options{Hash: crypto.SHA512}) == nil
+			ed25519.VerifyWithOptions(key, hashed(crypto.SHA512, message), signature,
+				&ed25519.Options{Hash: crypto.SHA512}) == nil
 	case *rsa.PublicKey:
 		ok = rsa.VerifyPKCS1v15(key, crypto.SHA256, hashed(crypto.SHA256, message), signature) == nil
 	}

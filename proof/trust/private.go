@@ -162,7 +162,8 @@ func (b *keyBox) parse(data []byte) error {
 	n := b.KDF.Params.N
 	switch {
 	case b.KDF.Name != kdfName || b.Cipher.Name != cipherName:
-		return fmt.Errorf("%w: encrypted with %.40q and %.40q, not %s and %s", ErrMalformed, b.KDF.Name, b.Cipher.Name, kdfName, cipherName)
+		return fmt.Errorf("%w: encrypted with %.40q and %.40q, not %s and %s", ErrMalformed, b.KDF.Name, b.Cipher.Name,
+			kdfName, cipherName)
 	case n != 1<<15 && n != scryptN && n != 1<<17 || b.KDF.Params.R != 8 || b.KDF.Params.P != 1:
 		return fmt.Errorf("%w: the scrypt parameters are not cosign's", ErrMalformed)
 	case len(b.Cipher.Nonce) != nonceSize:

@@ -57,7 +57,8 @@ func VerifyStatement(keys []*PublicKey, bundle []byte) ([]byte, *PublicKey, erro
 		return nil, nil, err
 	}
 	if len(b.Envelope.Signatures) != 1 {
-		return nil, nil, fmt.Errorf("%w: the envelope has %d signatures, not one", ErrMalformed, len(b.Envelope.Signatures))
+		return nil, nil, fmt.Errorf("%w: the envelope has %d signatures, not one", ErrMalformed,
+			len(b.Envelope.Signatures))
 	}
 	message := preAuthEncoding(b.Envelope.PayloadType, b.Envelope.Payload)
 	for _, k := range keys {

@@ -13,7 +13,8 @@ import (
 
 func TestSignStatement(t *testing.T) {
 	t.Parallel()
-	statement := []byte(`{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{"sha256":"` + digest.FromString("a").Encoded() + `"}}],"predicateType":"x","predicate":{}}`)
+	statement := []byte(`{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{"sha256":"` +
+		digest.FromString("a").Encoded() + `"}}],"predicateType":"x","predicate":{}}`)
 	var keys []*trust.PublicKey
 	for _, kind := range []string{"p256", "p384", "ed25519", "rsa"} {
 		s, err := trusttest.New(kind)

@@ -61,9 +61,11 @@ func TestKinds(t *testing.T) {
 			t.Errorf("%s, another key: %v", kind, err)
 		}
 		for what, data := range map[string][]byte{
-			trust.PredicateSign: must[[]byte](t)(s.Bundle(d, trust.PredicateSign)), "": must[[]byte](t)(s.MessageBundle(artifact)),
+			trust.PredicateSign: must[[]byte](t)(s.Bundle(d, trust.PredicateSign)),
+			"":                  must[[]byte](t)(s.MessageBundle(artifact)),
 		} {
-			if claim, err := trust.VerifyBundle(k, data, artifact); err != nil || claim.Predicate != what || !claim.IsSignature() {
+			if claim, err := trust.VerifyBundle(k, data, artifact); err != nil || claim.Predicate != what ||
+				!claim.IsSignature() {
 				t.Errorf("%s: %+v, %v", kind, claim, err)
 			}
 			if _, err := trust.VerifyBundle(other, data, artifact); !errors.Is(err, trust.ErrWrongKey) {
@@ -122,7 +124,8 @@ func parse(t testing.TB, key any) *trust.PublicKey {
 func TestFingerprint(t *testing.T) {
 	t.Parallel()
 	s, k := signer(t, "p256")
-	if again := must[*trust.PublicKey](t)(trust.ParsePublicKey(append([]byte("# comment\n"), s.PEM...))); again.Fingerprint() != k.Fingerprint() {
+	if again := must[*trust.PublicKey](t)(trust.ParsePublicKey(append([]byte("# comment\n"),
+		s.PEM...))); again.Fingerprint() != k.Fingerprint() {
 		t.Error("one key, two fingerprints")
 	}
 }
@@ -140,14 +143,15 @@ func TestParsePublicKeySaysWhy(t *testing.T) {
 	}
 	for says, data := range map[string][]byte{
 		"not a public key": []byte("nonsense"),
-		"private key":      []byte("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n"),
-		"certificate":      []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
-		"want PUBLIC KEY":  []byte("-----BEGIN RSA PUBLIC KEY-----\nAAAA\n-----END RSA PUBLIC KEY-----\n"),
-		"public key:":      []byte("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"),
-		"more than one":    append(append([]byte{}, s.PEM...), s.PEM...),
-		"at most 65536":    make([]byte, trust.MaxKey+1),
-		"P-256, P-384":     encode(t, &p224.PublicKey),
-		"RSA key of 1024":  encode(t, &short.PublicKey),
+		"private key": []byte(
+			"-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n"),
+		"certificate":     []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
+		"want PUBLIC KEY": []byte("-----BEGIN RSA PUBLIC KEY-----\nAAAA\n-----END RSA PUBLIC KEY-----\n"),
+		"public key:":     []byte("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"),
+		"more than one":   append(append([]byte{}, s.PEM...), s.PEM...),
+		"at most 65536":   make([]byte, trust.MaxKey+1),
+		"P-256, P-384":    encode(t, &p224.PublicKey),
+		"RSA key of 1024": encode(t, &short.PublicKey),
 	} {
 		if _, err := trust.ParsePublicKey(data); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v does not say %q", err, says)
@@ -182,9 +186,12 @@ func TestSimpleSigningRefuses(t *testing.T) {
 		"keyless":      {keyless, trust.ErrKeyless},
 		"no JSON":      {payload("x"), trust.ErrMalformed},
 		"more JSON":    {payload(string(good.Payload) + "{}"), trust.ErrMalformed},
-		"another type": {payload(strings.Replace(string(good.Payload), "cosign container", "some", 1)), trust.ErrMalformed},
-		"no type":      {payload(`{"critical":{"image":{"docker-manifest-digest":"` + d.String() + `"}}}`), trust.ErrMalformed},
-		"upper digest": {must[trust.SimpleSignature](t)(s.Simple("a", digest.Digest(strings.ToUpper(d.String())))), trust.ErrOtherDigest},
+		"another type": {payload(strings.Replace(string(good.Payload), "cosign container", "some", 1)),
+			trust.ErrMalformed},
+		"no type": {payload(`{"critical":{"image":{"docker-manifest-digest":"` + d.String() + `"}}}`),
+			trust.ErrMalformed},
+		"upper digest": {must[trust.SimpleSignature](t)(s.Simple("a", digest.Digest(strings.ToUpper(d.String())))),
+			trust.ErrOtherDigest},
 	} {
 		if _, err := trust.VerifySimpleSigning(k, c.s, d); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", what, err, c.want)
@@ -213,17 +220,21 @@ func TestBundleRefuses(t *testing.T) {
 		bundle string
 		want   error
 	}{
-		"payload":      {change(func(b map[string]any) { envelope(b)["payload"] = "AAAA" }), trust.ErrWrongKey},
-		"payload type": {change(func(b map[string]any) { envelope(b)["payloadType"] = "text/plain" }), trust.ErrWrongKey},
+		"payload": {change(func(b map[string]any) { envelope(b)["payload"] = "AAAA" }), trust.ErrWrongKey},
+		"payload type": {change(func(b map[string]any) { envelope(b)["payloadType"] = "text/plain" }),
+			trust.ErrWrongKey},
 		"no signature": {change(func(b map[string]any) { envelope(b)["signatures"] = []any{} }), trust.ErrMalformed},
 		"two signatures": {change(func(b map[string]any) {
 			envelope(b)["signatures"] = append(envelope(b)["signatures"].([]any), map[string]any{})
 		}), trust.ErrMalformed},
-		"no envelope":  {change(func(b map[string]any) { delete(b, "dsseEnvelope") }), trust.ErrMalformed},
-		"both":         {change(func(b map[string]any) { b["messageSignature"] = map[string]any{} }), trust.ErrMalformed},
-		"media type":   {change(func(b map[string]any) { b["mediaType"] = "text/plain" }), trust.ErrMalformed},
-		"keyless":      {change(func(b map[string]any) { certificate(b); envelope(b)["payload"] = "AAAA" }), trust.ErrKeyless},
-		"other digest": {string(must[[]byte](t)(s.Bundle(digest.FromString("b"), trust.PredicateSign))), trust.ErrOtherDigest},
+		"no envelope": {change(func(b map[string]any) { delete(b, "dsseEnvelope") }), trust.ErrMalformed},
+		"both": {change(func(b map[string]any) { b["messageSignature"] = map[string]any{} }),
+			trust.ErrMalformed},
+		"media type": {change(func(b map[string]any) { b["mediaType"] = "text/plain" }), trust.ErrMalformed},
+		"keyless": {change(func(b map[string]any) { certificate(b); envelope(b)["payload"] = "AAAA" }),
+			trust.ErrKeyless},
+		"other digest": {string(must[[]byte](t)(s.Bundle(digest.FromString("b"), trust.PredicateSign))),
+			trust.ErrOtherDigest},
 		"no predicate": {string(must[[]byte](t)(s.Bundle(d, ""))), trust.ErrMalformed},
 		"not JSON":     {"x", trust.ErrMalformed},
 		"more behind":  {good + "x", trust.ErrMalformed},

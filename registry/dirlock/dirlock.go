@@ -42,7 +42,8 @@ type Lock struct{ file *os.File }
 
 // Acquire locks a directory. The error is a *LockedError if another process holds the lock.
 func Acquire(dir string) (*Lock, error) {
-	// Garbage is collected by root in a directory of the registry's user, whose link would lead the truncation elsewhere.
+	// Garbage is collected by root in a directory of the registry's user, whose link would lead the truncation
+	// elsewhere.
 	f, err := os.OpenFile(filepath.Join(dir, File), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o640)
 	if err != nil {
 		return nil, err

@@ -57,8 +57,8 @@ func (p place) digest() digest.Digest {
 	return ""
 }
 
-// api answers below /v2/. Distribution lacks three parts of the specification's release 1.1, which are added here: the referrers of a
-// manifest, content with SHA-512 digests, and manifests with layers that are not distributed.
+// api answers below /v2/. Distribution lacks three parts of the specification's release 1.1, which are added here:
+// the referrers of a manifest, content with SHA-512 digests, and manifests with layers that are not distributed.
 func (r *Registry) api(w http.ResponseWriter, req *http.Request) {
 	at, ok := parsePlace(req.URL.Path)
 	switch {
@@ -116,7 +116,8 @@ func (r *Registry) putManifest(w http.ResponseWriter, req *http.Request, at plac
 		r.app.ServeHTTP(&out, inner)
 	}
 	if out.status == http.StatusCreated {
-		if err := r.stored(req.Context(), &out, at, doc, ocispec.Descriptor{MediaType: req.Header.Get("Content-Type"), Digest: own, Size: int64(len(data))}); err != nil {
+		if err := r.stored(req.Context(), &out, at, doc, ocispec.Descriptor{MediaType: req.Header.Get("Content-Type"),
+			Digest: own, Size: int64(len(data))}); err != nil {
 			r.log.Error("a manifest was stored without its links", "repository", at.repo, "digest", own, "error", err)
 			answerError(w, http.StatusInternalServerError, "UNKNOWN", "the manifest could not be stored")
 			return
@@ -163,8 +164,8 @@ func moved(req *http.Request, to place) *http.Request {
 	return other
 }
 
-// serveBlob sends a blob. It lets distribution answer everything else about blobs, which knows content by its SHA-256 digest, and names it
-// as the client does.
+// serveBlob sends a blob. It lets distribution answer everything else about blobs, which knows content by its SHA-256
+// digest, and names it as the client does.
 func (r *Registry) serveBlob(w http.ResponseWriter, req *http.Request, at place) {
 	if at.kind == blobs && req.Method == http.MethodGet && r.sendBlob(w, req, at) {
 		return
@@ -192,7 +193,8 @@ func (r *Registry) serveBlob(w http.ResponseWriter, req *http.Request, at place)
 		}
 		if status == http.StatusCreated {
 			if err := r.links.put(ctx, at.repo, layers, asked, own); err != nil {
-				r.log.Error("a blob's other digest was not stored", "repository", at.repo, "digest", asked, "error", err)
+				r.log.Error("a blob's other digest was not stored", "repository", at.repo, "digest", asked, "error",
+					err)
 				return // the client sees the digest that it can be had by
 			}
 		}

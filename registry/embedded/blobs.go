@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// sendBlob answers a GET with a blob, or a range of it, from its file. It reports false, and answers nothing, if the repository does not
-// have the blob. Distribution would answer through a buffer of 4 MiB for each request.
+// sendBlob answers a GET with a blob, or a range of it, from its file. It reports false, and answers nothing, if the
+// repository does not have the blob. Distribution would answer through a buffer of 4 MiB for each request.
 func (r *Registry) sendBlob(w http.ResponseWriter, req *http.Request, at place) bool {
 	asked := at.digest()
 	own, err := r.links.canonical(req.Context(), at.repo, layers, asked)

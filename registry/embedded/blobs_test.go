@@ -14,7 +14,8 @@ import (
 	"github.com/kkbundle/kkbundle/registry/embedded"
 )
 
-// TestManyPullsNeedLittleMemory has 100 clients stop reading in the middle of a range of a blob, and measures the memory that this takes.
+// TestManyPullsNeedLittleMemory has 100 clients stop reading in the middle of a range of a blob, and measures the
+// memory that this takes.
 func TestManyPullsNeedLittleMemory(t *testing.T) {
 	const clients, size, limit = 100, 16 << 20, 32 << 20
 	host, _ := start(t, embedded.Options{Dir: t.TempDir()})
@@ -33,7 +34,8 @@ func TestManyPullsNeedLittleMemory(t *testing.T) {
 		}
 		const status = "HTTP/1.1 206 Partial Content\r\n"
 		answer := make([]byte, len(status))
-		if _, err = fmt.Fprintf(c, "GET /v2/app/blobs/%s HTTP/1.1\r\nHost: x\r\nRange: bytes=4-\r\n\r\n", d); err == nil {
+		if _, err = fmt.Fprintf(c, "GET /v2/app/blobs/%s HTTP/1.1\r\nHost: x\r\nRange: bytes=4-\r\n\r\n",
+			d); err == nil {
 			_, err = io.ReadFull(c, answer)
 		}
 		if err != nil || string(answer) != status {
@@ -44,8 +46,10 @@ func TestManyPullsNeedLittleMemory(t *testing.T) {
 		t.Errorf("%d clients take %d MiB, at most %d are allowed", clients, more>>20, limit>>20)
 	}
 	got := site{host}.ask(t, "GET /v2/app/blobs/"+string(d), "", "Range: bytes=17-18").
-		has(t, http.StatusPartialContent, "", fmt.Sprintf("Content-Range: bytes 17-18/%d", size), "Content-Type: application/octet-stream",
-			"Docker-Content-Digest: "+string(d), `Etag: "`+string(d)+`"`, "Docker-Distribution-Api-Version: registry/2.0", "Cache-Control: max-age=31536000")
+		has(t, http.StatusPartialContent, "", fmt.Sprintf("Content-Range: bytes 17-18/%d", size),
+			"Content-Type: application/octet-stream",
+			"Docker-Content-Digest: "+string(d), `Etag: "`+string(d)+`"`,
+			"Docker-Distribution-Api-Version: registry/2.0", "Cache-Control: max-age=31536000")
 	if string(got.body) != "12" {
 		t.Errorf("the range is %q", got.body)
 	}

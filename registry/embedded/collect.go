@@ -34,8 +34,8 @@ type Collected struct {
 }
 
 // Collect removes blobs without a manifest. It reads everything first, and removes nothing if anything is unreadable.
-// The error is a *dirlock.LockedError while a registry may write: a new blob would be lost before its manifest arrives. Memory
-// grows with the number of blobs (a digest each).
+// The error is a *dirlock.LockedError while a registry may write: a new blob would be lost before its manifest
+// arrives. Memory grows with the number of blobs (a digest each).
 func Collect(ctx context.Context, o CollectOptions) (Collected, error) {
 	c, err := collect(ctx, o)
 	if err != nil {
@@ -70,7 +70,8 @@ func collect(ctx context.Context, o CollectOptions) (c Collected, err error) {
 		return c, err
 	}
 	// A dry run is the same run over a driver that removes nothing.
-	err = storage.MarkAndSweep(ctx, counter, keep(registry, links{content}), storage.GCOpts{RemoveUntagged: o.Untagged, Quiet: true})
+	err = storage.MarkAndSweep(ctx, counter, keep(registry, links{content}),
+		storage.GCOpts{RemoveUntagged: o.Untagged, Quiet: true})
 	return counter.Collected, err
 }
 

@@ -126,8 +126,10 @@ func (s site) manifest(t *testing.T, repository string, change func(*ocispec.Man
 	t.Helper()
 	m := ocispec.Manifest{
 		MediaType: ocispec.MediaTypeImageManifest,
-		Config:    ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: s.blob(t, repository, "{}"), Size: 2},
-		Layers:    []ocispec.Descriptor{{MediaType: ocispec.MediaTypeImageLayer, Digest: s.blob(t, repository, layer), Size: int64(len(layer))}},
+		Config: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: s.blob(t, repository, "{}"),
+			Size: 2},
+		Layers: []ocispec.Descriptor{{MediaType: ocispec.MediaTypeImageLayer, Digest: s.blob(t, repository, layer),
+			Size: int64(len(layer))}},
 	}
 	m.SchemaVersion = 2
 	if change != nil {
@@ -176,48 +178,60 @@ func TestDistributionPushBlobs(t *testing.T) {
 		}},
 		{"Pushing a blob monolithically/end-4a, end-6/POST then PUT", func(t *testing.T, s site, r string) {
 			put := "PUT " + closing(s.session(t, r), d)
-			s.ask(t, put, layer, octets).has(t, 201, "", "Location: /v2/"+r+"/blobs/"+string(d), "Docker-Content-Digest: "+string(d))
-			if got := s.ask(t, "GET /v2/"+r+"/blobs/"+string(d), "").has(t, 200, "", "Docker-Content-Digest: "+string(d)); string(got.body) != layer {
+			s.ask(t, put, layer, octets).has(t, 201, "", "Location: /v2/"+r+"/blobs/"+string(d),
+				"Docker-Content-Digest: "+string(d))
+			if got := s.ask(t, "GET /v2/"+r+"/blobs/"+string(d), "").has(t, 200, "", "Docker-Content-Digest: "+
+				string(d)); string(got.body) != layer {
 				t.Errorf("pulled %q", got.body)
 			}
-			s.ask(t, "HEAD /v2/"+r+"/blobs/"+string(d), "").has(t, 200, "", fmt.Sprintf("Content-Length: %d", len(layer)))
+			s.ask(t, "HEAD /v2/"+r+"/blobs/"+string(d), "").has(t, 200, "",
+				fmt.Sprintf("Content-Length: %d", len(layer)))
 			s.ask(t, put, layer, octets).has(t, 404, "BLOB_UPLOAD_UNKNOWN") // the session is over
 		}},
-		{"Pushing a blob monolithically/end-6/the empty blob, and one that is there", func(t *testing.T, s site, r string) {
-			for range 2 {
-				s.blob(t, r, "")
-				s.blob(t, r, layer)
-			}
-		}},
-		// What came stays with the session, so a client begins another; nobody finishes this one, and it goes after a week.
-		{"Pushing a blob monolithically/end-6/another digest is 400, and nothing is stored", func(t *testing.T, s site, r string) {
-			put := "PUT " + closing(s.session(t, r), d)
-			s.ask(t, put, layer+"!", octets).has(t, 400, "DIGEST_INVALID")
-			s.ask(t, put, layer, octets).has(t, 416, "RANGE_INVALID")
-			s.ask(t, "HEAD /v2/"+r+"/blobs/"+string(d), "").has(t, 404, "")
-			s.ask(t, "HEAD /v2/"+r+"/blobs/"+string(digest.FromString(layer+"!")), "").has(t, 404, "")
-		}},
-		{"Pushing a blob monolithically/end-6/no or no right digest is 400 and leaves the session", func(t *testing.T, s site, r string) {
-			location := s.session(t, r)
-			s.ask(t, "PUT "+location, layer, octets).has(t, 400, "DIGEST_INVALID")
-			for _, wrong := range []digest.Digest{"sha256:xyz", "latest", "md5:" + digest.Digest(strings.Repeat("0", 32))} {
-				s.ask(t, "PUT "+closing(location, wrong), layer, octets).has(t, 400, "DIGEST_INVALID")
-			}
-			s.ask(t, "PUT "+closing(location, d), layer, octets).has(t, 201, "")
-		}},
+		{"Pushing a blob monolithically/end-6/the empty blob, and one that is there",
+			func(t *testing.T, s site, r string) {
+				for range 2 {
+					s.blob(t, r, "")
+					s.blob(t, r, layer)
+				}
+			}},
+		// What came stays with the session, so a client begins another; nobody finishes this one, and it goes after a
+		// week.
+		{"Pushing a blob monolithically/end-6/another digest is 400, and nothing is stored",
+			func(t *testing.T, s site, r string) {
+				put := "PUT " + closing(s.session(t, r), d)
+				s.ask(t, put, layer+"!", octets).has(t, 400, "DIGEST_INVALID")
+				s.ask(t, put, layer, octets).has(t, 416, "RANGE_INVALID")
+				s.ask(t, "HEAD /v2/"+r+"/blobs/"+string(d), "").has(t, 404, "")
+				s.ask(t, "HEAD /v2/"+r+"/blobs/"+string(digest.FromString(layer+"!")), "").has(t, 404, "")
+			}},
+		{"Pushing a blob monolithically/end-6/no or no right digest is 400 and leaves the session",
+			func(t *testing.T, s site, r string) {
+				location := s.session(t, r)
+				s.ask(t, "PUT "+location, layer, octets).has(t, 400, "DIGEST_INVALID")
+				for _, wrong := range []digest.Digest{"sha256:xyz", "latest", "md5:" +
+					digest.Digest(strings.Repeat("0", 32))} {
+					s.ask(t, "PUT "+closing(location, wrong), layer, octets).has(t, 400, "DIGEST_INVALID")
+				}
+				s.ask(t, "PUT "+closing(location, d), layer, octets).has(t, 201, "")
+			}},
 		// A registry MAY leave it out, and SHOULD begin a session then: distribution does. Clients go on with PUT.
 		{"Pushing a blob monolithically/end-4b/a single POST is a session", func(t *testing.T, s site, r string) {
-			location := s.ask(t, "POST /v2/"+r+"/blobs/uploads/?digest="+string(d), layer, octets).has(t, 202, "").location(t)
+			location := s.ask(t, "POST /v2/"+r+"/blobs/uploads/?digest="+string(d), layer, octets).has(t, 202,
+				"").location(t)
 			s.ask(t, "HEAD /v2/"+r+"/blobs/"+string(d), "").has(t, 404, "")
 			s.ask(t, "PUT "+closing(location, d), layer, octets).has(t, 201, "")
 		}},
 		{"Pushing a blob in chunks/end-4a, end-5, end-6/in order", pushChunks},
 		{"Pushing a blob in chunks/end-6/the last chunk with PUT", func(t *testing.T, s site, r string) {
-			p := s.ask(t, "PATCH "+s.session(t, r), layer[:5], octets, "Content-Range: 0-4").has(t, 202, "", "Range: 0-4")
-			s.ask(t, "PUT "+closing(p.location(t), d), layer[5:], octets, fmt.Sprintf("Content-Range: 5-%d", len(layer)-1)).has(t, 201, "")
+			p := s.ask(t, "PATCH "+s.session(t, r), layer[:5], octets, "Content-Range: 0-4").has(t, 202, "",
+				"Range: 0-4")
+			s.ask(t, "PUT "+closing(p.location(t), d), layer[5:], octets,
+				fmt.Sprintf("Content-Range: 5-%d", len(layer)-1)).has(t, 201, "")
 		}},
 		{"Pushing a blob in chunks/end-5/out of order is 416, and goes on where it was", pushDisorder},
-		// Where a chunk's Content-Range is not a range, distribution answers 500, and 400 where it is not Content-Length long.
+		// Where a chunk's Content-Range is not a range, distribution answers 500, and 400 where it is not
+		// Content-Length long.
 		{"Pushing a blob in chunks/end-5/a range that is wrong is refused", func(t *testing.T, s site, r string) {
 			location := s.session(t, r)
 			s.ask(t, "PATCH "+location, layer, octets, "Content-Range: 0-3").has(t, 400, "SIZE_INVALID")
@@ -232,7 +246,8 @@ func TestDistributionPushBlobs(t *testing.T) {
 			s.ask(t, "GET "+location, "").has(t, 204, "", "Range: 0-0", "Location: "+path)
 			s.ask(t, "PATCH "+location, layer[:9], octets).has(t, 202, "")
 			got := s.ask(t, "GET "+location, "").has(t, 204, "", "Range: 0-8", "Location: "+path)
-			s.ask(t, "PATCH "+got.location(t), layer[9:], octets, fmt.Sprintf("Content-Range: 9-%d", len(layer)-1)).has(t, 202, "")
+			s.ask(t, "PATCH "+got.location(t), layer[9:], octets,
+				fmt.Sprintf("Content-Range: 9-%d", len(layer)-1)).has(t, 202, "")
 		}},
 		{"Pushing a blob in chunks/end-5, end-6, end-13/no such session is 404", func(t *testing.T, s site, r string) {
 			path := "/v2/" + r + "/blobs/uploads/4fd4ccd4-5a6b-4b0e-8b1c-000000000000"
@@ -255,17 +270,20 @@ func TestDistributionPushBlobs(t *testing.T) {
 				has(t, 201, "", "Location: /v2/"+r+"-to/blobs/"+string(d), "Docker-Content-Digest: "+string(d))
 			s.ask(t, "HEAD /v2/"+r+"-to/blobs/"+string(d), "").has(t, 200, "")
 		}},
-		{"Mounting a blob from another repository/end-11/a session where it is not, or from is missing or no name", func(t *testing.T, s site, r string) {
-			s.blob(t, r, layer)
-			for _, query := range []string{
-				"mount=" + string(nowhere) + "&from=" + r, "mount=" + string(d) + "&from=none", "mount=" + string(d), "mount=xyz&from=" + r,
-				"mount=" + string(d) + "&from=../UPPER",
-			} {
-				location := s.ask(t, "POST /v2/"+r+"-to/blobs/uploads/?"+query, "").has(t, 202, "").location(t)
-				s.ask(t, "HEAD /v2/"+r+"-to/blobs/"+string(d), "").has(t, 404, "")
-				s.ask(t, "GET "+location, "").has(t, 204, "")
-			}
-		}},
+		{"Mounting a blob from another repository/end-11/a session where it is not, or from is missing or no name",
+			func(t *testing.T, s site, r string) {
+				s.blob(t, r, layer)
+				for _, query := range []string{
+					"mount=" + string(nowhere) + "&from=" + r, "mount=" + string(d) + "&from=none", "mount=" +
+						string(d),
+					"mount=xyz&from=" + r,
+					"mount=" + string(d) + "&from=../UPPER",
+				} {
+					location := s.ask(t, "POST /v2/"+r+"-to/blobs/uploads/?"+query, "").has(t, 202, "").location(t)
+					s.ask(t, "HEAD /v2/"+r+"-to/blobs/"+string(d), "").has(t, 404, "")
+					s.ask(t, "GET "+location, "").has(t, 204, "")
+				}
+			}},
 		{"Pushing blobs/a name that is none begins nothing", badNames},
 	})
 }
@@ -277,7 +295,8 @@ func pushChunks(t *testing.T, s site, r string) {
 		p := s.ask(t, "PATCH "+location, layer[from:to], octets, fmt.Sprintf("Content-Range: %d-%d", from, to-1))
 		location = p.has(t, 202, "", fmt.Sprintf("Range: 0-%d", to-1)).location(t)
 	}
-	s.ask(t, "PUT "+closing(location, d), "").has(t, 201, "", "Location: /v2/"+r+"/blobs/"+string(d), "Docker-Content-Digest: "+string(d))
+	s.ask(t, "PUT "+closing(location, d), "").has(t, 201, "", "Location: /v2/"+r+"/blobs/"+string(d),
+		"Docker-Content-Digest: "+string(d))
 	if got := s.ask(t, "GET /v2/"+r+"/blobs/"+string(d), "").has(t, 200, ""); string(got.body) != layer {
 		t.Errorf("pulled %q", got.body)
 	}
@@ -294,14 +313,15 @@ func pushDisorder(t *testing.T, s site, r string) {
 	} {
 		s.ask(t, "PATCH "+e.location, e.chunk, octets, e.header).has(t, 416, "RANGE_INVALID")
 	}
-	s.ask(t, "PUT "+closing(location, digest.FromString(layer)), layer[9:], octets, fmt.Sprintf("Content-Range: 9-%d", len(layer)-1)).has(t, 416, "RANGE_INVALID")
+	s.ask(t, "PUT "+closing(location, digest.FromString(layer)), layer[9:], octets,
+		fmt.Sprintf("Content-Range: 9-%d", len(layer)-1)).has(t, 416, "RANGE_INVALID")
 	status := s.ask(t, "GET "+location, "").has(t, 204, "", "Range: 0-4")
 	location = s.ask(t, "PATCH "+status.location(t), layer[5:], octets, rest).has(t, 202, "").location(t)
 	s.ask(t, "PUT "+closing(location, digest.FromString(layer)), "").has(t, 201, "")
 }
 
-// badNames has names outside the specification's grammar, which has NAME_INVALID for them: distribution knows no such address
-// (404), and fails (500) where a name is too long.
+// badNames has names outside the specification's grammar, which has NAME_INVALID for them: distribution knows no such
+// address (404), and fails (500) where a name is too long.
 func badNames(t *testing.T, s site, _ string) {
 	for name, status := range map[string]int{"UPPER": 404, "a/-b": 404, "a..b": 404, strings.Repeat("a", 256): 500} {
 		for _, what := range []string{"POST /v2/" + name + "/blobs/uploads/", "PUT /v2/" + name + "/manifests/1"} {
@@ -318,7 +338,8 @@ func TestDistributionPushManifests(t *testing.T) {
 	hold(t, site{host}, []requirement{
 		{"Pushing Manifests/end-7/by tag", func(t *testing.T, s site, r string) {
 			m, d := s.manifest(t, r, nil)
-			s.ask(t, "PUT /v2/"+r+"/manifests/1.0", m, imageType).has(t, 201, "", "Location: /v2/"+r+"/manifests/"+string(d), "Docker-Content-Digest: "+string(d))
+			s.ask(t, "PUT /v2/"+r+"/manifests/1.0", m, imageType).has(t, 201, "", "Location: /v2/"+r+"/manifests/"+
+				string(d), "Docker-Content-Digest: "+string(d))
 			for _, ref := range []string{"1.0", string(d)} {
 				got := s.ask(t, "GET /v2/"+r+"/manifests/"+ref, "")
 				if got.has(t, 200, "", imageType, "Docker-Content-Digest: "+string(d)); string(got.body) != m {
@@ -328,7 +349,8 @@ func TestDistributionPushManifests(t *testing.T) {
 		}},
 		{"Pushing Manifests/end-7/by digest", func(t *testing.T, s site, r string) {
 			m, d := s.manifest(t, r, nil)
-			s.ask(t, "PUT /v2/"+r+"/manifests/"+string(d), m, imageType).has(t, 201, "", "Location: /v2/"+r+"/manifests/"+string(d), "Docker-Content-Digest: "+string(d))
+			s.ask(t, "PUT /v2/"+r+"/manifests/"+string(d), m, imageType).has(t, 201, "", "Location: /v2/"+r+
+				"/manifests/"+string(d), "Docker-Content-Digest: "+string(d))
 			s.ask(t, "HEAD /v2/"+r+"/manifests/"+string(d), "").has(t, 200, "")
 		}},
 		// Accept is a SHOULD; without it distribution gives Docker's media types only.
@@ -359,7 +381,8 @@ func TestDistributionPushManifests(t *testing.T) {
 		}},
 		{"Pushing Manifests/end-7/blobs that are not there are named", func(t *testing.T, s site, r string) {
 			m, d := s.manifest(t, r, func(m *ocispec.Manifest) { m.Layers[0].Digest = nowhere })
-			if got := s.ask(t, "PUT /v2/"+r+"/manifests/1", m, imageType).has(t, 400, "MANIFEST_BLOB_UNKNOWN"); !bytes.Contains(got.body, []byte(nowhere)) {
+			if got := s.ask(t, "PUT /v2/"+r+"/manifests/1", m, imageType).has(t, 400,
+				"MANIFEST_BLOB_UNKNOWN"); !bytes.Contains(got.body, []byte(nowhere)) {
 				t.Errorf("%s does not say which", got.body)
 			}
 			s.ask(t, "HEAD /v2/"+r+"/manifests/"+string(d), "").has(t, 404, "")
@@ -373,26 +396,32 @@ func TestDistributionPushManifests(t *testing.T) {
 			})
 			s.ask(t, "PUT /v2/"+r+"/manifests/"+string(d), m, imageType).has(t, 201, "")
 		}},
-		// The specification lets a registry refuse an index whose manifests are not there; ours takes it (sparse bundles).
+		// The specification lets a registry refuse an index whose manifests are not there; ours takes it (sparse
+		// bundles).
 		{"Pushing Manifests/end-7/an index, its manifests may be missing", func(t *testing.T, s site, r string) {
 			m, d := sparseIndex(t)
 			s.ask(t, "PUT /v2/"+r+"/manifests/1", m, indexType).has(t, 201, "", "Docker-Content-Digest: "+string(d))
 			s.ask(t, "HEAD /v2/"+r+"/manifests/"+string(nowhere), "").has(t, 404, "")
 		}},
 		{"Pushing Manifests/end-7/what is no manifest is 400", func(t *testing.T, s site, r string) {
-			for _, m := range []string{"", "{", "[]", `{"schemaVersion":2,"mediaType":"` + ocispec.MediaTypeImageIndex + `"}`} {
+			for _, m := range []string{"", "{", "[]", `{"schemaVersion":2,"mediaType":"` + ocispec.MediaTypeImageIndex +
+				`"}`} {
 				s.ask(t, "PUT /v2/"+r+"/manifests/1", m, imageType).has(t, 400, "MANIFEST_INVALID")
 			}
 			m, _ := s.manifest(t, r, nil)
-			s.ask(t, "PUT /v2/"+r+"/manifests/1", m, "Content-Type: application/vnd.example").has(t, 400, "MANIFEST_INVALID")
+			s.ask(t, "PUT /v2/"+r+"/manifests/1", m, "Content-Type: application/vnd.example").has(t, 400,
+				"MANIFEST_INVALID")
 			// A version of schema that is none is the client's mistake too; distribution answers 500.
-			s.ask(t, "PUT /v2/"+r+"/manifests/1", strings.Replace(m, `"schemaVersion":2`, `"schemaVersion":3`, 1), imageType).has(t, 500, "UNKNOWN")
+			s.ask(t, "PUT /v2/"+r+"/manifests/1", strings.Replace(m, `"schemaVersion":2`, `"schemaVersion":3`, 1),
+				imageType).has(t, 500, "UNKNOWN")
 			s.ask(t, "HEAD /v2/"+r+"/manifests/1", "").has(t, 404, "")
 		}},
 		// The specification would have 413.
 		{"Pushing Manifests/end-7/more than 4 MiB is 400", func(t *testing.T, s site, r string) {
-			s.ask(t, "PUT /v2/"+r+"/manifests/1", strings.Repeat(" ", 4<<20+1), imageType).has(t, 400, "MANIFEST_INVALID")
-			m, d := s.manifest(t, r, func(m *ocispec.Manifest) { m.Annotations = map[string]string{"a": strings.Repeat("a", 3<<20)} })
+			s.ask(t, "PUT /v2/"+r+"/manifests/1", strings.Repeat(" ", 4<<20+1), imageType).has(t, 400,
+				"MANIFEST_INVALID")
+			m, d := s.manifest(t, r,
+				func(m *ocispec.Manifest) { m.Annotations = map[string]string{"a": strings.Repeat("a", 3<<20)} })
 			s.ask(t, "PUT /v2/"+r+"/manifests/1", m, imageType).has(t, 201, "", "Docker-Content-Digest: "+string(d))
 		}},
 		{"Pushing Manifests/end-7/a tag that is none", func(t *testing.T, s site, r string) {
@@ -408,9 +437,12 @@ func TestDistributionPushManifests(t *testing.T) {
 			for _, tag := range []string{"b", "a", "c"} {
 				s.ask(t, "PUT /v2/"+r+"/manifests/"+tag, m, imageType).has(t, 201, "")
 			}
-			for query, want := range map[string]string{"": `["a","b","c"]`, "?n=2": `["a","b"]`, "?n=2&last=b": `["c"]`} { // end-8b
+			// end-8b
+			for query, want := range map[string]string{"": `["a","b","c"]`, "?n=2": `["a","b"]`,
+				"?n=2&last=b": `["c"]`} {
 				got := s.ask(t, "GET /v2/"+r+"/tags/list"+query, "").has(t, 200, "")
-				if strings.TrimSpace(string(got.body)) != `{"name":"`+r+`","tags":`+want+`}` || (query == "?n=2") != (got.Header.Get("Link") != "") {
+				if strings.TrimSpace(string(got.body)) != `{"name":"`+r+`","tags":`+want+`}` ||
+					(query == "?n=2") != (got.Header.Get("Link") != "") {
 					t.Errorf("%q: %s, Link: %s", query, got.body, got.Header.Get("Link"))
 				}
 			}
@@ -421,28 +453,34 @@ func TestDistributionPushManifests(t *testing.T) {
 func sparseIndex(t *testing.T) (string, digest.Digest) {
 	t.Helper()
 	x := ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{{
-		MediaType: ocispec.MediaTypeImageManifest, Digest: nowhere, Size: 7, Platform: &ocispec.Platform{OS: "linux", Architecture: "arm64"},
+		MediaType: ocispec.MediaTypeImageManifest, Digest: nowhere, Size: 7,
+		Platform: &ocispec.Platform{OS: "linux", Architecture: "arm64"},
 	}}}
 	x.SchemaVersion = 2
 	return text(t, x)
 }
 
-// subject pushes what refers to an image that is not there, as the specification has it taken. It is listed at once, and a client that
-// keeps an index under the tag of the referrers tag schema is not hindered.
+// subject pushes what refers to an image that is not there, as the specification has it taken. It is listed at once,
+// and a client that keeps an index under the tag of the referrers tag schema is not hindered.
 func subject(t *testing.T, s site, r string) {
 	image := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: nowhere, Size: 7}
-	m, d := s.manifest(t, r, func(m *ocispec.Manifest) { m.ArtifactType, m.Subject = "application/vnd.example.sbom", &image })
-	put := s.ask(t, "PUT /v2/"+r+"/manifests/"+string(d), m, imageType).has(t, 201, "", "Docker-Content-Digest: "+string(d))
+	m, d := s.manifest(t, r,
+		func(m *ocispec.Manifest) { m.ArtifactType, m.Subject = "application/vnd.example.sbom", &image })
+	put := s.ask(t, "PUT /v2/"+r+"/manifests/"+string(d), m, imageType).has(t, 201, "", "Docker-Content-Digest: "+
+		string(d))
 	if got := put.Header.Get("Oci-Subject"); got != string(nowhere) {
 		t.Errorf("OCI-Subject is %q, want %s", got, nowhere)
 	}
 	s.ask(t, "GET /v2/"+r+"/referrers/"+string(nowhere), "").has(t, 200, "", indexType)
-	filtered := s.ask(t, "GET /v2/"+r+"/referrers/"+string(nowhere)+"?artifactType=application/vnd.example.other", "").has(t, 200, "", indexType)
-	if strings.Contains(string(filtered.body), string(d)) || filtered.Header.Get("Oci-Filters-Applied") != "artifactType" {
+	filtered := s.ask(t, "GET /v2/"+r+"/referrers/"+string(nowhere)+"?artifactType=application/vnd.example.other",
+		"").has(t, 200, "", indexType)
+	if strings.Contains(string(filtered.body), string(d)) ||
+		filtered.Header.Get("Oci-Filters-Applied") != "artifactType" {
 		t.Errorf("the filter is not applied: %s %s", filtered.Header.Get("Oci-Filters-Applied"), filtered.body)
 	}
 	list := ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{{
-		MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "application/vnd.example.sbom", Digest: d, Size: int64(len(m)),
+		MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "application/vnd.example.sbom", Digest: d,
+		Size: int64(len(m)),
 	}}}
 	list.SchemaVersion = 2
 	x, _ := text(t, list)
@@ -509,7 +547,8 @@ func TestDistributionDelete(t *testing.T) {
 		}},
 		{"Deleting Blobs/end-10/what is not there is 404, what is no digest 400", func(t *testing.T, s site, r string) {
 			s.ask(t, "DELETE /v2/"+r+"/blobs/"+string(nowhere), "").has(t, 404, "BLOB_UNKNOWN")
-			for _, what := range []string{"DELETE /v2/" + r + "/blobs/sha256:abc", "DELETE /v2/" + r + "/blobs/md5:" + strings.Repeat("0", 32)} {
+			for _, what := range []string{"DELETE /v2/" + r + "/blobs/sha256:abc", "DELETE /v2/" + r + "/blobs/md5:" +
+				strings.Repeat("0", 32)} {
 				s.ask(t, what, "").has(t, 400, "DIGEST_INVALID")
 			}
 		}},
@@ -525,11 +564,13 @@ func TestDistributionRefused(t *testing.T) {
 	m, d := s.manifest(t, r, nil)
 	s.ask(t, "PUT /v2/"+r+"/manifests/1", m, imageType).has(t, 201, "")
 	deletes := []string{
-		"DELETE /v2/" + r + "/manifests/1", "DELETE /v2/" + r + "/manifests/" + string(d), "DELETE /v2/" + r + "/blobs/" + string(digest.FromString(layer)),
+		"DELETE /v2/" + r + "/manifests/1", "DELETE /v2/" + r + "/manifests/" + string(d), "DELETE /v2/" + r +
+			"/blobs/" + string(digest.FromString(layer)),
 	}
 	writes := []string{
 		"POST /v2/" + r + "/blobs/uploads/", "POST /v2/" + r + "/blobs/uploads/?digest=" + string(nowhere),
-		"POST /v2/" + r + "-to/blobs/uploads/?mount=" + string(digest.FromString(layer)) + "&from=" + r, "PUT /v2/" + r + "/manifests/2",
+		"POST /v2/" + r + "-to/blobs/uploads/?mount=" + string(digest.FromString(layer)) + "&from=" + r, "PUT /v2/" +
+			r + "/manifests/2",
 	}
 	path := regexp.MustCompile(`^http://[^/]+`).ReplaceAllString(s.session(t, r), "")
 	uploads := []string{"PATCH " + path, "PUT " + closing(path, nowhere), "DELETE " + path}
@@ -556,11 +597,13 @@ func TestDistributionRefused(t *testing.T) {
 	t.Run("Pushing, Content Management/end-4 to end-7, end-9 to end-11/405 with --read-only", func(t *testing.T) {
 		s := again(t, embedded.Options{ReadOnly: true, Delete: true})
 		for _, what := range slices.Concat(writes, deletes) {
-			if got := s.ask(t, what, m, imageType).has(t, 405, ""); got.Header.Get("Location") != "" || !strings.Contains(got.Header.Get("Allow"), "GET") {
+			if got := s.ask(t, what, m, imageType).has(t, 405, ""); got.Header.Get("Location") != "" ||
+				!strings.Contains(got.Header.Get("Allow"), "GET") {
 				t.Errorf("%s: Location %q, Allow %q", what, got.Header.Get("Location"), got.Header.Get("Allow"))
 			}
 		}
-		// Sessions of before are not known: a registry that only reads does not take up the secret that signs their state.
+		// Sessions of before are not known: a registry that only reads does not take up the secret that signs their
+		// state.
 		for _, what := range uploads {
 			s.ask(t, what, "", octets).has(t, 404, "BLOB_UPLOAD_INVALID")
 		}
@@ -579,11 +622,14 @@ func TestDistributionRefused(t *testing.T) {
 		basic := func(login string) string {
 			return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(login))
 		}
-		for _, what := range slices.Concat(writes, uploads, deletes, []string{"GET /v2/", "GET /v2/" + r + "/manifests/1", "GET /v2/_catalog"}) {
+		for _, what := range slices.Concat(writes, uploads, deletes,
+			[]string{"GET /v2/", "GET /v2/" + r + "/manifests/1", "GET /v2/_catalog"}) {
 			for _, header := range []string{imageType, basic("ops:wrong-horse"), "Authorization: Bearer x"} {
 				got := s.ask(t, what, m, header).has(t, 401, "UNAUTHORIZED")
-				if !strings.HasPrefix(got.Header.Get("WWW-Authenticate"), "Basic realm=") || got.Header.Get("Location") != "" {
-					t.Errorf("%s: WWW-Authenticate %q, Location %q", what, got.Header.Get("WWW-Authenticate"), got.Header.Get("Location"))
+				if !strings.HasPrefix(got.Header.Get("WWW-Authenticate"), "Basic realm=") ||
+					got.Header.Get("Location") != "" {
+					t.Errorf("%s: WWW-Authenticate %q, Location %q", what, got.Header.Get("WWW-Authenticate"),
+						got.Header.Get("Location"))
 				}
 			}
 		}

@@ -46,11 +46,14 @@ const (
 
 // Options configure storage and permissions.
 type Options struct {
-	Dir      string // created if missing
-	Users    string // path of an htpasswd file with bcrypt hashes; then everything but /healthz requires a login. "" requires none
-	Pullers  string // path of an htpasswd file: its users may only pull, also those that Users has. "" if there are none; else Users is required
-	Delete   bool   // allow deleting manifests, tags and blobs
-	ReadOnly bool   // allow no writes; Collect may run in parallel
+	Dir string // created if missing
+	// path of an htpasswd file with bcrypt hashes; then everything but /healthz requires a login. "" requires none
+	Users string
+	// path of an htpasswd file: its users may only pull, also those that Users has. "" if there are none; else Users
+	// is required
+	Pullers  string
+	Delete   bool // allow deleting manifests, tags and blobs
+	ReadOnly bool // allow no writes; Collect may run in parallel
 	Logger   *slog.Logger
 }
 
@@ -69,10 +72,12 @@ type Registry struct {
 	metrics  *metrics
 }
 
-// Open opens the directory. The error is a *dirlock.LockedError if another process may write there. Distribution logs to
-// logrus' standard logger: Open silences that and passes important messages to the Logger of the process's last Open.
+// Open opens the directory. The error is a *dirlock.LockedError if another process may write there. Distribution logs
+// to logrus' standard logger: Open silences that and passes important messages to the Logger of the process's last
+// Open.
 func Open(ctx context.Context, o Options) (*Registry, error) {
-	r := &Registry{users: htpasswd.New(o.Users), pullers: htpasswd.New(o.Pullers), log: o.Logger, dir: o.Dir, metrics: newMetrics()}
+	r := &Registry{users: htpasswd.New(o.Users), pullers: htpasswd.New(o.Pullers), log: o.Logger, dir: o.Dir,
+		metrics: newMetrics()}
 	r.log = cmp.Or(r.log, slog.New(slog.DiscardHandler))
 	if o.Pullers != "" && o.Users == "" {
 		return nil, errors.New("users who may only pull require other users: without them, everybody may push")
@@ -122,14 +127,16 @@ func settings(o Options, secret string) *configuration.Configuration {
 		"cache":      {"blobdescriptor": "inmemory"},
 		"delete":     {"enabled": o.Delete},
 		"maintenance": {
-			"uploadpurging": map[any]any{"enabled": !o.ReadOnly, "age": uploadAge, "interval": uploadInterval, "dryrun": false},
-			"readonly":      map[any]any{"enabled": o.ReadOnly},
+			"uploadpurging": map[any]any{"enabled": !o.ReadOnly, "age": uploadAge, "interval": uploadInterval,
+				"dryrun": false},
+			"readonly": map[any]any{"enabled": o.ReadOnly},
 		},
 	}}
 	c.Catalog.MaxEntries, c.Tags.MaxTags = pageSize, pageSize
 	c.HTTP.Secret = secret
 	c.Validation.Manifests.Indexes.Platforms = "none"
-	c.Validation.Manifests.URLs.Allow = []string{"^https?://"} // of layers that are not distributed; none is ever fetched
+	// of layers that are not distributed; none is ever fetched
+	c.Validation.Manifests.URLs.Allow = []string{"^https?://"}
 	return c
 }
 

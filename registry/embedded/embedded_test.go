@@ -115,7 +115,8 @@ func request(t *testing.T, method, url string, body io.Reader) *http.Response {
 	return resp
 }
 
-// TestSparseIndexDeleteAndCollect pushes an index with a platform missing, collects around it, deletes it and collects it.
+// TestSparseIndexDeleteAndCollect pushes an index with a platform missing, collects around it, deletes it and
+// collects it.
 func TestSparseIndexDeleteAndCollect(t *testing.T) {
 	dir := t.TempDir()
 	host, stop := start(t, embedded.Options{Dir: dir, Delete: true})
@@ -133,7 +134,8 @@ func TestSparseIndexDeleteAndCollect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	put, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+host+"/v2/registry.k8s.io/pause/manifests/3.10", bytes.NewReader(manifest))
+	put, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+host+
+		"/v2/registry.k8s.io/pause/manifests/3.10", bytes.NewReader(manifest))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +148,8 @@ func TestSparseIndexDeleteAndCollect(t *testing.T) {
 	if resp.StatusCode != http.StatusCreated {
 		t.Fatalf("an index without all its platforms: %s", resp.Status)
 	}
-	if _, err := embedded.Collect(t.Context(), embedded.CollectOptions{Dir: dir}); !errors.As(err, new(*dirlock.LockedError)) {
+	if _, err := embedded.Collect(t.Context(), embedded.CollectOptions{Dir: dir}); !errors.As(err,
+		new(*dirlock.LockedError)) {
 		t.Errorf("collecting beside a registry that writes: %v", err)
 	}
 	stop()
@@ -178,7 +181,8 @@ func TestSparseIndexDeleteAndCollect(t *testing.T) {
 	if again := collect(embedded.CollectOptions{DryRun: true}); again != would {
 		t.Errorf("a dry run removed something: %+v, then %+v", would, again)
 	}
-	if c := collect(embedded.CollectOptions{}); c != would || c.Blobs != 5 || c.Bytes == 0 { // index, manifest, config, two layers
+	// index, manifest, config, two layers
+	if c := collect(embedded.CollectOptions{}); c != would || c.Blobs != 5 || c.Bytes == 0 {
 		t.Errorf("removed %+v, a dry run said %+v", c, would)
 	}
 	if c := collect(embedded.CollectOptions{}); c != (embedded.Collected{}) {
@@ -231,14 +235,17 @@ func TestRights(t *testing.T) {
 	if err := os.WriteFile(users, []byte("ops:"+string(hash)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := embedded.Options{Dir: dir, Users: users, Logger: slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	o := embedded.Options{Dir: dir, Users: users,
+		Logger: slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	host, stop := start(t, o)
 	ref, img := tag(t, host+"/app:1"), image(t, 1)
 	login := remote.WithAuth(&authn.Basic{Username: "ops", Password: "correct-horse"})
 	if err := remote.Write(ref, img); status(err) != http.StatusUnauthorized {
 		t.Errorf("without a login: %v", err)
 	}
-	if err := remote.Write(ref, img, remote.WithAuth(&authn.Basic{Username: "ops", Password: "wrong-horse"})); status(err) != http.StatusUnauthorized {
+	if err := remote.Write(ref, img,
+		remote.WithAuth(&authn.Basic{Username: "ops",
+			Password: "wrong-horse"})); status(err) != http.StatusUnauthorized {
 		t.Errorf("a wrong password: %v", err)
 	}
 	if err := remote.Write(ref, img, login); err != nil {
@@ -285,7 +292,8 @@ func TestUploadsContinueAfterARestart(t *testing.T) {
 		}
 		return regexp.MustCompile(`//[^/]+`).ReplaceAllString(resp.Header.Get("Location"), "//"+host)
 	}
-	location := at(request(t, http.MethodPost, "http://"+host+"/v2/app/blobs/uploads/", http.NoBody), http.StatusAccepted, host)
+	location := at(request(t, http.MethodPost, "http://"+host+"/v2/app/blobs/uploads/", http.NoBody),
+		http.StatusAccepted, host)
 	location = at(request(t, http.MethodPatch, location, strings.NewReader("hello ")), http.StatusAccepted, host)
 	if _, err := embedded.Open(t.Context(), embedded.Options{Dir: dir}); !errors.As(err, new(*dirlock.LockedError)) {
 		t.Errorf("a second registry in the directory: %v", err)
@@ -293,7 +301,8 @@ func TestUploadsContinueAfterARestart(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 	stop()
 	again, _ := start(t, embedded.Options{Dir: dir})
-	location = strings.Replace(location, host, again, 1) + "&digest=sha256:b94d27b9934d3e08a52e52d7da7dabfac484efe37a5380ee9088f7ace2efcde9"
+	location = strings.Replace(location, host, again, 1) +
+		"&digest=sha256:b94d27b9934d3e08a52e52d7da7dabfac484efe37a5380ee9088f7ace2efcde9"
 	at(request(t, http.MethodPut, location, strings.NewReader("world")), http.StatusCreated, again)
 }
 
@@ -324,7 +333,8 @@ func TestMetrics(t *testing.T) {
 	// What is answered is counted a moment later.
 	text := ""
 	counted := func() bool {
-		return strings.Contains(text, `requests_total{method="other",code="405"} 1`) && strings.Contains(text, `requests_total{method="GET",code="200"} 3`)
+		return strings.Contains(text, `requests_total{method="other",code="405"} 1`) &&
+			strings.Contains(text, `requests_total{method="GET",code="200"} 3`)
 	}
 	for !counted() {
 		data, err := io.ReadAll(request(t, http.MethodGet, "http://"+hosts[0]+"/metrics", http.NoBody).Body)

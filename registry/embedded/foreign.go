@@ -12,7 +12,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// undistributed are the types of layers that a registry need not have (image specification, "Non-Distributable Layers").
+// undistributed are the types of layers that a registry need not have (image specification, "Non-Distributable
+// Layers").
 func undistributed(mediaType string) bool {
 	return slices.Contains([]string{
 		ocispec.MediaTypeImageLayerNonDistributable,     //nolint:staticcheck // deprecated, and in use
@@ -21,13 +22,15 @@ func undistributed(mediaType string) bool {
 	}, mediaType)
 }
 
-// foreign reports whether a manifest has layers that are not distributed and lie nowhere: distribution takes such layers only with
-// addresses.
+// foreign reports whether a manifest has layers that are not distributed and lie nowhere: distribution takes such
+// layers only with addresses.
 func foreign(doc document) bool {
-	return slices.ContainsFunc(doc.Layers, func(l ocispec.Descriptor) bool { return undistributed(l.MediaType) && len(l.URLs) == 0 })
+	return slices.ContainsFunc(doc.Layers,
+		func(l ocispec.Descriptor) bool { return undistributed(l.MediaType) && len(l.URLs) == 0 })
 }
 
-// putForeign stores a manifest with layers that are not distributed. Everything else that it names must be in the repository.
+// putForeign stores a manifest with layers that are not distributed. Everything else that it names must be in the
+// repository.
 func (r *Registry) putForeign(w *reply, req *http.Request, at place, data []byte) {
 	stored, missing, err := r.storeForeign(req.Context(), at, data)
 	switch {
@@ -70,5 +73,6 @@ func (r *Registry) storeForeign(ctx context.Context, at place, data []byte) (sto
 	if stored, err = service.Put(ctx, m); err != nil || at.digest() != "" {
 		return stored, "", err
 	}
-	return stored, "", repository.Tags(ctx).Tag(ctx, at.ref, ocispec.Descriptor{Digest: stored, MediaType: ocispec.MediaTypeImageManifest, Size: int64(len(data))})
+	return stored, "", repository.Tags(ctx).Tag(ctx, at.ref,
+		ocispec.Descriptor{Digest: stored, MediaType: ocispec.MediaTypeImageManifest, Size: int64(len(data))})
 }

@@ -27,7 +27,8 @@ const collectVariable = "KKBUNDLE_TEST_COLLECT"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(collectVariable); dir != "" {
-		if _, err := embedded.Collect(context.Background(), embedded.CollectOptions{Dir: dir, Untagged: true}); err != nil {
+		if _, err := embedded.Collect(context.Background(), embedded.CollectOptions{Dir: dir,
+			Untagged: true}); err != nil {
 			_, _ = fmt.Fprintln(os.Stderr, err)
 			os.Exit(1) //nolint:forbidigo // this is main
 		}
@@ -49,7 +50,8 @@ func putIndex(t *testing.T, base, tag string, children ...ocispec.Descriptor) oc
 	if tag == "" {
 		tag = d.String()
 	}
-	if status, _, body := send(t, http.MethodPut, base+"/manifests/"+tag, ocispec.MediaTypeImageIndex, data); status != http.StatusCreated {
+	if status, _, body := send(t, http.MethodPut, base+"/manifests/"+tag, ocispec.MediaTypeImageIndex,
+		data); status != http.StatusCreated {
 		t.Fatalf("the index: %d %s", status, body)
 	}
 	return ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex, Digest: d, Size: int64(len(data))}
@@ -62,8 +64,8 @@ type content struct {
 	garbage int      // manifests that nothing needs
 }
 
-// someContent has an index in an index, both sparse, a signature of a child and one of that signature, a child and its layer with SHA-512
-// digests, and manifests without a tag.
+// someContent has an index in an index, both sparse, a signature of a child and one of that signature, a child and
+// its layer with SHA-512 digests, and manifests without a tag.
 func someContent(t *testing.T, garbage int) content {
 	t.Helper()
 	c := content{dir: t.TempDir(), garbage: garbage}
@@ -82,7 +84,8 @@ func someContent(t *testing.T, garbage int) content {
 	_, _, data := send(t, http.MethodGet, base+"/manifests/"+far.Digest.String(), "", nil)
 	alias := far
 	alias.Digest = digest.SHA512.FromBytes(data)
-	if status, _, body := send(t, http.MethodPut, base+"/manifests/"+alias.Digest.String(), ocispec.MediaTypeImageManifest, data); status != http.StatusCreated {
+	if status, _, body := send(t, http.MethodPut, base+"/manifests/"+alias.Digest.String(),
+		ocispec.MediaTypeImageManifest, data); status != http.StatusCreated {
 		t.Fatalf("a manifest with a SHA-512 digest: %d %s", status, body)
 	}
 	inner := putIndex(t, base, "", child, absent)
@@ -112,7 +115,8 @@ func (c content) holds(t *testing.T) {
 			status = http.StatusOK
 			site{host}.ask(t, "GET /v2/"+path, "").has(t, http.StatusOK, "")
 		}
-		if d := digest.Digest(path[strings.LastIndexByte(path, '/')+1:]); status != http.StatusOK || strings.Contains(path, "/blobs/") && d.Algorithm().FromBytes(body) != d {
+		if d := digest.Digest(path[strings.LastIndexByte(path, '/')+1:]); status != http.StatusOK ||
+			strings.Contains(path, "/blobs/") && d.Algorithm().FromBytes(body) != d {
 			t.Errorf("%s is gone: %d", path, status)
 		}
 	}
@@ -128,8 +132,8 @@ func (c content) collect(t *testing.T) embedded.Collected {
 	return done
 }
 
-// TestCollectKeepsWhatASparseIndexNeeds: an index without some of its images, below another one, keeps the images that are there, their
-// referrers, and content with SHA-512 digests. The collection neither fails nor removes them.
+// TestCollectKeepsWhatASparseIndexNeeds: an index without some of its images, below another one, keeps the images
+// that are there, their referrers, and content with SHA-512 digests. The collection neither fails nor removes them.
 func TestCollectKeepsWhatASparseIndexNeeds(t *testing.T) {
 	c := someContent(t, 3)
 	if done := c.collect(t); done.Manifests != c.garbage {
@@ -167,8 +171,8 @@ func TestTwoCollections(t *testing.T) {
 	c.holds(t)
 }
 
-// TestCollectionKilled kills collections at different times. What is needed stays whole, the registry starts, and another collection
-// removes the rest.
+// TestCollectionKilled kills collections at different times. What is needed stays whole, the registry starts, and
+// another collection removes the rest.
 func TestCollectionKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("kills a run again and again")
@@ -208,14 +212,16 @@ func TestCollectionKilled(t *testing.T) {
 // manifestsOnDisk counts the manifests of the repository by their SHA-256 digests.
 func (c content) manifestsOnDisk(t *testing.T) int {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(c.dir, "docker/registry/v2/repositories/team/app/_manifests/revisions/sha256/*/link"))
+	all, err := filepath.Glob(filepath.Join(c.dir,
+		"docker/registry/v2/repositories/team/app/_manifests/revisions/sha256/*/link"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return len(all)
 }
 
-// TestCollectBesideAnIndexAlone: a repository that has an index and none of its images, and so no blob, does not stop the collection.
+// TestCollectBesideAnIndexAlone: a repository that has an index and none of its images, and so no blob, does not stop
+// the collection.
 func TestCollectBesideAnIndexAlone(t *testing.T) {
 	c := someContent(t, 1)
 	host, stop := start(t, embedded.Options{Dir: c.dir})
@@ -229,8 +235,8 @@ func TestCollectBesideAnIndexAlone(t *testing.T) {
 	c.holds(t)
 }
 
-// TestCollectRepositoryWithoutTags: the manifests of a repository that has no tag are removed with their blobs, and the next collection
-// finds nothing broken.
+// TestCollectRepositoryWithoutTags: the manifests of a repository that has no tag are removed with their blobs, and
+// the next collection finds nothing broken.
 func TestCollectRepositoryWithoutTags(t *testing.T) {
 	c := someContent(t, 1)
 	host, stop := start(t, embedded.Options{Dir: c.dir})

@@ -11,8 +11,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// A kept is a registry for distribution's garbage collection, which knows neither subjects nor other digests than SHA-256. A manifest whose
-// subject is in its repository counts as tagged, and content that a manifest names by another digest is named by its own, too.
+// A kept is a registry for distribution's garbage collection, which knows neither subjects nor other digests than
+// SHA-256. A manifest whose subject is in its repository counts as tagged, and content that a manifest names by
+// another digest is named by its own, too.
 type kept struct {
 	distribution.Namespace
 	distribution.RepositoryEnumerator
@@ -35,8 +36,8 @@ type keptRepository struct {
 	index *tagIndex
 }
 
-// A tagIndex holds the tags of a repository. It is filled at the first use, because distribution asks for the tags of each manifest and reads
-// all of them each time.
+// A tagIndex holds the tags of a repository. It is filled at the first use, because distribution asks for the tags of
+// each manifest and reads all of them each time.
 type tagIndex struct {
 	read bool
 	all  []string
@@ -68,7 +69,8 @@ func (x *tagIndex) fill(ctx context.Context, service distribution.TagService) er
 }
 
 // Manifests implements distribution.Repository.
-func (r keptRepository) Manifests(ctx context.Context, options ...distribution.ManifestServiceOption) (distribution.ManifestService, error) {
+func (r keptRepository) Manifests(ctx context.Context,
+	options ...distribution.ManifestServiceOption) (distribution.ManifestService, error) {
 	s, err := r.Repository.Manifests(ctx, options...)
 	if err != nil {
 		return nil, err
@@ -82,8 +84,8 @@ func (r keptRepository) Blobs(ctx context.Context) distribution.BlobStore {
 	return keptBlobs{b, b.(distribution.BlobEnumerator)}
 }
 
-// keptBlobs enumerates no blobs of a repository that never had one, such as one with a sparse index alone. Distribution's garbage
-// collection fails there.
+// keptBlobs enumerates no blobs of a repository that never had one, such as one with a sparse index alone.
+// Distribution's garbage collection fails there.
 type keptBlobs struct {
 	distribution.BlobStore
 	enumerator distribution.BlobEnumerator
@@ -120,7 +122,8 @@ type keptManifests struct {
 }
 
 // Get implements distribution.ManifestService.
-func (s keptManifests) Get(ctx context.Context, d digest.Digest, options ...distribution.ManifestServiceOption) (distribution.Manifest, error) {
+func (s keptManifests) Get(ctx context.Context, d digest.Digest,
+	options ...distribution.ManifestServiceOption) (distribution.Manifest, error) {
 	m, err := s.ManifestService.Get(ctx, d, options...)
 	if err != nil {
 		return nil, err
@@ -168,8 +171,8 @@ func (t keptTags) Lookup(ctx context.Context, d ocispec.Descriptor) ([]string, e
 	return []string{doc.Subject.Digest.String()}, nil
 }
 
-// All implements distribution.TagService. Distribution asks for each manifest without a tag, and does not remove those of a repository
-// whose tags it cannot list.
+// All implements distribution.TagService. Distribution asks for each manifest without a tag, and does not remove
+// those of a repository whose tags it cannot list.
 func (t keptTags) All(ctx context.Context) ([]string, error) {
 	err := t.repository.index.fill(ctx, t.TagService)
 	return t.repository.index.all, err

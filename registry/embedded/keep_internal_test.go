@@ -38,8 +38,10 @@ func TestCollectReadsATagOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range tags {
-		body := fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"manifests":[],"annotations":{"number":"%d"}}`, ocispec.MediaTypeImageIndex, i)
-		req := httptest.NewRequestWithContext(t.Context(), http.MethodPut, fmt.Sprintf("/v2/app/manifests/%d", i), strings.NewReader(body))
+		body := fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"manifests":[],"annotations":{"number":"%d"}}`,
+			ocispec.MediaTypeImageIndex, i)
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodPut, fmt.Sprintf("/v2/app/manifests/%d", i),
+			strings.NewReader(body))
 		req.Header.Set("Content-Type", ocispec.MediaTypeImageIndex)
 		w := httptest.NewRecorder()
 		if r.ServeHTTP(w, req); w.Code != http.StatusCreated {
@@ -55,13 +57,15 @@ func TestCollectReadsATagOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := storage.MarkAndSweep(t.Context(), counter, keep(registry, links{content}), storage.GCOpts{RemoveUntagged: true, Quiet: true}); err != nil {
+	if err := storage.MarkAndSweep(t.Context(), counter, keep(registry, links{content}),
+		storage.GCOpts{RemoveUntagged: true, Quiet: true}); err != nil {
 		t.Fatal(err)
 	}
 	if n := counter.reads.Load(); n != tags {
 		t.Errorf("%d tags were read %d times", tags, n)
 	}
-	if again, err := Collect(t.Context(), CollectOptions{Dir: dir, Untagged: true}); err != nil || again != (Collected{}) {
+	if again, err := Collect(t.Context(), CollectOptions{Dir: dir, Untagged: true}); err != nil ||
+		again != (Collected{}) {
 		t.Errorf("%+v, %v", again, err)
 	}
 }

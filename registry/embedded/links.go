@@ -18,8 +18,8 @@ const (
 	revisions linkDir = "_manifests/revisions"
 )
 
-// links are distribution's links of digests to content. All content lies under its SHA-256 digest; a link of another digest leads to that,
-// and distribution follows it (linkedBlobStatter.Stat).
+// links are distribution's links of digests to content. All content lies under its SHA-256 digest; a link of another
+// digest leads to that, and distribution follows it (linkedBlobStatter.Stat).
 type links struct{ content *filesystem.Driver }
 
 // isAlias reports whether a digest is one that content does not lie under.
@@ -36,7 +36,8 @@ func (l links) file(repo string, dir linkDir, d digest.Digest) (string, error) {
 	if err := d.Validate(); err != nil {
 		return "", err
 	}
-	return path.Join("/", contentRoot, "repositories", repo, string(dir), d.Algorithm().String(), d.Encoded(), "link"), nil
+	return path.Join("/", contentRoot, "repositories", repo, string(dir), d.Algorithm().String(), d.Encoded(), "link"),
+		nil
 }
 
 func (l links) put(ctx context.Context, repo string, dir linkDir, alias, canonical digest.Digest) error {
@@ -44,7 +45,8 @@ func (l links) put(ctx context.Context, repo string, dir linkDir, alias, canonic
 	if err != nil {
 		return err
 	}
-	return l.content.PutContent(context.WithoutCancel(ctx), p, []byte(canonical)) // a client that leaves now may still count on it
+	// a client that leaves now may still count on it
+	return l.content.PutContent(context.WithoutCancel(ctx), p, []byte(canonical))
 }
 
 // canonical returns the digest that a digest's content lies under.

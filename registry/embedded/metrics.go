@@ -69,10 +69,12 @@ func (r *Registry) exposition(w http.ResponseWriter, _ *http.Request) {
 	one("received_bytes_total", "counter", "Bytes of bodies that were received.", total.received)
 	one("sent_bytes_total", "counter", "Bytes of bodies that were sent.", total.sent)
 	one("requests_in_flight", "gauge", "Requests that are being answered.", r.metrics.inFlight.Load())
-	one("logins_refused_total", "counter", "Requests without a right user and password.", r.users.Refused()+r.pullers.Refused())
+	one("logins_refused_total", "counter", "Requests without a right user and password.",
+		r.users.Refused()+r.pullers.Refused())
 	var disk unix.Statfs_t
 	if err := unix.Statfs(r.dir, &disk); err == nil {
-		one("storage_free_bytes", "gauge", "Space that is left in the file system of the registry's directory.", uint64(disk.Bavail)*uint64(disk.Bsize))
+		one("storage_free_bytes", "gauge", "Space that is left in the file system of the registry's directory.",
+			uint64(disk.Bavail)*uint64(disk.Bsize))
 		one("storage_size_bytes", "gauge", "Size of that file system.", uint64(disk.Blocks)*uint64(disk.Bsize))
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
@@ -92,6 +94,9 @@ func (m *metrics) snapshot() ([]counted, traffic) {
 	for r, n := range m.requests {
 		all = append(all, counted{r, n})
 	}
-	slices.SortFunc(all, func(x, y counted) int { return cmp.Or(cmp.Compare(x.method, y.method), cmp.Compare(x.code, y.code)) })
+	slices.SortFunc(all, func(x,
+		y counted) int {
+		return cmp.Or(cmp.Compare(x.method, y.method), cmp.Compare(x.code, y.code))
+	})
 	return all, m.total
 }

@@ -60,12 +60,14 @@ func putBlob(t *testing.T, base string, content []byte, as digest.Digest) ocispe
 }
 
 // putManifest stores an image with one layer and returns its descriptor.
-func putManifest(t *testing.T, base, ref string, subject *ocispec.Descriptor, layer ocispec.Descriptor) ocispec.Descriptor {
+func putManifest(t *testing.T, base, ref string, subject *ocispec.Descriptor,
+	layer ocispec.Descriptor) ocispec.Descriptor {
 	t.Helper()
 	config := putBlob(t, base, []byte("{}"), digest.FromString("{}"))
 	config.MediaType = ocispec.MediaTypeEmptyJSON
 	data, err := json.Marshal(ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "text/plain", Config: config,
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
+		ArtifactType: "text/plain", Config: config,
 		Layers: []ocispec.Descriptor{layer}, Subject: subject,
 	})
 	if err != nil {
@@ -90,7 +92,8 @@ func referrersOf(t *testing.T, base string, subject digest.Digest) string {
 	t.Helper()
 	status, header, body := send(t, http.MethodGet, base+"/referrers/"+subject.String(), "", nil)
 	var index ocispec.Index
-	if err := json.Unmarshal(body, &index); err != nil || status != http.StatusOK || header.Get("Content-Type") != ocispec.MediaTypeImageIndex {
+	if err := json.Unmarshal(body, &index); err != nil || status != http.StatusOK ||
+		header.Get("Content-Type") != ocispec.MediaTypeImageIndex {
 		t.Fatalf("referrers: %d %s %s", status, header.Get("Content-Type"), body)
 	}
 	var found []string
@@ -103,7 +106,8 @@ func referrersOf(t *testing.T, base string, subject digest.Digest) string {
 	return strings.Join(found, " ")
 }
 
-// TestReferrers asserts that a signature is listed from its push on, also by another process, and is garbage only after its subject.
+// TestReferrers asserts that a signature is listed from its push on, also by another process, and is garbage only
+// after its subject.
 func TestReferrers(t *testing.T) {
 	dir := t.TempDir()
 	host, stop := start(t, embedded.Options{Dir: dir, Delete: true})
@@ -118,7 +122,8 @@ func TestReferrers(t *testing.T) {
 		t.Errorf("referrers: %s, want %s", got, signature.Digest)
 	}
 	stop()
-	if c, err := embedded.Collect(t.Context(), embedded.CollectOptions{Dir: dir, Untagged: true}); err != nil || c != (embedded.Collected{}) {
+	if c, err := embedded.Collect(t.Context(), embedded.CollectOptions{Dir: dir, Untagged: true}); err != nil ||
+		c != (embedded.Collected{}) {
 		t.Errorf("a signature of an image with a tag is garbage: %+v, %v", c, err)
 	}
 	host, stop = start(t, embedded.Options{Dir: dir, Delete: true})
@@ -126,11 +131,13 @@ func TestReferrers(t *testing.T) {
 	if got := referrersOf(t, base, image.Digest); got != signature.Digest.String() {
 		t.Errorf("referrers after a restart: %s, want %s", got, signature.Digest)
 	}
-	if status, _, _ := send(t, http.MethodDelete, base+"/manifests/"+image.Digest.String(), "", nil); status != http.StatusAccepted {
+	if status, _, _ := send(t, http.MethodDelete, base+"/manifests/"+image.Digest.String(), "",
+		nil); status != http.StatusAccepted {
 		t.Fatalf("the image is not deleted: %d", status)
 	}
 	stop()
-	if c, err := embedded.Collect(t.Context(), embedded.CollectOptions{Dir: dir, Untagged: true}); err != nil || c.Manifests != 1 {
+	if c, err := embedded.Collect(t.Context(), embedded.CollectOptions{Dir: dir, Untagged: true}); err != nil ||
+		c.Manifests != 1 {
 		t.Errorf("the signature of a deleted image is not garbage: %+v, %v", c, err)
 	}
 }
@@ -163,7 +170,8 @@ func TestReferrersInPages(t *testing.T) {
 	}
 }
 
-// TestSHA512 asserts that content with a SHA-512 digest is served under it, and is no garbage while a manifest names it so.
+// TestSHA512 asserts that content with a SHA-512 digest is served under it, and is no garbage while a manifest names
+// it so.
 func TestSHA512(t *testing.T) {
 	dir := t.TempDir()
 	host, stop := start(t, embedded.Options{Dir: dir, Delete: true})
@@ -172,29 +180,35 @@ func TestSHA512(t *testing.T) {
 	image := putManifest(t, base, "1.0", nil, layer)
 	_, _, data := send(t, http.MethodGet, base+"/manifests/1.0", "", nil)
 	alias := digest.SHA512.FromBytes(data)
-	if status, _, body := send(t, http.MethodPut, base+"/manifests/"+alias.String(), ocispec.MediaTypeImageManifest, data); status != http.StatusCreated {
+	if status, _, body := send(t, http.MethodPut, base+"/manifests/"+alias.String(), ocispec.MediaTypeImageManifest,
+		data); status != http.StatusCreated {
 		t.Fatalf("a manifest with a SHA-512 digest: %d %s", status, body)
 	}
 	wrong := digest.SHA512.FromString("another")
-	if status, _, _ := send(t, http.MethodPut, base+"/manifests/"+wrong.String(), ocispec.MediaTypeImageManifest, data); status != http.StatusBadRequest {
+	if status, _, _ := send(t, http.MethodPut, base+"/manifests/"+wrong.String(), ocispec.MediaTypeImageManifest,
+		data); status != http.StatusBadRequest {
 		t.Errorf("a manifest with another's digest: %d", status)
 	}
 	stop()
 	for _, untagged := range []bool{false, true} {
-		if c, err := embedded.Collect(t.Context(), embedded.CollectOptions{Dir: dir, Untagged: untagged}); err != nil || c != (embedded.Collected{}) {
+		if c, err := embedded.Collect(t.Context(), embedded.CollectOptions{Dir: dir, Untagged: untagged}); err != nil ||
+			c != (embedded.Collected{}) {
 			t.Errorf("content with a SHA-512 digest is garbage: %+v, %v", c, err)
 		}
 	}
 	host, stop = start(t, embedded.Options{Dir: dir, Delete: true})
 	base = "http://" + host + "/v2/app"
 	status, header, body := send(t, http.MethodGet, base+"/blobs/"+layer.Digest.String(), "", nil)
-	if status != http.StatusOK || string(body) != "layer" || header.Get("Docker-Content-Digest") != layer.Digest.String() {
+	if status != http.StatusOK || string(body) != "layer" ||
+		header.Get("Docker-Content-Digest") != layer.Digest.String() {
 		t.Errorf("the layer: %d %s %q", status, header.Get("Docker-Content-Digest"), body)
 	}
-	if status, _, _ := send(t, http.MethodDelete, base+"/manifests/"+image.Digest.String(), "", nil); status != http.StatusAccepted {
+	if status, _, _ := send(t, http.MethodDelete, base+"/manifests/"+image.Digest.String(), "",
+		nil); status != http.StatusAccepted {
 		t.Fatalf("the manifest is not deleted: %d", status)
 	}
-	if status, _, _ := send(t, http.MethodGet, base+"/manifests/"+alias.String(), "", nil); status != http.StatusNotFound {
+	if status, _, _ := send(t, http.MethodGet, base+"/manifests/"+alias.String(), "",
+		nil); status != http.StatusNotFound {
 		t.Errorf("a deleted manifest is still served under its other digest: %d", status)
 	}
 	stop()
@@ -203,7 +217,8 @@ func TestSHA512(t *testing.T) {
 	}
 }
 
-// TestUndistributedLayers asserts that an image is taken whose layers lie elsewhere or nowhere, and not one that lacks others.
+// TestUndistributedLayers asserts that an image is taken whose layers lie elsewhere or nowhere, and not one that
+// lacks others.
 func TestUndistributedLayers(t *testing.T) {
 	host, _ := start(t, embedded.Options{Dir: t.TempDir()})
 	base := "http://" + host + "/v2/app"
@@ -218,8 +233,10 @@ func TestUndistributedLayers(t *testing.T) {
 		t.Errorf("the image is served with %d", status)
 	}
 	data := fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":%q,"digest":%q,"size":1},"layers":[{"mediaType":%q,"digest":%q,"size":7}]}`,
-		ocispec.MediaTypeImageManifest, ocispec.MediaTypeEmptyJSON, digest.FromString("absent"), away.MediaType, away.Digest)
-	if status, _, body := send(t, http.MethodPut, base+"/manifests/bad", ocispec.MediaTypeImageManifest, []byte(data)); status != http.StatusBadRequest {
+		ocispec.MediaTypeImageManifest, ocispec.MediaTypeEmptyJSON, digest.FromString("absent"), away.MediaType,
+		away.Digest)
+	if status, _, body := send(t, http.MethodPut, base+"/manifests/bad", ocispec.MediaTypeImageManifest,
+		[]byte(data)); status != http.StatusBadRequest {
 		t.Errorf("an image without its config: %d %s", status, body)
 	}
 }

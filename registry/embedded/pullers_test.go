@@ -80,10 +80,12 @@ func TestPullersChangeNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	// A user of both files may only pull.
-	host, _ := start(t, embedded.Options{Dir: dir, Users: usersFile(t, "pusher", "both"), Pullers: usersFile(t, "node", "both"), Delete: true})
+	host, _ := start(t, embedded.Options{Dir: dir, Users: usersFile(t, "pusher", "both"),
+		Pullers: usersFile(t, "node", "both"), Delete: true})
 	img := image(t, 1)
 	ref := tag(t, host+"/lib/app:1")
-	if err := remote.Write(ref, img, remote.WithAuth(&authn.Basic{Username: "pusher", Password: "pusher"})); err != nil {
+	if err := remote.Write(ref, img,
+		remote.WithAuth(&authn.Basic{Username: "pusher", Password: "pusher"})); err != nil {
 		t.Fatal(err)
 	}
 	digest, err := img.Digest()
@@ -121,11 +123,13 @@ func TestPullersChangeNothing(t *testing.T) {
 			{"MKCOL", "http://" + host + "/v2/evil/", ""},
 		} {
 			status, text, _ := as(t, user, one.method, one.url, one.body)
-			if status != http.StatusForbidden || !strings.Contains(text, `"code":"DENIED","message":"this login may only pull"`) {
+			if status != http.StatusForbidden ||
+				!strings.Contains(text, `"code":"DENIED","message":"this login may only pull"`) {
 				t.Errorf("%s: %s %s: %d %s", user, one.method, one.url, status, text)
 			}
 		}
-		err = remote.Write(tag(t, host+"/lib/app:1"), image(t, 3), remote.WithAuth(&authn.Basic{Username: user, Password: user}))
+		err = remote.Write(tag(t, host+"/lib/app:1"), image(t, 3),
+			remote.WithAuth(&authn.Basic{Username: user, Password: user}))
 		if err == nil || !strings.Contains(err.Error(), "DENIED: this login may only pull") {
 			t.Errorf("a client prints %v", err)
 		}
@@ -140,7 +144,8 @@ func TestPullersChangeNothing(t *testing.T) {
 
 func TestPullersRequirePushers(t *testing.T) {
 	t.Parallel()
-	if _, err := embedded.Open(t.Context(), embedded.Options{Dir: t.TempDir(), Pullers: usersFile(t, "node")}); err == nil {
+	if _, err := embedded.Open(t.Context(), embedded.Options{Dir: t.TempDir(),
+		Pullers: usersFile(t, "node")}); err == nil {
 		t.Error("everybody may push")
 	}
 }

@@ -21,8 +21,9 @@ import (
 // pageOfReferrers bounds the referrers in one answer, so that it stays below the bound of a manifest.
 const pageOfReferrers = 500
 
-// subjects knows the referrers of each repository. A repository's manifests are read at the first question about it: content that was
-// stored by another program counts, and nothing is kept on disk that could be wrong. It is safe for concurrent use.
+// subjects knows the referrers of each repository. A repository's manifests are read at the first question about it:
+// content that was stored by another program counts, and nothing is kept on disk that could be wrong. It is safe for
+// concurrent use.
 type subjects struct {
 	registry distribution.Namespace
 	links    links
@@ -39,7 +40,8 @@ func newSubjects(registry distribution.Namespace, l links) *subjects {
 func (s *subjects) add(repo string, subject digest.Digest, d ocispec.Descriptor) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if known := s.repos[repo]; known != nil && !slices.ContainsFunc(known[subject], func(o ocispec.Descriptor) bool { return o.Digest == d.Digest }) {
+	if known := s.repos[repo]; known != nil && !slices.ContainsFunc(known[subject],
+		func(o ocispec.Descriptor) bool { return o.Digest == d.Digest }) {
 		known[subject] = append(known[subject], d)
 	}
 }
@@ -79,12 +81,16 @@ func (s *subjects) of(ctx context.Context, repo string, subject digest.Digest) (
 			found = append(found, d)
 		}
 	}
-	slices.SortFunc(found, func(a, b ocispec.Descriptor) int { return strings.Compare(a.Digest.String(), b.Digest.String()) })
+	slices.SortFunc(found, func(a,
+		b ocispec.Descriptor) int {
+		return strings.Compare(a.Digest.String(), b.Digest.String())
+	})
 	return found, nil
 }
 
 // read finds the referrers among all manifests of a repository.
-func (s *subjects) read(ctx context.Context, repo string, service distribution.ManifestService) (map[digest.Digest][]ocispec.Descriptor, error) {
+func (s *subjects) read(ctx context.Context, repo string,
+	service distribution.ManifestService) (map[digest.Digest][]ocispec.Descriptor, error) {
 	found := map[digest.Digest][]ocispec.Descriptor{}
 	seen := map[digest.Digest]bool{}
 	err := service.(distribution.ManifestEnumerator).Enumerate(ctx, func(d digest.Digest) error {
@@ -109,7 +115,8 @@ func (s *subjects) read(ctx context.Context, repo string, service distribution.M
 }
 
 // manifestDocument reads a manifest. One that cannot be read as any is empty.
-func manifestDocument(ctx context.Context, service distribution.ManifestService, d digest.Digest) (document, ocispec.Descriptor, error) {
+func manifestDocument(ctx context.Context, service distribution.ManifestService,
+	d digest.Digest) (document, ocispec.Descriptor, error) {
 	m, err := service.Get(ctx, d)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -128,7 +135,8 @@ func manifestDocument(ctx context.Context, service distribution.ManifestService,
 	return doc, ocispec.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(data))}, nil
 }
 
-// listed returns a manifest's entry in the list of its subject's referrers (distribution specification 1.1, "Listing Referrers").
+// listed returns a manifest's entry in the list of its subject's referrers (distribution specification 1.1, "Listing
+// Referrers").
 func listed(d ocispec.Descriptor, doc document) ocispec.Descriptor {
 	d.ArtifactType, d.Annotations = doc.ArtifactType, doc.Annotations
 	if d.ArtifactType == "" && doc.Config != nil {
@@ -157,7 +165,8 @@ func (r *Registry) listReferrers(w http.ResponseWriter, req *http.Request, at pl
 		answerError(w, http.StatusBadRequest, "NAME_INVALID", err.Error())
 		return
 	case err != nil:
-		r.log.Error("the referrers of a manifest cannot be listed", "repository", at.repo, "subject", subject, "error", err)
+		r.log.Error("the referrers of a manifest cannot be listed", "repository", at.repo, "subject", subject, "error",
+			err)
 		answerError(w, http.StatusInternalServerError, "UNKNOWN", "the referrers cannot be listed")
 		return
 	}
@@ -174,7 +183,8 @@ func (r *Registry) listReferrers(w http.ResponseWriter, req *http.Request, at pl
 		next := url.URL{Path: at.path(), RawQuery: query.Encode()}
 		w.Header().Set("Link", "<"+next.String()+`>; rel="next"`)
 	}
-	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: found}
+	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex,
+		Manifests: found}
 	if found == nil {
 		index.Manifests = []ocispec.Descriptor{}
 	}

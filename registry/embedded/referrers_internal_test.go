@@ -28,8 +28,8 @@ func (c *readCounter) GetContent(ctx context.Context, name string) ([]byte, erro
 	return c.StorageDriver.GetContent(ctx, name)
 }
 
-// TestManifestsAreReadAtTheFirstQuestionOnly: the second question about a repository reads no manifest. Questions about names that are no
-// repositories, which anybody may ask, take no memory.
+// TestManifestsAreReadAtTheFirstQuestionOnly: the second question about a repository reads no manifest. Questions
+// about names that are no repositories, which anybody may ask, take no memory.
 func TestManifestsAreReadAtTheFirstQuestionOnly(t *testing.T) {
 	dir, subject := t.TempDir(), digest.FromString("subject")
 	r, err := Open(t.Context(), Options{Dir: dir})

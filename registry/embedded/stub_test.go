@@ -27,7 +27,8 @@ func TestStubsFail(t *testing.T) {
 		t.Run(setting, func(t *testing.T) {
 			name, value, _ := strings.Cut(setting, "=")
 			t.Setenv(name, value)
-			if err := tracing.InitOpenTelemetry(t.Context()); err == nil || !strings.HasPrefix(err.Error(), setting+" is not supported: ") {
+			if err := tracing.InitOpenTelemetry(t.Context()); err == nil ||
+				!strings.HasPrefix(err.Error(), setting+" is not supported: ") {
 				t.Errorf("got %v", err)
 			}
 		})

@@ -82,12 +82,14 @@ type Info struct {
 // Info identifies the registry. For another registry the error matches ErrNotHarbor.
 func (c *Client) Info(ctx context.Context) (Info, error) {
 	var info Info
-	err := c.do(ctx, call{op: "look for Harbor", method: http.MethodGet, path: "/systeminfo", anonymous: c.Username == ""}, &info)
+	err := c.do(ctx, call{op: "look for Harbor", method: http.MethodGet, path: "/systeminfo",
+		anonymous: c.Username == ""}, &info)
 	_, syntax := errors.AsType[*json.SyntaxError](err)
 	_, other := errors.AsType[*json.UnmarshalTypeError](err)
 	e, answered := errors.AsType[*Error](err)
 	switch {
-	case syntax, other, answered && e.Status != http.StatusServiceUnavailable && e.Status != http.StatusTooManyRequests, err == nil && info.AuthMode == "" && info.Version == "":
+	case syntax, other, answered && e.Status != http.StatusServiceUnavailable && e.Status != http.StatusTooManyRequests,
+		err == nil && info.AuthMode == "" && info.Version == "":
 		return Info{}, ErrNotHarbor
 	}
 	return info, err
@@ -108,7 +110,10 @@ func (c *Client) do(ctx context.Context, q call, out any) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", q.op, err)
 	}
-	client := http.Client{Transport: c.HTTP, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := http.Client{Transport: c.HTTP, CheckRedirect: func(*http.Request,
+		[]*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 	resp, err := client.Do(req)
 	if err != nil {
 		return fmt.Errorf("%s: %w", q.op, err)

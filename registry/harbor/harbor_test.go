@@ -80,16 +80,25 @@ func TestRefusedLogin(t *testing.T) {
 func TestInfoElsewhere(t *testing.T) {
 	t.Parallel()
 	for what, answer := range map[string]http.HandlerFunc{
-		"404":               http.NotFound,
-		"html":              func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>hello</html>")) },
-		"other json":        func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"status":"ok"}`)) },
-		"json array":        func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`[]`)) },
-		"login page":        func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) },
-		"wrong types":       func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"auth_mode":7}`)) },
-		"not for us":        func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) },
-		"bad gateway":       func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
-		"empty":             func(http.ResponseWriter, *http.Request) {},
-		"cut in the middle": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"auth_mode":"db`)) },
+		"404": http.NotFound,
+		"html": func(w http.ResponseWriter,
+			_ *http.Request) {
+			_, _ = w.Write([]byte("<html>hello</html>"))
+		},
+		"other json": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"status":"ok"}`)) },
+		"json array": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`[]`)) },
+		"login page": func(w http.ResponseWriter,
+			r *http.Request) {
+			http.Redirect(w, r, "/login", http.StatusFound)
+		},
+		"wrong types": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"auth_mode":7}`)) },
+		"not for us":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) },
+		"bad gateway": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
+		"empty":       func(http.ResponseWriter, *http.Request) {},
+		"cut in the middle": func(w http.ResponseWriter,
+			_ *http.Request) {
+			_, _ = w.Write([]byte(`{"auth_mode":"db`))
+		},
 	} {
 		srv := httptest.NewServer(answer)
 		_, err := (&harbor.Client{URL: srv.URL}).Info(t.Context())
@@ -106,7 +115,8 @@ func TestAnswersAreBounded(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			w.WriteHeader(http.StatusBadRequest)
-			_, _ = w.Write([]byte(`{"errors":[{"code":"BAD","message":"a\u001b[31m\n` + strings.Repeat("x", 9000) + `"}]}`))
+			_, _ = w.Write([]byte(`{"errors":[{"code":"BAD","message":"a\u001b[31m\n` + strings.Repeat("x", 9000) +
+				`"}]}`))
 			return
 		}
 		for range 100 {
@@ -115,7 +125,8 @@ func TestAnswersAreBounded(t *testing.T) {
 	}))
 	defer srv.Close()
 	c := &harbor.Client{URL: srv.URL}
-	if err := c.CreateProject(t.Context(), harbor.Project{Name: "p"}); err == nil || len(err.Error()) > 700 || strings.ContainsAny(err.Error(), "\n\x1b") {
+	if err := c.CreateProject(t.Context(), harbor.Project{Name: "p"}); err == nil || len(err.Error()) > 700 ||
+		strings.ContainsAny(err.Error(), "\n\x1b") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := c.Project(t.Context(), "p"); err == nil || !strings.Contains(err.Error(), "more than") {
@@ -127,13 +138,15 @@ func TestCheckRepository(t *testing.T) {
 	t.Parallel()
 	for name, ok := range map[string]bool{
 		"docker.io/library/nginx": true, "registry.lab_5000/a": true, "k8s-gcr/x": true, "1.2.3.4_5000/a": true,
-		"xn--bcher.example/a": false, "a__b/c": false, "nginx": false, "a/" + strings.Repeat("b", 253): true, "a/" + strings.Repeat("b", 254): false,
+		"xn--bcher.example/a": false, "a__b/c": false, "nginx": false, "a/" + strings.Repeat("b", 253): true, "a/" +
+			strings.Repeat("b", 254): false,
 	} {
 		if err := harbor.CheckRepository(name); (err == nil) != ok {
 			t.Errorf("%.40s: %v", name, err)
 		}
 	}
-	for name, ok := range map[string]bool{"hosts": true, "a-b.c_d": true, "Hosts": false, "a+b": false, "": false, "a--b": false} {
+	for name, ok := range map[string]bool{"hosts": true, "a-b.c_d": true, "Hosts": false, "a+b": false, "": false,
+		"a--b": false} {
 		if err := harbor.CheckRobot(name); (err == nil) != ok {
 			t.Errorf("robot %q: %v", name, err)
 		}

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	maxName = 255 // characters of a project name and of a repository name with its project (columns in Harbor's database)
+	// characters of a project name and of a repository name with its project (columns in Harbor's database)
+	maxName = 255
 )
 
 // projectGrammar is Harbor's (src/pkg/project/manager.go): unlike repository names it allows neither "--" nor "__".
@@ -56,7 +57,8 @@ func (c *Client) Project(ctx context.Context, name string) (Project, error) {
 			Public string `json:"public"`
 		} `json:"metadata"`
 	}
-	err := c.do(ctx, call{op: "look at project " + name, method: http.MethodGet, path: "/projects/" + url.PathEscape(name)}, &p)
+	err := c.do(ctx, call{op: "look at project " + name, method: http.MethodGet, path: "/projects/" +
+		url.PathEscape(name)}, &p)
 	switch {
 	case hasStatus(err, http.StatusNotFound):
 		return Project{}, errors.Join(ErrAbsent, err)
@@ -80,7 +82,8 @@ func (c *Client) CreateProject(ctx context.Context, p Project) error {
 		limit := max(p.Quota, -1)
 		body.Storage = &limit
 	}
-	err := c.do(ctx, call{op: "create project " + p.Name, method: http.MethodPost, path: "/projects", body: body, want: http.StatusCreated}, nil)
+	err := c.do(ctx, call{op: "create project " + p.Name, method: http.MethodPost, path: "/projects", body: body,
+		want: http.StatusCreated}, nil)
 	switch {
 	case hasStatus(err, http.StatusConflict):
 		return errors.Join(ErrExists, err)
@@ -99,7 +102,8 @@ func (c *Client) Quota(ctx context.Context, name string) (hard, used int64, err 
 			}
 		} `json:"quota"`
 	}
-	if err := c.do(ctx, call{op: "quota of project " + name, method: http.MethodGet, path: "/projects/" + url.PathEscape(name) + "/summary"}, &s); err != nil {
+	if err := c.do(ctx, call{op: "quota of project " + name, method: http.MethodGet, path: "/projects/" +
+		url.PathEscape(name) + "/summary"}, &s); err != nil {
 		return 0, 0, err
 	}
 	if s.Quota == nil { // quotas are off, or hidden from this user

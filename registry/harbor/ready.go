@@ -19,7 +19,8 @@ func (c *Client) Healthy(ctx context.Context) error {
 		} `json:"components"`
 	}
 	const healthy = "healthy"
-	if err := c.do(ctx, call{op: "look at Harbor's health", method: http.MethodGet, path: "/health", anonymous: true}, &health); err != nil {
+	if err := c.do(ctx, call{op: "look at Harbor's health", method: http.MethodGet, path: "/health", anonymous: true},
+		&health); err != nil {
 		return err
 	}
 	if health.Status == healthy {
@@ -57,5 +58,6 @@ func (c *Client) SetSecret(ctx context.Context, name, secret string) error {
 		Secret string `json:"secret"`
 	}{secret}
 	path := "/robots/" + strconv.FormatInt(found.ID, 10)
-	return c.do(ctx, call{op: "set the secret of robot account " + name, method: http.MethodPatch, path: path, body: body}, nil)
+	return c.do(ctx, call{op: "set the secret of robot account " + name, method: http.MethodPatch, path: path,
+		body: body}, nil)
 }

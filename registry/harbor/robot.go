@@ -49,7 +49,8 @@ type permission struct {
 }
 
 func pullFrom(project string) permission {
-	return permission{Kind: levelProject, Namespace: project, Access: []access{{Resource: "repository", Action: "pull"}}}
+	return permission{Kind: levelProject, Namespace: project,
+		Access: []access{{Resource: "repository", Action: "pull"}}}
 }
 
 type newRobot struct {
@@ -71,7 +72,8 @@ func (c *Client) GrantPull(ctx context.Context, name string, projects []string) 
 		body.Permissions = append(body.Permissions, pullFrom(p))
 	}
 	r, err := c.createRobot(ctx, body)
-	if hasStatus(err, http.StatusForbidden) && len(projects) == 1 { // a project's administrator may create an account of the project
+	// a project's administrator may create an account of the project
+	if hasStatus(err, http.StatusForbidden) && len(projects) == 1 {
 		body.Level = levelProject
 		r, err = c.createRobot(ctx, body)
 	}
@@ -86,7 +88,8 @@ func (c *Client) GrantPull(ctx context.Context, name string, projects []string) 
 
 func (c *Client) createRobot(ctx context.Context, body newRobot) (Robot, error) {
 	var created struct{ Name, Secret string }
-	err := c.do(ctx, call{op: "create robot account " + body.Name, method: http.MethodPost, path: "/robots", body: body, want: http.StatusCreated}, &created)
+	err := c.do(ctx, call{op: "create robot account " + body.Name, method: http.MethodPost, path: "/robots", body: body,
+		want: http.StatusCreated}, &created)
 	if err == nil && (created.Name == "" || created.Secret == "") {
 		err = fmt.Errorf("create robot account %s: Harbor answered without its name or its secret", body.Name)
 	}
@@ -118,7 +121,8 @@ func (c *Client) extendRobot(ctx context.Context, body newRobot) (Robot, error) 
 		return Robot{Name: found.Name}, nil
 	}
 	path := "/robots/" + strconv.FormatInt(found.ID, 10)
-	return Robot{Name: found.Name}, c.do(ctx, call{op: "extend robot account " + body.Name, method: http.MethodPut, path: path, body: found}, nil)
+	return Robot{Name: found.Name}, c.do(ctx, call{op: "extend robot account " + body.Name, method: http.MethodPut,
+		path: path, body: found}, nil)
 }
 
 // grant adds pull permission for a project and reports whether it was missing.
@@ -191,13 +195,15 @@ func (c *Client) DeleteRobot(ctx context.Context, name string) error {
 // isRobot compares a listed name, which has Harbor's configured prefix ("robot$"), with one without.
 func isRobot(listed, name string) bool {
 	prefix, ok := strings.CutSuffix(listed, name)
-	return ok && (prefix == "" || !strings.ContainsAny(prefix[len(prefix)-1:], "abcdefghijklmnopqrstuvwxyz0123456789._-"))
+	return ok && (prefix == "" ||
+		!strings.ContainsAny(prefix[len(prefix)-1:], "abcdefghijklmnopqrstuvwxyz0123456789._-"))
 }
 
 func (c *Client) projectID(ctx context.Context, name string) (int64, error) {
 	var p struct {
 		ID int64 `json:"project_id"`
 	}
-	err := c.do(ctx, call{op: "look at project " + name, method: http.MethodGet, path: "/projects/" + url.PathEscape(name)}, &p)
+	err := c.do(ctx, call{op: "look at project " + name, method: http.MethodGet, path: "/projects/" +
+		url.PathEscape(name)}, &p)
 	return p.ID, err
 }

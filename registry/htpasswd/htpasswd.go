@@ -63,7 +63,8 @@ type Users struct {
 
 // New returns the users of a file, which Load reads; without a path everybody is admitted.
 func New(path string) *Users {
-	u := &Users{path: path, slots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), waiting: make(map[string]int), comparing: make(map[[32]byte]*comparison)}
+	u := &Users{path: path, slots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), waiting: make(map[string]int),
+		comparing: make(map[[32]byte]*comparison)}
 	_, _ = rand.Read(u.key[:]) // never fails (crypto/rand)
 	return u
 }
@@ -108,9 +109,12 @@ func parseUsers(r io.Reader) (hashes map[string][]byte, cost int, err error) {
 		case !ok || user == "":
 			problems = append(problems, fmt.Errorf("line %d: want user:hash", n))
 		case err != nil:
-			problems = append(problems, fmt.Errorf("line %d: user %q has no bcrypt hash: make it with `htpasswd -B`", n, user))
+			problems = append(problems, fmt.Errorf("line %d: user %q has no bcrypt hash: make it with `htpasswd -B`", n,
+				user))
 		case c > maxCost:
-			problems = append(problems, fmt.Errorf("line %d: user %q has a hash of cost %d; at most %d can be compared in time", n, user, c, maxCost))
+			problems = append(problems,
+				fmt.Errorf("line %d: user %q has a hash of cost %d; at most %d can be compared in time", n, user, c,
+					maxCost))
 		default:
 			hashes[user], cost = []byte(hash), max(cost, c)
 		}

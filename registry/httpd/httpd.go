@@ -21,8 +21,9 @@ const maxClients = 4096
 
 // Limits are the limits for a client. Zero is unlimited.
 type Limits struct {
-	Write     time.Duration // for a response; a Response extends it
-	Idle      time.Duration // for a connection between requests, and for a request's header: a busy client may need long for it
+	Write time.Duration // for a response; a Response extends it
+	// for a connection between requests, and for a request's header: a busy client may need long for it
+	Idle      time.Duration
 	Grace     time.Duration // for running transfers at shutdown
 	MaxHeader int           // bytes of a request's header
 }
@@ -40,7 +41,8 @@ func (s Server) Run(ctx context.Context, l net.Listener) error {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true) // one transfer per connection: faster than HTTP/2 for large ones, with bounded memory
 	server := &http.Server{
-		Handler: s.Handler, Protocols: protocols, ReadHeaderTimeout: s.Limits.Idle, WriteTimeout: s.Limits.Write, IdleTimeout: s.Limits.Idle,
+		Handler: s.Handler, Protocols: protocols, ReadHeaderTimeout: s.Limits.Idle, WriteTimeout: s.Limits.Write,
+		IdleTimeout:    s.Limits.Idle,
 		MaxHeaderBytes: s.Limits.MaxHeader, ErrorLog: log.New(debugWriter{s.Logger}, "", 0),
 	}
 	l = capped.NewListener(l, maxClients)

@@ -19,8 +19,8 @@ import (
 	"github.com/kkbundle/kkbundle/registry/serve"
 )
 
-// TestLateRequest: a client that gets no processor time for 45 s after it connected is answered. Its connection was closed after 10 s, and
-// containerd does not always repeat the request.
+// TestLateRequest: a client that gets no processor time for 45 s after it connected is answered. Its connection was
+// closed after 10 s, and containerd does not always repeat the request.
 func TestLateRequest(t *testing.T) {
 	b := bundletest.NewBuilder(t)
 	b.File("https://files.example/x", "x", nil, []byte("content"))
@@ -34,7 +34,8 @@ func TestLateRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	for name, run := range map[string]func(context.Context, net.Listener, func() *tls.Certificate) error{"serve": s.Run, "registry serve": r.Run} {
+	for name, run := range map[string]func(context.Context, net.Listener,
+		func() *tls.Certificate) error{"serve": s.Run, "registry serve": r.Run} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { askLate(t, run) }) })
 	}
 }
@@ -90,15 +91,20 @@ func (l *oneConnection) Close() error {
 // Addr implements net.Listener.
 func (l *oneConnection) Addr() net.Addr { return &net.TCPAddr{} }
 
-// TestOneAddressTakesNotAllPlaces: a client that opens all connections that the server has, and sends nothing, does not keep others out.
+// TestOneAddressTakesNotAllPlaces: a client that opens all connections that the server has, and sends nothing, does
+// not keep others out.
 func TestOneAddressTakesNotAllPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 4096
 		ctx, stop := context.WithCancel(t.Context())
 		l := &oneConnection{c: make(chan net.Conn), closed: make(chan struct{})}
 		ended := make(chan error, 1)
-		handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
-		server := httpd.Server{Handler: handler, Limits: httpd.Limits{Idle: 2 * time.Minute}, Logger: slog.New(slog.DiscardHandler)}
+		handler := http.HandlerFunc(func(w http.ResponseWriter,
+			_ *http.Request) {
+			w.WriteHeader(http.StatusNoContent)
+		})
+		server := httpd.Server{Handler: handler, Limits: httpd.Limits{Idle: 2 * time.Minute},
+			Logger: slog.New(slog.DiscardHandler)}
 		go func() { ended <- server.Run(ctx, l) }()
 		var all []net.Conn
 		arrive := func(ip string) {

@@ -21,10 +21,12 @@ func containerd(r Registry, upstreams []string) Configuration {
 	}
 	for _, h := range Hosts(r, upstreams, caPath) {
 		c.Files = append(c.Files, hostfile.File{
-			Path: path.Join(certsDir, h.Name, "hosts.toml"), Mode: r.mode(), Data: h.TOML, Mark: hostfile.Mark, Secrecy: r.secrecy(),
+			Path: path.Join(certsDir, h.Name, "hosts.toml"), Mode: r.mode(), Data: h.TOML, Mark: hostfile.Mark,
+			Secrecy: r.secrecy(),
 		})
 	}
-	c.Notes = append(c.Notes, "containerd reads "+certsDir+" in the directory named by config_path of containerd's registry settings (CRI); changes below it need no restart")
+	c.Notes = append(c.Notes, "containerd reads "+certsDir+
+		" in the directory named by config_path of containerd's registry settings (CRI); changes below it need no restart")
 	return c
 }
 

@@ -31,7 +31,8 @@ func TestContainerdPulls(t *testing.T) {
 	s := registrytest.Start(t, registrytest.Options{TLS: true, Auth: registrytest.AuthBasic})
 	img, err := random.Image(1<<10, 1)
 	if err == nil {
-		img, err = mutate.ConfigFile(img, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, RootFS: rootFS(t, img)})
+		img, err = mutate.ConfigFile(img, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH,
+			RootFS: rootFS(t, img)})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +42,8 @@ func TestContainerdPulls(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := remote.Write(ref, img, remote.WithTransport(s.Transport()), remote.WithAuthFromKeychain(s.Keychain())); err != nil {
+		if err := remote.Write(ref, img, remote.WithTransport(s.Transport()),
+			remote.WithAuthFromKeychain(s.Keychain())); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -70,9 +72,11 @@ func TestContainerdPulls(t *testing.T) {
 	hosts := filepath.Join(root, "etc/containerd/certs.d")
 	pull := []string{"images", "pull", "--hosts-dir", hosts, "--snapshotter", "native"}
 	if help, err := ctr("images", "pull", "--help"); err == nil && strings.Contains(help, "--local") {
-		pull = append(pull, "--local") // since 1.7; without it containerd unpacks with the snapshotter of its own configuration
+		// since 1.7; without it containerd unpacks with the snapshotter of its own configuration
+		pull = append(pull, "--local")
 	}
-	for _, ref := range []string{"registry.k8s.io/pause:3.10", "registry.lab:5000/team/app:1", s.Host + "/site/registry.k8s.io/pause:3.10"} {
+	for _, ref := range []string{"registry.k8s.io/pause:3.10", "registry.lab:5000/team/app:1", s.Host +
+		"/site/registry.k8s.io/pause:3.10"} {
 		pulled(t, ctr, digest, append(pull, ref)...)
 	}
 	// What the bundle had nothing of is looked for in the registry only.
@@ -139,7 +143,8 @@ func startContainerd(t *testing.T) func(args ...string) (string, error) {
 	containerd, ctr := programs(t)
 	dir := t.TempDir() // short enough: a socket's path has room for 107 characters
 	config := filepath.Join(dir, "config.toml")
-	text := "version = 2\nroot = \"" + dir + "/root\"\nstate = \"" + dir + "/state\"\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\", \"io.containerd.cri.v1.images\", " +
+	text := "version = 2\nroot = \"" + dir + "/root\"\nstate = \"" + dir +
+		"/state\"\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\", \"io.containerd.cri.v1.images\", " +
 		"\"io.containerd.cri.v1.runtime\", \"io.containerd.internal.v1.opt\", \"io.containerd.nri.v1.nri\"]\n[grpc]\n  address = \"" + dir + "/s\"\n[ttrpc]\n  address = \"" + dir + "/t\"\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -165,7 +170,8 @@ func startContainerd(t *testing.T) func(args ...string) (string, error) {
 		_ = log.Close()
 	})
 	client := func(args ...string) (string, error) {
-		out, err := exec.CommandContext(t.Context(), ctr, append([]string{"--address", dir + "/s"}, args...)...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), ctr, append([]string{"--address", dir + "/s"},
+			args...)...).CombinedOutput()
 		return string(out), err
 	}
 	for { // the test's time limit is the real one

@@ -29,19 +29,24 @@ func docker(r Registry, upstreams []string) (Configuration, error) {
 	case hub && r.Prefix == "":
 		daemon["registry-mirrors"] = []string{r.url()}
 		c.Notes = append(c.Notes,
-			"Docker asks a mirror for Docker Hub's images as "+r.Host+"/library/NAME: push them there with --rename docker.io/library=library (and one --rename for each other namespace)",
+			"Docker asks a mirror for Docker Hub's images as "+r.Host+
+				"/library/NAME: push them there with --rename docker.io/library=library (and one --rename for each other namespace)",
 			"Docker contacts docker.io itself if the mirror lacks an image; that cannot be disabled")
 	case hub:
-		c.Notes = append(c.Notes, "Docker does not support a mirror with a path ("+r.Prefix+"), so registry-mirrors stays unchanged")
+		c.Notes = append(c.Notes, "Docker does not support a mirror with a path ("+r.Prefix+
+			"), so registry-mirrors stays unchanged")
 	}
 	if r.PlainHTTP {
 		daemon["insecure-registries"] = []string{r.Host}
 	}
-	if others := slices.DeleteFunc(slices.Clone(upstreams), func(u string) bool { return u == dockerHub }); len(others) > 0 {
-		c.Notes = append(c.Notes, "Docker does not support mirrors for "+strings.Join(others, ", ")+": pull "+path.Join(r.Host, r.path(others[0]))+"/... instead")
+	if others := slices.DeleteFunc(slices.Clone(upstreams),
+		func(u string) bool { return u == dockerHub }); len(others) > 0 {
+		c.Notes = append(c.Notes, "Docker does not support mirrors for "+strings.Join(others, ", ")+": pull "+
+			path.Join(r.Host, r.path(others[0]))+"/... instead")
 	}
 	if r.Username != "" {
-		c.Notes = append(c.Notes, "Docker keeps logins for each user: run docker login "+r.Host+"; it sends none to mirrors")
+		c.Notes = append(c.Notes, "Docker keeps logins for each user: run docker login "+r.Host+
+			"; it sends none to mirrors")
 	}
 	if len(daemon) == 0 {
 		return c, nil
@@ -50,7 +55,8 @@ func docker(r Registry, upstreams []string) (Configuration, error) {
 	if err != nil {
 		return c, fmt.Errorf("daemon.json: %w", err)
 	}
-	c.Files = append(c.Files, hostfile.File{Path: "/etc/docker/daemon.json", Mode: public, Data: append(data, '\n'), Merge: mergeJSON})
+	c.Files = append(c.Files, hostfile.File{Path: "/etc/docker/daemon.json", Mode: public, Data: append(data, '\n'),
+		Merge: mergeJSON})
 	c.Notes = append(c.Notes, "Docker reads daemon.json at systemctl reload docker")
 	return c, nil
 }

@@ -10,7 +10,8 @@ import (
 // FuzzMerge puts ours into whatever others wrote: it is refused, or there, and the second time nothing changes.
 func FuzzMerge(f *testing.F) {
 	for _, s := range []string{
-		"", "{}", "null", "[]", `{"registry-mirrors":["https://other"],"x":1e400}`, "mirrors:\n  docker.io: {endpoint: [a]}\n", "mirrors: &a {b: *a}", "a: 1\na: 2\n",
+		"", "{}", "null", "[]", `{"registry-mirrors":["https://other"],"x":1e400}`,
+		"mirrors:\n  docker.io: {endpoint: [a]}\n", "mirrors: &a {b: *a}", "a: 1\na: 2\n",
 		"mirrors: &m {docker.io: &d {}}\nconfigs: *m\n", "--- {}\n--- {}\n", "mirrors:\n", "mirrors: {\"*\": {}}\n",
 	} {
 		f.Add([]byte(s), false)

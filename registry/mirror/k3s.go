@@ -67,7 +67,8 @@ func k3s(runtime Runtime, r Registry, upstreams []string) (Configuration, error)
 		return c, fmt.Errorf("registries.yaml: %w", err)
 	}
 	c.Files = append(c.Files, hostfile.File{
-		Path: path.Join(dir, "registries.yaml"), Mode: r.mode(), Data: b.Bytes(), Secrecy: r.secrecy(), Merge: mergeYAML,
+		Path: path.Join(dir, "registries.yaml"), Mode: r.mode(), Data: b.Bytes(), Secrecy: r.secrecy(),
+		Merge: mergeYAML,
 	})
 	c.Notes = append(c.Notes,
 		fmt.Sprintf("%s reads registries.yaml when it starts", runtime),

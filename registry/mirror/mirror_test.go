@@ -21,8 +21,9 @@ func TestConfigure(t *testing.T) {
 	t.Parallel()
 	upstreams := []string{"registry.k8s.io", "docker.io", "registry.lab:5000", "docker.io"}
 	for name, r := range map[string]mirror.Registry{
-		"private": {Host: "harbor.site:8443", Prefix: "mirror", CA: []byte("-----BEGIN CERTIFICATE-----\n"), Username: "hosts", Password: "correct-horse"},
-		"plain":   {Host: "10.0.0.3:5000", PlainHTTP: true},
+		"private": {Host: "harbor.site:8443", Prefix: "mirror", CA: []byte("-----BEGIN CERTIFICATE-----\n"),
+			Username: "hosts", Password: "correct-horse"},
+		"plain": {Host: "10.0.0.3:5000", PlainHTTP: true},
 	} {
 		for _, runtime := range mirror.Runtimes() {
 			c, err := mirror.Configure(runtime, r, upstreams)
@@ -32,7 +33,8 @@ func TestConfigure(t *testing.T) {
 			var b strings.Builder
 			for _, f := range c.Files {
 				fmt.Fprintf(&b, "== %s %04o\n%s", f.Path, f.Mode, f.Data)
-				secret := strings.Contains(string(f.Data), "aG9zdHM6Y29ycmVjdC1ob3JzZQ==") || strings.Contains(string(f.Data), "correct-horse")
+				secret := strings.Contains(string(f.Data), "aG9zdHM6Y29ycmVjdC1ob3JzZQ==") ||
+					strings.Contains(string(f.Data), "correct-horse")
 				if secret != (f.Secrecy == hostfile.Logins) || secret != (f.Mode == 0o600) {
 					t.Errorf("%s: has the login %v, is secret %v, mode %o", f.Path, secret, f.Secrecy, f.Mode)
 				}
@@ -64,7 +66,8 @@ func golden(t *testing.T, name, got string) {
 
 func TestBadNames(t *testing.T) {
 	t.Parallel()
-	for _, u := range []string{"", "..", "../../etc", "a/b", "a..b", "a b", "-a", "a:", "a:123456", "[::1", "a\"b", "a\nb"} {
+	for _, u := range []string{"", "..", "../../etc", "a/b", "a..b", "a b", "-a", "a:", "a:123456", "[::1", "a\"b",
+		"a\nb"} {
 		if _, err := mirror.Configure(mirror.RuntimeContainerd, mirror.Registry{Host: "r"}, []string{u}); err == nil {
 			t.Errorf("upstream %q was taken", u)
 		}
@@ -74,7 +77,8 @@ func TestBadNames(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := mirror.Configure("podman", mirror.Registry{Host: "r"}, nil); err == nil || !strings.Contains(err.Error(), "crio") {
+	if _, err := mirror.Configure("podman", mirror.Registry{Host: "r"}, nil); err == nil ||
+		!strings.Contains(err.Error(), "crio") {
 		t.Errorf("an unknown runtime: %v", err)
 	}
 }
@@ -91,37 +95,47 @@ func TestMerge(t *testing.T) {
 		force              bool
 	}{
 		"other keys": {
-			runtime: mirror.RuntimeDocker, path: "/etc/docker/daemon.json", have: `{"log-driver": "journald", "shutdown-timeout": 15, "registry-mirrors": ["https://other"]}`,
-			state: hostfile.StateChanged, want: "\"http://r:5000\",\n    \"https://other\"\n  ],\n  \"shutdown-timeout\": 15",
+			runtime: mirror.RuntimeDocker, path: "/etc/docker/daemon.json",
+			have:  `{"log-driver": "journald", "shutdown-timeout": 15, "registry-mirrors": ["https://other"]}`,
+			state: hostfile.StateChanged,
+			want:  "\"http://r:5000\",\n    \"https://other\"\n  ],\n  \"shutdown-timeout\": 15",
 		},
 		"ours there": {
-			runtime: mirror.RuntimeDocker, path: "/etc/docker/daemon.json", have: `{"insecure-registries":["r:5000"],"registry-mirrors":["http://r:5000"]}`,
+			runtime: mirror.RuntimeDocker, path: "/etc/docker/daemon.json",
+			have:  `{"insecure-registries":["r:5000"],"registry-mirrors":["http://r:5000"]}`,
 			state: hostfile.StateSame, want: `{"insecure-registries":["r:5000"]`,
 		},
-		"no JSON":   {runtime: mirror.RuntimeDocker, path: "/etc/docker/daemon.json", have: `{`, state: hostfile.StateForeign, reason: "not a JSON object"},
-		"no object": {runtime: mirror.RuntimeDocker, path: "/etc/docker/daemon.json", have: `null`, state: hostfile.StateForeign, reason: "not a JSON object"},
+		"no JSON": {runtime: mirror.RuntimeDocker, path: "/etc/docker/daemon.json", have: `{`,
+			state: hostfile.StateForeign, reason: "not a JSON object"},
+		"no object": {runtime: mirror.RuntimeDocker, path: "/etc/docker/daemon.json", have: `null`,
+			state: hostfile.StateForeign, reason: "not a JSON object"},
 		"no list": {
 			runtime: mirror.RuntimeDocker, path: "/etc/docker/daemon.json", have: `{"registry-mirrors":"x"}`,
 			state: hostfile.StateForeign, reason: "not a list",
 		},
 		"other mirrors": {
-			runtime: mirror.RuntimeK3s, path: "/etc/rancher/k3s/registries.yaml", have: "# of the site\nmirrors:\n  quay.io:\n    endpoint: [https://other]\n",
+			runtime: mirror.RuntimeK3s, path: "/etc/rancher/k3s/registries.yaml",
+			have:  "# of the site\nmirrors:\n  quay.io:\n    endpoint: [https://other]\n",
 			state: hostfile.StateChanged, want: "# of the site\nmirrors:\n  quay.io:\n",
 		},
 		"another mirror of the same": {
-			runtime: mirror.RuntimeK3s, path: "/etc/rancher/k3s/registries.yaml", have: "mirrors:\n  docker.io:\n    endpoint: [https://other]\n",
+			runtime: mirror.RuntimeK3s, path: "/etc/rancher/k3s/registries.yaml",
+			have:  "mirrors:\n  docker.io:\n    endpoint: [https://other]\n",
 			state: hostfile.StateForeign, reason: "different value for mirrors.docker.io.endpoint",
 		},
 		"by force": {
-			runtime: mirror.RuntimeK3s, path: "/etc/rancher/k3s/registries.yaml", have: "mirrors:\n  docker.io:\n    endpoint: [https://other]\n",
+			runtime: mirror.RuntimeK3s, path: "/etc/rancher/k3s/registries.yaml",
+			have:  "mirrors:\n  docker.io:\n    endpoint: [https://other]\n",
 			state: hostfile.StateForeign, force: true, want: "- http://r:5000", gone: "other",
 		},
 		"hosts.toml of others": {
-			runtime: mirror.RuntimeContainerd, path: "/etc/containerd/certs.d/docker.io/hosts.toml", have: "server = \"https://other\"\n",
+			runtime: mirror.RuntimeContainerd, path: "/etc/containerd/certs.d/docker.io/hosts.toml",
+			have:  "server = \"https://other\"\n",
 			state: hostfile.StateForeign, reason: "-server = \"https://other\"\n+# Written by kkbundle.",
 		},
 		"hosts.toml of ours": {
-			runtime: mirror.RuntimeContainerd, path: "/etc/containerd/certs.d/docker.io/hosts.toml", have: hostfile.Mark + "\nold\n",
+			runtime: mirror.RuntimeContainerd, path: "/etc/containerd/certs.d/docker.io/hosts.toml",
+			have:  hostfile.Mark + "\nold\n",
 			state: hostfile.StateChanged, want: "server = \"http://r:5000/v2/docker.io\"", gone: "old",
 		},
 	} {
@@ -160,7 +174,8 @@ func TestMerge(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || !strings.Contains(string(got), c.want) || c.gone != "" && strings.Contains(string(got), c.gone) {
+			if err != nil || !strings.Contains(string(got), c.want) ||
+				c.gone != "" && strings.Contains(string(got), c.gone) {
 				t.Errorf("%v, and the file is\n%s", err, got)
 			}
 			if kept, err := os.ReadFile(target + hostfile.BackupSuffix); c.force && string(kept) != c.have {

@@ -110,7 +110,8 @@ func Start(tb testing.TB, o Options) *Server {
 
 // New runs a registry until Close.
 func New(o Options) (*Server, error) {
-	logrus.SetLevel(logrus.PanicLevel) // the registry logs to logrus' standard logger, which cannot be silenced otherwise
+	// the registry logs to logrus' standard logger, which cannot be silenced otherwise
+	logrus.SetLevel(logrus.PanicLevel)
 	dir, err := os.MkdirTemp("", "kkbundle-registry-")
 	if err != nil {
 		return nil, fmt.Errorf("directory for the test registry's keys: %w", err)
@@ -232,7 +233,8 @@ func (s *Server) configuration(o Options) (*configuration.Configuration, error) 
 	c.Catalog.MaxEntries, c.Tags.MaxTags = 1000, 1000
 	c.HTTP.RelativeURLs = o.RelativeURLs
 	c.HTTP.Secret = "test" // signs upload sessions; random otherwise, with a warning
-	c.Validation.Manifests.Indexes.Platforms = configuration.Platforms(orDefault(string(o.Children), string(ChildrenAll)))
+	c.Validation.Manifests.Indexes.Platforms = configuration.Platforms(orDefault(string(o.Children),
+		string(ChildrenAll)))
 	for _, p := range o.Platforms {
 		c.Validation.Manifests.Indexes.PlatformList = append(c.Validation.Manifests.Indexes.PlatformList, platform(p))
 	}

@@ -86,7 +86,8 @@ func TestServerServesAStandardClient(t *testing.T) {
 
 func TestServerRefusesStrangers(t *testing.T) {
 	t.Parallel()
-	for what, auth := range map[string]registrytest.Auth{"basic": registrytest.AuthBasic, "token": registrytest.AuthToken} {
+	for what, auth := range map[string]registrytest.Auth{"basic": registrytest.AuthBasic,
+		"token": registrytest.AuthToken} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			s := registrytest.Start(t, registrytest.Options{Auth: auth})
@@ -132,9 +133,12 @@ func TestServerIndexChildren(t *testing.T) {
 	t.Parallel()
 	img := image(t)
 	index := mutate.AppendManifests(empty.Index,
-		mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "amd64"}}},
-		mutate.IndexAddendum{Add: image(t), Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "arm64"}}})
-	cases := map[registrytest.Children]bool{"": false, registrytest.ChildrenAll: false, registrytest.ChildrenNone: true, registrytest.ChildrenList: true}
+		mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux",
+			Architecture: "amd64"}}},
+		mutate.IndexAddendum{Add: image(t), Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux",
+			Architecture: "arm64"}}})
+	cases := map[registrytest.Children]bool{"": false, registrytest.ChildrenAll: false, registrytest.ChildrenNone: true,
+		registrytest.ChildrenList: true}
 	for children, want := range cases {
 		t.Run(string(children), func(t *testing.T) {
 			t.Parallel()
@@ -199,7 +203,8 @@ func TestFaults(t *testing.T) {
 	if _, body, err := get(t, registrytest.LieAboutLength(5)); err == nil {
 		t.Errorf("wrong length: %q and no error", body)
 	}
-	if resp, _, err := get(t, registrytest.Header("Docker-Distribution-Api-Version", "x")); err != nil || resp.Header.Get("Docker-Distribution-Api-Version") != "x" {
+	if resp, _, err := get(t, registrytest.Header("Docker-Distribution-Api-Version", "x")); err != nil ||
+		resp.Header.Get("Docker-Distribution-Api-Version") != "x" {
 		t.Errorf("header: %v %v", resp, err)
 	}
 }

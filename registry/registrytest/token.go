@@ -90,7 +90,8 @@ func (t *tokenService) configure(dir string) (configuration.Auth, error) {
 	}
 	public := t.key.Public().(ed25519.PublicKey)
 	set, err := json.Marshal(map[string][]jwk{"keys": {{
-		Kty: "OKP", Crv: "Ed25519", X: base64.RawURLEncoding.EncodeToString(public), Kid: tokenKeyID, Alg: "EdDSA", Use: "sig",
+		Kty: "OKP", Crv: "Ed25519", X: base64.RawURLEncoding.EncodeToString(public), Kid: tokenKeyID, Alg: "EdDSA",
+		Use: "sig",
 	}}})
 	if err != nil {
 		return nil, fmt.Errorf("key set of the token service: %w", err)
@@ -99,7 +100,8 @@ func (t *tokenService) configure(dir string) (configuration.Auth, error) {
 	if err := os.WriteFile(path, set, 0o600); err != nil {
 		return nil, fmt.Errorf("write the key set of the token service: %w", err)
 	}
-	return configuration.Auth{"token": {"realm": t.realm, "issuer": tokenIssuer, "service": tokenAudience, "jwks": path}}, nil
+	return configuration.Auth{"token": {"realm": t.realm, "issuer": tokenIssuer, "service": tokenAudience,
+		"jwks": path}}, nil
 }
 
 // mount answers for the token service and passes other requests to next.
@@ -139,7 +141,8 @@ func (t *tokenService) issue(w http.ResponseWriter, r *http.Request) {
 	t.scopes = append(t.scopes, scopes)
 	t.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(map[string]any{"token": raw, "expires_in": int(t.ttl.Seconds())}) // the client may be gone
+	// the client may be gone
+	_ = json.NewEncoder(w).Encode(map[string]any{"token": raw, "expires_in": int(t.ttl.Seconds())})
 }
 
 func (t *tokenService) sign(scopes []string) (string, error) {
@@ -166,7 +169,8 @@ func (t *tokenService) sign(scopes []string) (string, error) {
 		return "", fmt.Errorf("token: %w", err)
 	}
 	enc := base64.RawURLEncoding
-	signed := enc.EncodeToString([]byte(`{"alg":"EdDSA","kid":"`+tokenKeyID+`","typ":"JWT"}`)) + "." + enc.EncodeToString(payload)
+	signed := enc.EncodeToString([]byte(`{"alg":"EdDSA","kid":"`+tokenKeyID+`","typ":"JWT"}`)) + "." +
+		enc.EncodeToString(payload)
 	return signed + "." + enc.EncodeToString(ed25519.Sign(t.key, []byte(signed))), nil
 }
 

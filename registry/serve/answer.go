@@ -49,7 +49,8 @@ func asAnswer(err error) *answer {
 	case errors.Is(err, errRange):
 		return &answer{http.StatusRequestedRangeNotSatisfiable, codeRangeInvalid, err.Error()}
 	case errors.Is(err, bundle.ErrDamaged):
-		return &answer{http.StatusInternalServerError, codeUnknown, err.Error() + ": replace the server's copy of the bundle"}
+		return &answer{http.StatusInternalServerError, codeUnknown, err.Error() +
+			": replace the server's copy of the bundle"}
 	default:
 		return &answer{http.StatusInternalServerError, codeUnknown, err.Error()}
 	}

@@ -74,7 +74,8 @@ func TestClients(t *testing.T) {
 			t.Skip("skopeo is not installed")
 		}
 		for _, ref := range []string{app + ":1.0", multi + ":2.1", "charts.example/stable/demo:0.1.0"} {
-			cmd := exec.CommandContext(t.Context(), skopeo, "--insecure-policy", "copy", "--all", "--src-tls-verify=false", "docker://"+host+"/"+ref, "dir:"+t.TempDir())
+			cmd := exec.CommandContext(t.Context(), skopeo, "--insecure-policy", "copy", "--all",
+				"--src-tls-verify=false", "docker://"+host+"/"+ref, "dir:"+t.TempDir())
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%s: %v\n%s", ref, err, out)
 			}
@@ -87,7 +88,8 @@ func TestClients(t *testing.T) {
 		}
 		dir := t.TempDir()
 		for _, args := range [][]string{{"-r", "0-4"}, {"-C", "-"}} { // in two parts
-			cmd := exec.CommandContext(t.Context(), curl, append(args, "-sSfo", "it", s.URL+"/files/files.example/tool/v1/linux/amd64/it")...)
+			cmd := exec.CommandContext(t.Context(), curl, append(args, "-sSfo", "it", s.URL+
+				"/files/files.example/tool/v1/linux/amd64/it")...)
 			cmd.Dir = dir
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
@@ -112,7 +114,9 @@ func TestHelm(t *testing.T) {
 	s := start(t, serve.Options{}, b.Bundle().Path)
 	settings := cli.New()
 	settings.RepositoryCache = t.TempDir()
-	for dir, want := range map[string][]string{"": {"demo-0.10.0+build.1", "demo-0.1.0", "mine-1.0.0", "signed-2.0.0"}, "/charts.example/stable": {"demo-0.10.0+build.1", "demo-0.1.0", "signed-2.0.0"}, "/other.example": {"demo-0.1.0"}} {
+	for dir, want := range map[string][]string{"": {"demo-0.10.0+build.1", "demo-0.1.0", "mine-1.0.0", "signed-2.0.0"},
+		"/charts.example/stable": {"demo-0.10.0+build.1", "demo-0.1.0", "signed-2.0.0"},
+		"/other.example":         {"demo-0.1.0"}} {
 		r, err := repo.NewChartRepository(&repo.Entry{Name: "x", URL: s.URL + "/charts" + dir}, getter.All(settings))
 		if err != nil {
 			t.Fatal(err)
@@ -138,7 +142,8 @@ func TestHelm(t *testing.T) {
 	}
 	pull := func(version string) []byte {
 		to := t.TempDir()
-		dl := downloader.ChartDownloader{Out: &bytes.Buffer{}, Getters: getter.All(settings), RepositoryCache: settings.RepositoryCache}
+		dl := downloader.ChartDownloader{Out: &bytes.Buffer{}, Getters: getter.All(settings),
+			RepositoryCache: settings.RepositoryCache}
 		at, err := repo.FindChartInRepoURL(s.URL+"/charts", "demo", version, "", "", "", getter.All(settings))
 		if err != nil {
 			t.Fatal(err)
@@ -162,7 +167,8 @@ func TestHelm(t *testing.T) {
 	if r := s.ask(t, "GET", "/charts/signed-2.0.0.tgz.prov"); string(r.body) != "provenance" {
 		t.Errorf("provenance: %s: %q", r.Status, r.body)
 	}
-	client, err := helmregistry.NewClient(helmregistry.ClientOptPlainHTTP(), helmregistry.ClientOptWriter(&bytes.Buffer{}),
+	client, err := helmregistry.NewClient(helmregistry.ClientOptPlainHTTP(),
+		helmregistry.ClientOptWriter(&bytes.Buffer{}),
 		helmregistry.ClientOptCredentialsFile(filepath.Join(t.TempDir(), "config.json")))
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +194,8 @@ func TestFiles(t *testing.T) {
 	t.Parallel()
 	b := bundletest.NewBuilder(t)
 	b.Index.Name, b.Index.Version = "site", "1.0"
-	amd64, arm64 := &ocispec.Platform{OS: "linux", Architecture: "amd64"}, &ocispec.Platform{OS: "linux", Architecture: "arm64"}
+	amd64, arm64 := &ocispec.Platform{OS: "linux", Architecture: "amd64"},
+		&ocispec.Platform{OS: "linux", Architecture: "arm64"}
 	b.File("https://dl.example:8443/v1/tool", "tool", amd64, []byte("amd64"))
 	b.File("https://dl.example:8443/v1/tool", "tool", arm64, []byte("arm64"))
 	b.File("https://dl.example/get?name=secret", "get", nil, []byte("query"))
@@ -213,12 +220,14 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: %s: %q, want %q", path, r.Status, r.body, want)
 			continue
 		}
-		for name, want := range map[string]string{"Content-Type": "application/octet-stream", "X-Content-Type-Options": "nosniff", "Accept-Ranges": "bytes"} {
+		for name, want := range map[string]string{"Content-Type": "application/octet-stream",
+			"X-Content-Type-Options": "nosniff", "Accept-Ranges": "bytes"} {
 			if got := r.Header.Get(name); got != want {
 				t.Errorf("%s: %s is %q", path, name, got)
 			}
 		}
-		if !strings.HasPrefix(r.Header.Get("Content-Disposition"), "attachment;") || !strings.Contains(r.Header.Get("Content-Security-Policy"), "sandbox") {
+		if !strings.HasPrefix(r.Header.Get("Content-Disposition"), "attachment;") ||
+			!strings.Contains(r.Header.Get("Content-Security-Policy"), "sandbox") {
 			t.Errorf("%s: a browser would show it: %q", path, r.Header)
 		}
 	}
@@ -229,14 +238,19 @@ func TestFiles(t *testing.T) {
 	}
 	for _, path := range []string{"/files/", "/files/dl.example/", "/files/dl.example_8443/v1/", "/", "/?q=script"} {
 		r := s.ask(t, "GET", path)
-		if r.StatusCode != 200 || !strings.HasPrefix(r.Header.Get("Content-Type"), "text/html") || bytes.Contains(r.body, []byte("<script>alert")) || bytes.Contains(r.body, []byte("secret&#")) && path != "/" && path != "/?q=script" {
+		if r.StatusCode != 200 || !strings.HasPrefix(r.Header.Get("Content-Type"), "text/html") ||
+			bytes.Contains(r.body, []byte("<script>alert")) || bytes.Contains(r.body, []byte("secret&#")) &&
+			path != "/" && path != "/?q=script" {
 			t.Errorf("%s: %s\n%s", path, r.Status, r.body)
 		}
 	}
-	if r := s.ask(t, "GET", "/files/dl.example"); r.StatusCode != 301 || r.Header.Get("Location") != "/files/dl.example/" {
+	if r := s.ask(t, "GET", "/files/dl.example"); r.StatusCode != 301 ||
+		r.Header.Get("Location") != "/files/dl.example/" {
 		t.Errorf("%s to %s", r.Status, r.Header.Get("Location"))
 	}
-	for _, path := range []string{"/files/none", "/files/../../etc/passwd", "/files/%2e%2e/%2e%2e/etc/passwd", "/files/dl.example//etc", "/assets/../page.go", "/assets/head.html", "/assets/", "/none", "/charts/none", "/v2/%2e%2e/manifests/x"} {
+	for _, path := range []string{"/files/none", "/files/../../etc/passwd", "/files/%2e%2e/%2e%2e/etc/passwd",
+		"/files/dl.example//etc", "/assets/../page.go", "/assets/head.html", "/assets/", "/none", "/charts/none",
+		"/v2/%2e%2e/manifests/x"} {
 		if r := s.ask(t, "GET", path); r.StatusCode == 200 && r.Header.Get("Location") == "" {
 			t.Errorf("%s: %s: %.100s", path, r.Status, r.body)
 		}
@@ -262,7 +276,8 @@ func TestPage(t *testing.T) {
 	host := strings.TrimPrefix(s.URL, "http://")
 	get := func(path string) string {
 		r := s.ask(t, "GET", path)
-		if csp := r.Header.Get("Content-Security-Policy"); r.StatusCode != 200 || !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") {
+		if csp := r.Header.Get("Content-Security-Policy"); r.StatusCode != 200 ||
+			!strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") {
 			t.Errorf("%s: %s, %s", path, r.Status, csp)
 		}
 		return string(r.body)
@@ -277,22 +292,27 @@ func TestPage(t *testing.T) {
 			t.Errorf("the page lacks %s", want)
 		}
 	}
-	if strings.Contains(first, "<script>") || strings.Contains(first, " style=") || strings.Contains(first, " onclick=") {
+	if strings.Contains(first, "<script>") || strings.Contains(first, " style=") ||
+		strings.Contains(first, " onclick=") {
 		t.Error("the page has script or style in it")
 	}
-	if last := get("/?page=3"); !strings.Contains(last, "401 to 455 of 455") || !strings.Contains(last, `href="/?page=2"`) {
+	if last := get("/?page=3"); !strings.Contains(last, "401 to 455 of 455") ||
+		!strings.Contains(last, `href="/?page=2"`) {
 		t.Error("the last page is not there")
 	}
 	if one := get("/?q=MULTI+arm64"); !strings.Contains(one, "1 to 1 of 1") || !strings.Contains(one, multi) {
 		t.Error("one item was to be found")
 	}
-	if odd := get("/?kind=file&q=reboot"); !strings.Contains(odd, "curl -fLO "+s.URL+"/files/dl.example/it%27s%3B%20reboot") && !strings.Contains(odd, `curl -fLO &#39;`) {
+	if odd := get("/?kind=file&q=reboot"); !strings.Contains(odd, "curl -fLO "+s.URL+
+		"/files/dl.example/it%27s%3B%20reboot") && !strings.Contains(odd, `curl -fLO &#39;`) {
 		t.Errorf("the odd name:\n%s", odd)
 	}
-	if none := get(`/?q="><script>alert(1)</script>&kind="><b>`); !strings.Contains(none, "Nothing here fits") || strings.Contains(none, "<b>") {
+	if none := get(`/?q="><script>alert(1)</script>&kind="><b>`); !strings.Contains(none, "Nothing here fits") ||
+		strings.Contains(none, "<b>") {
 		t.Error("a question came back as HTML")
 	}
-	if long := get("/?q=" + strings.Repeat("multi+", 5000)); !strings.Contains(long, "1 to 1 of 1") || strings.Count(long, "multi ") > 300/len("multi ") {
+	if long := get("/?q=" + strings.Repeat("multi+", 5000)); !strings.Contains(long, "1 to 1 of 1") ||
+		strings.Count(long, "multi ") > 300/len("multi ") {
 		t.Error("a question of 30 KB was looked for as a whole")
 	}
 	for _, file := range []string{"page.css", "page.js"} {
@@ -335,7 +355,8 @@ func TestSeveralBundles(t *testing.T) {
 	if got := get(first); got != first {
 		t.Errorf("%s is %s", first, got)
 	}
-	if log := s.log.String(); !strings.Contains(log, "docker.io/library/app:1.0 is "+second) || !strings.Contains(log, "is available by digest only") {
+	if log := s.log.String(); !strings.Contains(log, "docker.io/library/app:1.0 is "+second) ||
+		!strings.Contains(log, "is available by digest only") {
 		t.Errorf("no warning:\n%s", log)
 	}
 	if r := s.ask(t, "GET", "/files/dl.example/f"); string(r.body) != "file 1" {
@@ -350,14 +371,18 @@ func TestSeveralBundles(t *testing.T) {
 func TestManual(t *testing.T) {
 	t.Parallel()
 	path := bundletest.New(t).Path
-	text := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "manual "+r.URL.Path) })
+	text := http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
+		_, _ = io.WriteString(w, "manual "+r.URL.Path)
+	})
 	for _, c := range []struct {
 		manual http.Handler
 		status int
 		body   string
 	}{{text, http.StatusOK, "manual /docs/start/bundle.html"}, {nil, http.StatusNotFound, ""}} {
 		s := start(t, serve.Options{Manual: c.manual}, path)
-		if r := s.ask(t, http.MethodGet, "/docs/start/bundle.html"); r.StatusCode != c.status || !strings.Contains(string(r.body), c.body) {
+		if r := s.ask(t, http.MethodGet, "/docs/start/bundle.html"); r.StatusCode != c.status ||
+			!strings.Contains(string(r.body), c.body) {
 			t.Errorf("%d %s", r.StatusCode, r.body)
 		}
 		if r := s.ask(t, http.MethodGet, "/"); strings.Contains(string(r.body), `href="/docs/"`) != (c.manual != nil) {

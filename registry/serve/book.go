@@ -53,7 +53,8 @@ func (s *Server) openBook(path string) (*book, error) {
 	}
 	return &book{
 		path: path, reader: r, frames: s.frames, slots: s.checks, log: s.log.With("bundle", path),
-		readers: 1, opened: stamp, stamp: stamp, checks: make(map[digest.Digest]*check), docs: make(map[digest.Digest]*document),
+		readers: 1, opened: stamp, stamp: stamp, checks: make(map[digest.Digest]*check),
+		docs: make(map[digest.Digest]*document),
 	}, nil
 }
 

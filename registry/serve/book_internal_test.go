@@ -11,8 +11,9 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 )
 
-// TestTwoChecksOfOneBlob has two checks of one blob, as when the file was touched while the first one ran: they do not take
-// each other for changes of the file, which would end both without a result. A change of the file does count.
+// TestTwoChecksOfOneBlob has two checks of one blob, as when the file was touched while the first one ran: they do
+// not take each other for changes of the file, which would end both without a result. A change of the file does
+// count.
 func TestTwoChecksOfOneBlob(t *testing.T) {
 	t.Parallel()
 	b := bundletest.NewBuilder(t)

@@ -46,7 +46,10 @@ func (s *Server) charts(w http.ResponseWriter, r *http.Request, sh *snapshot) {
 }
 
 func (s *Server) chart(w http.ResponseWriter, r *http.Request, sh *snapshot) error {
-	t, err := sh.chartsOf.get(func() (*chartIndex, error) { return s.buildCharts(context.WithoutCancel(r.Context()), sh.books) })
+	t, err := sh.chartsOf.get(func() (*chartIndex, error) {
+		return s.buildCharts(context.WithoutCancel(r.Context()),
+			sh.books)
+	})
 	if err != nil {
 		return err
 	}
@@ -89,14 +92,16 @@ func (s *Server) buildCharts(ctx context.Context, books []*book) (*chartIndex, e
 				return nil, ctx.Err()
 			}
 			if err != nil {
-				s.log.Error("a chart is not in the Helm repository", "chart", items[j].Ref, "bundle", b.path, "error", err)
+				s.log.Error("a chart is not in the Helm repository", "chart", items[j].Ref, "bundle", b.path, "error",
+					err)
 				continue
 			}
 			t.plant(c, signature, taken)
 		}
 	}
 	t.sort()
-	slices.SortStableFunc(t.charts, func(a, b chart) int { return cmp.Or(cmp.Compare(a.name, b.name), b.version.Compare(a.version)) })
+	slices.SortStableFunc(t.charts,
+		func(a, b chart) int { return cmp.Or(cmp.Compare(a.name, b.name), b.version.Compare(a.version)) })
 	return t, nil
 }
 

@@ -92,7 +92,8 @@ func (s *Server) distribute(w http.ResponseWriter, r *http.Request, sh *snapshot
 	}
 	repo := sh.names().repository(to.name, r.URL.Query().Get("ns"))
 	if repo == nil {
-		return notFound(codeNameUnknown, fmt.Sprintf("no bundle here has %s: names are <upstream host>/<path>", to.name))
+		return notFound(codeNameUnknown, fmt.Sprintf("no bundle here has %s: names are <upstream host>/<path>",
+			to.name))
 	}
 	switch to.kind {
 	case "tags":
@@ -147,7 +148,8 @@ func (s *Server) manifestOf(w http.ResponseWriter, r *http.Request, repo *reposi
 	if err != nil {
 		return err
 	}
-	b, d, err := repo.find(r.Context(), want, func(d ocispec.Descriptor) bool { return isDocument(d.MediaType) || repo.isRoot(d.Digest) })
+	b, d, err := repo.find(r.Context(), want,
+		func(d ocispec.Descriptor) bool { return isDocument(d.MediaType) || repo.isRoot(d.Digest) })
 	if err != nil {
 		return err
 	}
@@ -189,7 +191,8 @@ func (b *book) mediaType(ctx context.Context, d ocispec.Descriptor) string {
 }
 
 // find searches all blobs below the repository's items, later bundles first. It returns the zero blob if there is none.
-func (r *repository) find(ctx context.Context, want digest.Digest, fits func(ocispec.Descriptor) bool) (blob, ocispec.Descriptor, error) {
+func (r *repository) find(ctx context.Context, want digest.Digest,
+	fits func(ocispec.Descriptor) bool) (blob, ocispec.Descriptor, error) {
 	var found ocispec.Descriptor
 	var failed error
 	for _, shelved := range r.byBook() {
@@ -289,7 +292,10 @@ func sortedDescriptors(m map[digest.Digest]ocispec.Descriptor) []ocispec.Descrip
 	for _, d := range m {
 		all = append(all, d)
 	}
-	slices.SortFunc(all, func(a, b ocispec.Descriptor) int { return strings.Compare(string(a.Digest), string(b.Digest)) })
+	slices.SortFunc(all, func(a,
+		b ocispec.Descriptor) int {
+		return strings.Compare(string(a.Digest), string(b.Digest))
+	})
 	return all
 }
 
@@ -321,7 +327,8 @@ func page(w http.ResponseWriter, r *http.Request, all []string, compare func(a, 
 	if text := query.Get("n"); text != "" {
 		asked, err := strconv.ParseUint(text, 10, 31)
 		if err != nil {
-			return nil, &answer{http.StatusBadRequest, codePageInvalid, fmt.Sprintf("n=%q is not a number of results", text)}
+			return nil, &answer{http.StatusBadRequest, codePageInvalid, fmt.Sprintf("n=%q is not a number of results",
+				text)}
 		}
 		n = min(n, int(asked))
 	}

@@ -49,7 +49,8 @@ func newContent(t *testing.T) content {
 	}
 	b.ImageIndex(bundletest.MultiRef, bundletest.MultiImage(t, 2))
 	idx := bundletest.MultiImage(t, 7)
-	b.ImageIndex("registry.example:5000/team/sparse:1", idx, func(d v1.Descriptor) bool { return d.Platform.Architecture == "amd64" })
+	b.ImageIndex("registry.example:5000/team/sparse:1", idx,
+		func(d v1.Descriptor) bool { return d.Platform.Architecture == "amd64" })
 	b.File(bundletest.FileRef, "it", nil, []byte(bundletest.FileContent))
 	b.Chart(bundletest.ChartRef, "demo", "0.1.0", bundletest.ChartArchive(t, "demo", "0.1.0"))
 	c := content{}
@@ -71,7 +72,8 @@ func newContent(t *testing.T) content {
 		c.referrers = append(c.referrers, d)
 	}
 	c.sparseRef = attach(b, "registry.example:5000/team/sparse@"+nowhere, sbom, c.absent, "about what is absent")
-	artifact(b, bundle.KindReferrer, "docker.io/library/app:sha256-"+c.image.Digest.Encoded()+".sig", ocispec.Manifest{Config: b.Bytes([]byte("{}"))})
+	artifact(b, bundle.KindReferrer, "docker.io/library/app:sha256-"+c.image.Digest.Encoded()+".sig",
+		ocispec.Manifest{Config: b.Bytes([]byte("{}"))})
 	x := b.Bundle()
 	c.path = x.Path
 	data, err := x.Reader.ReadBlob(t.Context(), c.image.Digest, 1<<20)
@@ -87,13 +89,14 @@ func newContent(t *testing.T) content {
 	return c
 }
 
-// TestDistribution holds the requirements of the OCI distribution specification, version 1.1, for pull, content discovery
-// and errors, each under the name of its section.
+// TestDistribution holds the requirements of the OCI distribution specification, version 1.1, for pull, content
+// discovery and errors, each under the name of its section.
 func TestDistribution(t *testing.T) {
 	t.Parallel()
 	c := newContent(t)
 	s := start(t, serve.Options{}, c.path)
-	image, layer := "/v2/"+app+"/manifests/"+string(c.image.Digest), "/v2/"+app+"/blobs/"+string(c.manifest.Layers[0].Digest)
+	image, layer := "/v2/"+app+"/manifests/"+string(c.image.Digest), "/v2/"+app+"/blobs/"+
+		string(c.manifest.Layers[0].Digest)
 	has := func(t *testing.T, r reply, status int, headers ...string) {
 		t.Helper()
 		if r.StatusCode != status {
@@ -144,7 +147,8 @@ func TestDistribution(t *testing.T) {
 		}
 	})
 	run("Pulling manifests/unknown is 404", func(t *testing.T) {
-		for _, ref := range []string{nowhere, "2.0", "-no-tag", string(c.manifest.Layers[0].Digest), "sha512:" + strings.Repeat("0", 128)} {
+		for _, ref := range []string{nowhere, "2.0", "-no-tag", string(c.manifest.Layers[0].Digest), "sha512:" +
+			strings.Repeat("0", 128)} {
 			r := s.ask(t, "GET", "/v2/"+app+"/manifests/"+ref)
 			if has(t, r, 404); r.code(t) != "MANIFEST_UNKNOWN" {
 				t.Errorf("%s: %s", ref, r.body)
@@ -153,7 +157,8 @@ func TestDistribution(t *testing.T) {
 	})
 	run("Pulling blobs/whole", func(t *testing.T) {
 		r := s.ask(t, "GET", layer)
-		has(t, r, 200, "Docker-Content-Digest: "+string(c.manifest.Layers[0].Digest), "Accept-Ranges: bytes", "Cache-Control: max-age=31536000, immutable")
+		has(t, r, 200, "Docker-Content-Digest: "+string(c.manifest.Layers[0].Digest), "Accept-Ranges: bytes",
+			"Cache-Control: max-age=31536000, immutable")
 		if !bytes.Equal(r.body, c.layer) {
 			t.Error("another blob")
 		}
@@ -161,11 +166,13 @@ func TestDistribution(t *testing.T) {
 	})
 	run("Pulling blobs/Range", func(t *testing.T) {
 		r := s.ask(t, "GET", layer, "Range: bytes=10-19")
-		has(t, r, 206, "Content-Length: 10", "Content-Range: bytes 10-19/"+r.Header.Get("Content-Range")[len("bytes 10-19/"):])
+		has(t, r, 206, "Content-Length: 10", "Content-Range: bytes 10-19/"+
+			r.Header.Get("Content-Range")[len("bytes 10-19/"):])
 		if !bytes.Equal(r.body, c.layer[10:20]) {
 			t.Error("another range")
 		}
-		has(t, s.ask(t, "GET", layer, "Range: bytes=1000000-"), 416, "Content-Range: bytes */"+strconv.Itoa(len(c.layer)))
+		has(t, s.ask(t, "GET", layer, "Range: bytes=1000000-"), 416, "Content-Range: bytes */"+
+			strconv.Itoa(len(c.layer)))
 	})
 	run("Pulling blobs/unknown is 404", func(t *testing.T) {
 		for _, d := range []string{nowhere, string(c.kept), "sha512:" + strings.Repeat("0", 128)} {
@@ -176,14 +183,16 @@ func TestDistribution(t *testing.T) {
 		}
 	})
 	run("Checking if content exists/HEAD", func(t *testing.T) {
-		for path, size := range map[string]int64{image: c.image.Size, layer: int64(len(c.layer)), "/v2/" + app + "/manifests/1.0": c.image.Size} {
+		for path, size := range map[string]int64{image: c.image.Size, layer: int64(len(c.layer)), "/v2/" + app +
+			"/manifests/1.0": c.image.Size} {
 			r := s.ask(t, "HEAD", path)
 			has(t, r, 200)
 			if r.ContentLength != size || r.Header.Get("Docker-Content-Digest") == "" || len(r.body) != 0 {
 				t.Errorf("%s: %d bytes, want %d", path, r.ContentLength, size)
 			}
 		}
-		for _, path := range []string{"/v2/" + app + "/manifests/2.0", "/v2/" + app + "/blobs/" + nowhere, "/v2/none/manifests/1"} {
+		for _, path := range []string{"/v2/" + app + "/manifests/2.0", "/v2/" + app + "/blobs/" + nowhere,
+			"/v2/none/manifests/1"} {
 			if r := s.ask(t, "HEAD", path); r.StatusCode != 404 || len(r.body) != 0 {
 				t.Errorf("%s: %s", path, r.Status)
 			}
@@ -263,13 +272,17 @@ func TestDistribution(t *testing.T) {
 	})
 	run("Checking if content exists/HEAD is GET without a body", func(t *testing.T) {
 		for _, path := range []string{
-			"/v2/", "/v2/_catalog", image, "/v2/" + app + "/manifests/1.0", layer, "/v2/" + app + "/tags/list", "/v2/" + app + "/tags/list?n=2",
-			"/v2/" + app + "/referrers/" + string(c.image.Digest) + "?artifactType=" + sbom, "/v2/" + sparse + "/referrers/" + nowhere,
-			"/v2/" + app + "/manifests/none", "/v2/" + app + "/blobs/" + nowhere, "/v2/" + app + "/blobs/sha256:xyz", "/v2/none/tags/list",
+			"/v2/", "/v2/_catalog", image, "/v2/" + app + "/manifests/1.0", layer, "/v2/" + app + "/tags/list", "/v2/" +
+				app + "/tags/list?n=2",
+			"/v2/" + app + "/referrers/" + string(c.image.Digest) + "?artifactType=" + sbom, "/v2/" + sparse +
+				"/referrers/" + nowhere,
+			"/v2/" + app + "/manifests/none", "/v2/" + app + "/blobs/" + nowhere, "/v2/" + app + "/blobs/sha256:xyz",
+			"/v2/none/tags/list",
 		} {
 			get, head := s.ask(t, "GET", path), s.ask(t, "HEAD", path)
 			if has(t, head, get.StatusCode); len(head.body) != 0 || head.ContentLength != int64(len(get.body)) {
-				t.Errorf("HEAD %s: %d bytes, and %d announced, want %d", path, len(head.body), head.ContentLength, len(get.body))
+				t.Errorf("HEAD %s: %d bytes, and %d announced, want %d", path, len(head.body), head.ContentLength,
+					len(get.body))
 			}
 			get.Header.Del("Date")
 			head.Header.Del("Date")
@@ -279,7 +292,8 @@ func TestDistribution(t *testing.T) {
 		}
 	})
 	run("Pulling blobs/Range of manifests and whole ranges", func(t *testing.T) {
-		has(t, s.ask(t, "GET", image, "Range: bytes=0-0"), 206, "Content-Length: 1", "Docker-Content-Digest: "+string(c.image.Digest))
+		has(t, s.ask(t, "GET", image, "Range: bytes=0-0"), 206, "Content-Length: 1", "Docker-Content-Digest: "+
+			string(c.image.Digest))
 		whole := s.ask(t, "GET", layer, "Range: bytes=0-")
 		if has(t, whole, 206); !bytes.Equal(whole.body, c.layer) {
 			t.Error("another blob")
@@ -294,7 +308,8 @@ func TestDistribution(t *testing.T) {
 				t.Errorf("%s: %s", header, r.body)
 			}
 		}
-		for _, header := range []string{"bytes=5-1", "bytes=a-b", "lines=0-1", "bytes=0-1,3-4"} { // ignored, as RFC 9110 allows
+		// ignored, as RFC 9110 allows
+		for _, header := range []string{"bytes=5-1", "bytes=a-b", "lines=0-1", "bytes=0-1,3-4"} {
 			if r := s.ask(t, "GET", layer, "Range: "+header); r.StatusCode != 200 || !bytes.Equal(r.body, c.layer) {
 				t.Errorf("%s: %s", header, r.Status)
 			}
@@ -316,7 +331,8 @@ func TestDistribution(t *testing.T) {
 			"/v2/" + app + "/tags/list?n=1&last=latest&x=y%0a": "",
 		} {
 			r := s.ask(t, "GET", path)
-			if has(t, r, 200, "Content-Type: application/json"); want != "" && strings.TrimSpace(string(r.body)) != want {
+			if has(t, r, 200, "Content-Type: application/json"); want != "" &&
+				strings.TrimSpace(string(r.body)) != want {
 				t.Errorf("%s: %s, want %s", path, r.body, want)
 			}
 			if strings.ContainsAny(r.Header.Get("Link"), "\r\n") {
@@ -327,15 +343,20 @@ func TestDistribution(t *testing.T) {
 	run("Content Discovery/referrers of what nothing refers to", func(t *testing.T) {
 		r := s.ask(t, "GET", "/v2/"+app+"/referrers/"+nowhere+"?artifactType="+sbom)
 		has(t, r, 200, "Content-Type: "+ocispec.MediaTypeImageIndex, "OCI-Filters-Applied: artifactType")
-		if strings.TrimSpace(string(r.body)) != `{"schemaVersion":2,"mediaType":"`+ocispec.MediaTypeImageIndex+`","manifests":[]}` {
+		if strings.TrimSpace(string(r.body)) != `{"schemaVersion":2,"mediaType":"`+ocispec.MediaTypeImageIndex+
+			`","manifests":[]}` {
 			t.Errorf("%s", r.body)
 		}
 	})
-	run("Pushing, Content Management/every way to write is refused", func(t *testing.T) { // end-4 to end-7, end-9 to end-11
+	// end-4 to end-7, end-9 to end-11
+	run("Pushing, Content Management/every way to write is refused", func(t *testing.T) {
 		for _, e := range []string{
-			"POST /v2/" + app + "/blobs/uploads/", "POST /v2/" + app + "/blobs/uploads/?digest=" + nowhere, "POST /v2/" + app + "/blobs/uploads/?mount=" + nowhere + "&from=" + multi,
-			"GET /v2/" + app + "/blobs/uploads/id", "PATCH /v2/" + app + "/blobs/uploads/id", "PUT /v2/" + app + "/blobs/uploads/id?digest=" + nowhere, "DELETE /v2/" + app + "/blobs/uploads/id",
-			"PUT /v2/" + app + "/manifests/new", "DELETE /v2/" + app + "/manifests/1.0", "DELETE " + image, "DELETE " + layer,
+			"POST /v2/" + app + "/blobs/uploads/", "POST /v2/" + app + "/blobs/uploads/?digest=" + nowhere,
+			"POST /v2/" + app + "/blobs/uploads/?mount=" + nowhere + "&from=" + multi,
+			"GET /v2/" + app + "/blobs/uploads/id", "PATCH /v2/" + app + "/blobs/uploads/id", "PUT /v2/" + app +
+				"/blobs/uploads/id?digest=" + nowhere, "DELETE /v2/" + app + "/blobs/uploads/id",
+			"PUT /v2/" + app + "/manifests/new", "DELETE /v2/" + app + "/manifests/1.0", "DELETE " + image, "DELETE " +
+				layer,
 		} {
 			method, path, _ := strings.Cut(e, " ")
 			r := s.ask(t, method, path)
@@ -389,8 +410,10 @@ func listTags(t *testing.T, s *site, c content) {
 	if diff := cmp.Diff(want, paged); diff != "" {
 		t.Error(diff)
 	}
-	for query, want := range map[string][]string{"n=0": {}, "last=a": want[4:], "last=zz": {}, "last=1.05&n=1": {"1.1"}, "n=99999999": want} {
-		if l, h := get("/v2/" + app + "/tags/list?" + query); !slices.Equal(l.Tags, want) || l.Tags == nil || strings.HasPrefix(query, "n=0") && h.Get("Link") != "" {
+	for query, want := range map[string][]string{"n=0": {}, "last=a": want[4:], "last=zz": {}, "last=1.05&n=1": {"1.1"},
+		"n=99999999": want} {
+		if l, h := get("/v2/" + app + "/tags/list?" + query); !slices.Equal(l.Tags, want) || l.Tags == nil ||
+			strings.HasPrefix(query, "n=0") && h.Get("Link") != "" {
 			t.Errorf("%s: %q, want %q; %s", query, l.Tags, want, h.Get("Link"))
 		}
 	}

@@ -29,7 +29,10 @@ func (s *Server) files(w http.ResponseWriter, r *http.Request, sh *snapshot) {
 }
 
 func (s *Server) file(w http.ResponseWriter, r *http.Request, sh *snapshot) error {
-	t, err := sh.filesOf.get(func() (*tree, error) { return s.buildFiles(context.WithoutCancel(r.Context()), sh.books) })
+	t, err := sh.filesOf.get(func() (*tree, error) {
+		return s.buildFiles(context.WithoutCancel(r.Context()),
+			sh.books)
+	})
 	if err != nil {
 		return err
 	}
@@ -88,7 +91,8 @@ func (s *Server) buildFiles(ctx context.Context, books []*book) (*tree, error) {
 			}
 			dir, name, _ := cutLast("/" + path)
 			short := strings.TrimPrefix(string(l.blob.digest), "sha256:")
-			t.add(l, taken, cleanPath(dir, bundle.PlatformString(it.Descriptor.Platform), name), cleanPath(dir, short[:min(len(short), 12)], name))
+			t.add(l, taken, cleanPath(dir, bundle.PlatformString(it.Descriptor.Platform), name),
+				cleanPath(dir, short[:min(len(short), 12)], name))
 		}
 	}
 	t.sort()
@@ -102,7 +106,8 @@ func filePath(index bundle.Index, it *bundle.Item) (string, bool) {
 		return upstreamFile(it), true
 	case bundle.KindTool, bundle.KindManifest, bundle.KindLock, bundle.KindClosure, bundle.KindSBOM:
 		platform := strings.ReplaceAll(bundle.PlatformString(it.Descriptor.Platform), "/", "-")
-		return cleanPath("bundle", index.Name+"-"+index.Version, it.Kind, platform, it.Ref), it.Descriptor.ArtifactType == bundle.ArtifactTypeFile
+		return cleanPath("bundle", index.Name+"-"+index.Version, it.Kind, platform, it.Ref),
+			it.Descriptor.ArtifactType == bundle.ArtifactTypeFile
 	}
 	return "", false
 }

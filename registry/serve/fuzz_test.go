@@ -11,12 +11,14 @@ import (
 
 var single = regexp.MustCompile(`^bytes=([0-9]+-[0-9]*|-0*[1-9][0-9]*)$`)
 
-// FuzzRange holds that no header makes a range that is not within the content, and that what net/http's own server makes
-// of a single range is what this one does.
+// FuzzRange holds that no header makes a range that is not within the content, and that what net/http's own server
+// makes of a single range is what this one does.
 func FuzzRange(f *testing.F) {
 	for _, h := range []string{
-		"bytes=0-0", "bytes=-1", "bytes=5-", "bytes=0-0,2-3", "bytes=9-5", "bytes=-0", "bytes=10-", "items=0-1", "bytes=", "bytes=-",
-		"bytes=99999999999999999999-", "bytes=0-99999999999999999999", "bytes=+1-2", "bytes= 1 - 2 ", "bytes=--1", "bytes=1-2-3",
+		"bytes=0-0", "bytes=-1", "bytes=5-", "bytes=0-0,2-3", "bytes=9-5", "bytes=-0", "bytes=10-", "items=0-1",
+		"bytes=", "bytes=-",
+		"bytes=99999999999999999999-", "bytes=0-99999999999999999999", "bytes=+1-2", "bytes= 1 - 2 ", "bytes=--1",
+		"bytes=1-2-3",
 	} {
 		f.Add(h, int64(10))
 	}
@@ -34,7 +36,8 @@ func FuzzRange(f *testing.F) {
 		case ok && !partial && s != span{0, size}:
 			t.Errorf("%q of %d: %+v for the whole", header, size, s)
 		}
-		if size > 1<<16 || size == 0 || !single.MatchString(header) { // net/http takes signs too, and answers -0 with nothing
+		// net/http takes signs too, and answers -0 with nothing
+		if size > 1<<16 || size == 0 || !single.MatchString(header) {
 			return
 		}
 		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
@@ -50,8 +53,10 @@ func FuzzRange(f *testing.F) {
 // FuzzRoute holds that names and references never have what the file system or another route would take for its own.
 func FuzzRoute(f *testing.F) {
 	for _, p := range []string{
-		"/v2/", "/v2/a/manifests/1", "/v2/a/manifests/b/manifests/1", "/v2/a/blobs/uploads/", "/v2/a/blobs/uploads/x", "/v2/blobs/uploads/",
-		"/v2/a/tags/list", "/v2/tags/list", "/v2/a/referrers/sha256:0", "/v2/_catalog", "/v2/a/b", "/v2//manifests/", "/v2/a/manifests/",
+		"/v2/", "/v2/a/manifests/1", "/v2/a/manifests/b/manifests/1", "/v2/a/blobs/uploads/", "/v2/a/blobs/uploads/x",
+		"/v2/blobs/uploads/",
+		"/v2/a/tags/list", "/v2/tags/list", "/v2/a/referrers/sha256:0", "/v2/_catalog", "/v2/a/b", "/v2//manifests/",
+		"/v2/a/manifests/",
 	} {
 		f.Add(strings.TrimPrefix(p, "/v2/"))
 	}
@@ -61,10 +66,12 @@ func FuzzRoute(f *testing.F) {
 		if strings.Contains(r.ref, "/") && r.kind != "uploads" {
 			t.Errorf("%q: reference %q", path, r.ref)
 		}
-		if (r.kind == "manifests" || r.kind == "blobs" || r.kind == "referrers") && (r.ref == "" || r.name+"/"+r.kind+"/"+r.ref != strings.TrimPrefix(path, "/v2/")) {
+		if (r.kind == "manifests" || r.kind == "blobs" || r.kind == "referrers") && (r.ref == "" ||
+			r.name+"/"+r.kind+"/"+r.ref != strings.TrimPrefix(path, "/v2/")) {
 			t.Errorf("%q: %+v", path, r)
 		}
-		if clean := cleanPath(path); strings.HasPrefix(clean, "/") || strings.Contains("/"+clean+"/", "/../") || strings.Contains("/"+clean+"/", "/./") || strings.Contains(clean, "//") {
+		if clean := cleanPath(path); strings.HasPrefix(clean, "/") || strings.Contains("/"+clean+"/", "/../") ||
+			strings.Contains("/"+clean+"/", "/./") || strings.Contains(clean, "//") {
 			t.Errorf("%q: path %q", path, clean)
 		}
 	})

@@ -89,7 +89,8 @@ func parseDocument(data []byte, d ocispec.Descriptor) (*document, error) {
 	if m.Subject != nil {
 		doc.subject = m.Subject.Digest
 		doc.referrer = ocispec.Descriptor{
-			MediaType: d.MediaType, Digest: d.Digest, Size: int64(len(data)), ArtifactType: m.ArtifactType, Annotations: m.Annotations,
+			MediaType: d.MediaType, Digest: d.Digest, Size: int64(len(data)), ArtifactType: m.ArtifactType,
+			Annotations: m.Annotations,
 		}
 		if m.ArtifactType == "" && m.Config != nil {
 			doc.referrer.ArtifactType = m.Config.MediaType
@@ -100,7 +101,8 @@ func parseDocument(data []byte, d ocispec.Descriptor) (*document, error) {
 
 // walk visits every blob of the bundle below the roots, once per media type of its references, until visit returns
 // false. Unreadable documents are skipped; the first such error is returned unless visit ended the walk.
-func (b *book) walk(ctx context.Context, roots []ocispec.Descriptor, visit func(ocispec.Descriptor, *document) bool) error {
+func (b *book) walk(ctx context.Context, roots []ocispec.Descriptor,
+	visit func(ocispec.Descriptor, *document) bool) error {
 	type reference struct {
 		digest    digest.Digest
 		mediaType string

@@ -47,9 +47,11 @@ func (s *Server) exposition(w http.ResponseWriter, _ *http.Request, sh *snapshot
 	s.metrics.write(&b, family)
 	one("kkbundle_serve_requests_in_flight", "gauge", "Requests that are being answered.", s.metrics.inFlight.Load())
 	one("kkbundle_serve_decode_slots", "gauge", "Frames that may be decoded at a time.", int64(cap(s.frames.decodes)))
-	one("kkbundle_serve_decode_slots_used", "gauge", "Frames that are being decoded.", int64(cap(s.frames.decodes)-len(s.frames.decodes)))
+	one("kkbundle_serve_decode_slots_used", "gauge", "Frames that are being decoded.",
+		int64(cap(s.frames.decodes)-len(s.frames.decodes)))
 	one("kkbundle_serve_frames_decoded_total", "counter", "Frames that were read and decoded.", s.frames.decoded.Load())
-	one("kkbundle_serve_frames_shared_total", "counter", "Uses of frames that were decoded already.", s.frames.shared.Load())
+	one("kkbundle_serve_frames_shared_total", "counter", "Uses of frames that were decoded already.",
+		s.frames.shared.Load())
 	var blobs, good, bad int
 	for _, book := range sh.books {
 		blobs += len(book.reader.Blobs())
@@ -58,9 +60,12 @@ func (s *Server) exposition(w http.ResponseWriter, _ *http.Request, sh *snapshot
 	}
 	one("kkbundle_serve_bundles", "gauge", "Bundles that are served.", int64(len(sh.books)))
 	one("kkbundle_serve_blobs", "gauge", "Blobs of all bundles.", int64(blobs))
-	one("kkbundle_serve_blobs_verified", "gauge", "Blobs that were compared with their digest and are right.", int64(good))
-	one("kkbundle_serve_blobs_damaged", "gauge", "Blobs that were compared with their digest and are damaged.", int64(bad))
-	one("kkbundle_serve_logins_refused_total", "counter", "Requests without a right user and password.", s.users.Refused())
+	one("kkbundle_serve_blobs_verified", "gauge", "Blobs that were compared with their digest and are right.",
+		int64(good))
+	one("kkbundle_serve_blobs_damaged", "gauge", "Blobs that were compared with their digest and are damaged.",
+		int64(bad))
+	one("kkbundle_serve_logins_refused_total", "counter", "Requests without a right user and password.",
+		s.users.Refused())
 	one("kkbundle_serve_reloads_total", "counter", "Times that bundles were looked at again.", s.reloads.Load())
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
@@ -74,7 +79,8 @@ func (m *metrics) write(b *strings.Builder, family func(name, kind, help string)
 	for r := range m.requests {
 		requests = append(requests, r)
 	}
-	slices.SortFunc(requests, func(x, y request) int { return cmp.Or(cmp.Compare(x.area, y.area), cmp.Compare(x.code, y.code)) })
+	slices.SortFunc(requests,
+		func(x, y request) int { return cmp.Or(cmp.Compare(x.area, y.area), cmp.Compare(x.code, y.code)) })
 	family("kkbundle_serve_requests_total", "counter", "Requests that were answered, by area and status code.")
 	for _, r := range requests {
 		fmt.Fprintf(b, "kkbundle_serve_requests_total{area=%q,code=\"%d\"} %d\n", r.area, r.code, m.requests[r])

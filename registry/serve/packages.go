@@ -76,7 +76,8 @@ func (s *Server) packageFile(w http.ResponseWriter, r *http.Request, sh *snapsho
 		return s.sendLeaf(w, r, l, "application/octet-stream")
 	}
 	if dir, file, ok := f.meta(path); ok && isDir(dir) && (dir == "" || len(t.under(dir)) > 0) {
-		files, err := sh.indexes.get(f.area+dir, func() (map[string]packageFile, error) { return s.indexPackages(ctx, f, t, dir) })
+		files, err := sh.indexes.get(f.area+dir,
+			func() (map[string]packageFile, error) { return s.indexPackages(ctx, f, t, dir) })
 		if err != nil {
 			return err
 		}
@@ -133,7 +134,8 @@ func (p packageFile) WriteTo(w io.Writer) (int64, error) {
 // Repository returns a repository's own files, by path, for the packages accepted by has: together with the packages
 // they form a repository of apt or dnf. dir is the packages' directory, such as packages/debian/12/; the result is
 // empty without packages.
-func (s *Server) Repository(ctx context.Context, dir string, has func(file string) bool) (map[string]io.WriterTo, error) {
+func (s *Server) Repository(ctx context.Context, dir string,
+	has func(file string) bool) (map[string]io.WriterTo, error) {
 	sh := s.use()
 	defer sh.done()
 	all := map[string]io.WriterTo{}
@@ -172,7 +174,8 @@ func isPackage(it *bundle.Item, suffix string) bool {
 // plainPath normalizes escapes in an address, which clients apply differently.
 func plainPath(path string) string {
 	return strings.Map(func(r rune) rune {
-		if r < 0x80 && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune("0123456789/._~+^:@=,-", r)) {
+		if r < 0x80 && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' ||
+			strings.ContainsRune("0123456789/._~+^:@=,-", r)) {
 			return r
 		}
 		return '_'
@@ -203,7 +206,8 @@ func (s *Server) buildPackages(ctx context.Context, sh *snapshot, f *packageForm
 
 // indexPackages reads every package below a directory, concurrently, and builds the files of a repository. Each package
 // is compared with its digest before use; damaged and invalid ones are left out.
-func (s *Server) indexPackages(ctx context.Context, f *packageFormat, t *tree, dir string) (map[string]packageFile, error) {
+func (s *Server) indexPackages(ctx context.Context, f *packageFormat, t *tree,
+	dir string) (map[string]packageFile, error) {
 	s.indexing.Lock() // one repository at a time: clients need the memory for frames, too
 	defer s.indexing.Unlock()
 	leaves := t.under(dir)

@@ -36,7 +36,8 @@ func run(t *testing.T, dir, program string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "no_proxy=127.0.0.1", "NO_PROXY=127.0.0.1")
+	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "no_proxy=127.0.0.1",
+		"NO_PROXY=127.0.0.1")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -64,7 +65,8 @@ func write(t *testing.T, path, content string, mode os.FileMode) {
 func buildDeb(t *testing.T, compression, name, version, fields string) []byte {
 	t.Helper()
 	dir := t.TempDir()
-	write(t, dir+"/tree/DEBIAN/control", fmt.Sprintf("Package: %s\nVersion: %s\nArchitecture: all\nMaintainer: A <a@example.org>\n%sDescription: test\n of a package\n .\n in paragraphs\n", name, version, fields), 0o600)
+	write(t, dir+"/tree/DEBIAN/control",
+		fmt.Sprintf("Package: %s\nVersion: %s\nArchitecture: all\nMaintainer: A <a@example.org>\n%sDescription: test\n of a package\n .\n in paragraphs\n", name, version, fields), 0o600)
 	write(t, dir+"/tree/usr/share/kk/"+name, version, 0o600)
 	mustRun(t, dir, "chmod", "-R", "a+rX", "tree")
 	mustRun(t, dir, "dpkg-deb", "--root-owner-group", "-Z"+compression, "-b", "tree", "it.deb")
@@ -79,7 +81,8 @@ func buildDeb(t *testing.T, compression, name, version, fields string) []byte {
 func aptOptions(t *testing.T, source string) []string {
 	t.Helper()
 	root := t.TempDir()
-	for _, dir := range []string{"etc/apt/sources.list.d", "etc/apt/preferences.d", "etc/apt/apt.conf.d", "var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt", "var/lib/dpkg"} {
+	for _, dir := range []string{"etc/apt/sources.list.d", "etc/apt/preferences.d", "etc/apt/apt.conf.d",
+		"var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt", "var/lib/dpkg"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -87,8 +90,10 @@ func aptOptions(t *testing.T, source string) []string {
 	write(t, root+"/var/lib/dpkg/status", "", 0o600)
 	write(t, root+"/etc/apt/sources.list", source, 0o600)
 	return []string{
-		"-o", "Dir=" + root, "-o", "Dir::State::status=" + root + "/var/lib/dpkg/status", "-o", "APT::Architecture=amd64", "-o", "APT::Architectures=amd64",
-		"-o", "APT::Sandbox::User=root", "-o", "Acquire::http::Proxy=DIRECT", "-o", "Acquire::Retries=0", "-o", "APT::Get::Assume-Yes=true",
+		"-o", "Dir=" + root, "-o", "Dir::State::status=" + root + "/var/lib/dpkg/status", "-o",
+		"APT::Architecture=amd64", "-o", "APT::Architectures=amd64",
+		"-o", "APT::Sandbox::User=root", "-o", "Acquire::http::Proxy=DIRECT", "-o", "Acquire::Retries=0", "-o",
+		"APT::Get::Assume-Yes=true",
 	}
 }
 
@@ -98,18 +103,22 @@ func TestApt(t *testing.T) {
 	needs(t, "apt-get", "dpkg-deb")
 	b := bundletest.NewBuilder(t)
 	debs := map[string][]byte{
-		"https://deb.example/pool/main/a/app_1%3a2.0~rc1+b1_all.deb": buildDeb(t, "xz", "kk-app", "1:2.0~rc1+b1", "Depends: kk-lib (>= 3)\n"),
-		"https://deb.example/pool/main/l/kk-lib_3.1_all.deb":         buildDeb(t, "zstd", "kk-lib", "3.1", "Depends: kk-odd, kk-query\n"),
-		"https://deb.example/pool/main/l/kk-lib_2.0_all.deb":         buildDeb(t, "gzip", "kk-lib", "2.0", ""),
-		"https://other.example/odd dir/100%25/k'k&odd_1_all.deb":     buildDeb(t, "none", "kk-odd", "1", ""),
-		"https://other.example/get?file=kk-query_1_all.deb":          buildDeb(t, "xz", "kk-query", "1", "Filename: ../../elsewhere\nSHA256: 00\n"),
+		"https://deb.example/pool/main/a/app_1%3a2.0~rc1+b1_all.deb": buildDeb(t, "xz", "kk-app", "1:2.0~rc1+b1",
+			"Depends: kk-lib (>= 3)\n"),
+		"https://deb.example/pool/main/l/kk-lib_3.1_all.deb": buildDeb(t, "zstd", "kk-lib", "3.1",
+			"Depends: kk-odd, kk-query\n"),
+		"https://deb.example/pool/main/l/kk-lib_2.0_all.deb":     buildDeb(t, "gzip", "kk-lib", "2.0", ""),
+		"https://other.example/odd dir/100%25/k'k&odd_1_all.deb": buildDeb(t, "none", "kk-odd", "1", ""),
+		"https://other.example/get?file=kk-query_1_all.deb": buildDeb(t, "xz", "kk-query", "1",
+			"Filename: ../../elsewhere\nSHA256: 00\n"),
 	}
 	for ref, content := range debs {
 		b.File(ref, "kk-query_1_all.deb", nil, content)
 	}
 	b.File("https://other.example/broken_1_all.deb", "broken_1_all.deb", nil, []byte("!<arch>\nbroken"))
 	s := start(t, serve.Options{}, b.Bundle().Path)
-	for name, source := range map[string]string{"slash": "deb [trusted=yes] " + s.URL + "/apt/ /", "dot": "deb [trusted=yes] " + s.URL + "/apt ./"} {
+	for name, source := range map[string]string{"slash": "deb [trusted=yes] " + s.URL + "/apt/ /",
+		"dot": "deb [trusted=yes] " + s.URL + "/apt ./"} {
 		t.Run(name, func(t *testing.T) {
 			options := aptOptions(t, source+"\n")
 			out := mustRun(t, "", "apt-get", append(options, "update")...)
@@ -135,7 +144,8 @@ func TestApt(t *testing.T) {
 					t.Errorf("%s is another file", path)
 				}
 			}
-			if show := mustRun(t, "", "apt-cache", append(options, "show", "kk-app")...); !strings.Contains(show, " in paragraphs") || !strings.Contains(show, "Version: 1:2.0~rc1+b1") {
+			if show := mustRun(t, "", "apt-cache", append(options, "show", "kk-app")...); !strings.Contains(show,
+				" in paragraphs") || !strings.Contains(show, "Version: 1:2.0~rc1+b1") {
 				t.Errorf("apt-cache show:\n%s", show)
 			}
 		})
@@ -146,10 +156,12 @@ func TestApt(t *testing.T) {
 		r := s.ask(t, "GET", "/apt/deb.example/pool/kkbundle.sources")
 		write(t, root+"/etc/apt/sources.list.d/kkbundle.sources", string(r.body), 0o600)
 		mustRun(t, "", "apt-get", append(options, "update")...)
-		if out := mustRun(t, "", "apt-cache", append(options, "pkgnames")...); strings.Contains(out, "kk-query") || !strings.Contains(out, "kk-app") {
+		if out := mustRun(t, "", "apt-cache", append(options, "pkgnames")...); strings.Contains(out, "kk-query") ||
+			!strings.Contains(out, "kk-app") {
 			t.Errorf("it has\n%s", out)
 		}
-		if out, err := run(t, "", "apt-get", append(options, "install", "--download-only", "kk-app")...); err == nil || !strings.Contains(out, "kk-odd") {
+		if out, err := run(t, "", "apt-get", append(options, "install", "--download-only", "kk-app")...); err == nil ||
+			!strings.Contains(out, "kk-odd") {
 			t.Errorf("what a dependency needs is elsewhere, and apt said %v\n%s", err, out)
 		}
 	})
@@ -161,7 +173,8 @@ func TestApt(t *testing.T) {
 		options := aptOptions(t, "deb [trusted=yes] "+s.URL+"/apt/ /\n")
 		root, _ := strings.CutPrefix(options[1], "Dir=")
 		mustRun(t, "", "apt-get", append(options, "update")...)
-		for _, file := range []string{"var/lib/dpkg/available", "var/lib/dpkg/info/x", "var/lib/dpkg/updates/x", "var/log/dpkg.log"} {
+		for _, file := range []string{"var/lib/dpkg/available", "var/lib/dpkg/info/x", "var/lib/dpkg/updates/x",
+			"var/log/dpkg.log"} {
 			write(t, filepath.Join(root, file), "", 0o600)
 		}
 		for _, file := range []string{"info/x", "updates/x"} {
@@ -169,17 +182,20 @@ func TestApt(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		mustRun(t, "", "apt-get", append(options, "-o", "DPkg::Options::=--root="+root, "-o", "DPkg::Options::=--log="+root+"/dpkg.log", "install", "kk-app")...)
+		mustRun(t, "", "apt-get", append(options, "-o", "DPkg::Options::=--root="+root, "-o", "DPkg::Options::=--log="+
+			root+"/dpkg.log", "install", "kk-app")...)
 		for _, name := range []string{"kk-app", "kk-lib", "kk-odd", "kk-query"} {
 			if _, err := os.Stat(filepath.Join(root, "usr/share/kk", name)); err != nil {
 				t.Error(err)
 			}
 		}
 	})
-	if r := s.ask(t, "GET", "/apt/Packages"); strings.Contains(string(r.body), "elsewhere") || strings.Count(string(r.body), "\nFilename: ") != 5 {
+	if r := s.ask(t, "GET", "/apt/Packages"); strings.Contains(string(r.body), "elsewhere") ||
+		strings.Count(string(r.body), "\nFilename: ") != 5 {
 		t.Errorf("Packages:\n%s", r.body)
 	}
-	if log := s.log.String(); !strings.Contains(log, "a package is left out") || !strings.Contains(log, "broken_1_all.deb") {
+	if log := s.log.String(); !strings.Contains(log, "a package is left out") ||
+		!strings.Contains(log, "broken_1_all.deb") {
 		t.Errorf("the broken package is not in the log:\n%s", log)
 	}
 }
@@ -189,9 +205,11 @@ func buildRPMs(t *testing.T, specs map[string]string) map[string][]byte {
 	t.Helper()
 	dir, all := t.TempDir(), make(map[string][]byte)
 	for name, fields := range specs {
-		write(t, dir+"/"+name+".spec", fmt.Sprintf("Name: %s\nRelease: 1\nSummary: test <&> of \"%s\"\nLicense: MIT\nBuildArch: noarch\n%s\n%%description\nüber\n"+
-			"%%install\nmkdir -p %%{buildroot}/etc/kk %%{buildroot}/usr/share/kk\necho x > %%{buildroot}/etc/kk/%s.conf\necho y > %%{buildroot}/usr/share/kk/%s\n"+
-			"%%files\n/etc/kk\n/usr/share/kk/%s\n%%changelog\n* Mon Jan 06 2025 A <a@example.org> - 1-1\n- first\n", name, name, fields, name, name, name), 0o600)
+		write(t, dir+"/"+name+".spec",
+			fmt.Sprintf("Name: %s\nRelease: 1\nSummary: test <&> of \"%s\"\nLicense: MIT\nBuildArch: noarch\n%s\n%%description\nüber\n"+
+				"%%install\nmkdir -p %%{buildroot}/etc/kk %%{buildroot}/usr/share/kk\necho x > %%{buildroot}/etc/kk/%s.conf\necho y > %%{buildroot}/usr/share/kk/%s\n"+
+				"%%files\n/etc/kk\n/usr/share/kk/%s\n%%changelog\n* Mon Jan 06 2025 A <a@example.org> - 1-1\n- first\n",
+				name, name, fields, name, name, name), 0o600)
 		mustRun(t, dir, "rpmbuild", "-bb", "--define", "_topdir "+dir, "--define", "_rpmdir "+dir+"/out", name+".spec")
 	}
 	paths, err := filepath.Glob(dir + "/out/noarch/*.rpm")
@@ -208,14 +226,15 @@ func buildRPMs(t *testing.T, specs map[string]string) map[string][]byte {
 	return all
 }
 
-// TestDnf has dnf download a package and what it depends on, by name, by version and by path, with no other source than this one,
-// and compares what the repository says with createrepo_c.
+// TestDnf has dnf download a package and what it depends on, by name, by version and by path, with no other source
+// than this one, and compares what the repository says with createrepo_c.
 func TestDnf(t *testing.T) {
 	t.Parallel()
 	needs(t, "rpmbuild")
 	rpms := buildRPMs(t, map[string]string{
-		"kk-app": "Version: 2.0~rc1\nEpoch: 1\nRequires: kk-lib >= 3\nRequires: /usr/share/kk/kk-file\nRequires: (kk-rich or kk-none)\nRecommends: kk-weak\nRequires(post): kk-post = 1-1",
-		"kk-lib": "Version: 3.1\nProvides: kk-virtual = 7\nObsoletes: kk-old < 2\nConflicts: kk-foe", "kk-file": "Version: 1", "kk-rich": "Version: 1", "kk-weak": "Version: 1", "kk-post": "Version: 1",
+		"kk-app":  "Version: 2.0~rc1\nEpoch: 1\nRequires: kk-lib >= 3\nRequires: /usr/share/kk/kk-file\nRequires: (kk-rich or kk-none)\nRecommends: kk-weak\nRequires(post): kk-post = 1-1",
+		"kk-lib":  "Version: 3.1\nProvides: kk-virtual = 7\nObsoletes: kk-old < 2\nConflicts: kk-foe",
+		"kk-file": "Version: 1", "kk-rich": "Version: 1", "kk-weak": "Version: 1", "kk-post": "Version: 1",
 	})
 	b := bundletest.NewBuilder(t)
 	for name, content := range rpms {
@@ -228,17 +247,21 @@ func TestDnf(t *testing.T) {
 		root := t.TempDir()
 		r := s.ask(t, "GET", "/yum/rpm.example/kkbundle.repo")
 		write(t, root+"/repos/kkbundle.repo", string(r.body), 0o600)
-		options := []string{"--installroot", root + "/root", "--releasever", "1", "--setopt", "reposdir=" + root + "/repos", "--setopt", "cachedir=" + root + "/cache", "-y"}
-		out := mustRun(t, "", "dnf", append(options, "install", "--downloadonly", "--destdir", root+"/got", "kk-app")...)
+		options := []string{"--installroot", root + "/root", "--releasever", "1", "--setopt", "reposdir=" + root +
+			"/repos", "--setopt", "cachedir=" + root + "/cache", "-y"}
+		out := mustRun(t, "", "dnf", append(options, "install", "--downloadonly", "--destdir", root+"/got",
+			"kk-app")...)
 		for name, want := range rpms {
 			if got, err := os.ReadFile(root + "/got/" + name); err != nil || !bytes.Equal(got, want) {
 				t.Errorf("%s: %v\n%s", name, err, out)
 			}
 		}
-		if out := mustRun(t, "", "dnf", append(options, "-q", "repoquery", "--whatprovides", "kk-virtual = 7")...); strings.TrimSpace(out) != "kk-lib-0:3.1-1.noarch" {
+		if out := mustRun(t, "", "dnf", append(options, "-q", "repoquery", "--whatprovides",
+			"kk-virtual = 7")...); strings.TrimSpace(out) != "kk-lib-0:3.1-1.noarch" {
 			t.Errorf("kk-virtual is provided by %q", out)
 		}
-		if out := mustRun(t, "", "dnf", append(options, "-q", "repoquery", "--changelogs", "kk-lib")...); !strings.Contains(out, "- first") {
+		if out := mustRun(t, "", "dnf", append(options, "-q", "repoquery", "--changelogs",
+			"kk-lib")...); !strings.Contains(out, "- first") {
 			t.Errorf("its changelog is %q", out)
 		}
 	})
@@ -268,8 +291,8 @@ func TestDnf(t *testing.T) {
 	}
 }
 
-// repodata reads a repository, checks what repomd.xml promises, and returns its lists with one element a line, in one order, without what
-// may differ: places and times of files, and what is told about no package.
+// repodata reads a repository, checks what repomd.xml promises, and returns its lists with one element a line, in one
+// order, without what may differ: places and times of files, and what is told about no package.
 func repodata(t *testing.T, read func(path string) []byte) map[string]string {
 	t.Helper()
 	var repomd struct {
@@ -301,7 +324,8 @@ func repodata(t *testing.T, read func(path string) []byte) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(data) != d.Size || digest.FromBytes(data).Encoded() != d.Checksum || len(plain) != d.OpenSize || digest.FromBytes(plain).Encoded() != d.Open {
+		if len(data) != d.Size || digest.FromBytes(data).Encoded() != d.Checksum || len(plain) != d.OpenSize ||
+			digest.FromBytes(plain).Encoded() != d.Open {
 			t.Errorf("%s is not what repomd.xml says", d.Location.Href)
 		}
 		all[d.Type] = canonical(t, plain)
@@ -369,8 +393,8 @@ func plainDeb(t *testing.T, name, version string, payload []byte) []byte {
 	return ar.Bytes()
 }
 
-// TestPackages holds what a repository's files promise of each other, which repositories there are, and that a package whose content
-// was replaced is not described.
+// TestPackages holds what a repository's files promise of each other, which repositories there are, and that a
+// package whose content was replaced is not described.
 func TestPackages(t *testing.T) {
 	t.Parallel()
 	one, two := plainDeb(t, "one", "1", nil), plainDeb(t, "two", "2", randomBytes(1, 2*frameSize))
@@ -382,20 +406,23 @@ func TestPackages(t *testing.T) {
 	path := copyFile(t, b.Bundle().Path)
 	s := start(t, serve.Options{}, path)
 	for dir, want := range map[string][]string{
-		"": {"deb.example/a/one_1_all.deb", "deb.example/b/two_2_all.deb"}, "deb.example/": {"a/one_1_all.deb", "b/two_2_all.deb"},
+		"":               {"deb.example/a/one_1_all.deb", "deb.example/b/two_2_all.deb"},
+		"deb.example/":   {"a/one_1_all.deb", "b/two_2_all.deb"},
 		"deb.example/b/": {"two_2_all.deb"}, "mirror.example/": {"one_1_all.deb"},
 	} {
 		release := string(s.ask(t, "GET", "/apt/"+dir+"Release").body)
 		for _, name := range []string{"Packages", "Packages.gz"} {
 			r := s.ask(t, "GET", "/apt/"+dir+name)
 			sum := digest.FromBytes(r.body).Encoded()
-			if line := fmt.Sprintf(" %s %d %s\n", sum, len(r.body), name); r.StatusCode != 200 || !strings.Contains(release, line) {
+			if line := fmt.Sprintf(" %s %d %s\n", sum, len(r.body), name); r.StatusCode != 200 ||
+				!strings.Contains(release, line) {
 				t.Errorf("%s%s: %s; Release lacks %s:\n%s", dir, name, r.Status, line, release)
 			}
 			if hashed := s.ask(t, "GET", "/apt/"+dir+"by-hash/SHA256/"+sum); !bytes.Equal(hashed.body, r.body) {
 				t.Errorf("%s%s by its digest: %s", dir, name, hashed.Status)
 			}
-			if head := s.ask(t, "HEAD", "/apt/"+dir+name); head.StatusCode != 200 || head.ContentLength != int64(len(r.body)) {
+			if head := s.ask(t, "HEAD", "/apt/"+dir+name); head.StatusCode != 200 ||
+				head.ContentLength != int64(len(r.body)) {
 				t.Errorf("HEAD %s%s: %s, %d bytes", dir, name, head.Status, head.ContentLength)
 			}
 		}
@@ -414,16 +441,20 @@ func TestPackages(t *testing.T) {
 				t.Errorf("%s%s: %s", dir, name, r.Status)
 			}
 		}
-		if r := s.ask(t, "GET", "/apt/"+dir+"kkbundle.sources"); !strings.Contains(string(r.body), "\nURIs: "+s.URL+"/apt/"+dir+"\n") {
+		if r := s.ask(t, "GET", "/apt/"+dir+"kkbundle.sources"); !strings.Contains(string(r.body), "\nURIs: "+s.URL+
+			"/apt/"+dir+"\n") {
 			t.Errorf("%s: %s", dir, r.body)
 		}
-		if r := s.ask(t, "GET", "/apt/"+dir); r.StatusCode != 200 || !strings.Contains(string(r.body), "apt-get update") {
+		if r := s.ask(t, "GET", "/apt/"+dir); r.StatusCode != 200 ||
+			!strings.Contains(string(r.body), "apt-get update") {
 			t.Errorf("%s: %s", dir, r.Status)
 		}
 	}
 	for _, path := range []string{
-		"/apt/none/Packages", "/apt/none/", "/apt/InRelease", "/apt/Release.gpg", "/apt/by-hash/SHA256/" + strings.Repeat("0", 64), "/apt/by-hash/SHA256/../Release",
-		"/apt/deb.example/b/nothing.txt", "/apt/deb.example", "/apt/none/kkbundle.sources", "/yum/none/repodata/repomd.xml", "/yum/repodata/", "/yum/repodata/none-primary.xml.gz",
+		"/apt/none/Packages", "/apt/none/", "/apt/InRelease", "/apt/Release.gpg", "/apt/by-hash/SHA256/" +
+			strings.Repeat("0", 64), "/apt/by-hash/SHA256/../Release",
+		"/apt/deb.example/b/nothing.txt", "/apt/deb.example", "/apt/none/kkbundle.sources",
+		"/yum/none/repodata/repomd.xml", "/yum/repodata/", "/yum/repodata/none-primary.xml.gz",
 	} {
 		if r := s.ask(t, "GET", path); r.StatusCode != 404 && r.StatusCode != 307 {
 			t.Errorf("%s: %s", path, r.Status)
@@ -434,10 +465,12 @@ func TestPackages(t *testing.T) {
 	}
 	bundletest.Forge(t, path, two)
 	s = start(t, serve.Options{}, path)
-	if list := string(s.ask(t, "GET", "/apt/Packages").body); strings.Contains(list, "Package: two") || !strings.Contains(list, "Package: one") {
+	if list := string(s.ask(t, "GET", "/apt/Packages").body); strings.Contains(list, "Package: two") ||
+		!strings.Contains(list, "Package: one") {
 		t.Errorf("with a forged package:\n%s", list)
 	}
-	if log := s.log.String(); !strings.Contains(log, "a package is left out") || !strings.Contains(log, "content has digest") {
+	if log := s.log.String(); !strings.Contains(log, "a package is left out") ||
+		!strings.Contains(log, "content has digest") {
 		t.Errorf("the log does not say why:\n%s", log)
 	}
 }

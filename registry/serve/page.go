@@ -82,7 +82,10 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, sh *snapshot) {
 		plainError(w, notFound(codeUnknown, "nothing at this path; / lists the content"))
 		return
 	}
-	all, err := sh.listOf.get(func() ([]listed, error) { return s.listItems(context.WithoutCancel(r.Context()), sh.books) })
+	all, err := sh.listOf.get(func() ([]listed, error) {
+		return s.listItems(context.WithoutCancel(r.Context()),
+			sh.books)
+	})
 	if err == nil {
 		data := sh.pageData(r, all)
 		data.Manual = s.manual != nil
@@ -108,7 +111,8 @@ func (s *Server) listItems(ctx context.Context, books []*book) ([]listed, error)
 		for i := range index.Items {
 			it := &index.Items[i]
 			l := listed{
-				Kind: it.Kind, Name: plain.Line(it.Ref), Digest: string(it.Descriptor.Digest), Size: "?", entry: entry{b, it},
+				Kind: it.Kind, Name: plain.Line(it.Ref), Digest: string(it.Descriptor.Digest), Size: "?",
+				entry: entry{b, it},
 			}
 			if len(books) > 1 {
 				l.Bundle = title(index)
@@ -134,7 +138,8 @@ func (s *Server) listItems(ctx context.Context, books []*book) ([]listed, error)
 func title(index bundle.Index) string { return strings.TrimSpace(index.Name + " " + index.Version) }
 
 func kindRank(kind string) int {
-	order := []string{bundle.KindImage, bundle.KindChart, bundle.KindFile, bundle.KindReferrer, bundle.KindTool, bundle.KindManifest, bundle.KindLock}
+	order := []string{bundle.KindImage, bundle.KindChart, bundle.KindFile, bundle.KindReferrer, bundle.KindTool,
+		bundle.KindManifest, bundle.KindLock}
 	if i := slices.Index(order, kind); i >= 0 {
 		return i
 	}
@@ -147,14 +152,17 @@ func (sh *snapshot) pageData(r *http.Request, all []listed) pageData {
 	d.Query = strings.ToValidUTF8(query.Get("q")[:min(len(query.Get("q")), mostQuery)], "")
 	for _, b := range sh.books {
 		index := b.reader.Index()
-		d.Bundles = append(d.Bundles, pageBundle{index.Name, index.Version, string(b.reader.Digest()), plain.Size(b.reader.Size())})
+		d.Bundles = append(d.Bundles, pageBundle{index.Name, index.Version, string(b.reader.Digest()),
+			plain.Size(b.reader.Size())})
 	}
 	var fitting []listed
 	counts := make(map[string]int)
 	words := strings.Fields(strings.ToLower(d.Query))
 	for _, l := range all {
-		text := strings.ToLower(l.Name + " " + l.Digest + " " + l.SHA256 + " " + strings.Join(l.Platforms, " ") + " " + l.Bundle)
-		if slices.ContainsFunc(words[:min(len(words), mostWords)], func(w string) bool { return !strings.Contains(text, w) }) {
+		text := strings.ToLower(l.Name + " " + l.Digest + " " + l.SHA256 + " " + strings.Join(l.Platforms, " ") + " " +
+			l.Bundle)
+		if slices.ContainsFunc(words[:min(len(words), mostWords)],
+			func(w string) bool { return !strings.Contains(text, w) }) {
 			continue
 		}
 		counts[l.Kind]++
@@ -225,7 +233,8 @@ func (d *pageData) command(sh *snapshot, e entry) (command, link string) {
 	host := d.Host[strings.Index(d.Host, "://")+3:]
 	switch e.item.Kind {
 	case bundle.KindChart:
-		return fmt.Sprintf("helm pull %s --repo %s/charts --version %s", quote(e.item.Name), d.Host, quote(e.item.Version)), ""
+		return fmt.Sprintf("helm pull %s --repo %s/charts --version %s", quote(e.item.Name), d.Host,
+			quote(e.item.Version)), ""
 	case bundle.KindImage, bundle.KindReferrer:
 		ref, ok, err := destination("registry.invalid", *e.item)
 		if err != nil || !ok {

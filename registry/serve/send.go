@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	chunkSize = 32 << 10              // bytes per write: a stream's own memory
-	patience  = 25 * time.Millisecond // how long a write may take before its frame's memory is released to others: about 1.3 MB/s
+	chunkSize = 32 << 10 // bytes per write: a stream's own memory
+	// how long a write may take before its frame's memory is released to others: about 1.3 MB/s
+	patience  = 25 * time.Millisecond
 	immutable = "max-age=31536000, immutable"
 )
 

@@ -33,7 +33,8 @@ type Options struct {
 	Users  string
 	Logger *slog.Logger // nil for none
 	Manual http.Handler // of /docs/ and below; nil for none
-	// Authority returns the certificate of AutoCertificate whose authority the page hands out, nil for none; it is called for each request.
+	// Authority returns the certificate of AutoCertificate whose authority the page hands out, nil for none; it is
+	// called for each request.
 	Authority func() *Certificate
 	// Open opens a bundle, also a replaced one, and may refuse it; nil is bundle.Open.
 	Open func(path string) (*bundle.Reader, error)
@@ -69,7 +70,8 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		o.Open = bundle.Open
 	}
 	s := &Server{
-		log: o.Logger, open: o.Open, verify: o.Verify, manual: o.Manual, authority: o.Authority, users: htpasswd.New(o.Users), frames: newFrames(), metrics: newMetrics(), limits: defaultLimits(),
+		log: o.Logger, open: o.Open, verify: o.Verify, manual: o.Manual, authority: o.Authority,
+		users: htpasswd.New(o.Users), frames: newFrames(), metrics: newMetrics(), limits: defaultLimits(),
 		checks: make(chan struct{}, min(runtime.GOMAXPROCS(0), maxDecodes)),
 	}
 	s.templates = sync.OnceValues(parseTemplates)
@@ -139,7 +141,10 @@ func (s *Server) areas() []area {
 		areas = append(areas, area{path: authorityPath, name: "authority", handle: s.handOut, public: true})
 	}
 	if s.manual != nil {
-		areas = append(areas, area{path: "/docs/", name: "docs", handle: func(w http.ResponseWriter, r *http.Request, _ *snapshot) { s.manual.ServeHTTP(w, r) }})
+		areas = append(areas, area{path: "/docs/", name: "docs", handle: func(w http.ResponseWriter, r *http.Request,
+			_ *snapshot) {
+			s.manual.ServeHTTP(w, r)
+		}})
 	}
 	return areas
 }
@@ -183,7 +188,8 @@ func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		h.Set("Allow", "GET, HEAD")
-		fail(out, &answer{http.StatusMethodNotAllowed, codeUnsupported, "this server is read-only: use `kkbundle push` to seed a writable registry"})
+		fail(out, &answer{http.StatusMethodNotAllowed, codeUnsupported,
+			"this server is read-only: use `kkbundle push` to seed a writable registry"})
 		return
 	}
 	sh := s.use()

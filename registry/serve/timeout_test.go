@@ -18,8 +18,8 @@ import (
 	"github.com/kkbundle/kkbundle/registry/serve"
 )
 
-// impatience is how long the server of these tests waits for a client. Nothing fails on a machine that is slower than that:
-// what is held is that a wait ends, not when.
+// impatience is how long the server of these tests waits for a client. Nothing fails on a machine that is slower than
+// that: what is held is that a wait ends, not when.
 const impatience = 200 * time.Millisecond
 
 // listen starts a server that listens, waits for clients no longer than limit, and ends with the test or with stop.
@@ -54,8 +54,8 @@ func dial(t *testing.T, address string) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// TestSlowHeaders has clients that begin a request and never end it, send a body that never comes, or keep a connection for nothing:
-// the server ends each by itself.
+// TestSlowHeaders has clients that begin a request and never end it, send a body that never comes, or keep a
+// connection for nothing: the server ends each by itself.
 func TestSlowHeaders(t *testing.T) {
 	t.Parallel()
 	content := randomBytes(1, 100)
@@ -128,7 +128,8 @@ func inFlight(t *testing.T, s *serve.Server) (n int) {
 	return 0
 }
 
-// TestSteadyReader holds that a client has time for each chunk anew, so that a slow one that goes on reading gets everything.
+// TestSteadyReader holds that a client has time for each chunk anew, so that a slow one that goes on reading gets
+// everything.
 func TestSteadyReader(t *testing.T) {
 	t.Parallel()
 	content := textBytes(1, 1<<20)
@@ -143,7 +144,8 @@ func TestSteadyReader(t *testing.T) {
 		t.Fatalf("%d with %d bytes", w.Code, w.Body.Len())
 	}
 	if want := len(content) / (32 << 10); w.writes != want || len(w.set) < want || w.late {
-		t.Errorf("%d writes and %d deadlines, want %d; a write without a new one: %v", w.writes, len(w.set), want, w.late)
+		t.Errorf("%d writes and %d deadlines, want %d; a write without a new one: %v", w.writes, len(w.set), want,
+			w.late)
 	}
 }
 
@@ -167,8 +169,9 @@ func (d *deadlines) Write(b []byte) (int, error) {
 	return d.ResponseRecorder.Write(b)
 }
 
-// TestStalledReadersNeedLittleMemory has 100 clients stop reading in the middle of a range of a compressed blob, and measures the memory that
-// this takes on both sides, beyond the frames that one client takes. containerd has three such requests for each image that it pulls.
+// TestStalledReadersNeedLittleMemory has 100 clients stop reading in the middle of a range of a compressed blob, and
+// measures the memory that this takes on both sides, beyond the frames that one client takes. containerd has three
+// such requests for each image that it pulls.
 func TestStalledReadersNeedLittleMemory(t *testing.T) {
 	const clients, each = 100, 90 << 10
 	content := textBytes(1, 4*frameSize)

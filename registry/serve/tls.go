@@ -50,7 +50,8 @@ func AutoCertificate(dir string, names []string, now time.Time) (*Certificate, e
 func autoCertificate(dir string, names []string, now time.Time) (*Certificate, error) {
 	root, err := disk.OpenOwn(dir) // clients trust the authority in it
 	if err != nil {
-		return nil, plain.Advise(err, "name a directory of your own with --tls-dir; with sudo, -H makes HOME that of root")
+		return nil, plain.Advise(err,
+			"name a directory of your own with --tls-dir; with sudo, -H makes HOME that of root")
 	}
 	defer root.Close()
 	ca, err := loadAuthority(root, now)

@@ -48,7 +48,8 @@ func (t *tree) sort() {
 }
 
 func (t *tree) find(path string) (leaf, bool) {
-	i, ok := slices.BinarySearchFunc(t.leaves, path, func(l leaf, path string) int { return strings.Compare(l.path, path) })
+	i, ok := slices.BinarySearchFunc(t.leaves, path,
+		func(l leaf, path string) int { return strings.Compare(l.path, path) })
 	if !ok {
 		return leaf{}, false
 	}

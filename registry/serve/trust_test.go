@@ -45,7 +45,8 @@ func TestForgedBlob(t *testing.T) {
 	bundletest.Forge(t, path, one)
 	bundletest.Forge(t, path, three)
 	s := start(t, serve.Options{}, path)
-	for _, headers := range [][]string{nil, {"Range: bytes=0-99"}, {"Range: bytes=4000000-"}, {"Range: bytes=-1"}, {"Range: bytes=0-"}} {
+	for _, headers := range [][]string{nil, {"Range: bytes=0-99"}, {"Range: bytes=4000000-"}, {"Range: bytes=-1"},
+		{"Range: bytes=0-"}} {
 		for name, content := range map[string][]byte{"one": one, "three": three} {
 			for range 2 { // the second time it is known
 				r, err := s.try(t.Context(), "GET", blobPath(name, content), headers...)
@@ -53,7 +54,8 @@ func TestForgedBlob(t *testing.T) {
 				if whole {
 					t.Errorf("%s %q: %s with %d bytes", name, headers, r.Status, len(r.body))
 				}
-				if err == nil && r.code(t) != "UNKNOWN" || len(r.body) > len(content)-int(min(len(content)-1, frameSize/2)) {
+				if err == nil && r.code(t) != "UNKNOWN" ||
+					len(r.body) > len(content)-int(min(len(content)-1, frameSize/2)) {
 					t.Errorf("%s %q: %s with %d bytes: %v", name, headers, r.Status, len(r.body), err)
 				}
 				if err != nil && (name == "one" || headers != nil && headers[0] != "Range: bytes=0-") {
@@ -65,14 +67,16 @@ func TestForgedBlob(t *testing.T) {
 	if r := s.ask(t, "GET", blobPath("good", good)); !bytes.Equal(r.body, good) {
 		t.Errorf("the good blob: %s with %d bytes", r.Status, len(r.body))
 	}
-	if r := s.ask(t, "GET", "/files/files.example/one"); r.StatusCode != 500 || !strings.Contains(string(r.body), "damaged") {
+	if r := s.ask(t, "GET", "/files/files.example/one"); r.StatusCode != 500 ||
+		!strings.Contains(string(r.body), "damaged") {
 		t.Errorf("as a file: %s: %s", r.Status, r.body)
 	}
 	m := string(s.ask(t, "GET", "/metrics").body)
 	if !strings.Contains(m, "kkbundle_serve_blobs_damaged 2\n") {
 		t.Errorf("metrics:\n%s", m)
 	}
-	if _, err := serve.New(t.Context(), serve.Options{Bundles: []string{path}, Verify: true}); !errors.Is(err, bundle.ErrDamaged) {
+	if _, err := serve.New(t.Context(), serve.Options{Bundles: []string{path}, Verify: true}); !errors.Is(err,
+		bundle.ErrDamaged) {
 		t.Errorf("with Verify: %v", err)
 	}
 }
@@ -109,7 +113,8 @@ func TestChangedOnDisk(t *testing.T) {
 			}
 			failed := 0
 			for name, content := range map[string][]byte{"text": text, "stored": stored} {
-				for _, header := range []string{"X: y", "Range: bytes=100-200", "Range: bytes=9000000-9999999", "Range: bytes=-5000000"} {
+				for _, header := range []string{"X: y", "Range: bytes=100-200", "Range: bytes=9000000-9999999",
+					"Range: bytes=-5000000"} {
 					r, err := s.try(t.Context(), "GET", blobPath(name, content), header)
 					if err != nil || r.StatusCode >= 500 {
 						failed++
@@ -141,7 +146,8 @@ func TestRandomRanges(t *testing.T) {
 	t.Parallel()
 	text, stored := textBytes(1, 5*frameSize+12345), randomBytes(2, 5*frameSize+1)
 	small := textBytes(3, 5000)
-	s := start(t, serve.Options{Verify: true}, fileBundle(t, map[string][]byte{"text": text, "stored": stored, "small": small}))
+	s := start(t, serve.Options{Verify: true}, fileBundle(t, map[string][]byte{"text": text, "stored": stored,
+		"small": small}))
 	random := rand.New(rand.NewSource(1))
 	names, contents := []string{"text", "stored", "small"}, [][]byte{text, stored, small}
 	paths := make([]string, len(names))
@@ -307,7 +313,8 @@ func TestShutdown(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx, l, nil) }()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+l.Addr().String()+blobPath("x", content), http.NoBody)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+
+		l.Addr().String()+blobPath("x", content), http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,8 @@ func TestUsers(t *testing.T) {
 	t.Parallel()
 	users := usersFile(t, bcrypt.MinCost, "ann:right", "bob:secret:with:colons")
 	s := start(t, serve.Options{Users: users}, bundletest.New(t).Path)
-	for _, path := range []string{"/v2/", "/v2/" + app + "/tags/list", "/", "/files/", "/charts/index.yaml", "/metrics", "/none"} {
+	for _, path := range []string{"/v2/", "/v2/" + app + "/tags/list", "/", "/files/", "/charts/index.yaml", "/metrics",
+		"/none"} {
 		for header, status := range map[string]int{
 			"X: y": 401, basic("ann:wrong"): 401, basic("eve:right"): 401, basic("ann:"): 401, basic(":right"): 401,
 			basic("annr:ight"): 401, "Authorization: Bearer x": 401, basic("ann:" + strings.Repeat("x", 2000)): 401,
@@ -115,7 +116,8 @@ func TestBadLogins(t *testing.T) {
 					t.Errorf("%s", r.Status)
 				}
 				if i%10 == 0 {
-					if r, err := s.try(t.Context(), "GET", "/v2/", basic("ann:right")); err != nil || r.StatusCode != 200 {
+					if r, err := s.try(t.Context(), "GET", "/v2/", basic("ann:right")); err != nil ||
+						r.StatusCode != 200 {
 						t.Errorf("who was let in: %v", err)
 					}
 				}
@@ -198,13 +200,16 @@ func TestAutoCertificate(t *testing.T) {
 		return c
 	}
 	first := get(names, now)
-	if again := get(names, now.AddDate(0, 1, 0)); again.Fingerprint != first.Fingerprint || !again.Leaf.Equal(first.Leaf) {
+	if again := get(names, now.AddDate(0, 1, 0)); again.Fingerprint != first.Fingerprint ||
+		!again.Leaf.Equal(first.Leaf) {
 		t.Error("the second start has another certificate")
 	}
-	if more := get(append(names, "10.1.2.3"), now); more.Fingerprint != first.Fingerprint || more.Leaf.VerifyHostname("10.1.2.3") != nil {
+	if more := get(append(names, "10.1.2.3"), now); more.Fingerprint != first.Fingerprint ||
+		more.Leaf.VerifyHostname("10.1.2.3") != nil {
 		t.Error("a new address is not in the certificate, or the authority is another")
 	}
-	if late := get(names, now.AddDate(1, 1, 0)); late.Fingerprint != first.Fingerprint || late.Leaf.NotAfter.Before(now.AddDate(2, 0, 0)) {
+	if late := get(names, now.AddDate(1, 1, 0)); late.Fingerprint != first.Fingerprint ||
+		late.Leaf.NotAfter.Before(now.AddDate(2, 0, 0)) {
 		t.Error("a certificate that ended is still used")
 	}
 	for _, key := range []string{"ca.key", "server.key"} {
@@ -240,7 +245,8 @@ func TestAutoCertificate(t *testing.T) {
 	pool.AppendCertsFromPEM(pem)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}
 	defer client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+l.Addr().String()+"/v2/", http.NoBody)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+l.Addr().String()+"/v2/",
+		http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}

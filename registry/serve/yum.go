@@ -27,7 +27,8 @@ func yumFormat() *packageFormat {
 			for i, element := range []string{"metadata", "filelists", "otherdata"} {
 				space := []string{"common", "filelists", "other"}[i]
 				all = append(all, around{
-					fmt.Sprintf("%s<%s xmlns=\"http://linux.duke.edu/metadata/%s\" xmlns:rpm=\"%s\" packages=\"%d\">\n", xml.Header, element, space, rpmSpace, n),
+					fmt.Sprintf("%s<%s xmlns=\"http://linux.duke.edu/metadata/%s\" xmlns:rpm=\"%s\" packages=\"%d\">\n",
+						xml.Header, element, space, rpmSpace, n),
 					"</" + element + ">\n",
 				})
 			}
@@ -39,7 +40,8 @@ func yumFormat() *packageFormat {
 			content = "[kkbundle]\nname=kkbundle\nbaseurl=" + address + "\nenabled=1\n" +
 				"# Packages are checked against the digests of this server's bundle. With gpgcheck=1 their makers' signatures\n" +
 				"# are checked too, if this host has the keys.\ngpgcheck=0\nrepo_gpgcheck=0\nmodule_hotfixes=1\n"
-			return file, content, []string{"curl -fsSo /etc/yum.repos.d/" + file + " " + quote(address+file), "dnf makecache"}
+			return file, content, []string{"curl -fsSo /etc/yum.repos.d/" + file + " " + quote(address+file),
+				"dnf makecache"}
 		},
 	}
 }
@@ -147,9 +149,12 @@ func describeRPM(r io.ReaderAt, l leaf, location string) ([][]byte, error) {
 	}
 	sum := l.blob.digest.Encoded()
 	primary := xmlPrimary{
-		Type: "rpm", Name: p.Name, Arch: p.Arch, Version: xmlVersion{p.Epoch, p.Version, p.Release}, Checksum: xmlChecksum{"sha256", "YES", sum},
-		Summary: p.Summary, Description: p.Description, Packager: p.Packager, URL: p.URL, Location: xmlLocation{location},
-		Format: xmlFormat{License: p.License, Vendor: p.Vendor, Group: p.Group, BuildHost: p.BuildHost, SourceRPM: p.SourceRPM},
+		Type: "rpm", Name: p.Name, Arch: p.Arch, Version: xmlVersion{p.Epoch, p.Version, p.Release},
+		Checksum: xmlChecksum{"sha256", "YES", sum},
+		Summary:  p.Summary, Description: p.Description, Packager: p.Packager, URL: p.URL,
+		Location: xmlLocation{location},
+		Format: xmlFormat{License: p.License, Vendor: p.Vendor, Group: p.Group, BuildHost: p.BuildHost,
+			SourceRPM: p.SourceRPM},
 	}
 	primary.Time.File, primary.Time.Build = p.BuildTime, p.BuildTime
 	primary.Size.Package, primary.Size.Installed, primary.Size.Archive = l.blob.size, p.Installed, p.Archive
@@ -181,7 +186,8 @@ func describeRPM(r io.ReaderAt, l leaf, location string) ([][]byte, error) {
 		}
 	}
 	for i := len(p.Changes) - 1; i >= 0; i-- { // oldest first
-		other.Changes = append(other.Changes, xmlChange{Author: p.Changes[i].Author, Date: p.Changes[i].Time, Text: p.Changes[i].Text})
+		other.Changes = append(other.Changes, xmlChange{Author: p.Changes[i].Author, Date: p.Changes[i].Time,
+			Text: p.Changes[i].Text})
 	}
 	return marshalAll(primary, files, other)
 }

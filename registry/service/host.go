@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// Ready returns a function that waits until the registry below root answers. The address is unknown if the configuration is the
-// operator's: then it waits until the unit has been active for a while.
+// Ready returns a function that waits until the registry below root answers. The address is unknown if the
+// configuration is the operator's: then it waits until the unit has been active for a while.
 func (s Settings) Ready(root string) func(context.Context) error {
 	return func(ctx context.Context) error { return s.ready(ctx, root) }
 }
@@ -69,7 +69,8 @@ func (s Settings) answers(ctx context.Context, root string) error {
 	client := &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true,
 	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+net.JoinHostPort(host, port)+"/healthz", http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+net.JoinHostPort(host, port)+"/healthz",
+		http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -113,8 +114,8 @@ func OwnProgram() (Program, error) {
 	return Program{Name: "kkbundle", Open: func() (io.ReadCloser, error) { return os.Open(self) }}, nil
 }
 
-// Unpack returns the file "registry" of an archive, or blob itself if it is no archive. At the end of the file, it reads the rest
-// of the archive: a digest is checked only after the last byte.
+// Unpack returns the file "registry" of an archive, or blob itself if it is no archive. At the end of the file, it
+// reads the rest of the archive: a digest is checked only after the last byte.
 func Unpack(blob io.ReadCloser) (io.ReadCloser, error) {
 	const gzipMagic = "\x1f\x8b"
 	whole := bufio.NewReader(blob)

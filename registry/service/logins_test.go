@@ -45,7 +45,8 @@ func TestOlderLoginMayOnlyPull(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name, text := range map[string]string{"htpasswd": string(hash) + "ci:$2y$hash", "password": "older\n", "pull-htpasswd": "", "push-password": ""} {
+		for name, text := range map[string]string{"htpasswd": string(hash) + "ci:$2y$hash", "password": "older\n",
+			"pull-htpasswd": "", "push-password": ""} {
 			path := filepath.Join(root, etc, name)
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
@@ -60,10 +61,12 @@ func TestOlderLoginMayOnlyPull(t *testing.T) {
 		if _, restarted := step(t, o, h); !restarted {
 			t.Error("the service still has the older users")
 		}
-		if diff := cmp.Diff([][]string{users(t, root, "pull-htpasswd"), users(t, root, "htpasswd")}, [][]string{{"registry"}, {"ci", "registry-push"}}); diff != "" {
+		if diff := cmp.Diff([][]string{users(t, root, "pull-htpasswd"), users(t, root, "htpasswd")},
+			[][]string{{"registry"}, {"ci", "registry-push"}}); diff != "" {
 			t.Errorf("(-got +want):\n%s", diff)
 		}
-		if !fits(t, root, "pull-htpasswd", "registry", "older") || !fits(t, root, "htpasswd", "registry-push", read(t, root, etc+"push-password")) {
+		if !fits(t, root, "pull-htpasswd", "registry", "older") ||
+			!fits(t, root, "htpasswd", "registry-push", read(t, root, etc+"push-password")) {
 			t.Error("the passwords do not fit")
 		}
 		if changed, restarted := step(t, o, h); len(changed) > 0 || restarted {
@@ -78,11 +81,13 @@ func TestRotate(t *testing.T) {
 	rotate := func(finish bool) service.Rotated {
 		t.Helper()
 		h.ran = nil
-		res, err := service.Rotate(t.Context(), service.RotateOptions{Root: root, Pull: true, Push: true, Finish: finish, Run: h})
+		res, err := service.Rotate(t.Context(), service.RotateOptions{Root: root, Pull: true, Push: true,
+			Finish: finish, Run: h})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Contains(h.ran, "systemctl reload "+service.Unit) || slices.Contains(h.ran, "systemctl restart "+service.Unit) {
+		if !slices.Contains(h.ran, "systemctl reload "+service.Unit) ||
+			slices.Contains(h.ran, "systemctl restart "+service.Unit) {
 			t.Errorf("ran %q", h.ran)
 		}
 		return res
@@ -93,11 +98,13 @@ func TestRotate(t *testing.T) {
 		t.Errorf("nothing to finish: %v", res.Ended)
 	}
 	res := rotate(false)
-	if diff := cmp.Diff([]string{res.Pull.User, res.Push.User, strings.Join(res.Old, " ")}, []string{"registry-2", "registry-push-2", "registry registry-push"}); diff != "" {
+	if diff := cmp.Diff([]string{res.Pull.User, res.Push.User, strings.Join(res.Old, " ")},
+		[]string{"registry-2", "registry-push-2", "registry registry-push"}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 	next := read(t, root, etc+"password")
-	if !fits(t, root, "pull-htpasswd", "registry", old) || !fits(t, root, "pull-htpasswd", "registry-2", next) || !fits(t, root, "htpasswd", "registry-push-2", read(t, root, etc+"push-password")) {
+	if !fits(t, root, "pull-htpasswd", "registry", old) || !fits(t, root, "pull-htpasswd", "registry-2", next) ||
+		!fits(t, root, "htpasswd", "registry-push-2", read(t, root, etc+"push-password")) {
 		t.Error("the registry does not accept both")
 	}
 	rotate(false)
@@ -105,7 +112,8 @@ func TestRotate(t *testing.T) {
 		t.Error("a repeated command made a third login")
 	}
 	rotate(true)
-	if diff := cmp.Diff([][]string{users(t, root, "pull-htpasswd"), users(t, root, "htpasswd")}, [][]string{{"registry-2"}, {"registry-push-2"}}); diff != "" {
+	if diff := cmp.Diff([][]string{users(t, root, "pull-htpasswd"), users(t, root, "htpasswd")},
+		[][]string{{"registry-2"}, {"registry-push-2"}}); diff != "" {
 		t.Errorf("finished (-got +want):\n%s", diff)
 	}
 	if changed, _ := step(t, options(root, h), h); len(changed) > 0 {
@@ -115,7 +123,8 @@ func TestRotate(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, etc, "password"), []byte("lost\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if res := rotate(false); res.Pull.User != "registry" || !fits(t, root, "pull-htpasswd", "registry", read(t, root, etc+"password")) {
+	if res := rotate(false); res.Pull.User != "registry" ||
+		!fits(t, root, "pull-htpasswd", "registry", read(t, root, etc+"password")) {
 		t.Errorf("after a kill: %v", res.Pull)
 	}
 }
@@ -123,14 +132,16 @@ func TestRotate(t *testing.T) {
 func TestRotateRefuses(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	if _, err := service.Rotate(t.Context(), service.RotateOptions{Root: root, Pull: true}); err == nil || !strings.Contains(err.Error(), "no registry is installed here") {
+	if _, err := service.Rotate(t.Context(), service.RotateOptions{Root: root, Pull: true}); err == nil ||
+		!strings.Contains(err.Error(), "no registry is installed here") {
 		t.Errorf("without a registry: %v", err)
 	}
 	o := ownOptions(options(root, nil))
 	if _, err := service.Install(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := service.Rotate(t.Context(), service.RotateOptions{Root: root, Pull: true}); err == nil || !strings.Contains(err.Error(), "your configuration") {
+	if _, err := service.Rotate(t.Context(), service.RotateOptions{Root: root, Pull: true}); err == nil ||
+		!strings.Contains(err.Error(), "your configuration") {
 		t.Errorf("the registry program: %v", err)
 	}
 	if got := users(t, root, "htpasswd"); !slices.Equal(got, []string{"registry"}) {

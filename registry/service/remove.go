@@ -89,8 +89,8 @@ func (o RemoveOptions) units() ([]string, error) {
 	return units, nil
 }
 
-// removeContent removes the registry's content from its directory, and the directory unless foreign files stay in it. It returns the
-// removed paths. Links in the directory are the service user's: they are removed and not followed.
+// removeContent removes the registry's content from its directory, and the directory unless foreign files stay in it.
+// It returns the removed paths. Links in the directory are the service user's: they are removed and not followed.
 func (o RemoveOptions) removeContent(dir string) (removed []string, err error) {
 	if dir == "" || dir == "/" || path.Clean(dir) != dir {
 		return nil, fmt.Errorf("%s: %q is not a registry's directory", statePath, dir)

@@ -86,7 +86,8 @@ func Renew(ctx context.Context, o RenewOptions) (Renewed, error) {
 			return Renewed{}, err
 		}
 	} else if len(w.existing(caPath)) == 0 {
-		return Renewed{}, fmt.Errorf("the authority's certificate %s is missing: restore it, or run kkbundle registry certs renew --new-ca, and give all clients the new one", caPath)
+		return Renewed{}, fmt.Errorf(
+			"the authority's certificate %s is missing: restore it, or run kkbundle registry certs renew --new-ca, and give all clients the new one", caPath)
 	}
 	ca, caPair, err := w.authority()
 	if err != nil {
@@ -131,7 +132,8 @@ func (w *installation) interrupted() bool {
 	return err == nil
 }
 
-// reload makes a running registry load its certificate. Our registry reloads; the registry program cannot, and restarts.
+// reload makes a running registry load its certificate. Our registry reloads; the registry program cannot, and
+// restarts.
 func (w *installation) reload(ctx context.Context) error {
 	if w.Run == nil {
 		return nil

@@ -59,8 +59,8 @@ func TestCertificateLastsAYear(t *testing.T) {
 	}
 }
 
-// TestTimerRunsInstalledProgram holds that the timer's service runs a program that is installed with it, for each of the
-// registry's programs.
+// TestTimerRunsInstalledProgram holds that the timer's service runs a program that is installed with it, for each of
+// the registry's programs.
 func TestTimerRunsInstalledProgram(t *testing.T) {
 	t.Parallel()
 	for _, own := range []bool{false, true} {
@@ -74,10 +74,12 @@ func TestTimerRunsInstalledProgram(t *testing.T) {
 		line, _, _ = strings.Cut(line, "\n")
 		command, args, _ := strings.Cut(line, " ")
 		info, err := os.Stat(filepath.Join(root, command))
-		if err != nil || info.Mode().Perm() != 0o755 || filepath.Base(command) != "kkbundle" || args != "registry certs renew --days 60" {
+		if err != nil || info.Mode().Perm() != 0o755 || filepath.Base(command) != "kkbundle" ||
+			args != "registry certs renew --days 60" {
 			t.Errorf("own %t: %s: %v", own, line, err)
 		}
-		if text := read(t, root, units+timer); !strings.Contains(text, "\nOnCalendar=*-*-* ") || !strings.Contains(text, "\nPersistent=true\n") {
+		if text := read(t, root, units+timer); !strings.Contains(text, "\nOnCalendar=*-*-* ") ||
+			!strings.Contains(text, "\nPersistent=true\n") {
 			t.Errorf("the timer does not run every day:\n%s", text)
 		}
 		if !h.active[timer] || !slices.ContainsFunc(h.ran, func(line string) bool {
@@ -103,7 +105,8 @@ func TestRenewDays(t *testing.T) {
 	step(t, o, h)
 	renew := func(days int) (service.Renewed, error) {
 		h.ran = nil
-		return service.Renew(t.Context(), service.RenewOptions{Root: root, Within: 60 * 24 * time.Hour, Now: o.Now.AddDate(0, 0, days), Run: h})
+		return service.Renew(t.Context(), service.RenewOptions{Root: root, Within: 60 * 24 * time.Hour,
+			Now: o.Now.AddDate(0, 0, days), Run: h})
 	}
 	first, ca := ends(t, root, "tls.crt"), read(t, root, etc+"ca.crt")
 	for _, days := range []int{0, 200, 304} {
@@ -117,10 +120,12 @@ func TestRenewDays(t *testing.T) {
 	}
 	h.fail = ""
 	got, err := renew(307)
-	if err != nil || !got.Changed || !slices.Contains(h.ran, reload) || !slices.Contains(h.ran, "chown root:"+service.User+" "+etc+"tls.key") {
+	if err != nil || !got.Changed || !slices.Contains(h.ran, reload) ||
+		!slices.Contains(h.ran, "chown root:"+service.User+" "+etc+"tls.key") {
 		t.Errorf("after an interruption: %+v, %v; ran %v", got, err, h.ran)
 	}
-	if end := ends(t, root, "tls.crt"); !lasts(o.Now.AddDate(0, 0, 307), end, 365) || !got.Ends.Equal(end) || read(t, root, etc+"ca.crt") != ca {
+	if end := ends(t, root, "tls.crt"); !lasts(o.Now.AddDate(0, 0, 307), end, 365) || !got.Ends.Equal(end) ||
+		read(t, root, etc+"ca.crt") != ca {
 		t.Errorf("renewed until %s", end)
 	}
 	if got, err := renew(308); err != nil || got.Changed || len(h.ran) > 0 {
@@ -143,21 +148,23 @@ func TestRenewKeepsAuthority(t *testing.T) {
 	}
 	cert := read(t, root, etc+"tls.crt")
 	for _, within := range []time.Duration{0, 60 * 24 * time.Hour} {
-		_, err := service.Renew(t.Context(), service.RenewOptions{Root: root, Within: within, Now: o.Now.AddDate(0, 11, 0), Run: h})
+		_, err := service.Renew(t.Context(), service.RenewOptions{Root: root, Within: within,
+			Now: o.Now.AddDate(0, 11, 0), Run: h})
 		if err == nil || !strings.Contains(err.Error(), "--new-ca") || read(t, root, etc+"tls.crt") != cert {
 			t.Errorf("without ca.crt: %v", err)
 		}
 	}
 }
 
-// TestOlderInstallationGetsTimer holds that an installation of an earlier release keeps its certificate of ten years until
-// it is renewed, and gets the timer.
+// TestOlderInstallationGetsTimer holds that an installation of an earlier release keeps its certificate of ten years
+// until it is renewed, and gets the timer.
 func TestOlderInstallationGetsTimer(t *testing.T) {
 	t.Parallel()
 	root, h := t.TempDir(), &host{}
 	o := options(root, h)
 	step(t, o, h)
-	ca, err := pki.ParseAuthority(pki.Pair{Cert: []byte(read(t, root, etc+"ca.crt")), Key: []byte(read(t, root, etc+"ca.key"))})
+	ca, err := pki.ParseAuthority(pki.Pair{Cert: []byte(read(t, root, etc+"ca.crt")),
+		Key: []byte(read(t, root, etc+"ca.key"))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,16 +182,19 @@ func TestOlderInstallationGetsTimer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if step(t, o, h); !h.active[timer] || read(t, root, units+timer) == "" || read(t, root, etc+"tls.crt") != string(pair.Cert) {
-		t.Errorf("the older installation has the timer %v, and its certificate until %s", h.active, ends(t, root, "tls.crt"))
+	if step(t, o, h); !h.active[timer] || read(t, root, units+timer) == "" ||
+		read(t, root, etc+"tls.crt") != string(pair.Cert) {
+		t.Errorf("the older installation has the timer %v, and its certificate until %s", h.active,
+			ends(t, root, "tls.crt"))
 	}
-	if _, err := service.Renew(t.Context(), service.RenewOptions{Root: root, Now: o.Now, Run: h}); err != nil || !lasts(o.Now, ends(t, root, "tls.crt"), 365) {
+	if _, err := service.Renew(t.Context(), service.RenewOptions{Root: root, Now: o.Now, Run: h}); err != nil ||
+		!lasts(o.Now, ends(t, root, "tls.crt"), 365) {
 		t.Errorf("renewed until %s, %v", ends(t, root, "tls.crt"), err)
 	}
 }
 
-// TestRenewalByInstallKilled holds that an install that stops between a new certificate and the restart is finished by the
-// next one.
+// TestRenewalByInstallKilled holds that an install that stops between a new certificate and the restart is finished
+// by the next one.
 func TestRenewalByInstallKilled(t *testing.T) {
 	t.Parallel()
 	root, h := t.TempDir(), &host{}
@@ -211,14 +221,16 @@ func TestRemoveStopsTimer(t *testing.T) {
 	if err := os.WriteFile(file, []byte("[Timer]\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := service.Remove(t.Context(), service.RemoveOptions{Root: root, Run: h}); err == nil || len(h.active) != 2 {
+	if _, err := service.Remove(t.Context(), service.RemoveOptions{Root: root, Run: h}); err == nil ||
+		len(h.active) != 2 {
 		t.Errorf("a timer of others: %v, active %v", err, h.active)
 	}
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	removed, err := service.Remove(t.Context(), service.RemoveOptions{Root: root, Run: h})
-	if err != nil || len(h.active) > 0 || !slices.Contains(removed, units+timer) || !slices.Contains(removed, units+renewal) {
+	if err != nil || len(h.active) > 0 || !slices.Contains(removed, units+timer) ||
+		!slices.Contains(removed, units+renewal) {
 		t.Errorf("removed %v, %v; active %v", removed, err, h.active)
 	}
 }

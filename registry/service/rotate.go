@@ -61,11 +61,13 @@ func Rotate(ctx context.Context, o RotateOptions) (Rotated, error) {
 	case err != nil:
 		return Rotated{}, err
 	case settings.Own:
-		return Rotated{}, fmt.Errorf("the registry program runs with your configuration: change the users in %s (htpasswd -B)", htpasswdPath)
+		return Rotated{}, fmt.Errorf(
+			"the registry program runs with your configuration: change the users in %s (htpasswd -B)", htpasswdPath)
 	}
 	w := &installation{Options: Options{Settings: settings, Root: o.Root, Run: o.Run}}
 	if len(w.existing(pullersPath)) == 0 {
-		return Rotated{}, errors.New("an older release installed this registry with one login: run kkbundle registry install first")
+		return Rotated{}, errors.New(
+			"an older release installed this registry with one login: run kkbundle registry install first")
 	}
 	res := Rotated{Settings: settings}
 	for _, one := range []struct {
@@ -112,7 +114,8 @@ func (w *installation) rotate(r role, finish bool, res *Rotated) error {
 		file = append(file, '\n')
 	}
 	res.Old = append(res.Old, users...)
-	// The password comes first: a run that is killed in between leaves the old login alone, and the next one starts again.
+	// The password comes first: a run that is killed in between leaves the old login alone, and the next one starts
+	// again.
 	if err := w.write(r.password, append(password, '\n'), private); err != nil {
 		return err
 	}
@@ -139,7 +142,8 @@ func (w *installation) reloadLogins(ctx context.Context) error {
 	if w.Run == nil {
 		return nil
 	}
-	for _, args := range [][]string{{"chown", "root:" + User, htpasswdPath, pullersPath}, {"systemctl", "reload", Unit}} {
+	for _, args := range [][]string{{"chown", "root:" + User, htpasswdPath, pullersPath},
+		{"systemctl", "reload", Unit}} {
 		if err := w.Run.Run(ctx, args...); err != nil {
 			return fmt.Errorf("the new logins are in %s, but the registry did not read them: %w", configDir, err)
 		}

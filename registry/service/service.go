@@ -123,7 +123,8 @@ type Credential struct{ User, File string }
 
 // Changed reports whether anything differed.
 func (r Result) Changed() bool {
-	return r.Started || r.Program || slices.ContainsFunc(r.Changes, func(c hostfile.Change) bool { return c.State != hostfile.StateSame })
+	return r.Started || r.Program ||
+		slices.ContainsFunc(r.Changes, func(c hostfile.Change) bool { return c.State != hostfile.StateSame })
 }
 
 // Load returns the stored settings. The error is fs.ErrNotExist without an installed registry.
@@ -134,7 +135,8 @@ func Load(root string) (Settings, error) {
 		return s, err
 	}
 	if err := json.Unmarshal(data, &s); err != nil || s.Version != 1 {
-		return s, fmt.Errorf("%s: unknown format, perhaps of another version of kkbundle: %w", statePath, errors.Join(err, errVersion))
+		return s, fmt.Errorf("%s: unknown format, perhaps of another version of kkbundle: %w", statePath,
+			errors.Join(err, errVersion))
 	}
 	return s, nil
 }
@@ -146,14 +148,18 @@ func (s Settings) check() error {
 	if !plain.MatchString(s.Dir) || path.Clean(s.Dir) != s.Dir {
 		errs = append(errs, fmt.Errorf("directory %q: want an absolute path of letters, digits and ._-", s.Dir))
 	}
-	for _, hidden := range []string{"/home", "/root", "/tmp", "/var/tmp", "/run", "/var/run", "/usr", "/etc", "/proc", "/sys", "/dev"} {
+	for _, hidden := range []string{"/home", "/root", "/tmp", "/var/tmp", "/run", "/var/run", "/usr", "/etc", "/proc",
+		"/sys", "/dev"} {
 		if s.Dir == hidden || strings.HasPrefix(s.Dir, hidden+"/") {
-			errs = append(errs, fmt.Errorf("directory %s: the service cannot keep content below %s: use %s or a directory of another disk", s.Dir, hidden, DefaultDir))
+			errs = append(errs, fmt.Errorf(
+				"directory %s: the service cannot keep content below %s: use %s or a directory of another disk", s.Dir,
+				hidden, DefaultDir))
 		}
 	}
 	address := regexp.MustCompile(`^([A-Za-z0-9.-]*|\[[0-9a-fA-F:]+\]):[0-9]{1,5}$`)
 	if !address.MatchString(s.Listen) {
-		errs = append(errs, fmt.Errorf("listen address %q: want HOST:PORT, or :PORT for all addresses of this host", s.Listen))
+		errs = append(errs, fmt.Errorf("listen address %q: want HOST:PORT, or :PORT for all addresses of this host",
+			s.Listen))
 	}
 	if s.Metrics != "" && !address.MatchString(s.Metrics) {
 		errs = append(errs, fmt.Errorf("metrics address %q: want HOST:PORT", s.Metrics))
@@ -258,7 +264,8 @@ func (w *installation) files() ([]hostfile.File, error) {
 	files = append(files, logins...)
 	if w.Own {
 		// Our copy of the operator's file may be overwritten with any first line.
-		files = append(files, hostfile.File{Path: configPath, Mode: group, Data: w.Config, Mark: string(w.existing(configPath)), Secrecy: hostfile.Secret})
+		files = append(files, hostfile.File{Path: configPath, Mode: group, Data: w.Config,
+			Mark: string(w.existing(configPath)), Secrecy: hostfile.Secret})
 	}
 	files = append(files, hostfile.File{Path: unitPath, Mode: public, Data: w.spec().UnitText(), Mark: mark})
 	return append(files, w.timerFiles()...), nil
@@ -284,7 +291,8 @@ func (w *installation) authority() (*pki.Authority, pki.Pair, error) {
 		return nil, pair, fmt.Errorf("%s and %s: %w", caPath, caKeyPath, err)
 	}
 	if end := a.Certificate.NotAfter; w.Now.Add(renewBefore).After(end) {
-		return nil, pair, fmt.Errorf("the authority in %s ends on %s: run kkbundle registry certs renew --new-ca, and give all clients the new one",
+		return nil, pair, fmt.Errorf(
+			"the authority in %s ends on %s: run kkbundle registry certs renew --new-ca, and give all clients the new one",
 			caPath, end.Format(time.DateOnly))
 	}
 	return a, pair, nil
@@ -374,8 +382,8 @@ func (w *installation) place(name string, r io.Reader, mode fs.FileMode) error {
 	return hostfile.Write(target, r, mode)
 }
 
-// stampOf returns a digest of the files and the programs that require a restart. It is removed first and written last, so
-// the run after an interrupted one restarts the service.
+// stampOf returns a digest of the files and the programs that require a restart. It is removed first and written
+// last, so the run after an interrupted one restarts the service.
 func stampOf(files []hostfile.File, programs string) string {
 	h := sha256.New()
 	for _, f := range files {

@@ -55,13 +55,15 @@ func (h *host) Run(_ context.Context, args ...string) error {
 }
 
 func program(text string) service.Program {
-	return service.Program{Name: "kkbundle", Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }}
+	return service.Program{Name: "kkbundle",
+		Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }}
 }
 
 func options(root string, h *host) service.Options {
 	o := service.Options{
-		Settings: service.Settings{Version: 1, Dir: "/srv/registry", Listen: ":5000", Names: []string{"registry.site", "10.0.0.3"}},
-		Root:     root, Program: program("program 1"), Now: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC),
+		Settings: service.Settings{Version: 1, Dir: "/srv/registry", Listen: ":5000",
+			Names: []string{"registry.site", "10.0.0.3"}},
+		Root: root, Program: program("program 1"), Now: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC),
 		Ready: func(context.Context) error { return nil },
 	}
 	if h != nil {
@@ -122,15 +124,18 @@ func TestInstallAgain(t *testing.T) {
 		t.Errorf("the first time: %v, restarted %v", changed, restarted)
 	}
 	for name, mode := range map[string]fs.FileMode{
-		"ca.key": 0o600, "password": 0o600, "tls.key": 0o640, "htpasswd": 0o640, "push-password": 0o600, "pull-htpasswd": 0o640, "ca.crt": 0o644, "tls.crt": 0o644,
+		"ca.key": 0o600, "password": 0o600, "tls.key": 0o640, "htpasswd": 0o640, "push-password": 0o600,
+		"pull-htpasswd": 0o640, "ca.crt": 0o644, "tls.crt": 0o644,
 	} {
 		if info, err := os.Stat(filepath.Join(root, etc, name)); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v; want mode %o", name, info.Mode(), err, mode)
 		}
 	}
-	for users, login := range map[string][2]string{"pull-htpasswd": {service.Login, "password"}, "htpasswd": {service.PushLogin, "push-password"}} {
+	for users, login := range map[string][2]string{"pull-htpasswd": {service.Login, "password"},
+		"htpasswd": {service.PushLogin, "push-password"}} {
 		user, hash, _ := strings.Cut(strings.TrimSpace(read(t, root, etc+users)), ":")
-		if err := bcrypt.CompareHashAndPassword([]byte(hash), []byte(strings.TrimSpace(read(t, root, etc+login[1])))); err != nil || user != login[0] {
+		if err := bcrypt.CompareHashAndPassword([]byte(hash),
+			[]byte(strings.TrimSpace(read(t, root, etc+login[1])))); err != nil || user != login[0] {
 			t.Errorf("%s has %s, %v", users, user, err)
 		}
 	}
@@ -154,7 +159,8 @@ func TestInstallAgain(t *testing.T) {
 	o.Now = o.Now.AddDate(0, 9, 0)
 	nothing("months later")
 	o.Names = append(o.Names, "mirror.site")
-	if changed, restarted := step(t, o, h); !slices.Equal(changed, []string{"install.json", "tls.key", "tls.crt"}) || !restarted {
+	if changed, restarted := step(t, o, h); !slices.Equal(changed, []string{"install.json", "tls.key", "tls.crt"}) ||
+		!restarted {
 		t.Errorf("another name: %v, restarted %v", changed, restarted)
 	}
 	if err := os.WriteFile(filepath.Join(root, etc, "htpasswd"), []byte("mine:hash\n"), 0o640); err != nil {
@@ -205,7 +211,8 @@ func TestRenew(t *testing.T) {
 	if _, err := service.Renew(t.Context(), service.RenewOptions{Root: root, Now: o.Now, Run: h}); err != nil {
 		t.Fatal(err)
 	}
-	if read(t, root, etc+"ca.crt") != ca || read(t, root, etc+"tls.crt") == cert || !slices.Contains(h.ran, "systemctl try-reload-or-restart "+service.Unit) {
+	if read(t, root, etc+"ca.crt") != ca || read(t, root, etc+"tls.crt") == cert ||
+		!slices.Contains(h.ran, "systemctl try-reload-or-restart "+service.Unit) {
 		t.Errorf("the certificate was not renewed alone: %v", h.ran)
 	}
 	if changed, restarted := step(t, o, h); len(changed) > 0 || restarted {
@@ -240,7 +247,8 @@ func TestRemove(t *testing.T) {
 	if err != nil || len(h.active) > 0 || len(removed) != 6 {
 		t.Errorf("%v, %v; active %v", removed, err, h.active)
 	}
-	if changed, restarted := step(t, o, h); !slices.Equal(changed, []string{"kkbundle-site-registry.conf", service.Unit, renewal, timer}) || !restarted || read(t, root, etc+"ca.crt") != ca {
+	if changed, restarted := step(t, o, h); !slices.Equal(changed, []string{"kkbundle-site-registry.conf", service.Unit,
+		renewal, timer}) || !restarted || read(t, root, etc+"ca.crt") != ca {
 		t.Errorf("installed again: %v, %v", changed, restarted)
 	}
 	if slices.Contains(h.ran, "userdel "+service.User) {
@@ -260,7 +268,8 @@ func TestRemove(t *testing.T) {
 		t.Errorf("the configuration is still there: %v", err)
 	}
 	h.ran, h.fail = nil, "getent"
-	if _, err := service.Remove(t.Context(), service.RemoveOptions{Root: root, WithData: true, Run: h}); err != nil || slices.Contains(h.ran, "userdel "+service.User) {
+	if _, err := service.Remove(t.Context(), service.RemoveOptions{Root: root, WithData: true, Run: h}); err != nil ||
+		slices.Contains(h.ran, "userdel "+service.User) {
 		t.Errorf("a user that is not there: %v, %v", err, h.ran)
 	}
 	if removed, err := service.Remove(t.Context(), service.RemoveOptions{Root: root}); err != nil || len(removed) > 0 {
@@ -277,7 +286,8 @@ func TestRemoveFollowsNoLinks(t *testing.T) {
 	precious := filepath.Join(root, "precious")
 	if err := errors.Join(
 		os.MkdirAll(filepath.Join(precious, "registry/v2"), 0o755), os.MkdirAll(filepath.Join(root, o.Dir), 0o755),
-		os.Symlink(precious, filepath.Join(root, o.Dir, "docker")), os.Symlink(precious, filepath.Join(root, o.Dir, "kkbundle.lock")),
+		os.Symlink(precious, filepath.Join(root, o.Dir, "docker")),
+		os.Symlink(precious, filepath.Join(root, o.Dir, "kkbundle.lock")),
 	); err != nil {
 		t.Fatal(err)
 	}
@@ -292,18 +302,20 @@ func TestRemoveFollowsNoLinks(t *testing.T) {
 	}
 }
 
-// TestPrepareFollowsNoLinks runs the commands on a directory with an older version's content and with links of the service's user. Debian
-// and Enterprise Linux have the user daemon.
+// TestPrepareFollowsNoLinks runs the commands on a directory with an older version's content and with links of the
+// service's user. Debian and Enterprise Linux have the user daemon.
 func TestPrepareFollowsNoLinks(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root changes owners")
 	}
 	root := t.TempDir()
-	target, disk, dir := filepath.Join(root, "containerd.sock"), filepath.Join(root, "disk"), filepath.Join(root, "registry")
+	target, disk, dir := filepath.Join(root, "containerd.sock"), filepath.Join(root, "disk"),
+		filepath.Join(root, "registry")
 	below := filepath.Join(disk, "docker/registry")
 	if err := errors.Join(
-		os.WriteFile(target, nil, 0o600), os.MkdirAll(below, 0o755), os.Symlink(disk, dir), os.WriteFile(below+"/blob", nil, 0o600),
+		os.WriteFile(target, nil, 0o600), os.MkdirAll(below, 0o755), os.Symlink(disk, dir),
+		os.WriteFile(below+"/blob", nil, 0o600),
 		os.Symlink(target, below+"/link"), os.Symlink(root, below+"/directory"),
 	); err != nil {
 		t.Fatal(err)
@@ -343,13 +355,15 @@ func TestRefuses(t *testing.T) {
 	} {
 		o := options(t.TempDir(), nil)
 		change(&o)
-		if _, err := service.Install(t.Context(), o); err == nil || what != "relative" && !strings.Contains(err.Error(), what) {
+		if _, err := service.Install(t.Context(), o); err == nil ||
+			what != "relative" && !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	root := t.TempDir()
 	unit := filepath.Join(root, "etc/systemd/system", service.Unit)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(unit), 0o755), os.WriteFile(unit, []byte("[Unit]\n"), 0o644)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(unit), 0o755),
+		os.WriteFile(unit, []byte("[Unit]\n"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := service.Install(t.Context(), options(root, nil)); !errors.As(err, new(*hostfile.ForeignError)) {
@@ -360,23 +374,29 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestSpec holds all that a service has against one file: the registry of this host with each of its programs, and one whose directory is
-// in another that only root may enter.
+// TestSpec holds all that a service has against one file: the registry of this host with each of its programs, and
+// one whose directory is in another that only root may enter.
 func TestSpec(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	for _, s := range []service.Spec{
 		{
-			Mark: "# Ours.", Description: "Kkbundle's registry", User: "reader", UserFile: "/etc/r/user.conf", Dir: "/srv/registry",
-			Readable: []string{"/etc/r/tls.key"}, Command: []string{"/bin/kkbundle", "registry", "serve"}, Listen: ":5000",
+			Mark: "# Ours.", Description: "Kkbundle's registry", User: "reader", UserFile: "/etc/r/user.conf",
+			Dir:      "/srv/registry",
+			Readable: []string{"/etc/r/tls.key"}, Command: []string{"/bin/kkbundle", "registry", "serve"},
+			Listen: ":5000",
 		},
 		{
-			Mark: "# Ours.", Description: "Registry program", User: "reader", UserFile: "/etc/r/user.conf", Dir: "/var/lib/r/registry",
-			Readable: []string{"/etc/r/tls.key", "/etc/r/config.yaml"}, Command: []string{"/bin/registry", "serve", "/etc/r/config.yaml"}, Program: true, Listen: "10.0.0.3:443",
+			Mark: "# Ours.", Description: "Registry program", User: "reader", UserFile: "/etc/r/user.conf",
+			Dir:      "/var/lib/r/registry",
+			Readable: []string{"/etc/r/tls.key", "/etc/r/config.yaml"},
+			Command:  []string{"/bin/registry", "serve", "/etc/r/config.yaml"}, Program: true, Listen: "10.0.0.3:443",
 		},
 		{
-			Mark: "# Ours.", Description: "Read-only", User: "reader", UserFile: "/etc/r/user.conf", Dir: "/var/lib/r/registry", ReadOnly: true,
-			Readable: []string{"/etc/r/tls.key"}, Command: []string{"/bin/registry", "serve", "/etc/r/config.yaml"}, Program: true, Listen: "10.0.0.3:5000",
+			Mark: "# Ours.", Description: "Read-only", User: "reader", UserFile: "/etc/r/user.conf",
+			Dir: "/var/lib/r/registry", ReadOnly: true,
+			Readable: []string{"/etc/r/tls.key"}, Command: []string{"/bin/registry", "serve", "/etc/r/config.yaml"},
+			Program: true, Listen: "10.0.0.3:5000",
 		},
 	} {
 		fmt.Fprintf(&b, "== %s: user\n%s== commands\n", s.Description, s.UserText())
@@ -437,8 +457,9 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// TestProgramsHaveLabelsThatSystemdExecutes holds that the unit's programs lie where SELinux policies have executable types, that
-// they get these labels before a start where SELinux is on, and that programs of earlier releases are removed.
+// TestProgramsHaveLabelsThatSystemdExecutes holds that the unit's programs lie where SELinux policies have executable
+// types, that they get these labels before a start where SELinux is on, and that programs of earlier releases are
+// removed.
 func TestProgramsHaveLabelsThatSystemdExecutes(t *testing.T) {
 	t.Parallel()
 	const earlier = "/usr/local/lib/kkbundle-site-registry/kkbundle"
@@ -449,12 +470,14 @@ func TestProgramsHaveLabelsThatSystemdExecutes(t *testing.T) {
 			names = append(names, "/sys/fs/selinux/enforce")
 		}
 		for _, name := range names {
-			if err := errors.Join(os.MkdirAll(filepath.Dir(root+name), 0o755), os.WriteFile(root+name, []byte("1"), 0o755)); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(root+name), 0o755),
+				os.WriteFile(root+name, []byte("1"), 0o755)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		step(t, options(root, h), h)
-		if !strings.Contains(read(t, root, "/etc/systemd/system/"+service.Unit), "\nExecStart=/opt/kkbundle-site-registry/bin/kkbundle ") {
+		if !strings.Contains(read(t, root, "/etc/systemd/system/"+service.Unit),
+			"\nExecStart=/opt/kkbundle-site-registry/bin/kkbundle ") {
 			t.Error(read(t, root, "/etc/systemd/system/"+service.Unit))
 		}
 		label := slices.Index(h.ran, "restorecon -R /opt/kkbundle-site-registry/bin")
@@ -467,12 +490,13 @@ func TestProgramsHaveLabelsThatSystemdExecutes(t *testing.T) {
 	}
 }
 
-// Before version 250, systemd makes the directories above a bound path with the service's umask, for root. The service's user
-// must be able to pass through them, and nobody else may read its files.
+// Before version 250, systemd makes the directories above a bound path with the service's umask, for root. The
+// service's user must be able to pass through them, and nobody else may read its files.
 // https://github.com/systemd/systemd/issues/19899
 func TestUserPassesThroughDirectoriesOfOldSystemd(t *testing.T) {
 	t.Parallel()
-	unit := string(service.Spec{User: "registry", Dir: "/var/lib/registry", Readable: []string{"/etc/kkbundle/registry/tls.key"}}.UnitText())
+	unit := string(service.Spec{User: "registry", Dir: "/var/lib/registry",
+		Readable: []string{"/etc/kkbundle/registry/tls.key"}}.UnitText())
 	_, rest, _ := strings.Cut(unit, "\nUMask=")
 	text, _, _ := strings.Cut(rest, "\n")
 	umask, err := strconv.ParseUint(text, 8, 32)

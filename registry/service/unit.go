@@ -16,14 +16,15 @@ import (
 type Spec struct {
 	Mark        string // first line of our files
 	Description string
-	User        string   // runs the registry and owns Dir
-	UserFile    string   // path of UserText on the host
-	Dir         string   // content; the only writable directory
-	ReadOnly    bool     // Dir is not writable, either
-	Readable    []string // root's files that User must read: keys, logins; of /etc it sees only their directories, and public files
-	Command     []string
-	Program     bool   // Command is the registry program, which cannot reload its files at SIGHUP
-	Listen      string // HOST:PORT; a port below 1024 requires a capability
+	User        string // runs the registry and owns Dir
+	UserFile    string // path of UserText on the host
+	Dir         string // content; the only writable directory
+	ReadOnly    bool   // Dir is not writable, either
+	// root's files that User must read: keys, logins; of /etc it sees only their directories, and public files
+	Readable []string
+	Command  []string
+	Program  bool   // Command is the registry program, which cannot reload its files at SIGHUP
+	Listen   string // HOST:PORT; a port below 1024 requires a capability
 }
 
 // UserText returns the systemd-sysusers file of the user.
@@ -38,17 +39,18 @@ func (s Spec) Prepare() [][]string {
 		{"systemd-sysusers", s.UserFile},
 		append([]string{"chown", "root:" + s.User}, s.Readable...),
 		{"install", "-d", "-m", "0750", s.Dir},
-		// Links inside are of the user's making: -h changes them, and not what they lead to. Dir may be a link to another disk, hence the slash.
+		// Links inside are of the user's making: -h changes them, and not what they lead to. Dir may be a link to
+		// another disk, hence the slash.
 		{"chown", "-Rh", s.User + ":" + s.User, s.Dir + "/"},
 	}
 }
 
 // UnitText returns the systemd unit. Its sandbox is for systemd 239 and later; older versions warn about unknown
-// settings. Before version 250, systemd makes the directories above bound paths with the umask of the service, so the umask lets
-// others pass through directories (https://github.com/systemd/systemd/issues/19899).
+// settings. Before version 250, systemd makes the directories above bound paths with the umask of the service, so the
+// umask lets others pass through directories (https://github.com/systemd/systemd/issues/19899).
 //
-// The service reaches no socket of the host: /run has those of containerd, Docker and systemd, and a program that listens on the
-// network needs no Unix socket. Its log is a descriptor that systemd opens.
+// The service reaches no socket of the host: /run has those of containerd, Docker and systemd, and a program that
+// listens on the network needs no Unix socket. Its log is a descriptor that systemd opens.
 func (s Spec) UnitText() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `%s
@@ -100,7 +102,8 @@ SystemCallFilter=@system-service
 	if s.ReadOnly {
 		bind, access = "BindReadOnlyPaths", "ReadOnlyPaths"
 	}
-	// The service sees its own files, and no others where hosts keep keys and data of services, also of those that come later.
+	// The service sees its own files, and no others where hosts keep keys and data of services, also of those that
+	// come later.
 	fmt.Fprintf(&b, "TemporaryFileSystem=/etc:ro\nTemporaryFileSystem=/run:ro\nTemporaryFileSystem=/var/lib:ro\n%s=%s\n", bind, s.Dir)
 	var dirs []string
 	for _, file := range s.Readable {

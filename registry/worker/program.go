@@ -14,8 +14,8 @@ import (
 
 const name = "kkbundle-registry"
 
-// launch starts a program with one end of a pair of sockets, and returns the other. The program is a file without a name: in memory or,
-// where a policy forbids to execute such a file, in the temporary directory.
+// launch starts a program with one end of a pair of sockets, and returns the other. The program is a file without a
+// name: in memory or, where a policy forbids to execute such a file, in the temporary directory.
 func launch(program []byte) (*exec.Cmd, link, error) {
 	var errs []error
 	for _, place := range []func([]byte) (*os.File, error){inMemory, inTemporary} {
@@ -31,7 +31,8 @@ func launch(program []byte) (*exec.Cmd, link, error) {
 		}
 		return cmd, l, nil
 	}
-	return nil, link{}, fmt.Errorf("start %s: %w: name a directory whose programs may be executed with $TMPDIR", name, errors.Join(errs...))
+	return nil, link{}, fmt.Errorf("start %s: %w: name a directory whose programs may be executed with $TMPDIR", name,
+		errors.Join(errs...))
 }
 
 func execute(program *os.File) (*exec.Cmd, link, error) {
@@ -45,7 +46,8 @@ func execute(program *os.File) (*exec.Cmd, link, error) {
 		return nil, link{}, errors.Join(err, far.Close())
 	}
 	// It ends when its socket closes, and not by a context.
-	cmd := &exec.Cmd{Path: "/proc/self/fd/3", Args: []string{name, Argument}, Stdin: far, Stderr: os.Stderr, ExtraFiles: []*os.File{program}}
+	cmd := &exec.Cmd{Path: "/proc/self/fd/3", Args: []string{name, Argument}, Stdin: far, Stderr: os.Stderr,
+		ExtraFiles: []*os.File{program}}
 	if err := errors.Join(cmd.Start(), far.Close()); err != nil {
 		return nil, link{}, errors.Join(err, l.conn.Close())
 	}

@@ -23,7 +23,8 @@ type Registry struct {
 	certificate atomic.Pointer[func() *tls.Certificate] // set by Run
 }
 
-// Open starts the program as a worker that opens a registry. The error is a *dirlock.LockedError if another process may write there.
+// Open starts the program as a worker that opens a registry. The error is a *dirlock.LockedError if another process
+// may write there.
 func Open(ctx context.Context, program []byte, o Options, log *slog.Logger) (*Registry, error) {
 	p, err := start(ctx, program, log)
 	if err != nil {
@@ -48,8 +49,8 @@ func Collect(ctx context.Context, program []byte, o CollectOptions, log *slog.Lo
 	return *a.Collected, nil
 }
 
-// Run serves on the listener until ctx ends, gives running transfers some time to finish, and closes it. certificate is called here and
-// at each Reload; nil is plain HTTP.
+// Run serves on the listener until ctx ends, gives running transfers some time to finish, and closes it. certificate
+// is called here and at each Reload; nil is plain HTTP.
 func (r *Registry) Run(ctx context.Context, l net.Listener, certificate func() *tls.Certificate) error {
 	if certificate != nil {
 		r.certificate.Store(&certificate)
@@ -174,7 +175,8 @@ func (p *process) level(ctx context.Context) slog.Level {
 	return slog.LevelError
 }
 
-// ask sends a request, closes its file and returns the answer. When ctx ends, it asks the worker to stop and still waits for the answer.
+// ask sends a request, closes its file and returns the answer. When ctx ends, it asks the worker to stop and still
+// waits for the answer.
 func (p *process) ask(ctx context.Context, r request, file *os.File) (answer, error) {
 	c := make(chan answer, 1)
 	p.mu.Lock()

@@ -30,8 +30,8 @@ type Backend struct {
 	Collect func(ctx context.Context, o CollectOptions, log *slog.Logger) (Collected, error)
 }
 
-// Serve is the worker: it answers requests on standard input until kkbundle closes it. SIGTERM and Ctrl-C, which a terminal sends to both
-// processes, let transfers finish.
+// Serve is the worker: it answers requests on standard input until kkbundle closes it. SIGTERM and Ctrl-C, which a
+// terminal sends to both processes, let transfers finish.
 func Serve(ctx context.Context, b Backend) error {
 	signal.Ignore(syscall.SIGHUP) // kkbundle reloads
 	ctx, cancel := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)

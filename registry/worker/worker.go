@@ -1,11 +1,12 @@
 //go:build linux
 
-// Package worker runs a writable registry in a process of its own: kkbundle-registry, which kkbundle carries anyway, so that the CNCF
-// distribution is not linked into kkbundle, too.
+// Package worker runs a writable registry in a process of its own: kkbundle-registry, which kkbundle carries anyway,
+// so that the CNCF distribution is not linked into kkbundle, too.
 //
-// The two processes have a pair of connected sockets: standard input of the worker. Each message is one JSON document in one packet. Requests
-// go to the worker, with the listener that they are about; answers and log records come back. Certificates and keys travel there, too,
-// and never as arguments or files. If the other end closes, the worker ends at once, so it never outlives kkbundle.
+// The two processes have a pair of connected sockets: standard input of the worker. Each message is one JSON document
+// in one packet. Requests go to the worker, with the listener that they are about; answers and log records come back.
+// Certificates and keys travel there, too, and never as arguments or files. If the other end closes, the worker ends
+// at once, so it never outlives kkbundle.
 package worker
 
 import (

@@ -53,11 +53,15 @@ func TestMain(m *testing.M) {
 type fake struct{ log *slog.Logger }
 
 func (f *fake) Run(ctx context.Context, l net.Listener, certificate func() *tls.Certificate) error {
-	config := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate(), nil }, MinVersion: tls.VersionTLS12}
-	s := &http.Server{ReadHeaderTimeout: time.Minute, TLSConfig: config, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		f.log.Warn("request", "path", r.URL.Path, "status", 200, "took", time.Second, "yes", true)
-		fmt.Fprint(w, "pulled")
-	})}
+	config := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		return certificate(),
+			nil
+	}, MinVersion: tls.VersionTLS12}
+	s := &http.Server{ReadHeaderTimeout: time.Minute, TLSConfig: config,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			f.log.Warn("request", "path", r.URL.Path, "status", 200, "took", time.Second, "yes", true)
+			fmt.Fprint(w, "pulled")
+		})}
 	go func() { <-ctx.Done(); _ = s.Close() }()
 	if err := s.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -103,7 +107,8 @@ func TestErrors(t *testing.T) {
 	t.Parallel()
 	_, err := Open(t.Context(), self(t), Options{Dir: "locked"}, slog.New(slog.DiscardHandler))
 	var locked *dirlock.LockedError
-	if !errors.As(err, &locked) || locked.PID != 7 || err.Error() != "registry directory: process 7 serves locked and may write there" {
+	if !errors.As(err, &locked) || locked.PID != 7 ||
+		err.Error() != "registry directory: process 7 serves locked and may write there" {
 		t.Errorf("got %v", err)
 	}
 	_, err = Open(t.Context(), self(t), Options{Dir: "advised"}, slog.New(slog.DiscardHandler))
@@ -111,12 +116,14 @@ func TestErrors(t *testing.T) {
 	if !errors.As(err, &hinted) || hinted.Hint() != "try again" {
 		t.Errorf("got %v", err)
 	}
-	if c, err := Collect(t.Context(), self(t), CollectOptions{}, slog.New(slog.DiscardHandler)); err != nil || c != (Collected{1, 2, 3}) {
+	if c, err := Collect(t.Context(), self(t), CollectOptions{}, slog.New(slog.DiscardHandler)); err != nil ||
+		c != (Collected{1, 2, 3}) {
 		t.Errorf("%v, %v", c, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := Collect(ctx, self(t), CollectOptions{Dir: "endless"}, slog.New(slog.DiscardHandler)); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := Collect(ctx, self(t), CollectOptions{Dir: "endless"}, slog.New(slog.DiscardHandler)); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Errorf("an interrupted collection: %v", err)
 	}
 }
@@ -138,15 +145,18 @@ func TestServe(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx, l, func() *tls.Certificate { return pair }) }()
 	for range 2 {
-		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 		res, err := client.Get("https://" + l.Addr().String() + "/x")
 		if err != nil {
 			t.Fatal(err)
 		}
 		body, err := io.ReadAll(res.Body)
 		_ = res.Body.Close()
-		if err != nil || string(body) != "pulled" || !bytes.Equal(res.TLS.PeerCertificates[0].Raw, pair.Certificate[0]) {
-			t.Errorf("%q, %v; another certificate than the current one: %t", body, err, !bytes.Equal(res.TLS.PeerCertificates[0].Raw, pair.Certificate[0]))
+		if err != nil || string(body) != "pulled" || !bytes.Equal(res.TLS.PeerCertificates[0].Raw,
+			pair.Certificate[0]) {
+			t.Errorf("%q, %v; another certificate than the current one: %t", body, err,
+				!bytes.Equal(res.TLS.PeerCertificates[0].Raw, pair.Certificate[0]))
 		}
 		pair = certificateOf(t)
 		if err := r.Reload(); err != nil {
@@ -184,7 +194,8 @@ func TestCrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.RunMetrics(t.Context(), l); err == nil || err.Error() != "kkbundle-registry ended by itself: exit status 3" {
+	if err := r.RunMetrics(t.Context(), l); err == nil ||
+		err.Error() != "kkbundle-registry ended by itself: exit status 3" {
 		t.Errorf("got %v", err)
 	}
 	if err := r.Close(); err == nil {

@@ -43,12 +43,14 @@ const (
 	idle        = 100       // goroutines of a server that no client is connected to
 )
 
-// TestParallelPulls has 50, then 500 clients pull blobs at once, each in ranges of 512 KiB and three of them at a time, as containerd 2 does
-// with concurrent_layer_fetch_buffer. The client is containerd's own resolver and fetcher; each has connections of its own. Every request for
-// a blob is answered with the range, every blob is whole, and the server stays small, while it serves and afterwards. All clients are in
-// this process: a client that has no processor time is part of the test.
+// TestParallelPulls has 50, then 500 clients pull blobs at once, each in ranges of 512 KiB and three of them at a
+// time, as containerd 2 does with concurrent_layer_fetch_buffer. The client is containerd's own resolver and fetcher;
+// each has connections of its own. Every request for a blob is answered with the range, every blob is whole, and the
+// server stays small, while it serves and afterwards. All clients are in this process: a client that has no processor
+// time is part of the test.
 func TestParallelPulls(t *testing.T) {
-	if err := log.SetLevel("warn"); err != nil { // the registry sends manifests whole, on which the client falls back and says so
+	// the registry sends manifests whole, on which the client falls back and says so
+	if err := log.SetLevel("warn"); err != nil {
 		t.Fatal(err)
 	}
 	program := buildProgram(t)
@@ -77,7 +79,8 @@ func buildProgram(t *testing.T) string {
 		return path
 	}
 	path := filepath.Join(t.TempDir(), "kkbundle")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "./cmd/kkbundle")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path,
+		"./cmd/kkbundle")
 	build.Dir, build.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -235,12 +238,14 @@ func pullAtOnce(t *testing.T, host string, s *server, clients int) {
 	t.Logf("%d clients, %d ranges, %d other answers, %.1f s; at most %d MiB resident, %d open files",
 		clients, got.ranges.Load(), got.others.Load(), time.Since(begin).Seconds(), peak/mib, most)
 	if want := int64(clients * ((size + chunk - 1) / chunk)); got.ranges.Load() < want || got.others.Load() != 0 {
-		t.Errorf("%d ranges and %d other answers, want at least %d and 0: %v", got.ranges.Load(), got.others.Load(), want, got.first.Load())
+		t.Errorf("%d ranges and %d other answers, want at least %d and 0: %v", got.ranges.Load(), got.others.Load(),
+			want, got.first.Load())
 	}
 	if peak >= memoryLimit {
 		t.Errorf("%d MiB resident, at most %d are allowed", peak/mib, memoryLimit/mib)
 	}
-	// A connection and a blob's file for each request, and as many that clients closed and the server did not see closed so far.
+	// A connection and a blob's file for each request, and as many that clients closed and the server did not see
+	// closed so far.
 	if limit := before + 2*2*clients*parallelism; most > limit {
 		t.Errorf("%d open files, at most %d are allowed", most, limit)
 	}
@@ -297,7 +302,8 @@ func pull(ctx context.Context, t *testing.T, host string, n int, got *answers) {
 	transport := &http.Transport{DialContext: (&net.Dialer{Timeout: time.Minute}).DialContext}
 	defer transport.CloseIdleConnections()
 	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: docker.ConfigureDefaultRegistries(
-		docker.WithPlainHTTP(docker.MatchAllHosts), docker.WithClient(&http.Client{Transport: connection{transport, got}}),
+		docker.WithPlainHTTP(docker.MatchAllHosts),
+		docker.WithClient(&http.Client{Transport: connection{transport, got}}),
 	)})
 	resolver.(interface {
 		SetOptions(options ...transfer.ImageResolverOption)
@@ -315,7 +321,8 @@ func pull(ctx context.Context, t *testing.T, host string, n int, got *answers) {
 			return err
 		}
 		var m ocispec.Manifest
-		if err := fetch(ctx, fetcher, desc, func(r io.Reader) error { return json.NewDecoder(r).Decode(&m) }); err != nil {
+		if err := fetch(ctx, fetcher, desc,
+			func(r io.Reader) error { return json.NewDecoder(r).Decode(&m) }); err != nil {
 			return err
 		}
 		for _, layer := range m.Layers {

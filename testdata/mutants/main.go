@@ -1,5 +1,6 @@
-// Command mutants changes conditions, comparisons and arithmetic of packages, one at a time, with gremlins, and runs the package's own
-// short tests against each. Changes that no test notices must have a reason in survivors.txt, and at most 5 % may live.
+// Command mutants changes conditions, comparisons and arithmetic of packages, one at a time, with gremlins, and runs
+// the package's own short tests against each. Changes that no test notices must have a reason in survivors.txt, and
+// at most 5 % may live.
 //
 //	go run ./testdata/mutants GREMLINS PACKAGE...
 package main
@@ -22,8 +23,8 @@ import (
 const (
 	survivorsFile = "testdata/mutants/survivors.txt"
 	wanted        = 95 // percent that must be caught
-	// caughtReason begins the reason of a change that fails the tests in a way that gremlins does not see: a hang, or a case's condition,
-	// which lies in no block of the coverage profile. Somebody made the change by hand.
+	// caughtReason begins the reason of a change that fails the tests in a way that gremlins does not see: a hang, or
+	// a case's condition, which lies in no block of the coverage profile. Somebody made the change by hand.
 	caughtReason = "caught: "
 )
 
@@ -132,7 +133,8 @@ func judge(dir string, r result, reasons map[mutant]string, out io.Writer) error
 				case strings.HasPrefix(reason, caughtReason):
 					caught++
 				case reason == "":
-					errs = append(errs, fmt.Errorf("%s:%d: %s `%s`: %s, and %s has no reason", name, m.Line, m.Type, line, m.Status, survivorsFile))
+					errs = append(errs, fmt.Errorf("%s:%d: %s `%s`: %s, and %s has no reason", name, m.Line, m.Type,
+						line, m.Status, survivorsFile))
 				}
 			}
 			total++

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestJudge wants a survivor without a reason to be named, whatever its line number, and a share below the goal to fail.
+// TestJudge wants a survivor without a reason to be named, whatever its line number, and a share below the goal to
+// fail.
 func TestJudge(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write := func(name, text string) {
@@ -30,8 +31,9 @@ func TestJudge(t *testing.T) {
 		survivor string // beside 30 that are caught
 		want     string // in the error; "" for none
 	}{
-		"a reason":         {`{"line":3,"type":"CONDITIONALS_BOUNDARY","status":"LIVED"}`, ""},
-		"another kind":     {`{"line":3,"type":"CONDITIONALS_NEGATION","status":"LIVED"}`, "pkg/a.go:3: CONDITIONALS_NEGATION `if n > 0 {`: LIVED"},
+		"a reason": {`{"line":3,"type":"CONDITIONALS_BOUNDARY","status":"LIVED"}`, ""},
+		"another kind": {`{"line":3,"type":"CONDITIONALS_NEGATION","status":"LIVED"}`,
+			"pkg/a.go:3: CONDITIONALS_NEGATION `if n > 0 {`: LIVED"},
 		"another line":     {`{"line":4,"type":"CONDITIONALS_BOUNDARY","status":"LIVED"}`, "pkg/a.go:4"},
 		"no test runs it":  {`{"line":4,"type":"CONDITIONALS_BOUNDARY","status":"NOT COVERED"}`, "NOT COVERED"},
 		"perhaps a hang":   {`{"line":4,"type":"CONDITIONALS_BOUNDARY","status":"TIMED OUT"}`, "TIMED OUT"},
@@ -40,22 +42,28 @@ func TestJudge(t *testing.T) {
 	} {
 		killed := strings.Repeat(`{"line":3,"type":"CONDITIONALS_NEGATION","status":"KILLED"},`, 30)
 		var r result
-		if err := json.Unmarshal([]byte(`{"files":[{"file_name":"a.go","mutations":[`+killed+tt.survivor+`]}]}`), &r); err != nil {
+		if err := json.Unmarshal([]byte(`{"files":[{"file_name":"a.go","mutations":[`+killed+tt.survivor+`]}]}`),
+			&r); err != nil {
 			t.Fatal(err)
 		}
 		var out strings.Builder
-		if err := judge("pkg", r, reasons, &out); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+		if err := judge("pkg", r, reasons, &out); (err == nil) != (tt.want == "") ||
+			err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}
-		if seen := strings.HasPrefix(out.String(), "pkg: 31 of 31 "); seen != (name == "a hang") || !seen && !strings.HasPrefix(out.String(), "pkg: 30 of 3") {
+		if seen := strings.HasPrefix(out.String(), "pkg: 31 of 31 "); seen != (name == "a hang") ||
+			!seen && !strings.HasPrefix(out.String(), "pkg: 30 of 3") {
 			t.Errorf("%s: %q", name, out.String())
 		}
 	}
 	few := result{}
-	if err := json.Unmarshal([]byte(`{"files":[{"file_name":"a.go","mutations":[{"line":3,"type":"CONDITIONALS_BOUNDARY","status":"LIVED"}]}]}`), &few); err != nil {
+	if err := json.Unmarshal([]byte(
+		`{"files":[{"file_name":"a.go","mutations":[{"line":3,"type":"CONDITIONALS_BOUNDARY","status":"LIVED"}]}]}`),
+		&few); err != nil {
 		t.Fatal(err)
 	}
-	if err := judge("pkg", few, reasons, &strings.Builder{}); err == nil || !strings.Contains(err.Error(), "less than 95 %") {
+	if err := judge("pkg", few, reasons, &strings.Builder{}); err == nil ||
+		!strings.Contains(err.Error(), "less than 95 %") {
 		t.Errorf("none caught: %v", err)
 	}
 	if err := judge("pkg", result{}, reasons, &strings.Builder{}); err == nil {

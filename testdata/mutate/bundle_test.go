@@ -49,7 +49,8 @@ type bundleFile struct {
 
 func prepareBundle(t *testing.T) func(context.Context, *rand.Rand, func()) string {
 	generated := generatedBundle(t)
-	files := []bundleFile{openBundle(t, goldenBundle), openBundle(t, generated), openBundle(t, storedBundle(t, generated))}
+	files := []bundleFile{openBundle(t, goldenBundle), openBundle(t, generated),
+		openBundle(t, storedBundle(t, generated))}
 	return func(ctx context.Context, r *rand.Rand, ready func()) string {
 		from := pick(r, files...)
 		name, data := from.mutate(r)
@@ -81,22 +82,31 @@ func storedBundle(t *testing.T, path string) string {
 	return stored
 }
 
-// generatedBundle has every kind of item: images, a file, charts, operating system packages, documents, a bill of materials.
+// generatedBundle has every kind of item: images, a file, charts, operating system packages, documents, a bill of
+// materials.
 func generatedBundle(t *testing.T) string {
 	t.Helper()
 	b := bundletest.NewBuilder(t)
 	b.Image(bundletest.ImageRef, bundletest.RandomImage(t, 1, 2, 3000))
 	b.Image("docker.io/library/large:1", bundletest.RandomImage(t, 2, 1, 200_000)) // has frames of its own
 	b.ImageIndex(bundletest.MultiRef, bundletest.MultiImage(t, 2))
-	b.File(bundletest.FileRef, "it", &ocispec.Platform{OS: "linux", Architecture: "amd64"}, []byte(bundletest.FileContent))
+	b.File(bundletest.FileRef, "it", &ocispec.Platform{OS: "linux", Architecture: "amd64"},
+		[]byte(bundletest.FileContent))
 	b.Chart(bundletest.ChartRef, "demo", "0.1.0", bundletest.ChartArchive(t, "demo", "0.1.0"))
-	deb := packagestest.Deb{Name: "kk-app", Version: "1.0", Arch: "amd64", Files: map[string]string{"usr/bin/kk-app": "#!/bin/sh\n"}}
-	b.File("packages/debian/12/"+deb.File(), deb.File(), &ocispec.Platform{OS: "linux", Architecture: "amd64"}, deb.Bytes(t))
-	b.Item(bundle.Item{Kind: bundle.KindReferrer, Ref: bundletest.ImageRef + "@referrer", Name: "referrer", Descriptor: referrer(t, b)})
+	deb := packagestest.Deb{Name: "kk-app", Version: "1.0", Arch: "amd64",
+		Files: map[string]string{"usr/bin/kk-app": "#!/bin/sh\n"}}
+	b.File("packages/debian/12/"+deb.File(), deb.File(), &ocispec.Platform{OS: "linux", Architecture: "amd64"},
+		deb.Bytes(t))
+	b.Item(bundle.Item{Kind: bundle.KindReferrer, Ref: bundletest.ImageRef + "@referrer", Name: "referrer",
+		Descriptor: referrer(t, b)})
 	for _, d := range []bundle.Document{
-		{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest, Data: []byte("apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: test, version: 1.0.0}\nimages: [" + bundletest.ImageRef + "]\n")},
-		{Kind: bundle.KindManifest, Ref: bundle.DocumentCluster, Data: []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nkubernetes: {version: v1.34.3}\n")},
-		{Kind: bundle.KindLock, Ref: bundle.DocumentLock, Data: []byte("apiVersion: kkbundle.io/v1\nkind: Lock\nitems: []\n")},
+		{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest,
+			Data: []byte("apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: test, version: 1.0.0}\nimages: [" +
+				bundletest.ImageRef + "]\n")},
+		{Kind: bundle.KindManifest, Ref: bundle.DocumentCluster,
+			Data: []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nkubernetes: {version: v1.34.3}\n")},
+		{Kind: bundle.KindLock, Ref: bundle.DocumentLock,
+			Data: []byte("apiVersion: kkbundle.io/v1\nkind: Lock\nitems: []\n")},
 		{Kind: bundle.KindClosure, Ref: bundle.DocumentClosure, Data: []byte(`{"version":1,"needs":[]}`)},
 	} {
 		it, err := d.Put(t.Context(), b.Cache)
@@ -116,7 +126,8 @@ func referrer(t *testing.T, b *bundletest.Builder) ocispec.Descriptor {
 	layer := b.Bytes([]byte("signature"))
 	layer.MediaType = published.MediaTypeSignature
 	subject := b.Index.Items[0].Descriptor
-	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: published.MediaTypeSignature, Config: config, Layers: []ocispec.Descriptor{layer}, Subject: &subject}
+	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: published.MediaTypeSignature,
+		Config: config, Layers: []ocispec.Descriptor{layer}, Subject: &subject}
 	m.SchemaVersion = 2
 	d := b.JSON(m)
 	d.MediaType, d.ArtifactType = m.MediaType, m.ArtifactType
@@ -268,7 +279,8 @@ func (c *content) replace(old digest.Digest, data []byte) {
 
 // point makes a descriptor of one blob that of another.
 func (n *node) point(old, fresh digest.Digest, size int) {
-	if !slices.ContainsFunc(n.object, func(m member) bool { return m.key == "digest" && m.value.raw == quote(string(old)) }) {
+	if !slices.ContainsFunc(n.object,
+		func(m member) bool { return m.key == "digest" && m.value.raw == quote(string(old)) }) {
 		return
 	}
 	for i := range n.object {
@@ -304,7 +316,8 @@ func (c *content) assemble(index []byte) ([]byte, error) {
 		return format.CompareSums(a.Sum, b.Sum)
 	})
 	l.Put()
-	sorted := slices.SortedFunc(slices.Values(l.Blobs), func(a, b format.Blob) int { return format.CompareSums(a.Sum, b.Sum) })
+	sorted := slices.SortedFunc(slices.Values(l.Blobs),
+		func(a, b format.Blob) int { return format.CompareSums(a.Sum, b.Sum) })
 	directory, err := (&format.Directory{Encoder: c.encoder.ID, FrameSize: l.FrameSize, Blobs: sorted}).Marshal()
 	if err != nil {
 		return nil, err
@@ -360,7 +373,8 @@ func (w *frames) add(content []byte) {
 		appendFrame = format.AppendStored
 	}
 	f := appendFrame(nil, content)
-	w.entries = format.AppendEntry(w.entries, format.FrameInfo{Len: uint32(len(f)), Size: uint32(len(content)), Checksum: binary.LittleEndian.Uint32(f[len(f)-4:])})
+	w.entries = format.AppendEntry(w.entries, format.FrameInfo{Len: uint32(len(f)), Size: uint32(len(content)),
+		Checksum: binary.LittleEndian.Uint32(f[len(f)-4:])})
 	w.data = append(w.data, f...)
 }
 
@@ -433,7 +447,9 @@ func bomb(r *rand.Rand) (string, []byte) {
 func (c *content) mutateItem(r *rand.Rand) string {
 	i := r.IntN(len(c.index.Items))
 	it := &c.index.Items[i]
-	text := pick(r, "../../../etc/passwd", "/", "..", "", "a b", "\x1b[2J", strings.Repeat("x/", 5000), "-rf", "docker.io/library/app:1.0@sha256:0", "packages/debian/12/../../x.deb", "%2e%2e/x", "oci://x", strings.Repeat("a", 60000))
+	text := pick(r, "../../../etc/passwd", "/", "..", "", "a b", "\x1b[2J", strings.Repeat("x/", 5000), "-rf",
+		"docker.io/library/app:1.0@sha256:0", "packages/debian/12/../../x.deb", "%2e%2e/x", "oci://x",
+		strings.Repeat("a", 60000))
 	switch r.IntN(9) {
 	case 0:
 		it.Ref = text
@@ -445,16 +461,19 @@ func (c *content) mutateItem(r *rand.Rand) string {
 		it.Version = text
 		return "version"
 	case 3:
-		it.Kind = pick(r, bundle.KindChart, bundle.KindClosure, bundle.KindFile, bundle.KindImage, bundle.KindLock, bundle.KindManifest, bundle.KindReferrer, bundle.KindSBOM, bundle.KindTool, "other")
+		it.Kind = pick(r, bundle.KindChart, bundle.KindClosure, bundle.KindFile, bundle.KindImage, bundle.KindLock,
+			bundle.KindManifest, bundle.KindReferrer, bundle.KindSBOM, bundle.KindTool, "other")
 		return "kind"
 	case 4:
-		it.Descriptor.Platform = &ocispec.Platform{OS: pick(r, "linux", text), Architecture: pick(r, "arm64", text), Variant: pick(r, "", text)}
+		it.Descriptor.Platform = &ocispec.Platform{OS: pick(r, "linux", text), Architecture: pick(r, "arm64", text),
+			Variant: pick(r, "", text)}
 		return "platform"
 	case 5:
 		it.Descriptor.Size = pick(r, 0, 1, -1, 1<<40, 1<<53, it.Descriptor.Size+1)
 		return "size"
 	case 6:
-		it.Descriptor.MediaType = pick(r, ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, "application/vnd.docker.distribution.manifest.list.v2+json", text)
+		it.Descriptor.MediaType = pick(r, ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest,
+			"application/vnd.docker.distribution.manifest.list.v2+json", text)
 		return "media type"
 	case 7:
 		other := c.index.Items[r.IntN(len(c.index.Items))].Descriptor
@@ -493,7 +512,8 @@ func (c *content) nest(r *rand.Rand) string {
 			if err != nil {
 				return err.Error()
 			}
-			it.Descriptor.Digest, it.Descriptor.Size, it.Descriptor.MediaType = c.put(data, classIndex), int64(len(data)), x.MediaType
+			it.Descriptor.Digest, it.Descriptor.Size, it.Descriptor.MediaType = c.put(data, classIndex),
+				int64(len(data)), x.MediaType
 		}
 		return fmt.Sprintf("index %d deep, %d wide", depth, width)
 	}
@@ -557,7 +577,8 @@ func copyBundle(ctx context.Context, r *rand.Rand, dir, path string, b *bundle.R
 	if err != nil {
 		return err.Error()
 	}
-	o := transfer.CopyOptions{Output: filepath.Join(dir, "copy.kkb"), Selection: transfer.Selection{Platforms: pick(r, nil, wanted)}}
+	o := transfer.CopyOptions{Output: filepath.Join(dir, "copy.kkb"),
+		Selection: transfer.Selection{Platforms: pick(r, nil, wanted)}}
 	_, _ = transfer.Copy(ctx, []bundle.From{{Name: path, Reader: b}}, o)
 	return "copy"
 }
@@ -587,7 +608,9 @@ func browse(ctx context.Context, path string) string {
 		return "serve"
 	}
 	defer s.Close()
-	for _, path := range []string{"/", "/?q=app", "/v2/_catalog", "/v2/library/app/tags/list", "/v2/library/app/manifests/1.0", "/charts/index.yaml", "/helm/index.yaml", "/files/", "/packages/", "/packages/debian/12/", "/packages/debian/12/Packages", "/packages/debian/12/repodata/repomd.xml", "/metrics"} {
+	for _, path := range []string{"/", "/?q=app", "/v2/_catalog", "/v2/library/app/tags/list",
+		"/v2/library/app/manifests/1.0", "/charts/index.yaml", "/helm/index.yaml", "/files/", "/packages/",
+		"/packages/debian/12/", "/packages/debian/12/Packages", "/packages/debian/12/repodata/repomd.xml", "/metrics"} {
 		s.ServeHTTP(devNull{http.Header{}}, httptest.NewRequestWithContext(ctx, http.MethodGet, path, http.NoBody))
 	}
 	return "serve"

@@ -100,7 +100,8 @@ func byteChanges() []change {
 }
 
 func hugeNumber(r *rand.Rand) string {
-	return pick(r, "9223372036854775807", "-9223372036854775808", "18446744073709551616", "4294967296", "-1", "9007199254740993",
+	return pick(r, "9223372036854775807", "-9223372036854775808", "18446744073709551616", "4294967296", "-1",
+		"9007199254740993",
 		"1e999", "1e308", "0.0000000000001", strings.Repeat("9", 1000), "00", "0x7fffffffffffffff")
 }
 
@@ -287,11 +288,13 @@ func (n *node) change(r *rand.Rand, other *node) string {
 		*n = node{raw: pick(r, "null", "true", "{}", "[]", `""`, "0")}
 		return "other type"
 	case c == 2:
-		*n = node{raw: quote(strings.Repeat(pick(r, "a", "/", "../", "*", "é", "\x00", "\x1b[2J", "sha256:", "{{", "-"), 1<<r.IntN(15)))}
+		*n = node{raw: quote(strings.Repeat(pick(r, "a", "/", "../", "*", "é", "\x00", "\x1b[2J", "sha256:", "{{", "-"),
+			1<<r.IntN(15)))}
 		return "text"
 	case c == 3:
 		depth := 1 << r.IntN(15)
-		around := pick(r, [2]string{"[", "]"}, [2]string{`{"a":`, "}"}, [2]string{`{"manifests":[`, "]}"}, [2]string{`{"items":[`, "]}"})
+		around := pick(r, [2]string{"[", "]"}, [2]string{`{"a":`, "}"}, [2]string{`{"manifests":[`, "]}"},
+			[2]string{`{"items":[`, "]}"})
 		*n = node{raw: strings.Repeat(around[0], depth) + n.text() + strings.Repeat(around[1], depth)}
 		return "nesting"
 	case c == 4:

@@ -28,13 +28,19 @@ func chartFiles() []chartFile {
 	return []chartFile{
 		{"Chart.yaml", []byte("apiVersion: v2\nname: demo\nversion: 0.1.0\nappVersion: \"1.0\"\ndependencies:\n- {name: sub, version: 0.1.0, condition: sub.enabled}\nannotations:\n  artifacthub.io/images: |\n    - {name: app, image: \"docker.io/library/app:1.0\"}\n")},
 		{"values.yaml", []byte("image: {repository: app, tag: \"1.0\"}\nsub: {enabled: true}\nlist: [a, b]\nfew: &few {x: 1}\nmore: *few\n")},
-		{"values.schema.json", []byte(`{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"list":{"type":"array","items":{"type":"string","pattern":"^[a-z]+$"}}},"definitions":{"x":{"$ref":"#/definitions/y"},"y":{"type":"integer"}}}`)},
-		{"templates/_helpers.tpl", []byte("{{- define \"demo.name\" -}}{{ .Release.Name | trunc 63 | trimSuffix \"-\" }}{{- end }}\n{{- define \"demo.again\" -}}{{ include \"demo.name\" . }}{{- end }}\n")},
-		{"templates/deployment.yaml", []byte("apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {{ include \"demo.again\" . }}\nspec:\n  template:\n    spec:\n      containers:\n{{- range $i, $x := .Values.list }}\n      - name: {{ $x }}\n        image: \"{{ $.Values.image.repository }}:{{ $.Values.image.tag }}\"\n        args: {{ toJson (dict \"a\" (list 1 2)) }}\n{{- end }}\n")},
-		{"templates/config.yaml", []byte("{{- if .Capabilities.APIVersions.Has \"v1\" }}\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata:\n  text: {{ tpl \"{{ .Values.image.tag }}\" . | quote }}\n  file: {{ .Files.Get \"values.yaml\" | b64enc }}\n{{- end }}\n{{- with (lookup \"v1\" \"Secret\" \"\" \"x\") }}{{ .data }}{{ end }}\n")},
-		{"crds/crd.yaml", []byte("apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: xs.example.com}\nspec: {group: example.com, names: {kind: X, plural: xs}, scope: Namespaced, versions: [{name: v1, served: true, storage: true}]}\n")},
+		{"values.schema.json", []byte(
+			`{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"list":{"type":"array","items":{"type":"string","pattern":"^[a-z]+$"}}},"definitions":{"x":{"$ref":"#/definitions/y"},"y":{"type":"integer"}}}`)},
+		{"templates/_helpers.tpl",
+			[]byte("{{- define \"demo.name\" -}}{{ .Release.Name | trunc 63 | trimSuffix \"-\" }}{{- end }}\n{{- define \"demo.again\" -}}{{ include \"demo.name\" . }}{{- end }}\n")},
+		{"templates/deployment.yaml",
+			[]byte("apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {{ include \"demo.again\" . }}\nspec:\n  template:\n    spec:\n      containers:\n{{- range $i, $x := .Values.list }}\n      - name: {{ $x }}\n        image: \"{{ $.Values.image.repository }}:{{ $.Values.image.tag }}\"\n        args: {{ toJson (dict \"a\" (list 1 2)) }}\n{{- end }}\n")},
+		{"templates/config.yaml",
+			[]byte("{{- if .Capabilities.APIVersions.Has \"v1\" }}\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata:\n  text: {{ tpl \"{{ .Values.image.tag }}\" . | quote }}\n  file: {{ .Files.Get \"values.yaml\" | b64enc }}\n{{- end }}\n{{- with (lookup \"v1\" \"Secret\" \"\" \"x\") }}{{ .data }}{{ end }}\n")},
+		{"crds/crd.yaml", []byte(
+			"apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: xs.example.com}\nspec: {group: example.com, names: {kind: X, plural: xs}, scope: Namespaced, versions: [{name: v1, served: true, storage: true}]}\n")},
 		{"charts/sub/Chart.yaml", []byte("apiVersion: v2\nname: sub\nversion: 0.1.0\n")},
-		{"charts/sub/templates/pod.yaml", []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, image: \"registry.example/sub:{{ .Values.tag | default `1` }}\"}]}\n")},
+		{"charts/sub/templates/pod.yaml",
+			[]byte("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, image: \"registry.example/sub:{{ .Values.tag | default `1` }}\"}]}\n")},
 	}
 }
 
@@ -56,8 +62,8 @@ func packChart(files []chartFile, header func(*tar.Header)) []byte {
 	return b.Bytes()
 }
 
-// hostileTemplate does what no template should. Endless loops and growth without a bound end in the finder's limits of time and
-// memory, which TestFinderStops and the script find-hostile hold; here templates have to end.
+// hostileTemplate does what no template should. Endless loops and growth without a bound end in the finder's limits
+// of time and memory, which TestFinderStops and the script find-hostile hold; here templates have to end.
 func hostileTemplate(r *rand.Rand) string {
 	return pick(r,
 		`{{ range $i := until 100000 }}{{ $i }}{{ end }}`,
@@ -113,8 +119,10 @@ func mutateChart(r *rand.Rand) (name string, archive []byte, values charts.Value
 		name, archive = mutateBytes(r, packChart(files, whole))
 		return "archive " + name, archive, values
 	case 1:
-		odd := pick(r, "demo/../../../etc/cron.d/x", "/etc/passwd", strings.Repeat("d/", 5000)+"x", "demo/templates/\x00", "", ".", "demo\\x", "other/Chart.yaml")
-		kind := pick[byte](r, tar.TypeReg, tar.TypeReg, tar.TypeSymlink, tar.TypeLink, tar.TypeChar, tar.TypeDir, tar.TypeXGlobalHeader, tar.TypeGNUSparse)
+		odd := pick(r, "demo/../../../etc/cron.d/x", "/etc/passwd", strings.Repeat("d/", 5000)+"x",
+			"demo/templates/\x00", "", ".", "demo\\x", "other/Chart.yaml")
+		kind := pick[byte](r, tar.TypeReg, tar.TypeReg, tar.TypeSymlink, tar.TypeLink, tar.TypeChar, tar.TypeDir,
+			tar.TypeXGlobalHeader, tar.TypeGNUSparse)
 		size := pick[int64](r, 0, 1, 1<<20, 1<<40)
 		return "archive entry", packChart(files, func(h *tar.Header) {
 			switch {
@@ -126,7 +134,8 @@ func mutateChart(r *rand.Rand) (name string, archive []byte, values charts.Value
 			}
 		}), values
 	case 2:
-		files[at].data = bytes.Repeat(pick(r, []byte{0}, []byte("a: b\n"), []byte("{{ 1 }}"), []byte("- {}\n"), []byte("#\n")), mib<<r.IntN(5))
+		files[at].data = bytes.Repeat(pick(r, []byte{0}, []byte("a: b\n"), []byte("{{ 1 }}"), []byte("- {}\n"),
+			[]byte("#\n")), mib<<r.IntN(5))
 		return "bomb " + files[at].name, packChart(files, whole), values
 	case 3:
 		nested := files

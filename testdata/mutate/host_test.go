@@ -35,7 +35,8 @@ import (
 
 const (
 	helperBinary = "the helper"
-	// verbLimit ends a verb that waits for a host to change: mutated hosts never do. The time in which it waits costs no processor.
+	// verbLimit ends a verb that waits for a host to change: mutated hosts never do. The time in which it waits costs
+	// no processor.
 	verbLimit = 5 * time.Second
 	// endlessAnswer is what a command prints that does not end by itself.
 	endlessAnswer = 256 * mib
@@ -101,7 +102,8 @@ type machine struct {
 	did   string
 }
 
-// random returns the chance of a command's next answer. It depends on the seed and the command, and not on what is asked at the same time.
+// random returns the chance of a command's next answer. It depends on the seed and the command, and not on what is
+// asked at the same time.
 func (m *machine) random(line string) *rand.Rand {
 	h := fnv.New64a()
 	_, _ = io.WriteString(h, line) // a hash: no error
@@ -138,8 +140,9 @@ func (m *machine) Run(ctx context.Context, cmd host.Cmd) error {
 		m.mu.Unlock()
 		return m.print(ctx, cmd, args, facts)
 	case args[0] == host.HelperPath:
-		return m.print(ctx, cmd, args, frame([]byte(`{"local":"10.0.0.3:40000","remote":"10.0.0.3:2381"}`), []byte("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"+
-			"etcd_server_has_leader 1\netcd_server_is_leader 1\netcd_server_version{server_version=\"3.5.1\"} 1\netcd_mvcc_db_total_size_in_bytes 1e+06\n{\"health\":\"true\"}"), nil))
+		return m.print(ctx, cmd, args, frame([]byte(`{"local":"10.0.0.3:40000","remote":"10.0.0.3:2381"}`),
+			[]byte("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"+
+				"etcd_server_has_leader 1\netcd_server_is_leader 1\netcd_server_version{server_version=\"3.5.1\"} 1\netcd_mvcc_db_total_size_in_bytes 1e+06\n{\"health\":\"true\"}"), nil))
 	}
 	for _, a := range m.answers {
 		if strings.Contains(line, a[0]) {
@@ -175,10 +178,15 @@ func (m *machine) print(ctx context.Context, cmd host.Cmd, args []string, answer
 		case 0:
 			name, status = "exit code", pick(r, 1, 2, 66, 126, 127, 137, 255, -1)
 		case 1:
-			name, endless = "endless", []byte(strings.Repeat(pick(r, "x", "\n", "[", `{"a":`, "a b\n", "\x00", "{} "), 16<<10))
+			name, endless = "endless", []byte(strings.Repeat(pick(r, "x", "\n", "[", `{"a":`, "a b\n", "\x00", "{} "),
+				16<<10))
 		case 2: // few bytes of text, and large values of Go
-			unit, list := pick(r, "{}", "null", "[]"), pick(r, `{"items":[`, `{"items":[{"kind":"Pod","spec":{"containers":[`, `{"items":[{"status":{"images":[`, `{"members":[`, `{"mounts":[`, `[`)
-			name, answer = "many elements", []byte(list+strings.Repeat(unit+",", 1<<(10+r.IntN(11)))+unit+strings.Repeat("]}", strings.Count(list, "[")-1)+pick(r, "]}", "}]}}]}"))
+			unit, list := pick(r, "{}", "null", "[]"), pick(r, `{"items":[`,
+				`{"items":[{"kind":"Pod","spec":{"containers":[`, `{"items":[{"status":{"images":[`, `{"members":[`,
+				`{"mounts":[`, `[`)
+			name, answer = "many elements",
+				[]byte(list+strings.Repeat(unit+",", 1<<(10+r.IntN(11)))+unit+strings.Repeat("]}",
+					strings.Count(list, "[")-1)+pick(r, "]}", "}]}}]}"))
 		case 3:
 			other := pick(r, m.answers...)
 			name, answer = "another command's answer", []byte(other[1])
@@ -210,7 +218,8 @@ func (m *machine) print(ctx context.Context, cmd host.Cmd, args []string, answer
 }
 
 func prepareHost(t *testing.T) func(context.Context, *rand.Rand, func()) string {
-	inv, err := manifest.ParseInventory("inventory.yaml", []byte("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  cp1: {address: 10.0.0.3}\n  node1: {address: 10.0.0.4}\ngroups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}\n"))
+	inv, err := manifest.ParseInventory("inventory.yaml",
+		[]byte("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  cp1: {address: 10.0.0.3}\n  node1: {address: 10.0.0.4}\ngroups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +302,8 @@ func hostVerbs() []hostVerb {
 			return err
 		}},
 		{"support-bundle", func(ctx context.Context, o engine.Options) error {
-			_, err := look.WriteSupportBundle(ctx, look.SupportOptions{StatusOptions: look.StatusOptions{Options: o, AnyCluster: true}, Values: true}, io.Discard)
+			_, err := look.WriteSupportBundle(ctx, look.SupportOptions{StatusOptions: look.StatusOptions{Options: o,
+				AnyCluster: true}, Values: true}, io.Discard)
 			return err
 		}},
 		{"reset --dry-run", func(ctx context.Context, o engine.Options) error {
@@ -301,7 +311,8 @@ func hostVerbs() []hostVerb {
 			return reset.Reset(ctx, o)
 		}},
 		{"nodes delete", func(ctx context.Context, o engine.Options) error {
-			_, err := nodes.Delete(ctx, o, nodes.Deletion{Hosts: []string{"node1"}}, func([]string) error { return nil })
+			_, err := nodes.Delete(ctx, o, nodes.Deletion{Hosts: []string{"node1"}},
+				func([]string) error { return nil })
 			return err
 		}},
 		{"reset", reset.Reset},

@@ -35,8 +35,8 @@ const (
 	shortRun = 200 // mutations without countVariable
 
 	mib = 1 << 20
-	// hardLimit ends a worker (RLIMIT_DATA), so that a fault does not take the machine's memory. It counts what the heap ever reserved, of
-	// which a kind's bound (resident memory) is a part.
+	// hardLimit ends a worker (RLIMIT_DATA), so that a fault does not take the machine's memory. It counts what the
+	// heap ever reserved, of which a kind's bound (resident memory) is a part.
 	hardLimit = 4 << 30
 	// maxFailures ends a kind's run.
 	maxFailures = 10
@@ -55,8 +55,8 @@ type kind struct {
 	cpu time.Duration
 	// wall bounds the time in which nothing is reported: an endless wait takes no processor time.
 	wall time.Duration
-	// prepare makes the input that is mutated. The function that it returns mutates it, calls ready, from where its cost counts, uses
-	// it once, and returns the mutation's name.
+	// prepare makes the input that is mutated. The function that it returns mutates it, calls ready, from where its
+	// cost counts, uses it once, and returns the mutation's name.
 	prepare func(t *testing.T) func(ctx context.Context, r *rand.Rand, ready func()) string
 }
 
@@ -130,7 +130,8 @@ type outcome struct {
 
 func (o *outcome) String() string {
 	return fmt.Sprintf("%s: %d mutations of %d sorts; most memory %d MiB of %d (seed %d, %s); most time %s of %s (seed %d, %s)", o.kind.name, o.count, len(o.names),
-		o.memory.Memory/mib, o.kind.memory/mib, o.memory.Seed, o.memory.Name, o.cpu.CPU.Round(time.Millisecond), o.kind.cpu, o.cpu.Seed, o.cpu.Name)
+		o.memory.Memory/mib, o.kind.memory/mib, o.memory.Seed, o.memory.Name, o.cpu.CPU.Round(time.Millisecond),
+		o.kind.cpu, o.cpu.Seed, o.cpu.Name)
 }
 
 func (o *outcome) add(m measured) {
@@ -266,7 +267,8 @@ func work(t *testing.T, k kind, j job) {
 	}
 }
 
-// measure has the kernel measure a function from its call of ready on: the peak of resident memory counts what was freed meanwhile.
+// measure has the kernel measure a function from its call of ready on: the peak of resident memory counts what was
+// freed meanwhile.
 func measure(do func(ready func()) string) (m measured, err error) {
 	var before int64
 	var start time.Duration
@@ -335,7 +337,8 @@ func processorTime() (time.Duration, error) {
 // badKinds break each promise on purpose: TestFaultsAreNoticed.
 func badKinds() []kind {
 	bad := func(name string, wall time.Duration, once func()) kind {
-		return kind{name, 0, 64 * mib, 500 * time.Millisecond, wall, func(*testing.T) func(context.Context, *rand.Rand, func()) string {
+		return kind{name, 0, 64 * mib, 500 * time.Millisecond, wall, func(*testing.T) func(context.Context, *rand.Rand,
+			func()) string {
 			return func(_ context.Context, r *rand.Rand, ready func()) string {
 				ready()
 				if r.IntN(2) >= 0 {
@@ -364,12 +367,13 @@ func badKinds() []kind {
 		}),
 		bad("panic", time.Minute, func() { panic("out of range") }),
 		bad("panic elsewhere", time.Minute, func() { go panic("out of range"); time.Sleep(time.Hour) }),
-		bad("hang", 3*time.Second, func() { time.Sleep(time.Hour) }), // select {} ends at once where no other goroutine can run
+		// select {} ends at once where no other goroutine can run
+		bad("hang", 3*time.Second, func() { time.Sleep(time.Hour) }),
 	}
 }
 
-// TestFaultsAreNoticed holds that the measurements of TestMutations can fail: memory that is freed again, memory without an end, time,
-// a panic in any goroutine and an endless wait.
+// TestFaultsAreNoticed holds that the measurements of TestMutations can fail: memory that is freed again, memory
+// without an end, time, a panic in any goroutine and an endless wait.
 func TestFaultsAreNoticed(t *testing.T) {
 	want := map[string]string{
 		"good":                                  "",

@@ -38,7 +38,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Names of documents that upstream hosts publish, as they are mutated. The documents above one are made of it, so that digests fit.
+// Names of documents that upstream hosts publish, as they are mutated. The documents above one are made of it, so
+// that digests fit.
 const (
 	docLayer      = "layer"
 	docConfig     = "image config"
@@ -65,7 +66,8 @@ const (
 
 func documents() []string {
 	return []string{
-		docLayer, docConfig, docManifest, docIndex, docTags, docToken, docReferrers, docSignature, docChart, docChartOCI, docHelm,
+		docLayer, docConfig, docManifest, docIndex, docTags, docToken, docReferrers, docSignature, docChart,
+		docChartOCI, docHelm,
 		docChecksums, docPackages, docRelease, docPrimary, docFilelists, docRepomd,
 	}
 }
@@ -92,7 +94,8 @@ func newUpstream(archive []byte, edit func(name string, data []byte) []byte) *up
 	u.put("/files/notes", docNone, []byte("notes"))
 	u.debs()
 	u.rpms()
-	u.put(upstreamToken, docToken, []byte(`{"token": "good", "access_token": "good", "expires_in": 300, "issued_at": "2026-11-22T10:00:00Z"}`))
+	u.put(upstreamToken, docToken,
+		[]byte(`{"token": "good", "access_token": "good", "expires_in": 300, "issued_at": "2026-11-22T10:00:00Z"}`))
 	return u
 }
 
@@ -127,7 +130,8 @@ func (u *upstream) manifest(repo, name, mediaType string, m any, tags ...string)
 	data = u.edit(name, data)
 	d := digest.FromBytes(data)
 	for _, tag := range append(tags, string(d)) {
-		u.content[path.Join("/v2", repo, "manifests", tag)] = served{data: data, name: name, mediaType: mediaType, digest: d}
+		u.content[path.Join("/v2", repo, "manifests", tag)] = served{data: data, name: name, mediaType: mediaType,
+			digest: d}
 	}
 	return ocispec.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(data))}
 }
@@ -136,10 +140,12 @@ func (u *upstream) images() {
 	version := specs.Versioned{SchemaVersion: 2}
 	x := ocispec.Index{Versioned: version, MediaType: ocispec.MediaTypeImageIndex}
 	for i, arch := range []string{"amd64", "arm64"} {
-		config := u.blob("app", docConfig, ocispec.MediaTypeImageConfig, fmt.Appendf(nil, `{"os":"linux","architecture":%q,"config":{},"rootfs":{"type":"layers","diff_ids":["sha256:%064d"]}}`, arch, i))
+		config := u.blob("app", docConfig, ocispec.MediaTypeImageConfig,
+			fmt.Appendf(nil, `{"os":"linux","architecture":%q,"config":{},"rootfs":{"type":"layers","diff_ids":["sha256:%064d"]}}`, arch, i))
 		layer := u.blob("app", docLayer, ocispec.MediaTypeImageLayerGzip, []byte("layer "+arch))
 		d := u.manifest("app", docManifest, ocispec.MediaTypeImageManifest, ocispec.Manifest{
-			Versioned: version, MediaType: ocispec.MediaTypeImageManifest, Config: config, Layers: []ocispec.Descriptor{layer},
+			Versioned: version, MediaType: ocispec.MediaTypeImageManifest, Config: config,
+			Layers: []ocispec.Descriptor{layer},
 		})
 		d.Platform = &ocispec.Platform{OS: "linux", Architecture: arch}
 		x.Manifests = append(x.Manifests, d)
@@ -148,11 +154,14 @@ func (u *upstream) images() {
 	u.put("/v2/app/tags/list", docTags, []byte(`{"name":"app","tags":["1.0","1.1","0.9","latest"]}`))
 	empty := u.blob("app", docNone, ocispec.MediaTypeEmptyJSON, []byte("{}"))
 	signature := u.manifest("app", docSignature, ocispec.MediaTypeImageManifest, ocispec.Manifest{
-		Versioned: version, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: published.MediaTypeSignature, Config: empty,
-		Layers: []ocispec.Descriptor{u.blob("app", docNone, published.MediaTypeSignature, []byte("{}"))}, Subject: &root,
+		Versioned: version, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: published.MediaTypeSignature,
+		Config:  empty,
+		Layers:  []ocispec.Descriptor{u.blob("app", docNone, published.MediaTypeSignature, []byte("{}"))},
+		Subject: &root,
 	})
 	signature.ArtifactType = published.MediaTypeSignature
-	list, err := json.Marshal(ocispec.Index{Versioned: version, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{signature}})
+	list, err := json.Marshal(ocispec.Index{Versioned: version, MediaType: ocispec.MediaTypeImageIndex,
+		Manifests: []ocispec.Descriptor{signature}})
 	if err != nil {
 		panic(err)
 	}
@@ -164,30 +173,37 @@ func (u *upstream) images() {
 }
 
 func (u *upstream) charts(archive []byte) {
-	config := u.blob("charts/demo", docNone, bundle.MediaTypeChartConfig, []byte(`{"apiVersion":"v2","name":"demo","version":"0.1.0"}`))
+	config := u.blob("charts/demo", docNone, bundle.MediaTypeChartConfig,
+		[]byte(`{"apiVersion":"v2","name":"demo","version":"0.1.0"}`))
 	layer := u.blob("charts/demo", docChart, bundle.MediaTypeChartContent, archive)
 	u.manifest("charts/demo", docChartOCI, ocispec.MediaTypeImageManifest, ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Config: config, Layers: []ocispec.Descriptor{layer},
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Config: config,
+		Layers: []ocispec.Descriptor{layer},
 	}, "0.1.0")
 	u.put("/v2/charts/demo/tags/list", docTags, []byte(`{"name":"charts/demo","tags":["0.1.0","0.0.9"]}`))
 	data := u.put("/charts/demo-0.1.0.tgz", docChart, archive)
-	u.put("/charts/index.yaml", docHelm, []byte("apiVersion: v1\nentries:\n  demo:\n  - {name: demo, version: 0.1.0, digest: "+hexSum(data)+
-		", urls: [demo-0.1.0.tgz]}\n  - {name: demo, version: 0.0.9, urls: [\"https://"+upstreamHost+"/charts/demo-0.0.9.tgz\"]}\ngenerated: \"2026-11-22T10:00:00Z\"\n"))
+	u.put("/charts/index.yaml", docHelm,
+		[]byte("apiVersion: v1\nentries:\n  demo:\n  - {name: demo, version: 0.1.0, digest: "+hexSum(data)+
+			", urls: [demo-0.1.0.tgz]}\n  - {name: demo, version: 0.0.9, urls: [\"https://"+upstreamHost+
+			"/charts/demo-0.0.9.tgz\"]}\ngenerated: \"2026-11-22T10:00:00Z\"\n"))
 	// Helm also accepts JSON: the second repository has it.
 	u.put("/charts-json/demo-0.1.0.tgz", docNone, archive)
-	u.put("/charts-json/index.yaml", docHelm, fmt.Appendf(nil, `{"apiVersion":"v1","entries":{"demo":[{"name":"demo","version":"0.1.0","digest":%q,"urls":["demo-0.1.0.tgz"]}]}}`, hexSum(archive)))
+	u.put("/charts-json/index.yaml", docHelm, fmt.Appendf(nil,
+		`{"apiVersion":"v1","entries":{"demo":[{"name":"demo","version":"0.1.0","digest":%q,"urls":["demo-0.1.0.tgz"]}]}}`, hexSum(archive)))
 }
 
 // debs publishes a flat repository without a signature.
 func (u *upstream) debs() {
 	deb := []byte("a package")
 	u.put("/deb/app_1.0_amd64.deb", docNone, deb)
-	list := u.edit(docPackages, fmt.Appendf(nil, "Package: app\nVersion: 1.0\nArchitecture: amd64\nDepends: lib (>= 1.0) | other, lib:any\nProvides: app-virtual (= 1.0)\nFilename: ./app_1.0_amd64.deb\nSize: %d\nSHA256: %s\nDescription: x\n\nPackage: lib\nVersion: 2:1.0-1\nArchitecture: all\nFilename: ./app_1.0_amd64.deb\nSize: %d\nSHA256: %s\n",
-		len(deb), hexSum(deb), len(deb), hexSum(deb)))
+	list := u.edit(docPackages,
+		fmt.Appendf(nil, "Package: app\nVersion: 1.0\nArchitecture: amd64\nDepends: lib (>= 1.0) | other, lib:any\nProvides: app-virtual (= 1.0)\nFilename: ./app_1.0_amd64.deb\nSize: %d\nSHA256: %s\nDescription: x\n\nPackage: lib\nVersion: 2:1.0-1\nArchitecture: all\nFilename: ./app_1.0_amd64.deb\nSize: %d\nSHA256: %s\n",
+			len(deb), hexSum(deb), len(deb), hexSum(deb)))
 	packed := compressGzip(list)
 	u.put("/deb/Packages", docNone, list)
 	u.put("/deb/Packages.gz", docNone, packed)
-	u.put("/deb/Release", docRelease, fmt.Appendf(nil, "Suite: stable\nDate: Sun, 22 Nov 2026 10:00:00 UTC\nArchitectures: amd64\nSHA256:\n %s %d Packages\n %s %d Packages.gz\n", hexSum(list), len(list), hexSum(packed), len(packed)))
+	u.put("/deb/Release", docRelease,
+		fmt.Appendf(nil, "Suite: stable\nDate: Sun, 22 Nov 2026 10:00:00 UTC\nArchitectures: amd64\nSHA256:\n %s %d Packages\n %s %d Packages.gz\n", hexSum(list), len(list), hexSum(packed), len(packed)))
 }
 
 func (u *upstream) rpms() {
@@ -250,12 +266,17 @@ func ways() map[string]way {
 		}
 	}
 	return map[string]way{
-		"content type":     header("Content-Type", "", "text/html", ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, "application/vnd.docker.distribution.manifest.v1+json", strings.Repeat("x", 100_000)),
-		"digest":           header("Docker-Content-Digest", "", "sha256:", "sha512:00", "md5:x", strings.Repeat("a", 100_000), "sha256:"+strings.Repeat("0", 64)),
-		"etag":             header("ETag", "", `"`, `W/"x"`, strings.Repeat("e", 100_000)),
-		"content range":    header("Content-Range", "bytes 0-9223372036854775807/9223372036854775807", "bytes 5-1/3", "bytes */0", "bytes -1-1/*", "x"),
-		"last modified":    header("Last-Modified", "x", "Mon, 01 Jan 9999999 00:00:00 GMT"),
-		"link":             header("Link", `</v2/app/tags/list?n=1>; rel="next"`, `<`+strings.Repeat("x", 10_000)+`>; rel="next"`, `<http://[::1>; rel="next"`, `<>; rel=next`, `;`, `</v2/app/referrers/x>; rel="next"`),
+		"content type": header("Content-Type", "", "text/html", ocispec.MediaTypeImageIndex,
+			ocispec.MediaTypeImageManifest, "application/vnd.docker.distribution.manifest.v1+json",
+			strings.Repeat("x", 100_000)),
+		"digest": header("Docker-Content-Digest", "", "sha256:", "sha512:00", "md5:x",
+			strings.Repeat("a", 100_000), "sha256:"+strings.Repeat("0", 64)),
+		"etag": header("ETag", "", `"`, `W/"x"`, strings.Repeat("e", 100_000)),
+		"content range": header("Content-Range", "bytes 0-9223372036854775807/9223372036854775807", "bytes 5-1/3",
+			"bytes */0", "bytes -1-1/*", "x"),
+		"last modified": header("Last-Modified", "x", "Mon, 01 Jan 9999999 00:00:00 GMT"),
+		"link": header("Link", `</v2/app/tags/list?n=1>; rel="next"`, `<`+strings.Repeat("x", 10_000)+
+			`>; rel="next"`, `<http://[::1>; rel="next"`, `<>; rel=next`, `;`, `</v2/app/referrers/x>; rel="next"`),
 		"content encoding": header("Content-Encoding", "gzip", "zstd", "br", "deflate, gzip, gzip, gzip"),
 		"many headers": func(_ *rand.Rand, next http.Handler, w http.ResponseWriter, q *http.Request) {
 			for i := range 20_000 {
@@ -264,20 +285,26 @@ func ways() map[string]way {
 			next.ServeHTTP(w, q)
 		},
 		"challenge": func(r *rand.Rand, _ http.Handler, w http.ResponseWriter, q *http.Request) {
-			w.Header().Set("WWW-Authenticate", pick(r, "", "Bearer", "Basic", `Bearer realm="`, `Bearer realm="http://`+q.Host+q.URL.Path+`"`, `Bearer realm="`+strings.Repeat("a", 100_000)+`"`, strings.Repeat(`Bearer realm="x",`, 5000), `Bearer realm="file:///etc/passwd"`))
+			w.Header().Set("WWW-Authenticate", pick(r, "", "Bearer", "Basic", `Bearer realm="`, `Bearer realm="http://`+
+				q.Host+q.URL.Path+`"`, `Bearer realm="`+strings.Repeat("a", 100_000)+`"`,
+				strings.Repeat(`Bearer realm="x",`, 5000), `Bearer realm="file:///etc/passwd"`))
 			w.WriteHeader(http.StatusUnauthorized)
 		},
 		"status": func(r *rand.Rand, _ http.Handler, w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Retry-After", pick(r, "", "0", "-1", "99999999999999999999", "Fri, 31 Dec 9999 23:59:59 GMT", "x"))
+			w.Header().Set("Retry-After", pick(r, "", "0", "-1", "99999999999999999999",
+				"Fri, 31 Dec 9999 23:59:59 GMT", "x"))
 			w.WriteHeader(pick(r, 204, 206, 301, 304, 400, 403, 404, 410, 416, 418, 429, 500, 503, 599))
-			_, _ = io.WriteString(w, pick(r, "", strings.Repeat("[", 100_000), strings.Repeat("\x1b[2J", 10_000), `{"errors":[{"code":"X","message":"`+strings.Repeat("m", 1_000_000)+`"}]}`))
+			_, _ = io.WriteString(w, pick(r, "", strings.Repeat("[", 100_000), strings.Repeat("\x1b[2J", 10_000),
+				`{"errors":[{"code":"X","message":"`+strings.Repeat("m", 1_000_000)+`"}]}`))
 		},
 		"redirect": func(r *rand.Rand, _ http.Handler, w http.ResponseWriter, q *http.Request) {
-			w.Header().Set("Location", pick(r, q.URL.Path, q.URL.Path+"x", "", "file:///etc/passwd", "//", "http://"+q.Host+"/"+strings.Repeat("x/", 10_000), "http://127.0.0.1:1/", "gopher://x"))
+			w.Header().Set("Location", pick(r, q.URL.Path, q.URL.Path+"x", "", "file:///etc/passwd", "//", "http://"+
+				q.Host+"/"+strings.Repeat("x/", 10_000), "http://127.0.0.1:1/", "gopher://x"))
 			w.WriteHeader(pick(r, 301, 302, 303, 307, 308))
 		},
 		"endless": func(r *rand.Rand, _ http.Handler, w http.ResponseWriter, q *http.Request) {
-			junk := []byte(strings.Repeat(pick(r, "x", "[", `{"a":`, "a: {", " ", "\n", "<a>", "\x00", `["a",`, "- a\n", "Package: a\n\n"), 16<<10))
+			junk := []byte(strings.Repeat(pick(r, "x", "[", `{"a":`, "a: {", " ", "\n", "<a>", "\x00", `["a",`, "- a\n",
+				"Package: a\n\n"), 16<<10))
 			for sent := 0; q.Context().Err() == nil && sent < 256*mib; sent += len(junk) {
 				if _, err := w.Write(junk); err != nil || q.Method == http.MethodHead {
 					return
@@ -298,8 +325,10 @@ func ways() map[string]way {
 
 // textBomb is little gzip that unpacks to much text.
 func textBomb(r *rand.Rand) []byte {
-	unit := pick(r, "[", `{"a":`, "{},", "[],", "- {}\n", "a: &a [*a,*a]\n", " ", "0,", `"",`, "Package: a\n\n", "<a/>", "a\n")
-	start := pick(r, "", "[", `{"entries":{"demo":[`, `{"tags":[`, `{"manifests":[`, "apiVersion: v1\nentries:\n  demo:\n", "<metadata>")
+	unit := pick(r, "[", `{"a":`, "{},", "[],", "- {}\n", "a: &a [*a,*a]\n", " ", "0,", `"",`, "Package: a\n\n", "<a/>",
+		"a\n")
+	start := pick(r, "", "[", `{"entries":{"demo":[`, `{"tags":[`, `{"manifests":[`,
+		"apiVersion: v1\nentries:\n  demo:\n", "<metadata>")
 	return compressGzip([]byte(start + strings.Repeat(unit, 16*mib/len(unit))))
 }
 
@@ -337,7 +366,8 @@ func mutateDocument(r *rand.Rand, name string, data []byte) (string, []byte) {
 		return "bomb", pick(r, textBomb(r), unpacked(textBomb(r)), zstdBomb())
 	case strings.HasSuffix(name, ".xml") && r.IntN(4) == 0:
 		text := string(data)
-		unit := pick(r, "<file>/usr/bin/x</file>", "<rpm:entry name=\"a\"/>", "<x>", "<!-- -->", "<rpm:requires>", " a=\"b\"", "&lt;")
+		unit := pick(r, "<file>/usr/bin/x</file>", "<rpm:entry name=\"a\"/>", "<x>", "<!-- -->", "<rpm:requires>",
+			" a=\"b\"", "&lt;")
 		at := strings.Index(text, pick(r, "<file>", "</package>", "<rpm:entry", "</format>", "<package"))
 		if at < 0 {
 			at = 0
@@ -369,7 +399,10 @@ func zstdBomb() []byte {
 func prepareRegistry(t *testing.T) func(context.Context, *rand.Rand, func()) string {
 	archive := bundletest.ChartArchive(t, "demo", "0.1.0")
 	var current atomic.Pointer[scene]
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { current.Load().ServeHTTP(w, q) }))
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
+		q *http.Request) {
+		current.Load().ServeHTTP(w, q)
+	}))
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.Start()
 	t.Cleanup(server.Close)
@@ -412,7 +445,8 @@ func prepareRegistry(t *testing.T) func(context.Context, *rand.Rand, func()) str
 	}
 }
 
-// download resolves and fetches a part of the manifest, 0 for all of it: the less there is, the likelier it meets the mutation.
+// download resolves and fetches a part of the manifest, 0 for all of it: the less there is, the likelier it meets the
+// mutation.
 func download(t *testing.T, mirror string, part int) (err error) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "registry") //nolint:usetesting // removed after each mutation
@@ -427,8 +461,10 @@ func download(t *testing.T, mirror string, part int) (err error) {
 	defer store.Close()
 	o := fetch.Options{
 		Store: store, Jobs: 2, Keychain: authn.NewMultiKeychain(), MaxUnknown: mib, Hosts: fetch.NewHosts(),
-		Retry:   fetch.Retry{Attempts: 2, Wait: time.Millisecond, MaxWait: 2 * time.Millisecond, MaxRetryAfter: 10 * time.Millisecond, Idle: 10 * time.Second},
-		Sources: []manifest.Source{{Host: upstreamHost, Mirrors: manifest.Mirrors{mirror}, MirrorOnly: true, PlainHTTP: true}},
+		Retry: fetch.Retry{Attempts: 2, Wait: time.Millisecond, MaxWait: 2 * time.Millisecond,
+			MaxRetryAfter: 10 * time.Millisecond, Idle: 10 * time.Second},
+		Sources: []manifest.Source{{Host: upstreamHost, Mirrors: manifest.Mirrors{mirror}, MirrorOnly: true,
+			PlainHTTP: true}},
 	}
 	b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "w", Version: "1"}, Platforms: []string{"linux/amd64"}}
 	if part == 0 || part == 1 {
@@ -449,8 +485,10 @@ func download(t *testing.T, mirror string, part int) (err error) {
 	}
 	if part == 0 || part == 4 {
 		b.Packages = []manifest.PackageSet{
-			{Distribution: "site/1", OnlyRepositories: true, Install: []string{"app"}, Closure: "full", Repositories: []manifest.Repository{{URL: upstreamURL + "/deb", Suite: "./", AllowUnsigned: true}}},
-			{Distribution: "site/2", OnlyRepositories: true, Install: []string{"app"}, Closure: "full", Repositories: []manifest.Repository{{URL: upstreamURL + "/rpm", AllowUnsigned: true}}},
+			{Distribution: "site/1", OnlyRepositories: true, Install: []string{"app"}, Closure: "full",
+				Repositories: []manifest.Repository{{URL: upstreamURL + "/deb", Suite: "./", AllowUnsigned: true}}},
+			{Distribution: "site/2", OnlyRepositories: true, Install: []string{"app"}, Closure: "full",
+				Repositories: []manifest.Repository{{URL: upstreamURL + "/rpm", AllowUnsigned: true}}},
 		}
 	}
 	l, err := fetch.Resolve(t.Context(), b, o)

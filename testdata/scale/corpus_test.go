@@ -27,12 +27,14 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// corpusImages are the Debian packages of which each image of the corpus has one, with what it depends on and no image before it
-// has: apt-get names only what is not downloaded yet. So no package is in two images.
+// corpusImages are the Debian packages of which each image of the corpus has one, with what it depends on and no
+// image before it has: apt-get names only what is not downloaded yet. So no package is in two images.
 func corpusImages() []string {
 	return []string{
-		"apache2", "bind9", "default-jdk-headless", "default-jre-headless", "gcc", "golang-go", "haproxy", "mariadb-server", "memcached",
-		"nginx", "nodejs", "php-fpm", "postgresql", "prometheus", "rabbitmq-server", "redis-server", "ruby", "squid", "tomcat10", "varnish",
+		"apache2", "bind9", "default-jdk-headless", "default-jre-headless", "gcc", "golang-go", "haproxy",
+		"mariadb-server", "memcached",
+		"nginx", "nodejs", "php-fpm", "postgresql", "prometheus", "rabbitmq-server", "redis-server", "ruby", "squid",
+		"tomcat10", "varnish",
 	}
 }
 
@@ -53,7 +55,8 @@ type corpusImage struct {
 	Layers   []ocispec.Descriptor
 }
 
-// loadCorpus makes the corpus, once for all runs: Debian's packages are downloaded by apt, unpacked and compressed again.
+// loadCorpus makes the corpus, once for all runs: Debian's packages are downloaded by apt, unpacked and compressed
+// again.
 func loadCorpus(t testing.TB) corpus {
 	t.Helper()
 	return loadCorpusOf(t, corpus{dir: corpusDir(t, "corpus-1"), names: corpusImages()})
@@ -89,7 +92,8 @@ func loadCorpusOf(t testing.TB, c corpus) corpus {
 
 func (c *corpus) make(t testing.TB) error {
 	debs := filepath.Join(c.dir, "debs")
-	if err := errors.Join(os.MkdirAll(filepath.Join(debs, "partial"), 0o755), os.MkdirAll(filepath.Join(c.dir, "blobs"), 0o755)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(debs, "partial"), 0o755),
+		os.MkdirAll(filepath.Join(c.dir, "blobs"), 0o755)); err != nil {
 		return err
 	}
 	status := filepath.Join(c.dir, "status") // an empty one: apt takes nothing for installed
@@ -98,7 +102,8 @@ func (c *corpus) make(t testing.TB) error {
 	}
 	apt := func(more ...string) (string, error) {
 		args := append([]string{
-			"-o", "Dir::State::status=" + status, "-o", "Dir::Cache::archives=" + debs, "-o", "APT::Install-Recommends=false",
+			"-o", "Dir::State::status=" + status, "-o", "Dir::Cache::archives=" + debs, "-o",
+			"APT::Install-Recommends=false",
 			"-o", "APT::Sandbox::User=root", "-y", "-q",
 		}, append(slices.Clone(c.apt), more...)...)
 		cmd := exec.CommandContext(t.Context(), "apt-get", args...)
@@ -154,7 +159,8 @@ func (c *corpus) compose(t testing.TB, debs string, closures map[string][]string
 		return err
 	}
 	for _, image := range c.names {
-		own := slices.DeleteFunc(slices.Clone(closures[image]), func(deb string) bool { return slices.Contains(shared, deb) })
+		own := slices.DeleteFunc(slices.Clone(closures[image]),
+			func(deb string) bool { return slices.Contains(shared, deb) })
 		more, err := c.layers(t, debs, own)
 		if err != nil {
 			return err
@@ -190,7 +196,8 @@ func (c *corpus) layers(t testing.TB, debs string, names []string) ([]ocispec.De
 			return nil, err
 		}
 		size, err := temp.Seek(0, io.SeekCurrent)
-		desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip, Digest: digest.NewDigest(digest.SHA256, hash), Size: size}
+		desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip,
+			Digest: digest.NewDigest(digest.SHA256, hash), Size: size}
 		if err := errors.Join(err, temp.Close(), os.Rename(temp.Name(), c.blob(desc.Digest))); err != nil {
 			return nil, err
 		}
@@ -243,13 +250,15 @@ func (c *corpus) put(mediaType string, document any) (ocispec.Descriptor, error)
 
 // image makes an image of layers. Its layers' uncompressed digests are left out: nothing here unpacks them.
 func (c *corpus) image(name string, layers []ocispec.Descriptor) (corpusImage, error) {
-	config := ocispec.Image{Author: name, Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}, RootFS: ocispec.RootFS{Type: "layers"}}
+	config := ocispec.Image{Author: name, Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"},
+		RootFS: ocispec.RootFS{Type: "layers"}}
 	made, err := c.put(ocispec.MediaTypeImageConfig, config)
 	if err != nil {
 		return corpusImage{}, err
 	}
 	manifest, err := c.put(ocispec.MediaTypeImageManifest, ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Config: made, Layers: layers,
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Config: made,
+		Layers: layers,
 	})
 	return corpusImage{Name: name, Manifest: manifest, Layers: layers}, err
 }

@@ -29,9 +29,10 @@ import (
 // corpusRuns is how often each row is measured; the table has the fastest and the middle one.
 const corpusRuns = 5
 
-// TestCorpus prints the corpus table of docs/reference/performance.md: about 20 images, 700 MB of gzip layers made of Debian packages,
-// from loopback, beside what the same bytes cost without kkbundle. Upstream and registry are in this process and not
-// counted. Files are on a memory file system first, where nothing waits for a disk, and then on the disk of $TMPDIR.
+// TestCorpus prints the corpus table of docs/reference/performance.md: about 20 images, 700 MB of gzip layers made of
+// Debian packages, from loopback, beside what the same bytes cost without kkbundle. Upstream and registry are in this
+// process and not counted. Files are on a memory file system first, where nothing waits for a disk, and then on the
+// disk of $TMPDIR.
 func TestCorpus(t *testing.T) {
 	if !big {
 		t.Skip("it only measures, for minutes; make bench-corpus runs it")
@@ -99,10 +100,13 @@ func (c *corpus) measure(t *testing.T, where, dir string) {
 	}
 	var destination *registrytest.Server
 	rows := []corpusRow{
-		{"fetch and hash, nothing written", func() {}, func() usage { return timed(t, func() error { return c.fetch(host, "") }) }},
-		{"fetch, hash and write", func() { remove(copied) }, func() usage { return timed(t, func() error { return c.fetch(host, copied) }) }},
+		{"fetch and hash, nothing written", func() {},
+			func() usage { return timed(t, func() error { return c.fetch(host, "") }) }},
+		{"fetch, hash and write", func() { remove(copied) },
+			func() usage { return timed(t, func() error { return c.fetch(host, copied) }) }},
 		{"**build**, nothing cached", func() { remove(cache, output, copied) }, build},
-		{"copy the bundle with a CRC", func() { remove(copied) }, func() usage { return timed(t, func() error { return copyFile(output, copied) }) }},
+		{"copy the bundle with a CRC", func() { remove(copied) },
+			func() usage { return timed(t, func() error { return copyFile(output, copied) }) }},
 		{"**build**, unchanged", func() { remove(output, copied) }, build}, // as the copy, which replaces no file
 		{"**build**, one image new", func() {
 			remove(cache)
@@ -125,7 +129,8 @@ func (c *corpus) measure(t *testing.T, where, dir string) {
 		}},
 	}
 	var table strings.Builder
-	table.WriteString("| " + where + " | fastest | median | CPU | peak memory | read | written |\n|---|---|---|---|---|---|---|\n")
+	table.WriteString("| " + where +
+		" | fastest | median | CPU | peak memory | read | written |\n|---|---|---|---|---|---|---|\n")
 	for _, row := range rows {
 		var runs []usage
 		for range corpusRuns {
@@ -136,7 +141,8 @@ func (c *corpus) measure(t *testing.T, where, dir string) {
 		best, middle := runs[0], runs[len(runs)/2]
 		own := "| | | | |"
 		if best.Status != "" {
-			own = fmt.Sprintf("| %.2f s | %d MiB | %s | %s |", middle.CPU.Seconds(), middle.Peak/mib, gb(middle.Read), gb(middle.Wrote))
+			own = fmt.Sprintf("| %.2f s | %d MiB | %s | %s |", middle.CPU.Seconds(), middle.Peak/mib, gb(middle.Read),
+				gb(middle.Wrote))
 		}
 		fmt.Fprintf(&table, "| %s | %.2f s | %.2f s %s\n", row.name, best.Wall.Seconds(), middle.Wall.Seconds(), own)
 	}
@@ -166,7 +172,8 @@ func (c *corpus) parallel(f func(ocispec.Descriptor) error) error {
 	return g.Wait()
 }
 
-// fetch is what nobody can do without: every layer is read and hashed once. With a directory it is written there and synced.
+// fetch is what nobody can do without: every layer is read and hashed once. With a directory it is written there and
+// synced.
 func (c *corpus) fetch(host, dir string) error {
 	if dir != "" {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -204,7 +211,8 @@ func (c *corpus) putLayers(host string) error {
 	return c.parallel(func(d ocispec.Descriptor) error { return c.putBlob(host, d) })
 }
 
-// putImages uploads every layer, then every configuration and manifest with its tag: all that a registry needs for the images.
+// putImages uploads every layer, then every configuration and manifest with its tag: all that a registry needs for
+// the images.
 func (c *corpus) putImages(host string) error {
 	if err := c.putLayers(host); err != nil {
 		return err
@@ -224,7 +232,8 @@ func (c *corpus) putImages(host string) error {
 			if err := c.putBlob(host, m.Config); err != nil {
 				return err
 			}
-			return put("http://"+host+"/v2/plain/manifests/"+image.Name, m.MediaType, bytes.NewReader(data), int64(len(data)))
+			return put("http://"+host+"/v2/plain/manifests/"+image.Name, m.MediaType, bytes.NewReader(data),
+				int64(len(data)))
 		})
 	}
 	return g.Wait()

@@ -13,7 +13,8 @@ import (
 // updatedCorpus makes six images, or all if KKBUNDLE_CORPUS is "all". The suffix tells the places of both apart.
 func updatedCorpus(t *testing.T, place string, apt ...string) corpus {
 	t.Helper()
-	names, which := []string{"apache2", "haproxy", "nginx", "php-fpm", "postgresql", "redis-server"}, os.Getenv("KKBUNDLE_CORPUS")
+	names, which := []string{"apache2", "haproxy", "nginx", "php-fpm", "postgresql", "redis-server"},
+		os.Getenv("KKBUNDLE_CORPUS")
 	if which == "all" {
 		names = corpusImages()
 	}
@@ -37,15 +38,16 @@ func measureFiles(t *testing.T, rows []fileRow, back, want string) {
 	t.Helper()
 	for _, row := range rows {
 		u := must(t, "", append([]string{program(t), row.args[0], "--quiet"}, row.args[1:]...)...)
-		t.Logf("%s: %d bytes, %.1f s, CPU %.1f s, %d MiB", row.name, size(t, row.result), u.Wall.Seconds(), u.CPU.Seconds(), u.Peak/mib)
+		t.Logf("%s: %d bytes, %.1f s, CPU %.1f s, %d MiB", row.name, size(t, row.result), u.Wall.Seconds(),
+			u.CPU.Seconds(), u.Peak/mib)
 		if row.result == back {
 			compareFiles(t, back, want)
 		}
 	}
 }
 
-// TestCorpusUpdate prints what an update of Debian images costs: the images before and after a round of security updates, as a delta.
-// Sizes are exact; times depend on the machine.
+// TestCorpusUpdate prints what an update of Debian images costs: the images before and after a round of security
+// updates, as a delta. Sizes are exact; times depend on the machine.
 func TestCorpusUpdate(t *testing.T) {
 	if !big {
 		t.Skip("it only measures, for minutes; make bench-corpus runs it")
@@ -75,13 +77,15 @@ func TestCorpusUpdate(t *testing.T) {
 	}, back, two)
 }
 
-// TestCorpusPack prints what packs of Debian images cost. Sizes depend on the program zstd for --level max; times depend on the machine.
+// TestCorpusPack prints what packs of Debian images cost. Sizes depend on the program zstd for --level max; times
+// depend on the machine.
 func TestCorpusPack(t *testing.T) {
 	if !big {
 		t.Skip("it only measures, for minutes; make bench-corpus runs it")
 	}
 	dir := t.TempDir()
-	whole, packed, least := filepath.Join(dir, "whole.kkb"), filepath.Join(dir, "x.kkp"), filepath.Join(dir, "least.kkp")
+	whole, packed, least := filepath.Join(dir, "whole.kkb"), filepath.Join(dir, "x.kkp"),
+		filepath.Join(dir, "least.kkp")
 	back := filepath.Join(dir, "back.kkb")
 	buildCorpus(t, updatedCorpus(t, "after"), whole)
 	t.Logf("the bundle: %d bytes", size(t, whole))
@@ -98,8 +102,8 @@ func TestCorpusPack(t *testing.T) {
 	measureFiles(t, rows, back, whole)
 }
 
-// TestCorpusLayers prints the time of inspect --layers for Debian images, without and with the answers in the cache, and of a build
-// from the cache. Times depend on the machine.
+// TestCorpusLayers prints the time of inspect --layers for Debian images, without and with the answers in the cache,
+// and of a build from the cache. Times depend on the machine.
 func TestCorpusLayers(t *testing.T) {
 	if !big {
 		t.Skip("it only measures, for minutes; make bench-corpus runs it")
@@ -108,7 +112,8 @@ func TestCorpusLayers(t *testing.T) {
 	t.Setenv("KKBUNDLE_CACHE", filepath.Join(dir, "cache"))
 	c := updatedCorpus(t, "after")
 	path, manifest := filepath.Join(dir, "x.kkb"), c.manifest(t, c.serve(t))
-	build, inspect := []string{program(t), "build", "-o", path, manifest}, []string{program(t), "inspect", "--layers", path}
+	build, inspect := []string{program(t), "build", "-o", path, manifest},
+		[]string{program(t), "inspect", "--layers", path}
 	for _, row := range []struct {
 		name string
 		args []string

@@ -71,8 +71,9 @@ func TestCacheFull(t *testing.T) {
 	must(t, "", program(t), "verify", "--quiet", p.output)
 }
 
-// TestLittleDisk has room for the bundle and a little more: enough without a cache, and too little with one. Where there is
-// less than that, the build says so before it begins, or where nobody could know, when it meets the end; nothing is left.
+// TestLittleDisk has room for the bundle and a little more: enough without a cache, and too little with one. Where
+// there is less than that, the build says so before it begins, or where nobody could know, when it meets the end;
+// nothing is left.
 func TestLittleDisk(t *testing.T) {
 	t.Setenv("TMPDIR", "")
 	sources := make([]source, 24)
@@ -122,18 +123,21 @@ func TestScratchFull(t *testing.T) {
 func TestOutputReadOnly(t *testing.T) {
 	p := newPlace(t, upstream(t, source{name: "one", seed: 3, size: mib, known: true}))
 	dir := filepath.Dir(p.output)
-	out, code := inNamespace(t, `mount -t tmpfs -o ro tmpfs "$1" || exit 99; shift; exec "$@"`, append([]string{dir}, p.command(t)...)...)
+	out, code := inNamespace(t, `mount -t tmpfs -o ro tmpfs "$1" || exit 99; shift; exec "$@"`,
+		append([]string{dir}, p.command(t)...)...)
 	wantAll(t, out, dir, "read-only file system")
 	if code != 1 {
 		t.Errorf("exit code %d, want 1:\n%s", code, out)
 	}
 }
 
-// TestFilling lets the disk of the cache, and then that of the bundle, run full at one place after the other. The build ends
-// with the whole bundle or with none and says why, and the next one, with room, has the bytes of an undisturbed build.
+// TestFilling lets the disk of the cache, and then that of the bundle, run full at one place after the other. The
+// build ends with the whole bundle or with none and says why, and the next one, with room, has the bytes of an
+// undisturbed build.
 func TestFilling(t *testing.T) {
 	p := newPlace(t, upstream(t, silent(5*mib), source{name: "told", seed: 4, size: mib, known: true, random: true},
-		source{name: "small", seed: 5, size: 3000, known: true}, source{name: "middle", seed: 6, size: 200_000, known: true, mute: true}))
+		source{name: "small", seed: 5, size: 3000, known: true}, source{name: "middle", seed: 6, size: 200_000,
+			known: true, mute: true}))
 	must(t, "", p.command(t)...)
 	whole := dirSize(t, p.cache)
 	steps := int64(12)

@@ -12,8 +12,8 @@ import (
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
 
-// TestFigures prints the table of docs/reference/performance.md: what each command takes for 8 GiB of content in files of many
-// sizes. The upstream and the registry are in this process and not counted.
+// TestFigures prints the table of docs/reference/performance.md: what each command takes for 8 GiB of content in
+// files of many sizes. The upstream and the registry are in this process and not counted.
 func TestFigures(t *testing.T) {
 	if !big {
 		t.Skip("it only measures, for minutes; make bench runs it")
@@ -21,11 +21,13 @@ func TestFigures(t *testing.T) {
 	var sources []source
 	var content int64
 	for i, size := range []int64{4 * gib, gib, gib, 512 * mib, 512 * mib, 256 * mib, 256 * mib, 128 * mib} {
-		sources = append(sources, source{name: fmt.Sprint("large-", i), seed: uint64(i + 1), size: size, random: i%2 == 1, known: true})
+		sources = append(sources, source{name: fmt.Sprint("large-", i), seed: uint64(i + 1), size: size,
+			random: i%2 == 1, known: true})
 		content += size
 	}
 	for i := range 160 {
-		sources = append(sources, source{name: fmt.Sprint("small-", i), seed: uint64(i + 100), size: int64(i+1) * 37_000, known: true})
+		sources = append(sources, source{name: fmt.Sprint("small-", i), seed: uint64(i + 100),
+			size: int64(i+1) * 37_000, known: true})
 		content += int64(i+1) * 37_000
 	}
 	p := newPlace(t, upstream(t, sources...))
@@ -46,7 +48,8 @@ func TestFigures(t *testing.T) {
 		{"push again", push},
 	} {
 		u := must(t, "", row.args...)
-		fmt.Fprintf(&table, "| %s | %.2f s | %.2f s | %.2f s | %d MiB | %s | %s | %s | %s |\n", row.name, u.Wall.Seconds(), u.CPU.Seconds(),
+		fmt.Fprintf(&table, "| %s | %.2f s | %.2f s | %.2f s | %d MiB | %s | %s | %s | %s |\n", row.name,
+			u.Wall.Seconds(), u.CPU.Seconds(),
 			u.CPU.Seconds()*1e9/float64(content), u.Peak/mib, gb(u.Read), gb(u.Wrote), gb(u.Loaded), gb(u.Stored))
 	}
 	info, err := os.Stat(p.output)

@@ -69,7 +69,8 @@ func (c *catalogue) image(n int) {
 	var children []ocispec.Descriptor
 	for _, arch := range []string{"amd64", "arm64"} {
 		m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest}
-		m.Config = c.json(ocispec.MediaTypeImageConfig, map[string]string{"architecture": arch, "history": fmt.Sprintf("%08192d", c.blobs)})
+		m.Config = c.json(ocispec.MediaTypeImageConfig, map[string]string{"architecture": arch,
+			"history": fmt.Sprintf("%08192d", c.blobs)})
 		for range 5 {
 			m.Layers = append(m.Layers, c.content(ocispec.MediaTypeImageLayerGzip))
 		}
@@ -78,7 +79,8 @@ func (c *catalogue) image(n int) {
 		absent := d
 		absent.Digest = digest.FromString(string(d.Digest))
 		absent.Platform = &ocispec.Platform{OS: "unknown", Architecture: "unknown"}
-		absent.Annotations = map[string]string{"vnd.docker.reference.type": "attestation-manifest", "vnd.docker.reference.digest": string(d.Digest)}
+		absent.Annotations = map[string]string{"vnd.docker.reference.type": "attestation-manifest",
+			"vnd.docker.reference.digest": string(d.Digest)}
 		it.Absent = append(it.Absent, absent.Digest)
 		children = append(children, d, absent)
 	}
@@ -92,12 +94,14 @@ func (c *catalogue) file(n int) {
 	c.Helper()
 	config := c.json(bundle.MediaTypeEmpty, struct{}{})
 	d := c.json(ocispec.MediaTypeImageManifest, ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: bundle.ArtifactTypeFile,
-		Config: config, Layers: []ocispec.Descriptor{c.content(bundle.MediaTypeFileContent)},
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
+		ArtifactType: bundle.ArtifactTypeFile,
+		Config:       config, Layers: []ocispec.Descriptor{c.content(bundle.MediaTypeFileContent)},
 	})
 	d.ArtifactType = bundle.ArtifactTypeFile
 	c.index.Items = append(c.index.Items, bundle.Item{
-		Kind: bundle.KindFile, Ref: fmt.Sprintf("https://files.example/release/v1.34.3/bin/linux/amd64/file-%d", n), Descriptor: d,
+		Kind: bundle.KindFile, Ref: fmt.Sprintf("https://files.example/release/v1.34.3/bin/linux/amd64/file-%d", n),
+		Descriptor: d,
 	})
 }
 
@@ -109,7 +113,8 @@ func bundleOf(t testing.TB, layer int64) (path string, size int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &catalogue{TB: t, cache: cache, layer: layer, index: bundle.Index{Name: "scale", Version: "1", Platforms: []string{"linux/amd64", "linux/arm64"}}}
+	c := &catalogue{TB: t, cache: cache, layer: layer, index: bundle.Index{Name: "scale", Version: "1",
+		Platforms: []string{"linux/amd64", "linux/arm64"}}}
 	for n := range 120 {
 		c.image(n)
 	}
@@ -134,7 +139,8 @@ func TestInspect(t *testing.T) {
 	}
 	path, size := bundleOf(t, layer)
 	const rounds = 20
-	version, inspect := repeat(t, rounds, program(t), "version"), repeat(t, rounds, program(t), "inspect", "--json", path)
+	version, inspect := repeat(t, rounds, program(t), "version"), repeat(t, rounds, program(t), "inspect", "--json",
+		path)
 	t.Logf("version: %v, %d MiB; inspect: %v, %d MiB", version.Wall, version.Peak/mib, inspect.Wall, inspect.Peak/mib)
 	if more := inspect.Peak - version.Peak; more > 16*mib {
 		t.Errorf("inspect takes %d MiB more than version; at most 16 are allowed", more/mib)

@@ -18,8 +18,8 @@ import (
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
 
-// manyItems writes a bundle of n small items and returns its path. The items are files with a repository each, versions of one image, and
-// signatures of these versions.
+// manyItems writes a bundle of n small items and returns its path. The items are files with a repository each,
+// versions of one image, and signatures of these versions.
 func manyItems(t *testing.T, n int) (path string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -27,13 +27,15 @@ func manyItems(t *testing.T, n int) (path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &catalogue{TB: t, cache: opened, layer: 100, index: bundle.Index{Name: "items", Version: "1", Platforms: []string{"linux/amd64"}}}
+	c := &catalogue{TB: t, cache: opened, layer: 100, index: bundle.Index{Name: "items", Version: "1",
+		Platforms: []string{"linux/amd64"}}}
 	config := c.json(bundle.MediaTypeEmpty, struct{}{})
 	const image = "docker.io/library/app"
 	for i := range n {
 		m := ocispec.Manifest{
-			Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: bundle.ArtifactTypeFile,
-			Config: config, Layers: []ocispec.Descriptor{c.content(bundle.MediaTypeFileContent)},
+			Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
+			ArtifactType: bundle.ArtifactTypeFile,
+			Config:       config, Layers: []ocispec.Descriptor{c.content(bundle.MediaTypeFileContent)},
 		}
 		it := bundle.Item{Kind: bundle.KindFile, Ref: fmt.Sprintf("https://files.example/release/%d/file", i)}
 		switch last := len(c.index.Items) - 1; i % 8 {
@@ -59,9 +61,10 @@ func manyItems(t *testing.T, n int) (path string) {
 	return path
 }
 
-// TestManyItems compares the bytes that commands read and write for a number of items and for four times as many: they may grow with the
-// number, and not with its square. It logs the processor time, too, which depends on the machine and is not compared; bundle/transfer and
-// registry have tests of walks that took a time that grew with the square. KKBUNDLE_BIG=1 has 3,000 and 12,000 items.
+// TestManyItems compares the bytes that commands read and write for a number of items and for four times as many:
+// they may grow with the number, and not with its square. It logs the processor time, too, which depends on the
+// machine and is not compared; bundle/transfer and registry have tests of walks that took a time that grew with the
+// square. KKBUNDLE_BIG=1 has 3,000 and 12,000 items.
 func TestManyItems(t *testing.T) {
 	const times, most = 4, 5
 	few := 500
@@ -71,7 +74,8 @@ func TestManyItems(t *testing.T) {
 	less, more := usageOf(t, few), usageOf(t, times*few)
 	for _, name := range slices.Sorted(maps.Keys(more)) {
 		a, b := less[name], more[name]
-		t.Logf("%s: %.2f MB and %s with %d items, %.2f MB and %s with %d", name, mb(a), a.CPU, few, mb(b), b.CPU, times*few)
+		t.Logf("%s: %.2f MB and %s with %d items, %.2f MB and %s with %d", name, mb(a), a.CPU, few, mb(b), b.CPU,
+			times*few)
 		if b.Read+b.Wrote > most*(a.Read+a.Wrote) {
 			t.Errorf("%s: %d items take more than %d times the bytes that %d take", name, times*few, most, few)
 		}

@@ -80,7 +80,8 @@ func (p place) check(t testing.TB, want []byte, mayLack bool) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Fatalf("%s has %d bytes that are not those of an undisturbed build, which has %d", p.output, len(got), len(want))
+		t.Fatalf("%s has %d bytes that are not those of an undisturbed build, which has %d", p.output, len(got),
+			len(want))
 	}
 }
 
@@ -101,8 +102,8 @@ func reference(t testing.TB, manifest string) (content []byte, took time.Duratio
 }
 
 // TestKilled kills builds at random moments. Whatever the moment, there is a whole bundle under its name or none, and
-// the next run needs nobody to clean up. A moment is one in which upstream has sent so much, which no machine is too slow or
-// too fast for, or some time after the start, for what comes after the last byte.
+// the next run needs nobody to clean up. A moment is one in which upstream has sent so much, which no machine is too
+// slow or too fast for, or some time after the start, for what comes after the last byte.
 func TestKilled(t *testing.T) {
 	var water tap
 	manifest := upstreamBehind(t, &water, several()...)
@@ -117,7 +118,8 @@ func TestKilled(t *testing.T) {
 		check := func() {
 			t.Helper()
 			p.check(t, want, true)
-			// At most one temporary bundle, the run's own file, a part of a document and one of each file: nothing piles up.
+			// At most one temporary bundle, the run's own file, a part of a document and one of each file: nothing
+			// piles up.
 			if left := p.left(t); len(left) > 3+len(several()) {
 				t.Fatalf("killed builds leave %v", left)
 			}

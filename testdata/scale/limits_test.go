@@ -35,9 +35,11 @@ func wideManifest(t *testing.T, number, layers int) []byte {
 		ArtifactType  string `json:"artifactType"`
 		Config        desc   `json:"config"`
 		Layers        []desc `json:"layers"`
-	}{2, "application/vnd.oci.image.manifest.v1+json", "application/x", desc{"application/x", digest.FromString("{}").String(), 2}, nil}
+	}{2, "application/vnd.oci.image.manifest.v1+json", "application/x",
+		desc{"application/x", digest.FromString("{}").String(), 2}, nil}
 	for l := range layers {
-		doc.Layers = append(doc.Layers, desc{"application/x", fmt.Sprintf("sha256:%x", sha256.Sum256(fmt.Append(nil, number, l))), 1000})
+		doc.Layers = append(doc.Layers, desc{"application/x",
+			fmt.Sprintf("sha256:%x", sha256.Sum256(fmt.Append(nil, number, l))), 1000})
 	}
 	data, err := json.Marshal(doc)
 	if err != nil {
@@ -89,7 +91,8 @@ func TestTooManyBlobs(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "manifest.yaml")
 	text := "apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: big, version: 1.0.0}\nplatforms: [linux/amd64]\nreferrers: none\n" +
-		"sources:\n  - {host: '" + host + "', plainHTTP: true}\nimages:\n" + strings.ReplaceAll(lines.String(), "REGISTRY", host)
+		"sources:\n  - {host: '" + host + "', plainHTTP: true}\nimages:\n" +
+		strings.ReplaceAll(lines.String(), "REGISTRY", host)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +100,8 @@ func TestTooManyBlobs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = p.Build(t.Context(), kkbuild.Options{Output: filepath.Join(dir, "big.kkb"), Cache: filepath.Join(dir, "cache")})
+	_, err = p.Build(t.Context(), kkbuild.Options{Output: filepath.Join(dir, "big.kkb"),
+		Cache: filepath.Join(dir, "cache")})
 	if err == nil || !strings.Contains(err.Error(), "split the content") {
 		t.Errorf("got %.300v", err)
 	}

@@ -59,7 +59,8 @@ func runTests(m *testing.M) int {
 // build makes the program once for all tests, as it is released: without cgo, whose runtime counts as its memory.
 var build = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(scratch, "kkbundle")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "github.com/kkbundle/kkbundle/cmd/kkbundle")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path,
+		"github.com/kkbundle/kkbundle/cmd/kkbundle")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -95,15 +96,16 @@ type usage struct {
 
 func (u usage) ok() bool { return u.Status == "exit status 0" }
 
-// supervise runs a job and writes its usage to file 3. It is a process of its own because a process inherits the peak of
-// the one that starts it, and the test binary, with servers in it, may be larger than what it measures.
+// supervise runs a job and writes its usage to file 3. It is a process of its own because a process inherits the peak
+// of the one that starts it, and the test binary, with servers in it, may be larger than what it measures.
 func supervise(text string) error {
 	var j job
 	if err := json.Unmarshal([]byte(text), &j); err != nil {
 		return err
 	}
 	if j.Group != "" {
-		if err := os.WriteFile(filepath.Join(j.Group, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(j.Group, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())),
+			0o600); err != nil {
 			return err
 		}
 	}
@@ -127,7 +129,8 @@ func supervise(text string) error {
 	if err != nil {
 		return err
 	}
-	u.Read, u.Wrote, u.Loaded, u.Stored = counters["rchar"], counters["wchar"], counters["read_bytes"], counters["write_bytes"]
+	u.Read, u.Wrote, u.Loaded, u.Stored = counters["rchar"], counters["wchar"], counters["read_bytes"],
+		counters["write_bytes"]
 	var exit *exec.ExitError
 	if err := cmd.Wait(); err != nil && !errors.As(err, &exit) {
 		return err

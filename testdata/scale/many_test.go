@@ -20,8 +20,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// TestBytesOnce counts what a build reads and writes of content that nothing shrinks: it comes over the network once, is
-// written into the cache and from there into the bundle, and that is all. Without a cache it goes into the bundle only.
+// TestBytesOnce counts what a build reads and writes of content that nothing shrinks: it comes over the network once,
+// is written into the cache and from there into the bundle, and that is all. Without a cache it goes into the bundle
+// only.
 func TestBytesOnce(t *testing.T) {
 	const size = 64 * mib
 	p := newPlace(t, upstream(t, source{name: "random", seed: 7, size: size, known: true, random: true}))
@@ -54,7 +55,8 @@ func TestManyImages(t *testing.T) {
 	p := newPlace(t, manyImages(t, images, layers))
 	for _, name := range []string{"nothing cached", "unchanged"} {
 		u := must(t, "", p.command(t)...)
-		t.Logf("%d images, %d layers, %s: %.1f s, CPU %.1f s, %d MiB at most", images, layers, name, u.Wall.Seconds(), u.CPU.Seconds(), u.Peak/mib)
+		t.Logf("%d images, %d layers, %s: %.1f s, CPU %.1f s, %d MiB at most", images, layers, name, u.Wall.Seconds(),
+			u.CPU.Seconds(), u.Peak/mib)
 		if u.Peak >= 400*mib {
 			t.Errorf("%d MiB in memory; at most 400 are allowed", u.Peak/mib)
 		}
@@ -80,11 +82,13 @@ func manyImages(t *testing.T, images, layers int) (manifest string) {
 	var list strings.Builder
 	for i := range images {
 		name := fmt.Sprintf("image-%d", i)
-		config, err := json.Marshal(ocispec.Image{Author: name, Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}})
+		config, err := json.Marshal(ocispec.Image{Author: name,
+			Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Config: put(ocispec.MediaTypeImageConfig, config)}
+		m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
+			Config: put(ocispec.MediaTypeImageConfig, config)}
 		for _, at := range random.Perm(layers)[:20] {
 			m.Layers = append(m.Layers, all[at])
 		}

@@ -31,8 +31,8 @@ const (
 	servedSize    = 9 * mib // three frames each, together more than the server keeps decoded
 )
 
-// TestServeClients has 500 clients pull compressed blobs at once, each another one first, from a server that has nowhere
-// to put temporary files. Every byte is compared; nothing fails; the server stays small.
+// TestServeClients has 500 clients pull compressed blobs at once, each another one first, from a server that has
+// nowhere to put temporary files. Every byte is compared; nothing fails; the server stays small.
 func TestServeClients(t *testing.T) {
 	b := bundletest.NewBuilder(t)
 	digests := make([]digest.Digest, servedBlobs)
@@ -60,7 +60,8 @@ func TestServeClients(t *testing.T) {
 	for i := range servedClients {
 		wg.Go(func() {
 			n := i % servedBlobs
-			if err := pull(t.Context(), client, fmt.Sprintf("%sv2/files.example/%d/blobs/%s", url, n, digests[n]), digests[n]); err != nil {
+			if err := pull(t.Context(), client, fmt.Sprintf("%sv2/files.example/%d/blobs/%s", url, n, digests[n]),
+				digests[n]); err != nil {
 				t.Errorf("client %d: %v", i, err)
 			}
 		})

@@ -1,5 +1,5 @@
-// Package dial connects to web servers and registries: with the system's authorities and those of a file, with a client certificate,
-// and through the proxies of the environment.
+// Package dial connects to web servers and registries: with the system's authorities and those of a file, with a
+// client certificate, and through the proxies of the environment.
 package dial
 
 import (
@@ -30,8 +30,8 @@ type Files struct {
 	Cert, Key string // the client certificate, for servers that request one
 }
 
-// NewTransport returns a transport with the files, and with proxies from the environment. It speaks HTTP/1.1, so that each of the
-// concurrent transfers has a connection, and a window, of its own.
+// NewTransport returns a transport with the files, and with proxies from the environment. It speaks HTTP/1.1, so that
+// each of the concurrent transfers has a connection, and a window, of its own.
 func NewTransport(f Files) (*http.Transport, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if f.CA != "" {

@@ -25,16 +25,18 @@ func (c challenge) param(name string) string {
 	return ""
 }
 
-// Settle keeps the one challenge of an answer that clients of registries can meet: a token service's before a password's, whatever stands
-// before it (Negotiate, for example). It rewrites it in the form that every client reads: registries also send several in one line, names in
-// upper case and values without quotes. An answer without such a challenge stays unchanged.
+// Settle keeps the one challenge of an answer that clients of registries can meet: a token service's before a
+// password's, whatever stands before it (Negotiate, for example). It rewrites it in the form that every client reads:
+// registries also send several in one line, names in upper case and values without quotes. An answer without such a
+// challenge stays unchanged.
 //
 // The token service's address is replaced by standIn and returned, nil for none; it may be relative to base.
 func Settle(h http.Header, base, standIn *url.URL) (service *url.URL) {
 	list := challenges(h.Values(authenticate))
 	for _, c := range list {
 		realm, err := base.Parse(c.param("realm"))
-		if c.scheme != "bearer" || c.param("realm") == "" || err != nil || realm.Host == "" || realm.Scheme != "https" && realm.Scheme != "http" {
+		if c.scheme != "bearer" || c.param("realm") == "" || err != nil || realm.Host == "" ||
+			realm.Scheme != "https" && realm.Scheme != "http" {
 			continue
 		}
 		for i, p := range c.params {
@@ -65,8 +67,8 @@ func (c challenge) String() string {
 	return b.String()
 }
 
-// challenges reads the values of WWW-Authenticate. A part "scheme" or "scheme name=value" begins a challenge; "name=value" belongs to the
-// one before.
+// challenges reads the values of WWW-Authenticate. A part "scheme" or "scheme name=value" begins a challenge;
+// "name=value" belongs to the one before.
 func challenges(values []string) (list []challenge) {
 	for _, value := range values {
 		for _, part := range fields(value) {
@@ -80,7 +82,8 @@ func challenges(values []string) (list []challenge) {
 				continue
 			}
 			last := &list[len(list)-1]
-			last.params = append(last.params, [2]string{strings.ToLower(strings.TrimSpace(name)), unquoted(strings.TrimSpace(text))})
+			last.params = append(last.params, [2]string{strings.ToLower(strings.TrimSpace(name)),
+				unquoted(strings.TrimSpace(text))})
 		}
 	}
 	return list

@@ -28,11 +28,12 @@ const (
 	hub     = "docker.io" // Docker Hub, under any of its names
 )
 
-// A Keychain finds the logins that this machine keeps. It implements authn.Keychain and authn.ContextKeychain, and is safe for concurrent use.
+// A Keychain finds the logins that this machine keeps. It implements authn.Keychain and authn.ContextKeychain, and is
+// safe for concurrent use.
 //
-// The first file with a login of the registry wins: config.json in $DOCKER_CONFIG or ~/.docker, $REGISTRY_AUTH_FILE, containers/auth.json
-// in $XDG_RUNTIME_DIR, and in $XDG_CONFIG_HOME or ~/.config. In a file, a login of a path within the registry goes first, the longest path
-// before others; then the credential helper's; then the registry's own.
+// The first file with a login of the registry wins: config.json in $DOCKER_CONFIG or ~/.docker, $REGISTRY_AUTH_FILE,
+// containers/auth.json in $XDG_RUNTIME_DIR, and in $XDG_CONFIG_HOME or ~/.config. In a file, a login of a path within
+// the registry goes first, the longest path before others; then the credential helper's; then the registry's own.
 type Keychain struct {
 	log *slog.Logger
 
@@ -50,8 +51,8 @@ func (k *Keychain) Resolve(target authn.Resource) (authn.Authenticator, error) {
 	return k.ResolveContext(context.Background(), target)
 }
 
-// ResolveContext implements authn.ContextKeychain. Without a login it returns authn.Anonymous, or, if a helper does not work, an
-// authenticator that explains this through Unread: what the registry gives to everybody needs no login.
+// ResolveContext implements authn.ContextKeychain. Without a login it returns authn.Anonymous, or, if a helper does
+// not work, an authenticator that explains this through Unread: what the registry gives to everybody needs no login.
 func (k *Keychain) ResolveContext(ctx context.Context, target authn.Resource) (authn.Authenticator, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -154,7 +155,8 @@ func files() (paths []string) {
 	return paths
 }
 
-// A file is docker's config.json or podman's auth.json (docker's documentation, "Credential stores"; containers-auth.json(5)).
+// A file is docker's config.json or podman's auth.json (docker's documentation, "Credential stores";
+// containers-auth.json(5)).
 type file struct {
 	path    string
 	Auths   map[string]entry  `json:"auths"`
@@ -181,7 +183,8 @@ func read(path string) (*file, error) {
 	defer in.Close()
 	data, err := io.ReadAll(io.LimitReader(in, maxFile+1))
 	if err != nil || len(data) > maxFile {
-		return nil, fmt.Errorf("logins of registries: %s: not read, or more than %d bytes: %w", path, maxFile, cmp.Or(err, io.ErrShortBuffer))
+		return nil, fmt.Errorf("logins of registries: %s: not read, or more than %d bytes: %w", path, maxFile,
+			cmp.Or(err, io.ErrShortBuffer))
 	}
 	f := &file{path: path}
 	data = bytes.TrimSpace(bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))) // editors of Windows begin with this mark
@@ -191,8 +194,8 @@ func read(path string) (*file, error) {
 	return f, nil
 }
 
-// entry returns the login of the longest path at or above a place, and that path; nil for none. Entries without a login, which docker writes
-// beside its helpers, do not count.
+// entry returns the login of the longest path at or above a place, and that path; nil for none. Entries without a
+// login, which docker writes beside its helpers, do not count.
 func (f *file) entry(at string) (key string, found *entry) {
 	for _, name := range slices.Sorted(maps.Keys(f.Auths)) {
 		place, e := location(name), f.Auths[name]
@@ -219,21 +222,23 @@ func (f *file) helper(at string) Helper {
 
 // config returns the login of an entry.
 func (e *entry) config(path string) (authn.AuthConfig, error) {
-	c := authn.AuthConfig{Username: e.Username, Password: e.Password, IdentityToken: e.IdentityToken, RegistryToken: e.RegistryToken}
+	c := authn.AuthConfig{Username: e.Username, Password: e.Password, IdentityToken: e.IdentityToken,
+		RegistryToken: e.RegistryToken}
 	if e.Auth == "" {
 		return c, nil
 	}
 	text, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(strings.TrimSpace(e.Auth), "="))
 	user, password, ok := strings.Cut(string(text), ":")
 	if err != nil || !ok {
-		return c, fmt.Errorf("logins of registries: %s has an auth that is not user:password in base64: log in again", path)
+		return c, fmt.Errorf("logins of registries: %s has an auth that is not user:password in base64: log in again",
+			path)
 	}
 	c.Username, c.Password = user, strings.TrimRight(password, "\x00\r\n")
 	return c, nil
 }
 
-// location returns a registry or a path within one as this package compares them: without scheme and API version, and with one name for
-// Docker Hub, whose configuration is kept as https://index.docker.io/v1/.
+// location returns a registry or a path within one as this package compares them: without scheme and API version, and
+// with one name for Docker Hub, whose configuration is kept as https://index.docker.io/v1/.
 func location(key string) string {
 	if _, rest, ok := strings.Cut(key, "://"); ok {
 		key = rest

@@ -34,7 +34,8 @@ func machine(t *testing.T, files, helpers map[string]string) {
 		}
 	}
 	for helper, script := range helpers {
-		if err := os.WriteFile(filepath.Join(bin, "docker-credential-"+helper), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+		if err := os.WriteFile(filepath.Join(bin, "docker-credential-"+helper), []byte("#!/bin/sh\n"+script+"\n"),
+			0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -67,33 +68,43 @@ func TestKeychain(t *testing.T) {
 	one := func(file, key string) map[string]string {
 		return map[string]string{file: `{"auths": {"` + key + `": ` + auth("u") + `}}`}
 	}
-	spaces := `{"auths": {"r.site/team-a": ` + auth("a") + `, "r.site/team-a/deep/app": ` + auth("deep") + `, "r.site/team-b": ` + auth("b") + `}}`
+	spaces := `{"auths": {"r.site/team-a": ` + auth("a") + `, "r.site/team-a/deep/app": ` + auth("deep") +
+		`, "r.site/team-b": ` + auth("b") + `}}`
 	for what, c := range map[string]struct {
 		files       map[string]string
 		image, want string
 	}{
-		"host":                        {one(docker, "r.site"), "r.site/app", "u:pw"},
-		"another host":                {one(docker, "r.site"), "r.site.example/app", ""},
-		"old address":                 {one(docker, "https://r.site/v1/"), "r.site/app", "u:pw"},
-		"address":                     {one(docker, "http://R.site/"), "r.site/app", "u:pw"},
-		"podman":                      {one(podman, "r.site"), "r.site/app", "u:pw"},
-		"docker before podman":        {map[string]string{docker: `{"auths": {"r.site": ` + auth("d") + `}}`, podman: `{"auths": {"r.site": ` + auth("p") + `}}`}, "r.site/app", "d:pw"},
-		"podman besides docker":       {map[string]string{docker: `{}`, podman: `{"auths": {"r.site": ` + auth("p") + `}}`}, "r.site/app", "p:pw"},
+		"host":         {one(docker, "r.site"), "r.site/app", "u:pw"},
+		"another host": {one(docker, "r.site"), "r.site.example/app", ""},
+		"old address":  {one(docker, "https://r.site/v1/"), "r.site/app", "u:pw"},
+		"address":      {one(docker, "http://R.site/"), "r.site/app", "u:pw"},
+		"podman":       {one(podman, "r.site"), "r.site/app", "u:pw"},
+		"docker before podman": {map[string]string{docker: `{"auths": {"r.site": ` + auth("d") + `}}`,
+			podman: `{"auths": {"r.site": ` + auth("p") + `}}`}, "r.site/app", "d:pw"},
+		"podman besides docker": {map[string]string{docker: `{}`, podman: `{"auths": {"r.site": ` + auth("p") +
+			`}}`}, "r.site/app", "p:pw"},
 		"Docker Hub":                  {one(docker, "https://index.docker.io/v1/"), "nginx", "u:pw"},
 		"Docker Hub as podman has it": {one(podman, "docker.io/library"), "docker.io/library/nginx", "u:pw"},
 		"path":                        {map[string]string{podman: spaces}, "r.site/team-a/app", "a:pw"},
 		"longest path":                {map[string]string{podman: spaces}, "r.site/team-a/deep/app", "deep:pw"},
 		"other path":                  {map[string]string{podman: spaces}, "r.site/team-b/app", "b:pw"},
 		"path without a login":        {map[string]string{podman: spaces}, "r.site/team-ab/app", ""},
-		"without padding":             {map[string]string{docker: `{"auths": {"r.site": {"auth": "dTpw"}}}`}, "r.site/app", "u:p"},
-		"in clear":                    {map[string]string{docker: `{"auths": {"r.site": {"username": "u", "password": "p"}}}`}, "r.site/app", "u:p"},
-		"mark of an editor":           {map[string]string{docker: "\xef\xbb\xbf" + `{"auths": {"r.site": {"username": "u", "password": "p"}}}`}, "r.site/app", "u:p"},
-		"empty file":                  {map[string]string{docker: ""}, "r.site/app", ""},
-		"helper":                      {map[string]string{docker: `{"credHelpers": {"r.site": "ok"}}`}, "r.site/app", "r.site:s"},
-		"helper of Docker Hub":        {map[string]string{docker: `{"credsStore": "ok"}`}, "nginx", "https://index.docker.io/v1/:s"},
-		"helper without a login":      {map[string]string{docker: `{"credsStore": "none", "auths": {"r.site": ` + auth("u") + `}}`}, "r.site/app", "u:pw"},
-		"helper's empty entry":        {map[string]string{docker: `{"credsStore": "none", "auths": {"r.site": {}}}`}, "r.site/app", ""},
-		"token of a helper":           {map[string]string{docker: `{"credsStore": "token"}`}, "r.site/app", ":T"},
+		"without padding": {map[string]string{docker: `{"auths": {"r.site": {"auth": "dTpw"}}}`},
+			"r.site/app", "u:p"},
+		"in clear": {map[string]string{docker: `{"auths": {"r.site": {"username": "u", "password": "p"}}}`},
+			"r.site/app", "u:p"},
+		"mark of an editor": {map[string]string{docker: "\xef\xbb\xbf" +
+			`{"auths": {"r.site": {"username": "u", "password": "p"}}}`}, "r.site/app", "u:p"},
+		"empty file": {map[string]string{docker: ""}, "r.site/app", ""},
+		"helper": {map[string]string{docker: `{"credHelpers": {"r.site": "ok"}}`}, "r.site/app",
+			"r.site:s"},
+		"helper of Docker Hub": {map[string]string{docker: `{"credsStore": "ok"}`}, "nginx",
+			"https://index.docker.io/v1/:s"},
+		"helper without a login": {map[string]string{docker: `{"credsStore": "none", "auths": {"r.site": ` +
+			auth("u") + `}}`}, "r.site/app", "u:pw"},
+		"helper's empty entry": {map[string]string{docker: `{"credsStore": "none", "auths": {"r.site": {}}}`},
+			"r.site/app", ""},
+		"token of a helper": {map[string]string{docker: `{"credsStore": "token"}`}, "r.site/app", ":T"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			machine(t, c.files, map[string]string{
@@ -109,16 +120,19 @@ func TestKeychain(t *testing.T) {
 	}
 }
 
-// TestHelpersThatDoNotWork: what a registry gives to everybody needs no helper, and whoever needs one learns what is wrong with it.
+// TestHelpersThatDoNotWork: what a registry gives to everybody needs no helper, and whoever needs one learns what is
+// wrong with it.
 func TestHelpersThatDoNotWork(t *testing.T) {
 	machine(t, map[string]string{".docker/config.json": `{"credsStore": "desktop", "credHelpers": {"broken.site": "broken", "r.site": "../../bin/sh"},
 		"auths": {"kept.site": ` + auth("u") + `}}`}, map[string]string{"broken": "echo the vault is locked; exit 2"})
 	k := logins.New(nil)
 	for image, want := range map[string]string{
-		"a.site/app": "docker-credential-desktop is not installed", "broken.site/app": "the vault is locked", "r.site/app": "no name of a credential helper",
+		"a.site/app": "docker-credential-desktop is not installed", "broken.site/app": "the vault is locked",
+		"r.site/app": "no name of a credential helper",
 	} {
 		got, unread := login(t, k, image)
-		if got != "" || unread == nil || !strings.Contains(unread.Error(), want) || !strings.Contains(unread.Error(), "config.json (credsStore, credHelpers)") {
+		if got != "" || unread == nil || !strings.Contains(unread.Error(), want) ||
+			!strings.Contains(unread.Error(), "config.json (credsStore, credHelpers)") {
 			t.Errorf("%s: %q, %v", image, got, unread)
 		}
 	}
@@ -137,7 +151,8 @@ func TestHelperWithAnAgent(t *testing.T) {
 	if got, unread := login(t, k, "agent.site/app"); got != "u:pw" || unread != nil {
 		t.Errorf("%q, %v", got, unread)
 	}
-	if got, unread := login(t, k, "failing.site/app"); got != "" || unread == nil || strings.Contains(unread.Error(), "s3cret") {
+	if got, unread := login(t, k, "failing.site/app"); got != "" || unread == nil ||
+		strings.Contains(unread.Error(), "s3cret") {
 		t.Errorf("%q, %v", got, unread)
 	}
 }
@@ -155,7 +170,8 @@ func TestFilesOutOfReach(t *testing.T) {
 
 func TestBrokenFile(t *testing.T) {
 	machine(t, map[string]string{".docker/config.json": `{"auths": {"r.site": {"password": "s3cret"`}, nil)
-	if _, err := login(t, logins.New(nil), "r.site/app"); err == nil || !strings.Contains(err.Error(), "config.json") || strings.Contains(err.Error(), "s3cret") {
+	if _, err := login(t, logins.New(nil), "r.site/app"); err == nil || !strings.Contains(err.Error(), "config.json") ||
+		strings.Contains(err.Error(), "s3cret") {
 		t.Error(err)
 	}
 	if a := authn.Anonymous; logins.Unread(a) != nil {
@@ -165,17 +181,24 @@ func TestBrokenFile(t *testing.T) {
 
 func TestSettle(t *testing.T) {
 	const settled = `Bearer realm="https://r.site/token-service",service="svc"`
-	base, standIn := &url.URL{Scheme: "https", Host: "r.site", Path: "/v2/"}, &url.URL{Scheme: "https", Host: "r.site", Path: "/token-service"}
+	base, standIn := &url.URL{Scheme: "https", Host: "r.site", Path: "/v2/"},
+		&url.URL{Scheme: "https", Host: "r.site", Path: "/token-service"}
 	for what, c := range map[string]struct {
 		values        []string
 		want, service string
 	}{
-		"one":                {[]string{`Bearer realm="https://auth.site/t?a=b,c",service="svc"`}, settled, "https://auth.site/t?a=b,c"},
-		"unquoted":           {[]string{`Bearer realm=https://auth.site/t,service=svc`}, settled, "https://auth.site/t"},
-		"lower case":         {[]string{`bearer Realm="https://auth.site/t", SERVICE = "svc"`}, settled, "https://auth.site/t"},
-		"joined":             {[]string{`Basic realm="r, s", Bearer realm="https://auth.site/t",service="svc"`}, settled, "https://auth.site/t"},
-		"after others":       {[]string{"Negotiate", `Basic realm="r"`, `Bearer realm="https://auth.site/t",service="svc"`}, settled, "https://auth.site/t"},
-		"trailing comma":     {[]string{`Bearer realm="https://auth.site/t",service="svc",`}, settled, "https://auth.site/t"},
+		"one": {[]string{`Bearer realm="https://auth.site/t?a=b,c",service="svc"`}, settled,
+			"https://auth.site/t?a=b,c"},
+		"unquoted": {[]string{`Bearer realm=https://auth.site/t,service=svc`}, settled,
+			"https://auth.site/t"},
+		"lower case": {[]string{`bearer Realm="https://auth.site/t", SERVICE = "svc"`}, settled,
+			"https://auth.site/t"},
+		"joined": {[]string{`Basic realm="r, s", Bearer realm="https://auth.site/t",service="svc"`},
+			settled, "https://auth.site/t"},
+		"after others": {[]string{"Negotiate", `Basic realm="r"`,
+			`Bearer realm="https://auth.site/t",service="svc"`}, settled, "https://auth.site/t"},
+		"trailing comma": {[]string{`Bearer realm="https://auth.site/t",service="svc",`}, settled,
+			"https://auth.site/t"},
 		"relative":           {[]string{`Bearer realm="/t",service="svc"`}, settled, "https://r.site/t"},
 		"password":           {[]string{"Negotiate, NTLM", `basic realm="say \"x\""`}, `Basic realm="say \"x\""`, ""},
 		"nothing answerable": {[]string{"Negotiate"}, "Negotiate", ""},
@@ -201,8 +224,10 @@ func FuzzSettle(f *testing.F) {
 	f.Add(`bearer scope="a",realm="http://[::1"`)
 	f.Fuzz(func(t *testing.T, challenge string) {
 		h := http.Header{"Www-Authenticate": []string{challenge}}
-		service := logins.Settle(h, &url.URL{Scheme: "https", Host: "r.example"}, &url.URL{Scheme: "https", Host: "r.example", Path: "/stand-in"})
-		if got := h.Get("WWW-Authenticate"); service != nil && !strings.Contains(got, `realm="https://r.example/stand-in"`) {
+		service := logins.Settle(h, &url.URL{Scheme: "https", Host: "r.example"},
+			&url.URL{Scheme: "https", Host: "r.example", Path: "/stand-in"})
+		if got := h.Get("WWW-Authenticate"); service != nil &&
+			!strings.Contains(got, `realm="https://r.example/stand-in"`) {
 			t.Errorf("%q leads elsewhere: %q", challenge, got)
 		} else if service == nil && got != challenge && !strings.HasPrefix(got, "Basic") {
 			t.Errorf("%q became %q", challenge, got)

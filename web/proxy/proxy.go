@@ -1,5 +1,5 @@
-// Package proxy reads the proxies of the environment, and explains their refusals. A proxy's address often has a password: it is never
-// repeated, and no part of it is taken for a host.
+// Package proxy reads the proxies of the environment, and explains their refusals. A proxy's address often has a
+// password: it is never repeated, and no part of it is taken for a host.
 package proxy
 
 import (
@@ -28,8 +28,9 @@ func (addressError) Error() string {
 // CanPass is false: it stays invalid.
 func (addressError) CanPass() bool { return false }
 
-// FromEnvironment reads HTTPS_PROXY, HTTP_PROXY and NO_PROXY, in upper or lower case, for http.Transport.Proxy. net/http's own function
-// reads them once per process, ignores some invalid addresses, and looks up parts of a password as a host.
+// FromEnvironment reads HTTPS_PROXY, HTTP_PROXY and NO_PROXY, in upper or lower case, for http.Transport.Proxy.
+// net/http's own function reads them once per process, ignores some invalid addresses, and looks up parts of a
+// password as a host.
 func FromEnvironment() func(*http.Request) (*url.URL, error) {
 	config := httpproxy.FromEnvironment()
 	valid := map[string]bool{"https": isAddress(config.HTTPSProxy), "http": isAddress(config.HTTPProxy)}
@@ -46,8 +47,8 @@ func FromEnvironment() func(*http.Request) (*url.URL, error) {
 	}
 }
 
-// isAddress accepts addresses that net/http can use, with or without a scheme, or none. Anything after the host is the rest of a password
-// with / ? or # in it: the part before would be taken for the host.
+// isAddress accepts addresses that net/http can use, with or without a scheme, or none. Anything after the host is
+// the rest of a password with / ? or # in it: the part before would be taken for the host.
 func isAddress(address string) bool {
 	if address == "" {
 		return true
@@ -56,8 +57,10 @@ func isAddress(address string) bool {
 		address = "http://" + address
 	}
 	u, err := url.Parse(address)
-	return err == nil && u.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "socks5h"}, u.Scheme) &&
-		(u.Path == "" || u.Path == "/") && u.RawQuery == "" && !u.ForceQuery && u.Fragment == "" && !strings.HasSuffix(address, "#")
+	return err == nil && u.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "socks5h"},
+		u.Scheme) &&
+		(u.Path == "" || u.Path == "/") && u.RawQuery == "" && !u.ForceQuery && u.Fragment == "" &&
+		!strings.HasSuffix(address, "#")
 }
 
 // Answered turns a proxy's refusal to connect into an *Error, for http.Transport.OnProxyConnectResponse.
@@ -88,8 +91,8 @@ func (e *Error) Error() string {
 // CanPass reports whether the proxy may connect a little later.
 func (e *Error) CanPass() bool { return web.PassingStatus(e.Code) }
 
-// LoginText explains an answer with 407 to a request for a host. Requests without TLS go through the proxy themselves, so its refusal
-// looks like the host's.
+// LoginText explains an answer with 407 to a request for a host. Requests without TLS go through the proxy
+// themselves, so its refusal looks like the host's.
 func LoginText(host string) string {
 	return fmt.Sprintf("the proxy before %s requires a login: put user and password into the address in HTTP_PROXY and HTTPS_PROXY (http://user:password@host:port)", host)
 }

@@ -1,5 +1,5 @@
-// Command kubeadm stands in for kubeadm v1.37.2: it lists the images that the genuine program listed, with the tags of the
-// configuration that it is given.
+// Command kubeadm stands in for kubeadm v1.37.2: it lists the images that the genuine program listed, with the tags
+// of the configuration that it is given.
 package main
 
 import (
@@ -28,7 +28,8 @@ func main() {
 		os.Exit(3)
 	}
 	out := recorded
-	for pattern, tag := range map[string]string{`dns:\n  imageTag: (.*)`: "v1.14.6", `local:\n    imageTag: (.*)`: "3.7.0-0", `kubernetesVersion: (.*)`: "KUBERNETES"} {
+	for pattern, tag := range map[string]string{`dns:\n  imageTag: (.*)`: "v1.14.6",
+		`local:\n    imageTag: (.*)`: "3.7.0-0", `kubernetesVersion: (.*)`: "KUBERNETES"} {
 		if m := regexp.MustCompile(pattern).FindSubmatch(config); m != nil {
 			out = strings.ReplaceAll(out, tag, string(m[1]))
 		}

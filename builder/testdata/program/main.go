@@ -1,5 +1,5 @@
-// Command program stands in for programs of Kubernetes v1.36.3. It reads arguments as they do, and says what they said: of kube-apiserver on
-// standard error with exit code 1, of the kubelet as a line of its log.
+// Command program stands in for programs of Kubernetes v1.36.3. It reads arguments as they do, and says what they
+// said: of kube-apiserver on standard error with exit code 1, of the kubelet as a line of its log.
 package main
 
 import (
@@ -25,7 +25,8 @@ func main() {
 		case "feature-gates":
 			if gate, to, _ := strings.Cut(value, "="); gate != "KubeletInUserNamespace" && gate != "SidecarContainers" {
 				if kubelet {
-					fail("failed to set feature gates from initial flags-based config: unrecognized feature gate: " + gate)
+					fail("failed to set feature gates from initial flags-based config: unrecognized feature gate: " +
+						gate)
 				}
 				fail(`invalid argument "` + value + `" for "--feature-gates" flag: unrecognized feature gate: ` + gate)
 			} else if gate == "SidecarContainers" && to == "false" {

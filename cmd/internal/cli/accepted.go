@@ -88,13 +88,15 @@ func (g *globals) accept(name string, index bundle.Index, by *signed) error {
 		case text != "" && !g.trust.allowOlder:
 			return &rollbackError{name, text}
 		case text == "" && same:
-			g.Alert(fmt.Sprintf("%s is %s %s, as was the bundle accepted before, with other content", name, index.Name, index.Version))
+			g.Alert(fmt.Sprintf("%s is %s %s, as was the bundle accepted before, with other content", name, index.Name,
+				index.Version))
 		}
 	}
 	if g.trust.unrecorded {
 		return nil
 	}
-	return g.enter(file, last, accepted{Version: 1, Name: index.Name, BundleVersion: index.Version, Time: time.Now().UTC(), Key: by.Key, Identity: by.Identity, Identities: []digest.Digest{identity}})
+	return g.enter(file, last, accepted{Version: 1, Name: index.Name, BundleVersion: index.Version,
+		Time: time.Now().UTC(), Key: by.Key, Identity: by.Identity, Identities: []digest.Digest{identity}})
 }
 
 // compare returns why a bundle is older than the last one, "" if it is not; same reports whether they have one version.
@@ -106,7 +108,8 @@ func (a *accepted) compare(index bundle.Index, identity digest.Digest) (older st
 	same = index.Version == a.BundleVersion
 	if err1 == nil && err2 == nil {
 		if now.LessThan(have) {
-			return fmt.Sprintf("%s %s, older than %s, which was accepted here on %s", index.Name, index.Version, a.BundleVersion, a.Time.Format(day)), false
+			return fmt.Sprintf("%s %s, older than %s, which was accepted here on %s", index.Name, index.Version,
+				a.BundleVersion, a.Time.Format(day)), false
 		}
 		if now.GreaterThan(have) {
 			return "", false
@@ -114,7 +117,8 @@ func (a *accepted) compare(index bundle.Index, identity digest.Digest) (older st
 		same = true
 	}
 	if slices.Contains(a.Identities, identity) {
-		return fmt.Sprintf("%s %s of an older build: another one was accepted here later, on %s", index.Name, index.Version, a.Time.Format(day)), same
+		return fmt.Sprintf("%s %s of an older build: another one was accepted here later, on %s", index.Name,
+			index.Version, a.Time.Format(day)), same
 	}
 	return "", same
 }

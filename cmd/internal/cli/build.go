@@ -39,17 +39,18 @@ func newBuildCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build [MANIFEST|DIR]",
 		Short: "Build a bundle from a manifest",
-		Long: `Downloads all items of a manifest and writes them to one file, NAME-VERSION.kkb. MANIFEST is manifest.yaml of this directory by
-default; DIR stands for the manifest in it.
+		Long: `Downloads all items of a manifest and writes them to one file, NAME-VERSION.kkb. MANIFEST is manifest.yaml of this
+directory by default; DIR stands for the manifest in it.
 
-What happens: a matching lock file beside the manifest is used; without one, build looks up the digests of tags. Charts are
-rendered and Kubernetes YAML is read to find images that nobody listed. Everything is downloaded into the cache, once, and
-written to the bundle. The same lock gives the same bytes. An item that an installation, a chart or YAML needs and the bundle
-lacks is an error that names its user (see kkbundle inspect --closure). Downloads stay in the cache: an interrupted build
-continues, and the next one downloads only new items.
+What happens: a matching lock file beside the manifest is used; without one, build looks up the digests of tags.
+Charts are rendered and Kubernetes YAML is read to find images that nobody listed. Everything is downloaded into the
+cache, once, and written to the bundle. The same lock gives the same bytes. An item that an installation, a chart or
+YAML needs and the bundle lacks is an error that names its user (see kkbundle inspect --closure). Downloads stay in
+the cache: an interrupted build continues, and the next one downloads only new items.
 
-Of a lock that does not match, the pins of unchanged items are used, unless --update is given. Texts that may be images are
-reported; --strict makes them an error. A bundle of the same name and version is replaced; any other file needs --force.
+Of a lock that does not match, the pins of unchanged items are used, unless --update is given. Texts that may be
+images are reported; --strict makes them an error. A bundle of the same name and version is replaced; any other file
+needs --force.
 
   --split        parts of that size, NAME.kkb.001 and on, and NAME.kkb.parts.json; every command reads parts directly.
                  FAT32 holds files below 4 GiB: --split 4GB
@@ -74,7 +75,8 @@ Guides: docs/start/bundle.md, docs/build/completeness.md, docs/build/encryption.
 			return runBuild(cmd.Context(), g, file, o)
 		},
 	}
-	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the file to write, - for standard output (default NAME-VERSION.kkb, with .age if it is encrypted)")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "",
+		"the file to write, - for standard output (default NAME-VERSION.kkb, with .age if it is encrypted)")
 	cmd.Flags().Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
 	o.encrypt.add(g, cmd.Flags())
 	o.add(cmd.Flags())
@@ -82,7 +84,8 @@ Guides: docs/start/bundle.md, docs/build/completeness.md, docs/build/encryption.
 	cmd.Flags().BoolVar(&o.locked, "locked", false, "fail unless the lock file matches the manifest")
 	cmd.Flags().BoolVar(&o.provenance, "provenance", false, "write NAME.kkb.provenance.json, which describes the build")
 	o.overwrite.add(cmd.Flags())
-	cmd.Flags().BoolVar(&o.noCache, "no-cache", false, "download directly into the bundle, for small disks; an interrupted build starts over")
+	cmd.Flags().BoolVar(&o.noCache, "no-cache", false,
+		"download directly into the bundle, for small disks; an interrupted build starts over")
 	return cmd
 }
 
@@ -100,7 +103,8 @@ type buildResult struct {
 	Fetched  int64          `json:"fetched"` // downloaded
 	Cached   int64          `json:"cached"`  // found in the cache
 	Duration plain.Duration `json:"duration"`
-	// Layers counts the bytes of the images' gzip layers: made again by a known encoder, kept as they are, not examined.
+	// Layers counts the bytes of the images' gzip layers: made again by a known encoder, kept as they are, not
+	// examined.
 	Layers   *encoders.Coverage `json:"layers,omitempty"`
 	Warnings []string           `json:"warnings,omitempty"`
 	// Undecided lists texts that may be images and are not in the bundle.
@@ -150,10 +154,13 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 		}
 	}
 	r := buildResult{
-		Version: 1, Path: o.output, Digest: built.Digest.String(), Size: built.Size, Parts: built.Parts, Items: len(built.Index.Items), Blobs: built.Blobs,
-		Content: built.Content, Fetched: built.Fetched, Cached: built.Cached, Duration: plain.Duration(time.Since(start)),
-		Warnings: slices.Concat(warnings(shortfallsOf(built.Index.Items)), staleSignatures(o.output, built.Index), staleProvenance(o.output, built.Digest)),
-		Layers:   built.Layers, Undecided: built.Lock.Undecided, Assumed: p.Assumptions, Replaced: replaced.String(),
+		Version: 1, Path: o.output, Digest: built.Digest.String(), Size: built.Size, Parts: built.Parts,
+		Items: len(built.Index.Items), Blobs: built.Blobs,
+		Content: built.Content, Fetched: built.Fetched, Cached: built.Cached,
+		Duration: plain.Duration(time.Since(start)),
+		Warnings: slices.Concat(warnings(shortfallsOf(built.Index.Items)), staleSignatures(o.output, built.Index),
+			staleProvenance(o.output, built.Digest)),
+		Layers: built.Layers, Undecided: built.Lock.Undecided, Assumed: p.Assumptions, Replaced: replaced.String(),
 	}
 	return g.printBuild(r)
 }
@@ -185,7 +192,8 @@ func (g *globals) printBuild(r buildResult) error {
 		g.Out = g.Err // standard output has the bundle
 	}
 	g.NoteAll(r.Warnings)
-	g.Note("%s: %s, %s (%s unpacked) in %s", r.name(), plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Content), r.Duration.Round(100*time.Millisecond))
+	g.Note("%s: %s, %s (%s unpacked) in %s", r.name(), plain.Size(r.Size), plain.Count(r.Items, "item"),
+		plain.Size(r.Content), r.Duration.Round(100*time.Millisecond))
 	if r.Replaced != "" && r.Replaced != r.Digest {
 		g.Note("replaced %s", r.Replaced)
 	}
@@ -210,8 +218,8 @@ func layersText(c *encoders.Coverage) string {
 	return text
 }
 
-// replaced returns the digest of the bundle that the new one replaces, or "". Without --force, only a bundle of the same name and
-// version is replaced.
+// replaced returns the digest of the bundle that the new one replaces, or "". Without --force, only a bundle of the
+// same name and version is replaced.
 func (o *buildOptions) replaced(g *globals, m manifest.Metadata) (digest.Digest, error) {
 	if o.output == standardStream {
 		return "", nil
@@ -224,10 +232,12 @@ func (o *buildOptions) replaced(g *globals, m manifest.Metadata) (digest.Digest,
 	})
 }
 
-// minSplit is the smallest size of parts in bytes. With smaller ones, opening a bundle would read more than its first and last part.
+// minSplit is the smallest size of parts in bytes. With smaller ones, opening a bundle would read more than its first
+// and last part.
 const minSplit = 1 << 20
 
-// checkBundleOutput checks that a bundle can be written to output, in parts if partSize is not 0, before anything is downloaded.
+// checkBundleOutput checks that a bundle can be written to output, in parts if partSize is not 0, before anything is
+// downloaded.
 func checkBundleOutput(g *globals, output string, partSize int64) error {
 	inParts := partSize > 0
 	switch {

@@ -39,14 +39,15 @@ func newCacheCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cache",
 		Short: "Manage the download cache",
-		Long: `Manages the cache, where build and lock keep downloads for later runs. Everything in it can be downloaded again. Builds may run
-meanwhile; the files they use stay.`,
+		Long: `Manages the cache, where build and lock keep downloads for later runs. Everything in it can be downloaded again.
+Builds may run meanwhile; the files they use stay.`,
 		Args: takes(),
 		RunE: func(*cobra.Command, []string) error {
 			return usage.Errorf("name a subcommand: ls, gc, verify or dir; see `kkbundle cache --help`")
 		},
 	}
-	cmd.PersistentFlags().StringVar(&dir, "cache", "", "directory of the cache (default $KKBUNDLE_CACHE, else the user's cache directory)")
+	cmd.PersistentFlags().StringVar(&dir, "cache", "",
+		"directory of the cache (default $KKBUNDLE_CACHE, else the user's cache directory)")
 	open := func() (cache.Dir, string, error) {
 		path, err := cacheDir(dir)
 		return cache.At(path), path, err
@@ -75,16 +76,17 @@ func newCacheLsCmd(g *globals, open cacheOpener) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the contents of the cache",
-		Long: `Lists the blobs in the cache with their size, their size on disk, and the time since a build last used them; also unfinished blobs
-with their size so far, and unknown files. A blob is listed once for each compression level.
+		Long: `Lists the blobs in the cache with their size, their size on disk, and the time since a build last used them; also
+unfinished blobs with their size so far, and unknown files. A blob is listed once for each compression level.
 
-With --json: {"dir", "files": [{"kind", "digest", "level", "encoder", "size", "disk", "used", "path", "damaged"}], "totals"}; "kind" is
-blob, part or other, sizes are bytes.`,
+With --json: {"dir", "files": [{"kind", "digest", "level", "encoder", "size", "disk", "used", "path", "damaged"}],
+"totals"}; "kind" is blob, part or other, sizes are bytes.`,
 		Example: "  kkbundle cache ls\n  kkbundle cache ls --sort size | tail",
 		Args:    takes(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runCacheLs(cmd.Context(), g, open, order) },
 	}
-	cmd.Flags().StringVar(&order, "sort", "digest", "order: digest, size, disk or used; all but digest need memory for the whole list")
+	cmd.Flags().StringVar(&order, "sort", "digest",
+		"order: digest, size, disk or used; all but digest need memory for the whole list")
 	return cmd
 }
 
@@ -184,7 +186,8 @@ func runCacheLs(ctx context.Context, g *globals, open cacheOpener, order string)
 }
 
 func newCachedFile(dir cache.Dir, f cache.File) (cachedFile, error) {
-	line := cachedFile{Kind: f.Kind, Digest: f.Digest, Level: f.Level, Encoder: f.Encoder, Disk: f.Disk, Used: f.Used, Path: f.Path}
+	line := cachedFile{Kind: f.Kind, Digest: f.Digest, Level: f.Level, Encoder: f.Encoder, Disk: f.Disk, Used: f.Used,
+		Path: f.Path}
 	if f.Kind != cache.Other && f.Level == "" {
 		return line, nil // of another version, in an unknown format
 	}
@@ -238,7 +241,8 @@ func (t *cacheTable) file(f cachedFile) error {
 	case f.Kind == cache.Part:
 		name += " (unfinished)"
 	}
-	_, err := fmt.Fprintf(t.out, cacheColumns, level, bytes, plain.Size(f.Disk), usage.FormatAge(t.now.Sub(f.Used)), name)
+	_, err := fmt.Fprintf(t.out, cacheColumns, level, bytes, plain.Size(f.Disk), usage.FormatAge(t.now.Sub(f.Used)),
+		name)
 	return err
 }
 
@@ -297,9 +301,10 @@ func newCacheGCCmd(g *globals, open cacheOpener) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc",
 		Short: "Remove unused blobs from the cache",
-		Long: `Removes files that no build can use: blobs in an unknown format, abandoned downloads, unknown files. --older-than also removes
-blobs unused for longer. --max-size then removes blobs, longest unused first, until the cache fits. Blobs of running builds stay, and
-so do blobs of the lock files and bundles of --keep. A removed blob is downloaded again when a build needs it.`,
+		Long: `Removes files that no build can use: blobs in an unknown format, abandoned downloads, unknown files. --older-than
+also removes blobs unused for longer. --max-size then removes blobs, longest unused first, until the cache fits. Blobs
+of running builds stay, and so do blobs of the lock files and bundles of --keep. A removed blob is downloaded again
+when a build needs it.`,
 		Example: "  kkbundle cache gc --max-size 20GiB\n  kkbundle cache gc --older-than 30d --keep manifest.lock.yaml --dry-run",
 		Args:    takes(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runCacheGC(cmd.Context(), g, open, o) },
@@ -342,7 +347,8 @@ func runCacheGC(ctx context.Context, g *globals, open cacheOpener, o cacheGCOpti
 			out.Files = append(out.Files, f.Path)
 		}
 		if o.dryRun || g.Verbose {
-			g.Note("%s %s (%s, unused for %s)", f.Kind, cmp.Or(f.Digest.String(), plain.Line(f.Path)), plain.Size(f.Disk), usage.FormatAge(time.Since(f.Used)))
+			g.Note("%s %s (%s, unused for %s)", f.Kind, cmp.Or(f.Digest.String(), plain.Line(f.Path)),
+				plain.Size(f.Disk), usage.FormatAge(time.Since(f.Used)))
 		}
 	}
 	r, err := dir.GC(ctx, options)
@@ -357,7 +363,8 @@ func runCacheGC(ctx context.Context, g *globals, open cacheOpener, o cacheGCOpti
 	if o.dryRun {
 		verb = "would remove"
 	}
-	g.Note("%s %s, %s; %s left%s", verb, plain.Count(r.Removed, "file"), plain.Size(r.Freed), plain.Size(r.Left), tooMuchLeft(r, options))
+	g.Note("%s %s, %s; %s left%s", verb, plain.Count(r.Removed, "file"), plain.Size(r.Freed), plain.Size(r.Left),
+		tooMuchLeft(r, options))
 	return nil
 }
 
@@ -397,8 +404,9 @@ func newCacheVerifyCmd(g *globals, open cacheOpener) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Verify every cached blob and drop damaged ones",
-		Long: `Reads every blob in the cache and compares its checksum, which finds damage by a disk. --deep also unpacks it and compares its digest.
-Damaged blobs are dropped, and the next build downloads them again. Exits with 19 if a blob was damaged. Builds check blobs as well.`,
+		Long: `Reads every blob in the cache and compares its checksum, which finds damage by a disk. --deep also unpacks it and
+compares its digest. Damaged blobs are dropped, and the next build downloads them again. Exits with 19 if a blob was
+damaged. Builds check blobs as well.`,
 		Example: "  kkbundle cache verify --deep",
 		Args:    takes(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runCacheVerify(cmd.Context(), g, open, o) },
@@ -457,7 +465,8 @@ func runCacheVerify(ctx context.Context, g *globals, open cacheOpener, o cache.V
 		return err
 	}
 	if g.JSON {
-		out := cacheVerifyResult{Version: 1, Checked: r.Checked, Skipped: r.Skipped, Bytes: r.Bytes, Damaged: []damagedBlob{}}
+		out := cacheVerifyResult{Version: 1, Checked: r.Checked, Skipped: r.Skipped, Bytes: r.Bytes,
+			Damaged: []damagedBlob{}}
 		for _, d := range r.Damaged {
 			out.Damaged = append(out.Damaged, damagedBlob{d.Digest, d.Path, d.Reason})
 		}

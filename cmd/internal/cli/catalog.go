@@ -46,21 +46,22 @@ func newCatalogUpdateCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "update [MANIFEST] -o FILE",
 		Short: "Write a catalog with upstream's newest patch releases",
-		Long: `Asks upstream for the newest patch release of each version in the catalog, and writes a catalog file with the entries that
-changed. Name it in the cluster file (catalog: [FILE]); kkbundle lock then records its digest. Minor releases are printed and not taken.
-The versions of etcd, CoreDNS and pause are those of kubeadm's release, and images of charts are read from the charts: neither is in the
-file.
+		Long: `Asks upstream for the newest patch release of each version in the catalog, and writes a catalog file with the entries
+that changed. Name it in the cluster file (catalog: [FILE]); kkbundle lock then records its digest. Minor releases are
+printed and not taken. The versions of etcd, CoreDNS and pause are those of kubeadm's release, and images of charts
+are read from the charts: neither is in the file.
 
-An existing FILE must be of an earlier update, and is updated. If one request fails, nothing is written. MANIFEST gives the sources
-(mirrors, authorities). With --json: {"version", "changed", "digest", "rows": [{"component", "since", "have", "patch", "minor", "latest",
-"reason"}]}.`,
+An existing FILE must be of an earlier update, and is updated. If one request fails, nothing is written. MANIFEST
+gives the sources (mirrors, authorities). With --json: {"version", "changed", "digest", "rows": [{"component",
+"since", "have", "patch", "minor", "latest", "reason"}]}.`,
 		Example: "  kkbundle catalog update -o catalog.yaml\n  kkbundle catalog update --dry-run --component kubernetes --component containerd",
 		Args:    takes("[MANIFEST]"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runCatalogUpdate(cmd.Context(), g, args, o) },
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.output, "output", "o", "", "write the catalog to this `file`")
-	f.StringArrayVar(&o.components, "component", nil, "update only this component (`name` as in the catalog, or kubernetes); can be repeated")
+	f.StringArrayVar(&o.components, "component", nil,
+		"update only this component (`name` as in the catalog, or kubernetes); can be repeated")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the differences and write nothing")
 	o.jobs = fetch.DefaultJobs
 	f.VarP(&o.jobs, "jobs", "j", "requests at once")
@@ -135,7 +136,8 @@ func sourcesOf(file string) ([]manifest.Source, error) {
 func catalogRows(u *builder.CatalogUpdate) catalogUpdateResult {
 	r := catalogUpdateResult{Version: 1, Changed: len(u.Changes), Rows: make([]catalogRow, 0, len(u.Rows))}
 	for _, row := range u.Rows {
-		one := catalogRow{Component: row.Component, Since: row.Since, Have: row.Version, Patch: row.Patch, Minor: row.Minor, Latest: row.Latest, Reason: row.Unknown}
+		one := catalogRow{Component: row.Component, Since: row.Since, Have: row.Version, Patch: row.Patch,
+			Minor: row.Minor, Latest: row.Latest, Reason: row.Unknown}
 		if row.Err != nil {
 			one.Reason = "failed"
 		}
@@ -169,10 +171,12 @@ func printCatalogUpdate(g *globals, r catalogUpdateResult, file string) error {
 			continue
 		}
 		dash := func(s string) string { return cmp.Or(s, "-") }
-		rows = append(rows, []string{row.Component, dash(row.Since), row.Have, dash(row.Patch), dash(row.Minor), dash(row.Latest), row.Reason})
+		rows = append(rows, []string{row.Component, dash(row.Since), row.Have, dash(row.Patch), dash(row.Minor),
+			dash(row.Latest), row.Reason})
 	}
 	if len(rows) > 0 {
-		if err := g.PrintTable([]string{"COMPONENT", "SINCE", "HAVE", "PATCH", "MINOR", "LATEST", "NOTE"}, rows); err != nil {
+		if err := g.PrintTable([]string{"COMPONENT", "SINCE", "HAVE", "PATCH", "MINOR", "LATEST", "NOTE"},
+			rows); err != nil {
 			return err
 		}
 	}

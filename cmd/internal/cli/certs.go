@@ -26,9 +26,9 @@ func newCertsCmd(g *globals) *cobra.Command {
 		Short: "List and renew a cluster's certificates, replace its authorities, and save its keys",
 		Long: `Lists, renews, replaces and saves a cluster's certificates.
 
-Certificates of control planes, of the site's registry and of external etcd are valid for a year. By default, timers on their hosts renew
-them 60 days before they end (certificates.renew: auto). These commands are for checks, for clusters with renew: manual, and for hosts
-that were switched off.`,
+Certificates of control planes, of the site's registry and of external etcd are valid for a year. By default, timers
+on their hosts renew them 60 days before they end (certificates.renew: auto). These commands are for checks, for
+clusters with renew: manual, and for hosts that were switched off.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -55,7 +55,10 @@ func newCertsCheckCmd(g *globals) *cobra.Command {
 With --fail, the exit code is 22 if a certificate has ended or ends within --days, for monitoring.`,
 		Example: "  kkbundle certs check -i inventory.yaml -c cluster.yaml --days 30 --fail",
 		Args:    takes("[BUNDLE]"),
-		RunE:    func(cmd *cobra.Command, args []string) error { return runCertsCheck(cmd.Context(), g, first(args), o) },
+		RunE: func(cmd *cobra.Command,
+			args []string) error {
+			return runCertsCheck(cmd.Context(), g, first(args), o)
+		},
 	}
 	o.ClusterOptional = true
 	o.Flags.Add(cmd.Flags())
@@ -94,7 +97,8 @@ func runCertsCheck(ctx context.Context, g *globals, path string, o certsCheckOpt
 		err = errors.Join(printCertificates(g, all, now), err)
 	}
 	if err == nil && o.fail && soon > 0 {
-		return &expiringError{fmt.Errorf("%s within %s", plain.Count(soon, "certificate")+" end", plain.Count(o.days, "day"))}
+		return &expiringError{fmt.Errorf("%s within %s", plain.Count(soon, "certificate")+" end",
+			plain.Count(o.days, "day"))}
 	}
 	return err
 }
@@ -134,19 +138,24 @@ func newCertsRenewCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "renew -i INVENTORY [BUNDLE]",
 		Short: "Renew the certificates of control plane, registry and external etcd now",
-		Long: `Issues new certificates for the site's registry, which restarts, and for external etcd, where nothing restarts. Then renews kubeadm's on
-one control plane after the other: kubeadm certs renew all, then a restart of etcd, API server, controller manager and scheduler; the
-next one follows when the API server is ready. Workloads keep running. admin.conf in the work directory is renewed too. With --days, only
-hosts with a certificate that ends within so many days are changed.
+		Long: `Issues new certificates for the site's registry, which restarts, and for external etcd, where nothing restarts. Then
+renews kubeadm's on one control plane after the other: kubeadm certs renew all, then a restart of etcd, API server,
+controller manager and scheduler; the next one follows when the API server is ready. Workloads keep running.
+admin.conf in the work directory is renewed too. With --days, only hosts with a certificate that ends within so many
+days are changed.
 
 Kubelets renew their own certificates. kkbundle certs rotate-ca replaces authorities. Guide: docs/day-two/certs.md.`,
 		Example: "  kkbundle certs renew -i inventory.yaml site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
-		RunE:    func(cmd *cobra.Command, args []string) error { return runCertsRenew(cmd.Context(), g, first(args), o) },
+		RunE: func(cmd *cobra.Command,
+			args []string) error {
+			return runCertsRenew(cmd.Context(), g, first(args), o)
+		},
 	}
 	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
-	cmd.Flags().IntVar(&o.days, "days", 0, "only hosts with a certificate that ends within so many `days` (default: all)")
+	cmd.Flags().IntVar(&o.days, "days", 0,
+		"only hosts with a certificate that ends within so many `days` (default: all)")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print the changes, and make none")
 	return cmd
 }
@@ -168,12 +177,15 @@ func newCertsBackupCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup -i INVENTORY -o FILE [BUNDLE]",
 		Short: "Save the keys needed to restore a cluster",
-		Long: `Writes a tar file (mode 0600) with the cluster's authorities and service account key, from the first control plane, and the keys of the
-work directory. With backup.recipients in the cluster file it is an age file for these recipients. Otherwise it is in clear and gives full
-control of the cluster: keep it apart from the etcd backups.`,
+		Long: `Writes a tar file (mode 0600) with the cluster's authorities and service account key, from the first control plane,
+and the keys of the work directory. With backup.recipients in the cluster file it is an age file for these recipients.
+Otherwise it is in clear and gives full control of the cluster: keep it apart from the etcd backups.`,
 		Example: "  kkbundle certs backup -i inventory.yaml -o site-keys.tar site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
-		RunE:    func(cmd *cobra.Command, args []string) error { return runCertsBackup(cmd.Context(), g, first(args), o) },
+		RunE: func(cmd *cobra.Command,
+			args []string) error {
+			return runCertsBackup(cmd.Context(), g, first(args), o)
+		},
 	}
 	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
@@ -207,7 +219,8 @@ func runCertsBackup(ctx context.Context, g *globals, path string, o certsBackupO
 	}
 	w := tar.NewWriter(in)
 	for _, f := range files {
-		header := &tar.Header{Typeflag: tar.TypeReg, Name: f.Name, Mode: 0o600, Size: int64(len(f.Data)), ModTime: time.Now()}
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: f.Name, Mode: 0o600, Size: int64(len(f.Data)),
+			ModTime: time.Now()}
 		if err := w.WriteHeader(header); err != nil {
 			return err
 		}

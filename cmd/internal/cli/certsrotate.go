@@ -28,14 +28,15 @@ func newCertsRotateCmd(g *globals) *cobra.Command {
 		Short: "Replace the certificate authorities of a running cluster",
 		Long: `Replaces the certificate authorities of a cluster of kubeadm, in two commands. The cluster serves all the time.
 
-The first makes new authorities, and every program trusts the old and the new ones, node by node. It replaces the pods of Kubernetes
-and of the pod network. Other pods that started before would lose the API server: the command lists them and stops, unless
---restart-workloads restarts their Deployments, StatefulSets and DaemonSets. Then the new authorities issue the certificates of
-control planes and kubelets.
+The first makes new authorities, and every program trusts the old and the new ones, node by node. It replaces the pods
+of Kubernetes and of the pod network. Other pods that started before would lose the API server: the command lists them
+and stops, unless --restart-workloads restarts their Deployments, StatefulSets and DaemonSets. Then the new
+authorities issue the certificates of control planes and kubelets.
 
-The second, with --finish, removes the old authorities: kubeconfigs and certificates that they have issued are refused from then on.
-Until then, --rollback returns to the old ones. In between, install, upgrade, nodes and endpoint move are refused. After an
-interruption, the same command continues. All nodes must be in the inventory, reachable and ready. Guide: docs/day-two/certs.md.`,
+The second, with --finish, removes the old authorities: kubeconfigs and certificates that they have issued are refused
+from then on. Until then, --rollback returns to the old ones. In between, install, upgrade, nodes and endpoint move
+are refused. After an interruption, the same command continues. All nodes must be in the inventory, reachable and
+ready. Guide: docs/day-two/certs.md.`,
 		Example: `  kkbundle certs rotate-ca -i inventory.yaml --restart-workloads site-1.4.0.kkb
   kkbundle certs rotate-ca -i inventory.yaml --finish site-1.4.0.kkb`,
 		Args: takes("[BUNDLE]"),
@@ -44,9 +45,12 @@ interruption, the same command continues. All nodes must be in the inventory, re
 	f := cmd.Flags()
 	o.Flags.Add(f)
 	g.addTrust(f)
-	f.StringSliceVar(&o.authorities, "ca", nil, "only these `authorities`: kubernetes, front-proxy, etcd (default: all of kubeadm's)")
-	f.BoolVar(&o.workloads.Restart, "restart-workloads", false, "restart workloads whose pods trust the old authority only")
-	f.BoolVar(&o.workloads.Leave, "leave-workloads", false, "go on although pods trust the old authority only; they lose the API server")
+	f.StringSliceVar(&o.authorities, "ca", nil,
+		"only these `authorities`: kubernetes, front-proxy, etcd (default: all of kubeadm's)")
+	f.BoolVar(&o.workloads.Restart, "restart-workloads", false,
+		"restart workloads whose pods trust the old authority only")
+	f.BoolVar(&o.workloads.Leave, "leave-workloads", false,
+		"go on although pods trust the old authority only; they lose the API server")
 	f.BoolVar(&o.finish, "finish", false, "remove the old authorities")
 	f.BoolVar(&o.rollback, "rollback", false, "return to the old authorities, and remove the new ones")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the changes with reasons, and make none")

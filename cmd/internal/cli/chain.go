@@ -26,10 +26,11 @@ type chain struct {
 	deltas []string
 }
 
-// parseChain reports whether text names a chain. Names of files may contain the sign: a file that exists is no chain, and a name ends
-// where it has its suffix.
+// parseChain reports whether text names a chain. Names of files may contain the sign: a file that exists is no chain,
+// and a name ends where it has its suffix.
 func parseChain(text string) (c chain, ok bool) {
-	if !strings.HasSuffix(text, deltaSuffix) && !strings.HasSuffix(text, packSuffix) || exists(text) && !strings.HasSuffix(text, packSuffix) {
+	if !strings.HasSuffix(text, deltaSuffix) && !strings.HasSuffix(text, packSuffix) ||
+		exists(text) && !strings.HasSuffix(text, packSuffix) {
 		return c, false
 	}
 	var names []string
@@ -96,7 +97,8 @@ func (g *globals) openChain(ctx context.Context, c chain) (*bundle.Reader, error
 		}
 		o.Old = &bundle.From{Name: c.old, Reader: r}
 	}
-	g.Note("%s is read, not written: its new blobs need up to %s of temporary files in %s", plain.Line(c.result()), plain.Size(need), o.Scratch)
+	g.Note("%s is read, not written: its new blobs need up to %s of temporary files in %s", plain.Line(c.result()),
+		plain.Size(need), o.Scratch)
 	progress, stop := g.Phases()
 	o.Progress = progress
 	r, err := delta.Open(ctx, o, c.deltas...)

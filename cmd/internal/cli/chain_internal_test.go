@@ -45,7 +45,8 @@ func TestParseChain(t *testing.T) {
 		}
 	}
 	c, _ := parseChain("a.kkb+dir/site-1.5.0.kkd")
-	if got := sidecarName(sidecarBase("a.kkb+dir/site-1.5.0.kkd"), ""); c.result() != "dir/site-1.5.0.kkb" || got != "dir/site-1.5.0.kkb.sigstore.json" {
+	if got := sidecarName(sidecarBase("a.kkb+dir/site-1.5.0.kkd"), ""); c.result() != "dir/site-1.5.0.kkb" ||
+		got != "dir/site-1.5.0.kkb.sigstore.json" {
 		t.Errorf("the result is %s with the signature %s", c.result(), got)
 	}
 }

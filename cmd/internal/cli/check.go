@@ -28,9 +28,10 @@ func newCheckCmd(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check [DIR|FILE...]",
 		Short: "Check manifests, cluster files and inventories together, without network",
-		Long: `Checks all files of kkbundle and KubeKey in a directory, the current one by default, or the named files: each by itself, and all
-together. The catalog must know the clusters' versions, hosts must fit the cluster, named files must exist, and a lock must match its
-manifest. Connects to nothing, and lists all errors. Other YAML files are named and skipped.`,
+		Long: `Checks all files of kkbundle and KubeKey in a directory, the current one by default, or the named files: each by
+itself, and all together. The catalog must know the clusters' versions, hosts must fit the cluster, named files must
+exist, and a lock must match its manifest. Connects to nothing, and lists all errors. Other YAML files are named and
+skipped.`,
 		Example: "  kkbundle check\n  kkbundle check site\n  kkbundle check manifest.yaml inventory.yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			files, skipped, err := filesToCheck(args)
@@ -45,7 +46,8 @@ manifest. Connects to nothing, and lists all errors. Other YAML files are named 
 				return g.PrintJSON(filesResult{Version: 1, Files: list, Skipped: skipped})
 			}
 			if len(skipped) > 0 {
-				g.Note("note: not checked, for their apiVersion and kind are not kkbundle's: %s", plain.Line(strings.Join(skipped, ", ")))
+				g.Note("note: not checked, for their apiVersion and kind are not kkbundle's: %s",
+					plain.Line(strings.Join(skipped, ", ")))
 			}
 			for _, f := range list {
 				g.Note("%s: %s", f.File, f.Kind)
@@ -82,8 +84,8 @@ var (
 	kindGrammar = regexp.MustCompile(`(?m)^kind:[ \t]*["']?([^\s"'#]+)`)
 )
 
-// filesToCheck returns named files, and of named directories the files of kkbundle and KubeKey, with those that may be meant
-// to be one. skipped are the other YAML files there.
+// filesToCheck returns named files, and of named directories the files of kkbundle and KubeKey, with those that may
+// be meant to be one. skipped are the other YAML files there.
 func filesToCheck(args []string) (files, skipped []string, err error) {
 	if len(args) == 0 {
 		args = []string{"."}
@@ -98,15 +100,16 @@ func filesToCheck(args []string) (files, skipped []string, err error) {
 			return nil, nil, err
 		}
 		if len(ours) == 0 {
-			return nil, nil, &builder.InputError{Err: fmt.Errorf("%s has no file of kkbundle: write some with kkbundle init", arg)}
+			return nil, nil, &builder.InputError{Err: fmt.Errorf(
+				"%s has no file of kkbundle: write some with kkbundle init", arg)}
 		}
 		files, skipped = append(files, ours...), append(skipped, others...)
 	}
 	return files, skipped, nil
 }
 
-// yamlFiles returns the YAML files in a directory: those of kkbundle and KubeKey, with those that may be meant to be one,
-// and the others.
+// yamlFiles returns the YAML files in a directory: those of kkbundle and KubeKey, with those that may be meant to be
+// one, and the others.
 func yamlFiles(dir string) (ours, others []string, err error) {
 	all, err := readYAML(dir)
 	for _, f := range all {
@@ -160,7 +163,8 @@ func fileKind(path string, data []byte) checkedFile {
 	if m := kindGrammar.FindSubmatch(data); m != nil {
 		kind = string(m[1])
 	}
-	if strings.HasPrefix(f.api, "kkbundle.io/") || strings.HasPrefix(f.api, "kubekey.kubesphere.io/") || bytes.Contains(data, []byte("kind: KKCluster")) {
+	if strings.HasPrefix(f.api, "kkbundle.io/") || strings.HasPrefix(f.api, "kubekey.kubesphere.io/") ||
+		bytes.Contains(data, []byte("kind: KKCluster")) {
 		f.Kind = kind
 		return f
 	}
@@ -203,10 +207,11 @@ type fileChecker struct {
 	refused     bool // install refuses a setting
 }
 
-// checkFiles checks files, each by itself and all together, and reports whether install refuses valid settings. The error joins all
-// problems.
+// checkFiles checks files, each by itself and all together, and reports whether install refuses valid settings. The
+// error joins all problems.
 func (g *globals) checkFiles(ctx context.Context, files []string) (list []checkedFile, refused bool, err error) {
-	c := &fileChecker{g: g, said: map[string]bool{}, clusters: map[string]*manifest.Cluster{}, inventories: map[string]*manifest.Inventory{}}
+	c := &fileChecker{g: g, said: map[string]bool{}, clusters: map[string]*manifest.Cluster{},
+		inventories: map[string]*manifest.Inventory{}}
 	for _, file := range files {
 		if err := ctx.Err(); err != nil {
 			return nil, false, err
@@ -279,14 +284,17 @@ func (c *fileChecker) file(f checkedFile, data []byte) {
 		c.add(err)
 		c.inventories[f.File], err = site.ReadInventory(c.g.Console, f.File)
 	case f.meant != "":
-		err = &builder.InputError{Err: fmt.Errorf("%s was not read: it looks like kkbundle's %s, and its apiVersion is %s; write apiVersion: %s and kind: %s",
+		err = &builder.InputError{Err: fmt.Errorf(
+			"%s was not read: it looks like kkbundle's %s, and its apiVersion is %s; write apiVersion: %s and kind: %s",
 			f.File, f.meant, cmp.Or(f.api, "missing"), manifest.APIVersion, f.meant)}
 	default:
 		if program := manifest.Convertible(data); program != "" {
-			err = &builder.InputError{Err: fmt.Errorf("%s is a file of %s: kkbundle convert %s makes files of kkbundle from it", f.File, program, f.File)}
+			err = &builder.InputError{Err: fmt.Errorf(
+				"%s is a file of %s: kkbundle convert %s makes files of kkbundle from it", f.File, program, f.File)}
 			break
 		}
-		err = &builder.InputError{Err: fmt.Errorf("%s is no file of kkbundle (%s)", f.File, strings.Join(manifest.Kinds(), ", "))}
+		err = &builder.InputError{Err: fmt.Errorf("%s is no file of kkbundle (%s)", f.File,
+			strings.Join(manifest.Kinds(), ", "))}
 	}
 	c.add(err)
 }
@@ -395,6 +403,7 @@ func (g *globals) checkCluster(file string, settings []string) (c *manifest.Clus
 // noteIdleCharts names charts that travel in the bundle, and that install will not install.
 func (g *globals) noteIdleCharts(p *builder.Project) {
 	for _, name := range p.IdleCharts() {
-		g.Note("note: chart %s travels in the bundle and nothing installs it; addons in %s would", plain.Line(name), plain.Line(p.Manifest.ClusterFiles()[0]))
+		g.Note("note: chart %s travels in the bundle and nothing installs it; addons in %s would", plain.Line(name),
+			plain.Line(p.Manifest.ClusterFiles()[0]))
 	}
 }

@@ -12,10 +12,12 @@ import (
 	"testing"
 )
 
-// stampGrammar is the last line of a Chinese page: the English page beside it, and the sha256 of the text that it was made from.
+// stampGrammar is the last line of a Chinese page: the English page beside it, and the sha256 of the text that it was
+// made from.
 var stampGrammar = regexp.MustCompile(`\n<!-- from ([A-Za-z0-9-]+\.md) sha256:([0-9a-f]{64}) -->\n$`)
 
-// withoutChinese returns the pages of these parts that have no Chinese twin yet: testdata/without-chinese.txt, which only gets shorter.
+// withoutChinese returns the pages of these parts that have no Chinese twin yet: testdata/without-chinese.txt, which
+// only gets shorter.
 func withoutChinese(t *testing.T) []string {
 	t.Helper()
 	data, err := os.ReadFile("testdata/without-chinese.txt")
@@ -25,8 +27,9 @@ func withoutChinese(t *testing.T) []string {
 	return strings.Fields(string(data))
 }
 
-// TestChinesePages wants a Chinese twin beside README and each page of Start, Site and Day two, made from its present text, with the same commands.
-// A page that lags is read again, and gets the stamp that the error names: no target of make does this.
+// TestChinesePages wants a Chinese twin beside README and each page of Start, Site and Day two, made from its present
+// text, with the same commands. A page that lags is read again, and gets the stamp that the error names: no target of
+// make does this.
 func TestChinesePages(t *testing.T) {
 	t.Parallel()
 	for _, problem := range chineseProblems(pages(t), withoutChinese(t)) {
@@ -64,17 +67,21 @@ var generated = regexp.MustCompile(`(?s)<!-- The lab's results: .*?<!-- The end 
 
 // lag lists the faults of a page's Chinese twin: older than the English text, other commands, no record of its source.
 func lag(page, english, twin, chinese string) (list []string) {
-	stamp := fmt.Sprintf("<!-- from %s sha256:%x -->", path.Base(page), sha256.Sum256([]byte(generated.ReplaceAllString(english, ""))))
+	stamp := fmt.Sprintf("<!-- from %s sha256:%x -->", path.Base(page),
+		sha256.Sum256([]byte(generated.ReplaceAllString(english, ""))))
 	switch m := stampGrammar.FindStringSubmatch(chinese); {
 	case m == nil || m[1] != path.Base(page):
-		list = append(list, fmt.Sprintf("%s: the last line has to say which English text the page was made from, such as %s", twin, stamp))
+		list = append(list, fmt.Sprintf(
+			"%s: the last line has to say which English text the page was made from, such as %s", twin, stamp))
 	case !strings.HasSuffix(chinese, stamp+"\n"):
-		list = append(list, fmt.Sprintf("%s lags behind %s: bring it up to date, then end it with %s", twin, page, stamp))
+		list = append(list, fmt.Sprintf("%s lags behind %s: bring it up to date, then end it with %s", twin, page,
+			stamp))
 	}
 	want, have := commandsOf(page, english), commandsOf(twin, chinese)
 	for i := range max(len(want), len(have)) {
 		if i >= len(want) || i >= len(have) || want[i] != have[i] {
-			return append(list, fmt.Sprintf("%s: command %d differs from that of %s:\n%q\n%q", twin, i+1, page, slices.Concat(want[min(i, len(want)):], []string{""})[0],
+			return append(list, fmt.Sprintf("%s: command %d differs from that of %s:\n%q\n%q", twin, i+1, page,
+				slices.Concat(want[min(i, len(want)):], []string{""})[0],
 				slices.Concat(have[min(i, len(have)):], []string{""})[0]))
 		}
 	}
@@ -108,8 +115,10 @@ func TestChinesePagesThatLagAreNamed(t *testing.T) {
 		{"# 推送\n" + stamp, nil, "command 1 differs"},
 		{"# 推送\n\n    kkbundle push a.kkb\n", nil, "the last line has to say"},
 		{"# 推送\n\n    kkbundle push a.kkb\n" + stamp + "more\n", nil, "the last line has to say"},
-		{"# 推送\n\n    kkbundle push a.kkb\n" + strings.Replace(stamp, "push.md", "pull.md", 1), nil, "the last line has to say"},
-		{"# 推送\n\n    kkbundle push a.kkb\n\n<!-- from push.md sha256:" + strings.Repeat("0", 64) + " -->\n", nil, "lags behind docs/site/push.md"},
+		{"# 推送\n\n    kkbundle push a.kkb\n" + strings.Replace(stamp, "push.md", "pull.md", 1), nil,
+			"the last line has to say"},
+		{"# 推送\n\n    kkbundle push a.kkb\n\n<!-- from push.md sha256:" + strings.Repeat("0", 64) + " -->\n", nil,
+			"lags behind docs/site/push.md"},
 		{"# 推送\n\n    kkbundle push a.kkb\n" + stamp, []string{"docs/site/push.md"}, "take it off testdata"},
 		{"", nil, "there is no docs/site/push.zh.md"},
 		{"", []string{"docs/site/push.md"}, ""},
@@ -124,10 +133,12 @@ func TestChinesePagesThatLagAreNamed(t *testing.T) {
 		}
 	}
 	table := "# Push\n\n    kkbundle push a.kkb    # to a registry\n<!-- The lab's results: make docs writes this table. -->\n| a |\n<!-- The end of the table. -->"
-	if list := lag("docs/site/push.md", table, "docs/site/push.zh.md", "# 推送\n\n    kkbundle push a.kkb\n"+stamp); len(list) != 0 {
+	if list := lag("docs/site/push.md", table, "docs/site/push.zh.md", "# 推送\n\n    kkbundle push a.kkb\n"+
+		stamp); len(list) != 0 {
 		t.Errorf("a generated table: %q", list)
 	}
-	if list := chineseProblems(map[string]string{"docs/site/old.zh.md": "x"}, nil); len(list) != 1 || !strings.Contains(list[0], "English page is gone") {
+	if list := chineseProblems(map[string]string{"docs/site/old.zh.md": "x"}, nil); len(list) != 1 ||
+		!strings.Contains(list[0], "English page is gone") {
 		t.Errorf("%q", list)
 	}
 }

@@ -1,5 +1,5 @@
-// Package cli has kkbundle's commands, one file each. A command parses flags, calls a library and prints the result with package
-// terminal. exit.go has the exit codes.
+// Package cli has kkbundle's commands, one file each. A command parses flags, calls a library and prints the result
+// with package terminal. exit.go has the exit codes.
 package cli
 
 import (
@@ -59,7 +59,8 @@ func Main(ctx context.Context, args []string, streams terminal.Streams) int {
 
 // Commands returns the tree of all commands, for manual pages and completions. The commands are not for running.
 func Commands() *cobra.Command {
-	return newRootCmd(&globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})})
+	return newRootCmd(&globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard,
+		Err: io.Discard})})
 }
 
 func newRootCmd(g *globals) *cobra.Command {
@@ -98,23 +99,29 @@ That file is carried across; push seeds a registry from it, install makes a clus
 	f := cmd.PersistentFlags()
 	f.BoolVarP(&g.Quiet, "quiet", "q", false, "print only errors and requested output")
 	f.BoolVarP(&g.Verbose, "verbose", "v", false, "print details")
-	f.BoolVar(&g.JSON, "json", false, "print the result as one JSON document, and events as lines of JSON on standard error")
+	f.BoolVar(&g.JSON, "json", false,
+		"print the result as one JSON document, and events as lines of JSON on standard error")
 	cmd.AddGroup(
 		&cobra.Group{ID: "connected", Title: "With internet:"},
 		&cobra.Group{ID: "bundle", Title: "The bundle:"},
 		&cobra.Group{ID: "site", Title: "At the site:"},
 	)
 	for group, cmds := range map[string][]*cobra.Command{
-		"connected": {newInitCmd(g), newCheckCmd(g), newBuildCmd(g), newLockCmd(g), newImagesCmd(g), newOutdatedCmd(g), newCatalogCmd(g), newCacheCmd(g), newConvertCmd(g)},
+		"connected": {newInitCmd(g), newCheckCmd(g), newBuildCmd(g), newLockCmd(g), newImagesCmd(g), newOutdatedCmd(g),
+			newCatalogCmd(g), newCacheCmd(g), newConvertCmd(g)},
 		"bundle": {
-			newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g), newDeltaCmd(g), newPatchCmd(g), newPackCmd(g), newUnpackCmd(g), newPartsCmd(g), newPublishCmd(g), newPullCmd(g),
+			newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g), newDeltaCmd(g),
+			newPatchCmd(g), newPackCmd(g), newUnpackCmd(g), newPartsCmd(g), newPublishCmd(g), newPullCmd(g),
 			newSignCmd(g), newKeygenCmd(g),
 		},
 		"site": {
-			newPushCmd(g), newDeployCmd(g), newServeCmd(g), newRegistryCmd(g), newMirrorConfigCmd(g), newInventoryCmd(g), newConfigCmd(g), newPrecheckCmd(g), newInstallCmd(g), newProvisionCmd(g),
-			newNodesCmd(g), newEndpointCmd(g), newUpgradeCmd(g), newEtcdCmd(g), newCertsCmd(g), newSecretsCmd(g), newStatusCmd(g), newSupportBundleCmd(g), newResetCmd(g),
+			newPushCmd(g), newDeployCmd(g), newServeCmd(g), newRegistryCmd(g), newMirrorConfigCmd(g),
+			newInventoryCmd(g), newConfigCmd(g), newPrecheckCmd(g), newInstallCmd(g), newProvisionCmd(g),
+			newNodesCmd(g), newEndpointCmd(g), newUpgradeCmd(g), newEtcdCmd(g), newCertsCmd(g), newSecretsCmd(g),
+			newStatusCmd(g), newSupportBundleCmd(g), newResetCmd(g),
 		},
-		"": {newLoginCmd(g), newLogoutCmd(g), newSchemaCmd(g), newCompletionCmd(g), newDocsCmd(g), newVersionCmd(g), newSandboxCmd(g)},
+		"": {newLoginCmd(g), newLogoutCmd(g), newSchemaCmd(g), newCompletionCmd(g), newDocsCmd(g), newVersionCmd(g),
+			newSandboxCmd(g)},
 	} {
 		for _, c := range cmds {
 			c.GroupID = group
@@ -152,7 +159,8 @@ func takes(names ...string) cobra.PositionalArgs {
 		}
 		want := strings.Join(names, " ")
 		want = cmp.Or(want, "no arguments")
-		return fmt.Errorf("`%s` takes %s, got %s; see `%s --help`", cmd.CommandPath(), want, plain.Count(len(args), "argument"), cmd.CommandPath())
+		return fmt.Errorf("`%s` takes %s, got %s; see `%s --help`", cmd.CommandPath(), want,
+			plain.Count(len(args), "argument"), cmd.CommandPath())
 	}
 }
 

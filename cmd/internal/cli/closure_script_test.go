@@ -27,8 +27,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// standIns CLUSTER puts something of the right form where upstream has what a cluster needs, with checksums: images into the
-// source registry below the name of their registry, files and flannel's chart on the file server below that of their host.
+// standIns CLUSTER puts something of the right form where upstream has what a cluster needs, with checksums: images
+// into the source registry below the name of their registry, files and flannel's chart on the file server below that
+// of their host.
 func standIns(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: stand-ins CLUSTER")
@@ -50,7 +51,8 @@ func standIns(ts *testscript.TestScript, neg bool, args []string) {
 			at := manifest.FileURL(f, platform)
 			u.files.put(onServer(ts, at), []byte(at))
 			if f.Checksums != "" {
-				sums[onServer(ts, manifest.Expand(f.Checksums, platform))] += fmt.Sprintf("%x  %s\n", sha256.Sum256([]byte(at)), path.Base(at))
+				sums[onServer(ts, manifest.Expand(f.Checksums, platform))] += fmt.Sprintf("%x  %s\n",
+					sha256.Sum256([]byte(at)), path.Base(at))
 			}
 		}
 	}
@@ -64,15 +66,16 @@ func standIns(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// aptSuite is the command apt-suite NAME[:DEPENDENCY]..., which puts a signed repository with packages of these names for amd64
-// onto the file server, below apt, and its keys beside the script.
+// aptSuite is the command apt-suite NAME[:DEPENDENCY]..., which puts a signed repository with packages of these names
+// for amd64 onto the file server, below apt, and its keys beside the script.
 func aptSuite(t *testing.T) func(*testscript.TestScript, bool, []string) {
 	return func(ts *testscript.TestScript, neg bool, args []string) {
 		if neg || len(args) < 1 {
 			ts.Fatalf("usage: apt-suite NAME[:DEPENDENCY]...")
 		}
 		now := time.Now()
-		suite := packagestest.Suite{Name: "site", Archs: []string{"all", "amd64"}, Date: now.Add(-time.Minute), Until: now.Add(time.Hour)}
+		suite := packagestest.Suite{Name: "site", Archs: []string{"all", "amd64"}, Date: now.Add(-time.Minute),
+			Until: now.Add(time.Hour)}
 		for _, arg := range args {
 			name, needs, _ := strings.Cut(arg, ":")
 			one := packagestest.Deb{Name: name, Version: "1.0", Arch: "amd64", Files: file("usr/share/kk/" + name)}
@@ -128,7 +131,8 @@ spec:
   initContainers: [{name: i, image: "{{ .Values.flannel.image_cni.repository }}:{{ .Values.flannel.image_cni.tag }}"}]
   containers: [{name: c, image: "{{ .Values.flannel.image.repository }}:{{ .Values.flannel.image.tag }}"}]
 `
-	for file, text := range map[string]string{"Chart.yaml": "apiVersion: v2\nname: flannel\nversion: v0.28.4\n", "templates/pod.yaml": pod} {
+	for file, text := range map[string]string{"Chart.yaml": "apiVersion: v2\nname: flannel\nversion: v0.28.4\n",
+		"templates/pod.yaml": pod} {
 		at := filepath.Join(dir, file)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o700), os.WriteFile(at, []byte(text), 0o600)); err != nil {
 			return nil, err
@@ -159,8 +163,8 @@ func without(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(errors.Join(err, os.WriteFile(ts.MkAbs(args[0]), data, 0o600)))
 }
 
-// missingEach MANIFEST EXTRA... takes each pin out of the manifest's lock in turn, and wants build to fail and to say that this
-// one is missing and who needs it; and of each image a platform. What nobody needs is named by EXTRA.
+// missingEach MANIFEST EXTRA... takes each pin out of the manifest's lock in turn, and wants build to fail and to say
+// that this one is missing and who needs it; and of each image a platform. What nobody needs is named by EXTRA.
 func missingEach(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 {
 		ts.Fatalf("usage: missing-each MANIFEST EXTRA...")
@@ -189,7 +193,8 @@ func missingEach(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		about := false
 		for line := range strings.Lines(ts.ReadFile("stderr")) {
-			if _, text, ok := strings.Cut(strings.TrimPrefix(line, "  "), what); ok && strings.HasPrefix(text, " is missing: ") && strings.Contains(text, " needs it") {
+			if _, text, ok := strings.Cut(strings.TrimPrefix(line, "  "), what); ok &&
+				strings.HasPrefix(text, " is missing: ") && strings.Contains(text, " needs it") {
 				about = true
 			}
 		}

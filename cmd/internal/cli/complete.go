@@ -17,8 +17,8 @@ import (
 // A completer returns the values that a shell offers.
 type completer = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective)
 
-// completeAll makes shells offer the values of flags and arguments: files by their extension, fixed values, items of the bundle, hosts of
-// the inventory.
+// completeAll makes shells offer the values of flags and arguments: files by their extension, fixed values, items of
+// the bundle, hosts of the inventory.
 func (g *globals) completeAll(root *cobra.Command) {
 	flags := map[string]completer{
 		"level":     oneOf("fast", "default", "better", "best"),
@@ -99,8 +99,8 @@ func filesWith(extensions ...string) completer {
 	}
 }
 
-// completeItems completes the items of the bundle that was named first. An encrypted bundle is read only with a key that needs no
-// question.
+// completeItems completes the items of the bundle that was named first. An encrypted bundle is read only with a key
+// that needs no question.
 func (g *globals) completeItems(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	const none = cobra.ShellCompDirectiveNoFileComp
 	if len(args) == 0 {

@@ -15,14 +15,16 @@ func newConfigCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Write, check and show cluster files",
-		Long: `Writes, checks and shows cluster files, which describe a cluster. Configs of KubeKey v4, cluster files of KubeKey v3, and KKClusters with their
-KKMachineTemplates are read directly; keys that cannot be carried over are reported with their place.
+		Long: `Writes, checks and shows cluster files, which describe a cluster. Configs of KubeKey v4, cluster files of KubeKey v3,
+and KKClusters with their KKMachineTemplates are read directly; keys that cannot be carried over are reported with
+their place.
 
 Precedence, lowest first: default, cluster file, the inventory's vars, its groupVars, a host's entry, --set.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newStarterCmd(g, bundle.DocumentCluster, "a cluster file"), newConfigCheckCmd(g), newConfigShowCmd(g))
+	cmd.AddCommand(newStarterCmd(g, bundle.DocumentCluster, "a cluster file"), newConfigCheckCmd(g),
+		newConfigShowCmd(g))
 	return cmd
 }
 
@@ -66,9 +68,9 @@ func newConfigShowCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show CLUSTER",
 		Short: "Show the values of a cluster and their origin",
-		Long: `Shows each value of a cluster, with defaults, and its origin: default, file:line:column, a group, a host, or --set. With -i and
---host, the values are those of that host. -o yaml prints an equivalent cluster file, also for files of KubeKey. Secrets are never
-shown. Versions that the file omits come from the catalog and are not listed.`,
+		Long: `Shows each value of a cluster, with defaults, and its origin: default, file:line:column, a group, a host, or --set.
+With -i and --host, the values are those of that host. -o yaml prints an equivalent cluster file, also for files of
+KubeKey. Secrets are never shown. Versions that the file omits come from the catalog and are not listed.`,
 		Example: `  kkbundle config show cluster.yaml
   kkbundle config show cluster.yaml -i inventory.yaml --host node3 --set kubernetes.maxPods=200`,
 		Args: takes("CLUSTER"),

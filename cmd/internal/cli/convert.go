@@ -36,15 +36,16 @@ func newConvertCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert FILE...",
 		Short: "Convert files of other tools to a manifest",
-		Long: `Converts files of other tools for disconnected sites: KubeKey's Manifest and Cluster (v3), Config and Inventory (v4), KKCluster of
-CAPKK, Hauler's Images, Charts and Files, a Zarf package definition, a list of images, or the lists of Kubespray's generate_list.sh.
-Writes manifest.yaml, and cluster.yaml and inventory.yaml if a file describes a cluster or hosts.
+		Long: `Converts files of other tools for disconnected sites: KubeKey's Manifest and Cluster (v3), Config and Inventory (v4),
+KKCluster of CAPKK, Hauler's Images, Charts and Files, a Zarf package definition, a list of images, or the lists of
+Kubespray's generate_list.sh. Writes manifest.yaml, and cluster.yaml and inventory.yaml if a file describes a cluster
+or hosts.
 
-Several files become one manifest. Several versions of Kubernetes, networks, runtimes or registries become one cluster file each.
-Passwords and keys are never written: a note names the environment variable to set.
+Several files become one manifest. Several versions of Kubernetes, networks, runtimes or registries become one cluster
+file each. Passwords and keys are never written: a note names the environment variable to set.
 
-Notes list keys that could not be carried over, and assumptions, with their place; with --strict they are an error, and nothing is
-written. Existing files are not replaced without --force. Guide: docs/start/convert.md.`,
+Notes list keys that could not be carried over, and assumptions, with their place; with --strict they are an error,
+and nothing is written. Existing files are not replaced without --force. Guide: docs/start/convert.md.`,
 		Example: "  kkbundle convert config-sample.yaml inventory.yaml -o site\n  kkbundle convert manifest-sample.yaml -o site\n  kkbundle convert temp/files.list temp/images.list --name kubespray",
 		Args:    takesSome("FILE"),
 		RunE:    func(_ *cobra.Command, args []string) error { return runConvert(g, args, o) },
@@ -53,7 +54,8 @@ written. Existing files are not replaced without --force. Guide: docs/start/conv
 	f.StringVarP(&o.dir, "output", "o", ".", "the directory to write to; created if missing")
 	f.StringVar(&o.name, "name", "", "the bundle's name (default from the files, else the first file's name)")
 	f.StringVar(&o.version, "version", "", "the bundle's version (default from the files, else 0.1.0)")
-	f.StringSliceVar(&o.platforms, "platform", nil, "the platforms of the bundle (default from the files, else linux/amd64)")
+	f.StringSliceVar(&o.platforms, "platform", nil,
+		"the platforms of the bundle (default from the files, else linux/amd64)")
 	f.BoolVar(&o.force, "force", false, "replace existing files")
 	f.BoolVar(&o.strict, "strict", false, "fail, and write nothing, if something cannot be carried over")
 	return cmd
@@ -80,7 +82,9 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 		for _, n := range r.Notes {
 			g.Note("%s", plain.Line(n.String()))
 		}
-		return &builder.InputError{Err: fmt.Errorf("not everything can be carried over (%s), and nothing was written; without --strict the rest is", plain.Count(len(r.Notes), "note"))}
+		return &builder.InputError{Err: fmt.Errorf(
+			"not everything can be carried over (%s), and nothing was written; without --strict the rest is",
+			plain.Count(len(r.Notes), "note"))}
 	}
 	out, err := convertedFiles(r, o.dir)
 	if err != nil {
@@ -101,7 +105,8 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 		g.Note("%s", plain.Line(n.String()))
 	}
 	return g.Result("%s: %s, %s, %s, %s; wrote %s", plain.Line(strings.Join(r.Formats, ", ")),
-		plain.Count(len(r.Bundle.Images), "image"), plain.Count(len(r.Bundle.Charts), "chart"), plain.Count(len(r.Bundle.Files), "file"),
+		plain.Count(len(r.Bundle.Images), "image"), plain.Count(len(r.Bundle.Charts), "chart"),
+		plain.Count(len(r.Bundle.Files), "file"),
 		plain.Count(len(r.Notes), "note"), plain.Line(strings.Join(result.Files, ", ")))
 }
 
@@ -127,8 +132,8 @@ func addConverted(r *convert.Result, copies *copiedManifests, file, dir string) 
 	return nil
 }
 
-// copiedManifests are files that lie outside of the written manifest's directory, where its manifests have no place: they
-// are copied into it. Charts, values and other files are named where they are.
+// copiedManifests are files that lie outside of the written manifest's directory, where its manifests have no place:
+// they are copied into it. Charts, values and other files are named where they are.
 type copiedManifests struct {
 	dir   string
 	from  map[string]string // source by destination, both as paths
@@ -155,7 +160,8 @@ func (c *copiedManifests) take(r *convert.Result, file string) error {
 			continue // the manifest's check names it
 		}
 		if list[i] = c.place(beside); len(found) == 0 {
-			r.Notes = append(r.Notes, convert.Note{File: file, Text: fmt.Sprintf("%s is not there: put it into %s", source, filepath.Join(c.dir, list[i]))})
+			r.Notes = append(r.Notes, convert.Note{File: file, Text: fmt.Sprintf("%s is not there: put it into %s",
+				source, filepath.Join(c.dir, list[i]))})
 		}
 		for _, name := range found {
 			if err := c.add(r, file, name); err != nil {
@@ -194,12 +200,15 @@ func (c *copiedManifests) add(r *convert.Result, file, root string) error {
 		to := c.place(beside)
 		switch from, twice := c.from[to]; {
 		case !entry.Type().IsRegular():
-			r.Notes = append(r.Notes, convert.Note{File: file, Text: name + " is not a regular file and was not copied"})
+			r.Notes = append(r.Notes, convert.Note{File: file, Text: name +
+				" is not a regular file and was not copied"})
 			return nil
 		case twice && from == name:
 			return nil
 		case twice:
-			return &builder.InputError{Err: fmt.Errorf("%s and %s would both be copied to %s: convert their files into directories of their own", from, name, filepath.Join(c.dir, to))}
+			return &builder.InputError{Err: fmt.Errorf(
+				"%s and %s would both be copied to %s: convert their files into directories of their own", from, name,
+				filepath.Join(c.dir, to))}
 		}
 		c.from[to] = name
 		c.files = append(c.files, converted{path: filepath.Join(c.dir, filepath.FromSlash(to)), from: name})
@@ -241,7 +250,8 @@ func complete(r *convert.Result, first string, o convertOptions) {
 	}
 	if len(b.Platforms) == 0 {
 		b.Platforms = []string{"linux/amd64"}
-		r.Notes = append(r.Notes, convert.Note{File: filepath.ToSlash(first), Text: "no platform given; linux/amd64 assumed (--platform)"})
+		r.Notes = append(r.Notes, convert.Note{File: filepath.ToSlash(first),
+			Text: "no platform given; linux/amd64 assumed (--platform)"})
 	}
 	for i := range r.Clusters {
 		if c := &r.Clusters[i]; c.Metadata.Name == "" {
@@ -261,7 +271,9 @@ func defaultRegistry(r *convert.Result, file string) {
 	before := len(r.Inventory.Groups.Registry)
 	r.Inventory = r.Inventory.WithDefaults(&r.Clusters[0])
 	if hosts := r.Inventory.Groups.Registry; len(hosts) > before {
-		r.Notes = append(r.Notes, convert.Note{File: file, Text: "the inventory has no group image_registry; the registry is installed on " + hosts[0]})
+		r.Notes = append(r.Notes,
+			convert.Note{File: file, Text: "the inventory has no group image_registry; the registry is installed on " +
+				hosts[0]})
 	}
 }
 
@@ -284,7 +296,8 @@ func together(r *convert.Result, file string) {
 	var good []manifest.Cluster
 	for _, c := range r.Clusters {
 		d := c.WithDefaults()
-		_, err := catalog.Resolve(d, plan.Needed(d), catalog.Options{Platforms: r.Bundle.Platforms, Zone: r.Bundle.Zone})
+		_, err := catalog.Resolve(d, plan.Needed(d), catalog.Options{Platforms: r.Bundle.Platforms,
+			Zone: r.Bundle.Zone})
 		if err == nil {
 			good = append(good, c)
 			continue
@@ -411,7 +424,8 @@ func written(v any, formats []string) ([]byte, error) {
 func writeConverted(files []converted, o convertOptions) error {
 	for _, f := range files {
 		if !o.force && exists(f.path) {
-			return &builder.InputError{Err: fmt.Errorf("%s exists: name another directory with -o, or replace it with --force", f.path)}
+			return &builder.InputError{Err: fmt.Errorf(
+				"%s exists: name another directory with -o, or replace it with --force", f.path)}
 		}
 	}
 	if err := os.MkdirAll(o.dir, 0o755); err != nil {

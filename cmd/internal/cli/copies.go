@@ -32,7 +32,8 @@ const identityFlag = "identity"
 // addIdentity adds the flag for private keys, unless the command has it for its bundle.
 func addIdentity(f *pflag.FlagSet) {
 	if f.Lookup(identityFlag) == nil {
-		f.StringArray(identityFlag, nil, "`file` of private keys that decrypt the copy: age identities, or an SSH key without a passphrase (repeated)")
+		f.StringArray(identityFlag, nil,
+			"`file` of private keys that decrypt the copy: age identities, or an SSH key without a passphrase (repeated)")
 	}
 }
 
@@ -58,7 +59,8 @@ func readIdentities(f *pflag.FlagSet) ([]age.Identity, error) {
 		}
 		some, err := age.ParseIdentities(bytes.NewReader(data))
 		if err != nil {
-			return nil, fmt.Errorf("--identity %s: no age identity and no SSH key", name) // a parser's error could quote a key
+			// a parser's error could quote a key
+			return nil, fmt.Errorf("--identity %s: no age identity and no SSH key", name)
 		}
 		list = append(list, some...)
 	}

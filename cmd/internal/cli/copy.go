@@ -28,9 +28,10 @@ func newCopyCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "copy BUNDLE... -o BUNDLE",
 		Short: "Copy items of bundles to a new bundle",
-		Long: `Copies items to a new bundle, without network and without compressing them again: a part of one bundle (--item, --platform),
-several bundles in one, or both. Every blob's digest is checked, and a damaged source leaves no result. A copy of everything in one
-bundle has the same bytes. Any other copy records its sources, whose signatures do not apply to it.
+		Long: `Copies items to a new bundle, without network and without compressing them again: a part of one bundle (--item,
+--platform), several bundles in one, or both. Every blob's digest is checked, and a damaged source leaves no result. A
+copy of everything in one bundle has the same bytes. Any other copy records its sources, whose signatures do not apply
+to it.
 
 ` + itemsHelp + `
 Signatures and other referrers are copied with their image. With --item, manifests and locks (manifest/*, lock/*) are copied only if
@@ -110,8 +111,9 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 	}
 	progress, stop := g.Phases()
 	c, err := transfer.Copy(ctx, from, transfer.CopyOptions{
-		Selection: transfer.Selection{Name: o.name, Version: o.version, Items: o.items, Platforms: platforms, Prefer: transfer.Prefer(o.prefer)},
-		Output:    o.output, Recipients: recipients, Progress: progress,
+		Selection: transfer.Selection{Name: o.name, Version: o.version, Items: o.items, Platforms: platforms,
+			Prefer: transfer.Prefer(o.prefer)},
+		Output: o.output, Recipients: recipients, Progress: progress,
 		Check: func(x bundle.Index) error { return o.overwrite.with(g, o.output, x) },
 	})
 	stop()
@@ -122,7 +124,8 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 		return err
 	}
 	r := copyResult{
-		Version: 1, Path: o.output, Digest: c.Digest, Size: c.Size, Items: len(c.Index.Items), Blobs: c.Blobs, Content: c.Content,
+		Version: 1, Path: o.output, Digest: c.Digest, Size: c.Size, Items: len(c.Index.Items), Blobs: c.Blobs,
+		Content:      c.Content,
 		Recompressed: c.Recompressed, From: c.From, LeftOut: c.LeftOut, Duration: plain.Duration(time.Since(start)),
 	}
 	g.noteSignatures(from, r, c.Index)
@@ -135,7 +138,8 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 	if r.Recompressed > 0 {
 		g.Note("%s compressed again, because the bundles have frames of different sizes", plain.Size(r.Recompressed))
 	}
-	g.Note("%s: %s, %s (%s unpacked) in %s", r.Path, plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Content), r.Duration.Round(100*time.Millisecond))
+	g.Note("%s: %s, %s (%s unpacked) in %s", r.Path, plain.Size(r.Size), plain.Count(r.Items, "item"),
+		plain.Size(r.Content), r.Duration.Round(100*time.Millisecond))
 	return g.Result("%s", r.Digest)
 }
 

@@ -39,14 +39,17 @@ type keyOptions struct {
 
 // addKeys adds the flags of commands that read a bundle.
 func (g *globals) addKeys(f *pflag.FlagSet) {
-	f.StringArrayVar(&g.keys.identities, "identity", nil, "`file` of private keys that decrypt the bundle: age identities, or an SSH key (repeated; default $"+envIdentity+")")
+	f.StringArrayVar(&g.keys.identities, "identity", nil,
+		"`file` of private keys that decrypt the bundle: age identities, or an SSH key (repeated; default $"+
+			envIdentity+")")
 	g.addPassphraseFile(f)
 }
 
 // addPassphraseFile adds --passphrase-file, once.
 func (g *globals) addPassphraseFile(f *pflag.FlagSet) {
 	if f.Lookup(flagPassphrase) == nil {
-		f.StringVar(&g.keys.passphraseFile, flagPassphrase, "", "`file` with the passphrase of a bundle or of a private key (default $"+envPassphrase+", or a prompt)")
+		f.StringVar(&g.keys.passphraseFile, flagPassphrase, "",
+			"`file` with the passphrase of a bundle or of a private key (default $"+envPassphrase+", or a prompt)")
 	}
 }
 
@@ -67,7 +70,8 @@ func (g *globals) keysFor(path string) agefile.Keys {
 			if err != nil {
 				return nil, fmt.Errorf("identity: %w", err)
 			}
-			ids, err := encryption.ParseIdentities(data, stanzas, func() (string, error) { return g.keys.passphrase("passphrase of " + file) })
+			ids, err := encryption.ParseIdentities(data, stanzas,
+				func() (string, error) { return g.keys.passphrase("passphrase of " + file) })
 			var wrong *usage.Error
 			if errors.As(err, &wrong) {
 				return nil, err
@@ -130,7 +134,8 @@ func (o *keyOptions) passphrase(what string) (string, error) {
 	}
 	text, err := o.prompt(what)
 	if errors.Is(err, terminal.ErrNoTerminal) {
-		return "", usage.Errorf("the %s is needed: set $%s, or name a file with --%s", what, envPassphrase, flagPassphrase)
+		return "", usage.Errorf("the %s is needed: set $%s, or name a file with --%s", what, envPassphrase,
+			flagPassphrase)
 	}
 	if err != nil {
 		return "", err

@@ -23,8 +23,8 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
-// deltaGC has the collector run when the heap has grown by a fifth. The heap is large buffers without pointers: a collection costs little, and
-// frees much.
+// deltaGC has the collector run when the heap has grown by a fifth. The heap is large buffers without pointers: a
+// collection costs little, and frees much.
 const deltaGC = 20
 
 func newDeltaCmd(g *globals) *cobra.Command {
@@ -32,18 +32,18 @@ func newDeltaCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delta OLD NEW -o DELTA",
 		Short: "Make a small update from one bundle to another",
-		Long: `Writes the difference between two bundles. At a site that has OLD, kkbundle patch makes NEW from it, byte for byte, so that NEW's
-digest and signatures stay valid; carry the signature file beside the delta.
+		Long: `Writes the difference between two bundles. At a site that has OLD, kkbundle patch makes NEW from it, byte for byte,
+so that NEW's digest and signatures stay valid; carry the signature file beside the delta.
 
-What happens: layers are unpacked and compared file by file, across images. The delta is applied once before it gets its name.
-Temporary files, about as large as both bundles unpacked, lie beside the output.
+What happens: layers are unpacked and compared file by file, across images. The delta is applied once before it gets
+its name. Temporary files, about as large as both bundles unpacked, lie beside the output.
 
-OLD may also be a published bundle, oci://HOST/PATH[:TAG], or a file of kkbundle inspect --listing: its content is not read, and the
-delta carries the blobs that OLD lacks, compressed as by pack. At the site, patch needs OLD itself.
+OLD may also be a published bundle, oci://HOST/PATH[:TAG], or a file of kkbundle inspect --listing: its content is not
+read, and the delta carries the blobs that OLD lacks, compressed as by pack. At the site, patch needs OLD itself.
 
-NEW must have been written by this version of kkbundle, and patch must be of the same version. A layer that no known encoder makes
-is carried whole; see inspect --layers. Encrypted bundles are refused: a delta is in clear. An existing file is replaced if it is a
-delta between the same bundles; any other needs --force. Guide: docs/site/updates.md.`,
+NEW must have been written by this version of kkbundle, and patch must be of the same version. A layer that no known
+encoder makes is carried whole; see inspect --layers. Encrypted bundles are refused: a delta is in clear. An existing
+file is replaced if it is a delta between the same bundles; any other needs --force. Guide: docs/site/updates.md.`,
 		Example: `  kkbundle delta site-1.4.0.kkb site-1.5.0.kkb -o site-1.5.0.kkd
   kkbundle patch site-1.4.0.kkb site-1.5.0.kkd -o site-1.5.0.kkb
   kkbundle inspect --listing site-1.4.0.kkb > site-1.4.0.json     # at the site
@@ -89,12 +89,12 @@ func newPackCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pack BUNDLE -o PACK",
 		Short: "Make a bundle smaller for a slow line",
-		Long: `Writes a bundle in a smaller form: layers unpacked, each file once across all images, similar files compressed together. kkbundle
-unpack gives the bundle back, byte for byte. Both take far longer than writing the bundle: use them for slow lines only. The rules of
-kkbundle delta apply.
+		Long: `Writes a bundle in a smaller form: layers unpacked, each file once across all images, similar files compressed
+together. kkbundle unpack gives the bundle back, byte for byte. Both take far longer than writing the bundle: use them
+for slow lines only. The rules of kkbundle delta apply.
 
---level max compresses with the program zstd, which must be installed here: a smaller file for about three times the processor time.
-kkbundle unpack does not need the program.`,
+--level max compresses with the program zstd, which must be installed here: a smaller file for about three times the
+processor time. kkbundle unpack does not need the program.`,
 		Example: `  kkbundle pack site-1.4.0.kkb -o site-1.4.0.kkp
   kkbundle unpack site-1.4.0.kkp -o site-1.4.0.kkb`,
 		Args: takes("BUNDLE"),
@@ -109,7 +109,8 @@ kkbundle unpack does not need the program.`,
 	}
 	g.addTrust(cmd.Flags())
 	cmd.Flags().StringVar(&level, "level", string(packDefault), "compression: default, or max with the program zstd")
-	_ = cmd.RegisterFlagCompletionFunc("level", oneOf(string(packDefault), string(packMax))) // fails only for a second one
+	// fails only for a second one
+	_ = cmd.RegisterFlagCompletionFunc("level", oneOf(string(packDefault), string(packMax)))
 	f.add(cmd.Flags(), "the file to write (required)")
 	return cmd
 }
@@ -184,14 +185,16 @@ func runDelta(ctx context.Context, g *globals, f deltaFiles) (err error) {
 	}
 	debug.SetGCPercent(deltaGC)
 	progress, stop := g.Phases()
-	c, err := delta.Create(ctx, *next, delta.Options{Old: old, Listed: listed, Output: f.output, Zstd: f.zstd, Encoders: record, Progress: progress})
+	c, err := delta.Create(ctx, *next, delta.Options{Old: old, Listed: listed, Output: f.output, Zstd: f.zstd,
+		Encoders: record, Progress: progress})
 	stop()
 	g.noteUnrecorded(record)
 	if err != nil {
 		return err
 	}
 	r := deltaResult{
-		Version: 1, Path: f.output, Size: c.Bytes, Old: c.Old, New: c.New, NewSize: c.Head.Size, Blobs: c.Blobs, Content: c.Content,
+		Version: 1, Path: f.output, Size: c.Bytes, Old: c.Old, New: c.New, NewSize: c.Head.Size, Blobs: c.Blobs,
+		Content: c.Content,
 		Rebuilt: c.Rebuilt, Kept: c.Kept, Duration: plain.Duration(time.Since(start)),
 	}
 	if g.JSON {
@@ -200,12 +203,14 @@ func runDelta(ctx context.Context, g *globals, f deltaFiles) (err error) {
 	if r.Kept > 0 {
 		g.Note("%s of layers are carried whole: no known encoder makes their gzip streams", plain.Size(r.Kept))
 	}
-	g.Note("%s: %s for %s, %s of which are new (%s) in %s", r.Path, plain.Size(r.Size), plain.Size(r.NewSize), plain.Count(r.Blobs, "blob"), plain.Size(r.Content),
+	g.Note("%s: %s for %s, %s of which are new (%s) in %s", r.Path, plain.Size(r.Size), plain.Size(r.NewSize),
+		plain.Count(r.Blobs, "blob"), plain.Size(r.Content),
 		r.Duration.Round(100*time.Millisecond))
 	return g.Result("%s", r.New)
 }
 
-// listingOf returns the listing of OLD if its content is not here: OLD is an address in a registry, or a file of inspect --listing.
+// listingOf returns the listing of OLD if its content is not here: OLD is an address in a registry, or a file of
+// inspect --listing.
 func (g *globals) listingOf(ctx context.Context, f *deltaFiles) (*delta.Listing, error) {
 	name := f.old
 	switch {
@@ -224,7 +229,8 @@ func (g *globals) listingOf(ctx context.Context, f *deltaFiles) (*delta.Listing,
 		}
 		p, err := published.ParseListing(data)
 		if err != nil {
-			return nil, &builder.InputError{Err: fmt.Errorf("%s: %w: want the output of kkbundle inspect --listing", name, err)}
+			return nil, &builder.InputError{Err: fmt.Errorf("%s: %w: want the output of kkbundle inspect --listing",
+				name, err)}
 		}
 		f.old = ""
 		return delta.NewListing(p), nil

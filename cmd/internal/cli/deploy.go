@@ -40,7 +40,8 @@ func (k *kubeFlags) add(f *pflag.FlagSet) {
 func (k *kubeFlags) config() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = k.kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: k.context}).ClientConfig()
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules,
+		&clientcmd.ConfigOverrides{CurrentContext: k.context}).ClientConfig()
 	switch {
 	case clientcmd.IsEmptyConfig(err):
 		return nil, usage.Errorf("no kubeconfig: name one with --kubeconfig FILE")
@@ -66,15 +67,16 @@ func newDeployCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "deploy {--registry HOST[/PREFIX] | --own-registry} BUNDLE",
 		Short: "Install the charts and YAML of a bundle into any cluster",
-		Long: `Pushes a bundle to a registry, and installs or upgrades the charts and YAML that its manifest lists under deploy, in that order,
-into the cluster of a kubeconfig. Without deploy in the manifest, they are the addons of the bundle's cluster file. The
-cluster needs nothing of kkbundle; its nodes must be able to pull from the registry. Begin with --dry-run.
+		Long: `Pushes a bundle to a registry, and installs or upgrades the charts and YAML that its manifest lists under deploy, in
+that order, into the cluster of a kubeconfig. Without deploy in the manifest, they are the addons of the bundle's
+cluster file. The cluster needs nothing of kkbundle; its nodes must be able to pull from the registry. Begin with
+--dry-run.
 
-What happens: every image in the objects must be in the bundle, or nothing changes. deploy rewrites image references in the
-objects: registry of the site, digests of the bundle. In custom resources it does so where imageRules of the manifest name the
-place. Namespaces are created. If the registry needs a login, each namespace gets a pull secret, from --pull-secret or else
-with the login of this command. A repeated run changes nothing if nothing differs. Two runs into one cluster exclude each
-other. With Ctrl-C, finished releases stay, and the next run continues.
+What happens: every image in the objects must be in the bundle, or nothing changes. deploy rewrites image references
+in the objects: registry of the site, digests of the bundle. In custom resources it does so where imageRules of the
+manifest name the place. Namespaces are created. If the registry needs a login, each namespace gets a pull secret,
+from --pull-secret or else with the login of this command. A repeated run changes nothing if nothing differs. Two runs
+into one cluster exclude each other. With Ctrl-C, finished releases stay, and the next run continues.
 
   --redirect-pods   pods that operators make later pull from the registry, too, by an admission policy of the API server (CEL,
                  no webhook). Later runs keep it up to date; =false removes it. Without it, deploy warns of such images
@@ -83,8 +85,8 @@ other. With Ctrl-C, finished releases stay, and the next run continues.
   --prune        removes what an earlier version of the bundle had and this one lacks; without it, it is named. Namespaces,
                  custom resource definitions and volume claims of YAML stay
 
-A chart that fails is rolled back, unless its entry says onFailure: keep. YAML is not rolled back: deploy the earlier bundle
-again, with --prune. Guide: docs/site/deploy.md.`,
+A chart that fails is rolled back, unless its entry says onFailure: keep. YAML is not rolled back: deploy the earlier
+bundle again, with --prune. Guide: docs/site/deploy.md.`,
 		Example: `  kkbundle deploy --registry harbor.site/mirror site-1.4.0.kkb
   kkbundle deploy --kubeconfig prod.conf --registry harbor.site --pull-secret robot.json site-1.4.0.kkb
   kkbundle deploy --registry harbor.site --values web=prod.yaml --set web=replicas=3 --dry-run site-1.4.0.kkb`,
@@ -95,27 +97,34 @@ again, with --prune. Guide: docs/site/deploy.md.`,
 	}
 	f := cmd.Flags()
 	o.kubeFlags.add(f)
-	f.StringVar(&o.registry, "registry", "", "the registry, host[:port][/prefix], as this machine and the nodes reach it (this or --own-registry is required)")
+	f.StringVar(&o.registry, "registry", "",
+		"the registry, host[:port][/prefix], as this machine and the nodes reach it (this or --own-registry is required)")
 	o.ownRegistryFlags.add(f)
 	o.registryFlags.add(f)
-	f.StringVar(&o.pullSecret, "pull-secret", "", "docker configuration `file` (config.json) that nodes pull with (default the login of this command)")
-	f.StringArrayVar(&o.renames, "rename", nil, "FROM=TO: push repositories below the upstream name FROM below TO (repeated)")
-	f.StringArrayVarP(&o.values, "values", "f", nil, "RELEASE=FILE: values file of a release, over the bundle's values (repeated)")
+	f.StringVar(&o.pullSecret, "pull-secret", "",
+		"docker configuration `file` (config.json) that nodes pull with (default the login of this command)")
+	f.StringArrayVar(&o.renames, "rename", nil,
+		"FROM=TO: push repositories below the upstream name FROM below TO (repeated)")
+	f.StringArrayVarP(&o.values, "values", "f", nil,
+		"RELEASE=FILE: values file of a release, over the bundle's values (repeated)")
 	f.StringArrayVar(&o.sets, "set", nil, "RELEASE=PATH=VALUE: one value of a release, as in helm's --set (repeated)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the differences from the live objects, and change nothing")
 	f.BoolVar(&o.noPush, "no-push", false, "do not push: the registry has the bundle already, which is checked")
 	f.BoolVar(&o.adopt, "adopt", false, "take over releases of the same name that were installed without kkbundle")
 	f.BoolVar(&o.forced, "force-conflicts", false, "take over fields of YAML's objects that other programs own")
 	o.addRedirect(f)
-	f.BoolVar(&o.prune, "prune", false, "remove releases and objects of YAML that an earlier version of the bundle had and this one lacks")
+	f.BoolVar(&o.prune, "prune", false,
+		"remove releases and objects of YAML that an earlier version of the bundle had and this one lacks")
 	g.addAccept(f)
 	cmd.AddCommand(newDeployListCmd(g), newDeployRemoveCmd(g), newDeployRegistryCmd(g))
 	return cmd
 }
 
 func (o *deployOptions) addRedirect(f *pflag.FlagSet) {
-	f.BoolVar(&o.redirect, "redirect-pods", false, "also lead the pods that operators and jobs make to the registry, with an admission policy (Kubernetes v1.36 or later)")
-	f.StringArrayVar(&o.redirectNamespaces, "redirect-namespace", nil, "`namespace` of such pods, besides those of the releases and their custom resources (repeated)")
+	f.BoolVar(&o.redirect, "redirect-pods", false,
+		"also lead the pods that operators and jobs make to the registry, with an admission policy (Kubernetes v1.36 or later)")
+	f.StringArrayVar(&o.redirectNamespaces, "redirect-namespace", nil,
+		"`namespace` of such pods, besides those of the releases and their custom resources (repeated)")
 }
 
 // redirecting returns the decision of the flags about the admission policy.
@@ -144,7 +153,8 @@ func runDeploy(ctx context.Context, g *globals, path string, o deployOptions, re
 	if err != nil {
 		return err
 	}
-	meter := sync.OnceValue(func() *terminal.Meter { return g.NewMeter("push") }) // begins with the push: what precedes it takes time, too
+	// begins with the push: what precedes it takes time, too
+	meter := sync.OnceValue(func() *terminal.Meter { return g.NewMeter("push") })
 	at, err := o.target(ctx, g, func(e registry.Event) { meter().Set(e.Done, e.Total) })
 	if err != nil {
 		return err
@@ -157,7 +167,8 @@ func runDeploy(ctx context.Context, g *globals, path string, o deployOptions, re
 	defer func() { err = errors.Join(err, r.Close()) }()
 	start := time.Now()
 	report, err := deploy.Run(ctx, r, deploy.Options{
-		Cluster: config, Registry: at, Values: values, By: thisRun(), DryRun: o.dryRun, NoPush: o.noPush, Adopt: o.adopt, Force: o.forced, Prune: o.prune, Logger: g.Logger(),
+		Cluster: config, Registry: at, Values: values, By: thisRun(), DryRun: o.dryRun, NoPush: o.noPush,
+		Adopt: o.adopt, Force: o.forced, Prune: o.prune, Logger: g.Logger(),
 		Redirect: redirect, RedirectNamespaces: o.redirectNamespaces,
 		Progress: func(e deploy.Event) {
 			if e.Part != "" {
@@ -222,15 +233,18 @@ func printDeployment(g *globals, report *deploy.Report, o deployOptions, took ti
 			}
 		}
 		if report.Pushed.Missing > 0 {
-			g.Note("dry run: %s would be pushed to %s", plain.Count(report.Pushed.Missing, "item"), plain.Line(report.Registry))
+			g.Note("dry run: %s would be pushed to %s", plain.Count(report.Pushed.Missing, "item"),
+				plain.Line(report.Registry))
 		}
-		g.Note("dry run: %d of %s would change%s. Nothing was changed", report.Changed(), plain.Count(len(report.Results), "release"), removed)
+		g.Note("dry run: %d of %s would change%s. Nothing was changed", report.Changed(),
+			plain.Count(len(report.Results), "release"), removed)
 		return nil
 	}
 	if report.Pushed.Sent > 0 {
 		g.Note("%s sent to %s", plain.Size(report.Pushed.Sent), plain.Line(report.Registry))
 	}
-	g.Note("%s %s: %s, %d changed%s (%s)", report.Name, report.Version, plain.Count(len(report.Results), "release"), report.Changed(), removed, took.Round(100*time.Millisecond))
+	g.Note("%s %s: %s, %d changed%s (%s)", report.Name, report.Version, plain.Count(len(report.Results), "release"),
+		report.Changed(), removed, took.Round(100*time.Millisecond))
 	return nil
 }
 
@@ -275,18 +289,21 @@ func (o *deployOptions) secret(g *globals, keychain authn.Keychain) ([]byte, err
 		return nil, fmt.Errorf("login of %s: %w", host, err)
 	}
 	if auth.Username == "" && auth.IdentityToken+auth.RegistryToken != "" {
-		return nil, usage.Errorf("the login of %s is a token, which nodes cannot pull with; give them a login with --pull-secret FILE", host)
+		return nil, usage.Errorf(
+			"the login of %s is a token, which nodes cannot pull with; give them a login with --pull-secret FILE", host)
 	}
 	if auth.Username == "" {
 		return nil, nil
 	}
-	g.Note("note: nodes pull with the login of this command, %s; --pull-secret gives them one that may only pull", plain.Line(auth.Username))
-	one := map[string]string{"username": auth.Username, "password": auth.Password, "auth": base64.StdEncoding.EncodeToString([]byte(auth.Username + ":" + auth.Password))}
+	g.Note("note: nodes pull with the login of this command, %s; --pull-secret gives them one that may only pull",
+		plain.Line(auth.Username))
+	one := map[string]string{"username": auth.Username, "password": auth.Password,
+		"auth": base64.StdEncoding.EncodeToString([]byte(auth.Username + ":" + auth.Password))}
 	return json.Marshal(map[string]any{"auths": map[string]any{host: one}})
 }
 
-// pullSecret returns the part of a docker configuration that is about a registry. A person's file may have the logins of
-// many, which are none of the cluster's business.
+// pullSecret returns the part of a docker configuration that is about a registry. A person's file may have the logins
+// of many, which are none of the cluster's business.
 func pullSecret(data []byte, host string) ([]byte, error) {
 	var file struct {
 		Auths map[string]struct {
@@ -396,7 +413,8 @@ func printDeployed(g *globals, list []*deploy.Record) error {
 		result := deployedResult{Version: 1, Bundles: []deployedBundle{}}
 		for _, r := range list {
 			result.Bundles = append(result.Bundles, deployedBundle{
-				r.Name, r.Bundle, r.Digest, r.Registry, r.State, r.By, r.Changed, r.Parts, r.Redirect, r.Namespaces, r.Pulls,
+				r.Name, r.Bundle, r.Digest, r.Registry, r.State, r.By, r.Changed, r.Parts, r.Redirect, r.Namespaces,
+				r.Pulls,
 			})
 		}
 		return g.PrintJSON(result)
@@ -415,7 +433,8 @@ func printDeployed(g *globals, list []*deploy.Record) error {
 			if state == "" {
 				state = "missing"
 			}
-			rows = append(rows, []string{r.Name, r.Bundle, string(r.State), p.String(), what, state, r.Changed.Local().Format(time.DateTime)})
+			rows = append(rows, []string{r.Name, r.Bundle, string(r.State), p.String(), what, state,
+				r.Changed.Local().Format(time.DateTime)})
 		}
 	}
 	return g.PrintTable([]string{"BUNDLE", "VERSION", "STATE", "RELEASE", "CHART", "RELEASE STATE", "CHANGED"}, rows)
@@ -427,9 +446,9 @@ func newDeployRemoveCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove BUNDLE|NAME",
 		Short: "Remove what deploy installed from a bundle",
-		Long: `Removes the releases, objects and pull secrets that kkbundle deploy made for the bundle of a name, the last first. Namespaces are removed
-if deploy created them and nothing else is in them. Custom resource definitions and volume claims stay, since they hold data; the
-images in the registry stay too. An interrupted run is continued by the next.`,
+		Long: `Removes the releases, objects and pull secrets that kkbundle deploy made for the bundle of a name, the last first.
+Namespaces are removed if deploy created them and nothing else is in them. Custom resource definitions and volume
+claims stay, since they hold data; the images in the registry stay too. An interrupted run is continued by the next.`,
 		Example: `  kkbundle deploy remove shop
   kkbundle deploy remove --kubeconfig prod.conf --yes shop-1.4.0.kkb`,
 		Args: takes("BUNDLE|NAME"),
@@ -446,7 +465,8 @@ images in the registry stay too. An interrupted run is continued by the next.`,
 	return cmd
 }
 
-// deployedNames returns the names of the deployed bundles for completion, none without a quick answer of the API server.
+// deployedNames returns the names of the deployed bundles for completion, none without a quick answer of the API
+// server.
 func deployedNames(ctx context.Context, o kubeFlags) []string {
 	const patience = 2 * time.Second
 	ctx, stop := context.WithTimeout(ctx, patience)
@@ -482,7 +502,8 @@ func runDeployRemove(ctx context.Context, g *globals, o kubeFlags, arg string, y
 	if err != nil {
 		return err
 	}
-	remove := deploy.RemoveOptions{Cluster: config, Name: bundleName, By: thisRun(), Logger: g.Logger(), Progress: func(e deploy.Event) { noteDeployment(g, e) }}
+	remove := deploy.RemoveOptions{Cluster: config, Name: bundleName, By: thisRun(), Logger: g.Logger(),
+		Progress: func(e deploy.Event) { noteDeployment(g, e) }}
 	if !yes {
 		remove.Confirm = func(r *deploy.Record) error { return g.Confirm(removalQuestion(r, config.Host)) }
 	}

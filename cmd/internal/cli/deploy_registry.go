@@ -37,10 +37,13 @@ type ownRegistryFlags struct {
 }
 
 func (o *ownRegistryFlags) add(f *pflag.FlagSet) {
-	f.BoolVar(&o.own, "own-registry", false, "put kkbundle's registry into the cluster through its API server, and push to it; instead of --registry")
-	f.StringVar(&o.storageClass, "storage-class", "", "`class` of the volume for --own-registry (default a directory of one node)")
+	f.BoolVar(&o.own, "own-registry", false,
+		"put kkbundle's registry into the cluster through its API server, and push to it; instead of --registry")
+	f.StringVar(&o.storageClass, "storage-class", "",
+		"`class` of the volume for --own-registry (default a directory of one node)")
 	f.StringVar(&o.storageSize, "storage-size", defaultStorageSize, "`size` of that volume")
-	f.IntVar(&o.port, "registry-port", 0, "`port` of --own-registry on every node's loopback address (default 15050, or that of the registry in the cluster)")
+	f.IntVar(&o.port, "registry-port", 0,
+		"`port` of --own-registry on every node's loopback address (default 15050, or that of the registry in the cluster)")
 }
 
 // options returns the registry of the flags.
@@ -49,10 +52,11 @@ func (o *ownRegistryFlags) options(g *globals) (incluster.Options, error) {
 	if err != nil {
 		return incluster.Options{}, err
 	}
-	return incluster.Options{StorageClass: o.storageClass, Size: size, Port: o.port, Logger: g.Logger(), Programs: func(arch string) (incluster.Programs, error) {
-		p, err := helper.PodPrograms(arch)
-		return incluster.Programs{Start: p.Start, Proxy: p.Proxy, Registry: p.Registry}, err
-	}}, nil
+	return incluster.Options{StorageClass: o.storageClass, Size: size, Port: o.port, Logger: g.Logger(),
+		Programs: func(arch string) (incluster.Programs, error) {
+			p, err := helper.PodPrograms(arch)
+			return incluster.Programs{Start: p.Start, Proxy: p.Proxy, Registry: p.Registry}, err
+		}}, nil
 }
 
 // ownRegistry is kkbundle's registry in the cluster.
@@ -72,13 +76,15 @@ func (r *ownRegistry) Open(ctx context.Context, cluster *rest.Config, dryRun boo
 	}
 	have, err := obtain(ctx, r.options)
 	if errors.Is(err, incluster.ErrNone) {
-		return deploy.Endpoint{}, plain.Advise(err, "a dry run compares with the registry: run without --dry-run once, or name another registry with --registry")
+		return deploy.Endpoint{},
+			plain.Advise(err, "a dry run compares with the registry: run without --dry-run once, or name another registry with --registry")
 	}
 	if err != nil {
 		return deploy.Endpoint{}, err
 	}
 	if !dryRun {
-		r.g.Note("registry: nodes pull from %s; the content is in %s (%s changed)", have.Address, plain.Line(have.Storage), plain.Count(have.Changed, "object"))
+		r.g.Note("registry: nodes pull from %s; the content is in %s (%s changed)", have.Address,
+			plain.Line(have.Storage), plain.Count(have.Changed, "object"))
 	}
 	for _, node := range have.Without {
 		r.g.Note("warning: node %s cannot pull: it has no image that the proxy could run in", plain.Line(node))
@@ -127,7 +133,8 @@ func (o *deployOptions) checkRegistry() error {
 }
 
 // target returns the registry of the flags.
-func (o *deployOptions) target(ctx context.Context, g *globals, progress func(registry.Event)) (deploy.Registry, error) {
+func (o *deployOptions) target(ctx context.Context, g *globals,
+	progress func(registry.Event)) (deploy.Registry, error) {
 	if !o.own {
 		given, err := o.given(ctx, g)
 		given.Options.Progress = progress
@@ -157,7 +164,8 @@ func (l onlyLogin) Resolve(authn.Resource) (authn.Authenticator, error) {
 }
 
 func pullConfig(host string, l incluster.Login) ([]byte, error) {
-	one := map[string]string{"username": l.User, "password": l.Password, "auth": base64.StdEncoding.EncodeToString([]byte(l.User + ":" + l.Password))}
+	one := map[string]string{"username": l.User, "password": l.Password,
+		"auth": base64.StdEncoding.EncodeToString([]byte(l.User + ":" + l.Password))}
 	return json.Marshal(map[string]any{"auths": map[string]any{host: one}})
 }
 
@@ -167,8 +175,8 @@ func newDeployRegistryCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove-registry",
 		Short: "Remove the registry that deploy --own-registry put into a cluster",
-		Long: `Removes the namespace kkbundle-registry with the registry, its proxies, logins and volume claim. It is refused while a deployed bundle's
-images are in the registry. Content in a directory of a node stays there; the command names it.`,
+		Long: `Removes the namespace kkbundle-registry with the registry, its proxies, logins and volume claim. It is refused while
+a deployed bundle's images are in the registry. Content in a directory of a node stays there; the command names it.`,
 		Example: "  kkbundle deploy remove-registry --kubeconfig prod.conf",
 		Args:    takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -197,7 +205,8 @@ func removeOwnRegistry(ctx context.Context, g *globals, o kubeFlags, yes bool) e
 		}
 		for _, d := range deployed {
 			if strings.HasPrefix(d.Registry, have.Address) {
-				return plain.Advise(fmt.Errorf("images of bundle %s are in the registry", d.Name), "run kkbundle deploy remove "+d.Name+" first")
+				return plain.Advise(fmt.Errorf("images of bundle %s are in the registry", d.Name),
+					"run kkbundle deploy remove "+d.Name+" first")
 			}
 		}
 	}

@@ -30,9 +30,10 @@ func newDiffCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff OLD NEW",
 		Short: "Compare two bundles or locks",
-		Long: `Compares two bundles: items added, removed, updated (another version) and changed (another digest or platforms under the same
-reference), and the number of bytes to transfer to a site that has OLD. Either may be a lock file, to preview a build; the size of
-its images is unknown. Either may be a published bundle, oci://HOST/PATH[:TAG], of which only manifests are downloaded.`,
+		Long: `Compares two bundles: items added, removed, updated (another version) and changed (another digest or platforms under
+the same reference), and the number of bytes to transfer to a site that has OLD. Either may be a lock file, to preview
+a build; the size of its images is unknown. Either may be a published bundle, oci://HOST/PATH[:TAG], of which only
+manifests are downloaded.`,
 		Example: `  kkbundle diff site-1.4.0.kkb site-1.5.0.kkb
   kkbundle diff --exit-code site-1.4.0.kkb manifest.lock.yaml
   kkbundle diff oci://registry.corp.example/bundles/site:latest site-1.5.0.kkb`,
@@ -92,7 +93,8 @@ func printDiff(g *globals, r *diff.Result) error {
 		rows = append(rows, []string{c.Change, c.Kind, c.Name, platform, before, after, bytes})
 	}
 	if len(rows) > 0 {
-		if err := g.PrintTable([]string{"CHANGE", "KIND", "NAME", "PLATFORM", "OLD", "NEW", "BYTES"}, rows); err != nil {
+		if err := g.PrintTable([]string{"CHANGE", "KIND", "NAME", "PLATFORM", "OLD", "NEW", "BYTES"},
+			rows); err != nil {
 			return err
 		}
 	}
@@ -105,7 +107,8 @@ func printDiff(g *globals, r *diff.Result) error {
 	parts = append(parts, fmt.Sprintf("%d the same", r.Same))
 	g.Note("%s", strings.Join(parts, ", "))
 	if b := r.Carry; b != nil {
-		g.Note("to carry: %s, %s (%s in %s); shared: %s, %s", plain.Count(b.Blobs, "blob"), plain.Size(b.Bytes), plain.Size(b.Stored), r.New.Path,
+		g.Note("to carry: %s, %s (%s in %s); shared: %s, %s", plain.Count(b.Blobs, "blob"), plain.Size(b.Bytes),
+			plain.Size(b.Stored), r.New.Path,
 			plain.Count(b.SharedBlobs, "blob"), plain.Size(b.SharedBytes))
 	}
 	return nil

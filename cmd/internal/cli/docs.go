@@ -14,8 +14,8 @@ func newDocsCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "docs",
 		Short: "Write the documentation as a web site",
-		Long: `Writes the documentation of this version into a directory, as web pages with a search. Open index.html in a browser: the pages need no
-server and no network. kkbundle serve has the same pages at /docs/.
+		Long: `Writes the documentation of this version into a directory, as web pages with a search. Open index.html in a browser:
+the pages need no server and no network. kkbundle serve has the same pages at /docs/.
 
 The directory must be empty or absent.`,
 		Example: "  kkbundle docs -o manual",

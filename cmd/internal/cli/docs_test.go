@@ -213,7 +213,9 @@ func TestDocsCommandLines(t *testing.T) {
 			if len(c.words) == 0 || c.words[0] != "kkbundle" {
 				continue
 			}
-			words := slices.DeleteFunc(slices.Clone(c.words[1:]), func(w string) bool { return strings.HasPrefix(w, "[") || strings.HasSuffix(w, "]") }) // [--flag VALUE]
+			// [--flag VALUE]
+			words := slices.DeleteFunc(slices.Clone(c.words[1:]),
+				func(w string) bool { return strings.HasPrefix(w, "[") || strings.HasSuffix(w, "]") })
 			if _, err := cli.CheckCommandLine(words); err != nil {
 				t.Errorf("%s: %s: %v", where, line, err)
 			}
@@ -242,7 +244,8 @@ func TestDocsCommandLines(t *testing.T) {
 // TestDocsCommandLinesAreChecked shows that a wrong one is found.
 func TestDocsCommandLinesAreChecked(t *testing.T) {
 	t.Parallel()
-	for _, line := range []string{"kkbundle bild manifest.yaml", "kkbundle build --split 4XB m.yaml", "kkbundle inspect", "kkbundle etcd bakup", "kkbundle push --regitry a b.kkb"} {
+	for _, line := range []string{"kkbundle bild manifest.yaml", "kkbundle build --split 4XB m.yaml",
+		"kkbundle inspect", "kkbundle etcd bakup", "kkbundle push --regitry a b.kkb"} {
 		if path, err := cli.CheckCommandLine(shellCommands(line)[0].words[1:]); err == nil {
 			t.Errorf("%q passes as %s", line, path)
 		}
@@ -257,7 +260,8 @@ func TestDocsCommandLinesAreChecked(t *testing.T) {
 func needsMore(line string) string {
 	programs := []string{"kkbundle", "cat", "echo", "tar", "zstd", "cp", "mkdir"}
 	hosts := []string{
-		"install", "deploy", "precheck", "status", "nodes", "upgrade", "endpoint", "etcd", "certs", "secrets", "reset", "provision", "support-bundle", "registry", "serve", "mirror-config",
+		"install", "deploy", "precheck", "status", "nodes", "upgrade", "endpoint", "etcd", "certs", "secrets", "reset",
+		"provision", "support-bundle", "registry", "serve", "mirror-config",
 	}
 	for _, c := range shellCommands(line) {
 		switch {
@@ -271,10 +275,10 @@ func needsMore(line string) string {
 	return ""
 }
 
-// TestDocs runs the commands of README and docs as they are written, in a fresh directory with a fresh home, against stand-ins of
-// every upstream host: HTTPS_PROXY leads there, and SSL_CERT_FILE has their authority. Other pages than README begin with its
-// files and its bundle. Commands that need hosts, root or other programs are only parsed, by TestDocsCommandLines, and so are blocks
-// after <!-- not run: reason -->. With -short, only README's run.
+// TestDocs runs the commands of README and docs as they are written, in a fresh directory with a fresh home, against
+// stand-ins of every upstream host: HTTPS_PROXY leads there, and SSL_CERT_FILE has their authority. Other pages than
+// README begin with its files and its bundle. Commands that need hosts, root or other programs are only parsed, by
+// TestDocsCommandLines, and so are blocks after <!-- not run: reason -->. With -short, only README's run.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	u := startInternet(t)
@@ -318,8 +322,8 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// prepare fills the directory of a page: README's files, at the site its bundles alone, and files of another tool to convert. Pages for
-// beginners, and of an own chart, begin with nothing.
+// prepare fills the directory of a page: README's files, at the site its bundles alone, and files of another tool to
+// convert. Pages for beginners, and of an own chart, begin with nothing.
 func (u *internet) prepare(t *testing.T, page, begin, dir string) {
 	t.Helper()
 	var err error
@@ -363,7 +367,8 @@ func (u *internet) run(t *testing.T, page, text, dir string) (ran int) {
 		}
 		if b.file != "" {
 			at := filepath.Join(dir, b.file)
-			if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o700), os.WriteFile(at, []byte(b.text), 0o600)); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o700),
+				os.WriteFile(at, []byte(b.text), 0o600)); err != nil {
 				t.Fatal(err)
 			}
 			continue
@@ -419,12 +424,14 @@ func startInternet(t *testing.T) *internet {
 func (u *internet) environment(dir string) []string {
 	home := filepath.Join(dir, ".home")
 	return []string{
-		"HOME=" + home, "PATH=" + u.bin + ":" + os.Getenv("PATH"), "HTTPS_PROXY=" + u.proxy, "HTTP_PROXY=" + u.proxy, "SSL_CERT_FILE=" + u.ca,
+		"HOME=" + home, "PATH=" + u.bin + ":" + os.Getenv("PATH"), "HTTPS_PROXY=" + u.proxy, "HTTP_PROXY=" + u.proxy,
+		"SSL_CERT_FILE=" + u.ca,
 		"COSIGN_PASSWORD=docs", "TMPDIR=" + os.TempDir(), "GORACE=atexit_sleep_ms=0",
 	}
 }
 
-// publish puts stand-ins for the items that the pages name, and for those of README's cluster, at their upstream addresses.
+// publish puts stand-ins for the items that the pages name, and for those of README's cluster, at their upstream
+// addresses.
 func (u *internet) publish(t *testing.T) {
 	t.Helper()
 	source, err := startUpstream(t.TempDir())
@@ -440,7 +447,9 @@ func (u *internet) publish(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := (&manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.36.3"}, DNS: manifest.ClusterDNS{NodeLocal: true}}).WithDefaults() // as KubeKey
+	// as KubeKey
+	c := (&manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.36.3"},
+		DNS: manifest.ClusterDNS{NodeLocal: true}}).WithDefaults()
 	more, err := catalog.Resolve(c, plan.Needed(c), catalog.Options{Platforms: []string{"linux/amd64", "linux/arm64"}})
 	if err != nil {
 		t.Fatal(err)
@@ -475,12 +484,14 @@ func (u *internet) publishFiles(t *testing.T, more catalog.Additions) {
 		return "/" + where.Host + where.Path
 	}
 	sums := map[string]string{}
-	for _, f := range append(more.Files, manifest.File{URL: "https://github.com/mikefarah/yq/releases/download/v4.50.1/yq_{os}_{arch}"}) {
+	for _, f := range append(more.Files,
+		manifest.File{URL: "https://github.com/mikefarah/yq/releases/download/v4.50.1/yq_{os}_{arch}"}) {
 		for _, platform := range []string{"linux/amd64", "linux/arm64"} {
 			address := manifest.FileURL(f, platform)
 			u.files.put(at(address), []byte(address))
 			if f.Checksums != "" {
-				sums[at(manifest.Expand(f.Checksums, platform))] += fmt.Sprintf("%x  %s\n", sha256.Sum256([]byte(address)), path.Base(address))
+				sums[at(manifest.Expand(f.Checksums, platform))] += fmt.Sprintf("%x  %s\n",
+					sha256.Sum256([]byte(address)), path.Base(address))
 			}
 		}
 	}
@@ -528,37 +539,39 @@ func (u *internet) listen(t *testing.T, authority *pki.Authority) string {
 	certificates := map[string]*tls.Certificate{}
 	secure := &http.Server{
 		Handler: u, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0),
-		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			if certificates[hello.ServerName] == nil {
-				pair, err := authority.Issue(pki.ParseNames([]string{hello.ServerName}), time.Now(), time.Hour)
-				if err != nil {
-					return nil, err
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12,
+			GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if certificates[hello.ServerName] == nil {
+					pair, err := authority.Issue(pki.ParseNames([]string{hello.ServerName}), time.Now(), time.Hour)
+					if err != nil {
+						return nil, err
+					}
+					cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
+					if err != nil {
+						return nil, err
+					}
+					certificates[hello.ServerName] = &cert
 				}
-				cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
-				if err != nil {
-					return nil, err
-				}
-				certificates[hello.ServerName] = &cert
-			}
-			return certificates[hello.ServerName], nil
-		}},
+				return certificates[hello.ServerName], nil
+			}},
 	}
 	go func() { _ = secure.ServeTLS(inner, "", "") }()
-	proxy := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodConnect {
-			http.Error(w, "no plain HTTP", http.StatusForbidden)
-			return
-		}
-		conn, _, err := http.NewResponseController(w).Hijack() // first: the client's next bytes are TLS
-		if err != nil {
-			return
-		}
-		if _, err := io.WriteString(conn, "HTTP/1.1 200 OK\r\n\r\n"); err == nil {
-			inner.conns <- conn
-		}
-	})}
+	proxy := &http.Server{ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodConnect {
+				http.Error(w, "no plain HTTP", http.StatusForbidden)
+				return
+			}
+			conn, _, err := http.NewResponseController(w).Hijack() // first: the client's next bytes are TLS
+			if err != nil {
+				return
+			}
+			if _, err := io.WriteString(conn, "HTTP/1.1 200 OK\r\n\r\n"); err == nil {
+				inner.conns <- conn
+			}
+		})}
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a test
 	if err != nil {
 		t.Fatal(err)
@@ -587,7 +600,8 @@ func (l *channelListener) Accept() (net.Conn, error) {
 func (l *channelListener) Close() error   { l.once.Do(func() { close(l.done) }); return nil }
 func (l *channelListener) Addr() net.Addr { return &net.TCPAddr{} }
 
-// ServeHTTP implements http.Handler: registries of upstream below the name of their host, registries of the site, and files.
+// ServeHTTP implements http.Handler: registries of upstream below the name of their host, registries of the site, and
+// files.
 func (u *internet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	host := strings.TrimSuffix(r.Host, ":443")
 	to, prefix := u.images, "/"+host

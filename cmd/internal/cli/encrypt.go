@@ -22,9 +22,12 @@ type encryptFlags struct {
 }
 
 func (o *encryptFlags) add(g *globals, f *pflag.FlagSet) {
-	f.StringArrayVar(&o.to, "encrypt-to", nil, "encrypt the bundle to this `recipient`: age1..., or an SSH public key (repeated)")
-	f.StringArrayVarP(&o.files, "recipients-file", "R", nil, "encrypt the bundle to the recipients in this `file`, one in each line (repeated)")
-	f.BoolVar(&o.passphrase, "passphrase", false, "encrypt the bundle with a passphrase, from --"+flagPassphrase+", $"+envPassphrase+" or a prompt")
+	f.StringArrayVar(&o.to, "encrypt-to", nil,
+		"encrypt the bundle to this `recipient`: age1..., or an SSH public key (repeated)")
+	f.StringArrayVarP(&o.files, "recipients-file", "R", nil,
+		"encrypt the bundle to the recipients in this `file`, one in each line (repeated)")
+	f.BoolVar(&o.passphrase, "passphrase", false, "encrypt the bundle with a passphrase, from --"+flagPassphrase+", $"+
+		envPassphrase+" or a prompt")
 	g.addPassphraseFile(f)
 }
 
@@ -43,7 +46,8 @@ func (o *encryptFlags) suffix() string {
 func (o *encryptFlags) recipients(g *globals) ([]age.Recipient, error) {
 	if o.passphrase {
 		if len(o.to)+len(o.files) > 0 {
-			return nil, usage.Errorf("--passphrase excludes --encrypt-to and --recipients-file: a passphrase is the only key of a file")
+			return nil, usage.Errorf(
+				"--passphrase excludes --encrypt-to and --recipients-file: a passphrase is the only key of a file")
 		}
 		return g.newPassphrase()
 	}
@@ -75,7 +79,8 @@ func (g *globals) newPassphrase() ([]age.Recipient, error) {
 	if !ok && err == nil {
 		text, err = g.keys.prompt("new passphrase of the bundle")
 		if errors.Is(err, terminal.ErrNoTerminal) {
-			return nil, usage.Errorf("--passphrase needs a passphrase: set $%s, or name a file with --%s", envPassphrase, flagPassphrase)
+			return nil, usage.Errorf("--passphrase needs a passphrase: set $%s, or name a file with --%s",
+				envPassphrase, flagPassphrase)
 		}
 		if err != nil {
 			return nil, err

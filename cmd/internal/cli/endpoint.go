@@ -32,11 +32,13 @@ func newEndpointMoveCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "move -i INVENTORY BUNDLE",
 		Short: "Move a cluster to the control plane endpoint of the cluster file",
-		Long: `Moves a running cluster to another controlPlaneEndpoint, such as from the address of its only control plane to haproxy or kube-vip, so
-that control planes can be added. Give the cluster file with the new endpoint (in the bundle or with -c); the bundle has the images.
+		Long: `Moves a running cluster to another controlPlaneEndpoint, such as from the address of its only control plane to
+haproxy or kube-vip, so that control planes can be added. Give the cluster file with the new endpoint (in the bundle
+or with -c); the bundle has the images.
 
-The old endpoint serves until every client uses the new one; pods run on, kubelets restart one after the other. All nodes must be
-reachable and ready. After an interruption, the same command continues. Guide: docs/site/control-planes.md.`,
+The old endpoint serves until every client uses the new one; pods run on, kubelets restart one after the other. All
+nodes must be reachable and ready. After an interruption, the same command continues. Guide:
+docs/site/control-planes.md.`,
 		Example: "  kkbundle endpoint move -i inventory.yaml -c cluster.yaml site-1.5.0.kkb",
 		Args:    takes("BUNDLE"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runEndpointMove(cmd.Context(), g, args[0], o) },

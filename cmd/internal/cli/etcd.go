@@ -25,12 +25,13 @@ func newEtcdCmd(g *globals) *cobra.Command {
 		Short: "Save, restore and defragment etcd",
 		Long: `Saves, restores and defragments etcd, which has all objects of the API server, but not the content of volumes.
 
-The etcd hosts also save snapshots themselves, every 6 hours unless the cluster file (etcd.backup) has other values, and send them to an
-object storage if it names one (backup.s3).`,
+The etcd hosts also save snapshots themselves, every 6 hours unless the cluster file (etcd.backup) has other values,
+and send them to an object storage if it names one (backup.s3).`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newEtcdBackupCmd(g), newEtcdCopiesCmd(g), newEtcdDefragCmd(g), newEtcdFetchCmd(g), newEtcdRestoreCmd(g))
+	cmd.AddCommand(newEtcdBackupCmd(g), newEtcdCopiesCmd(g), newEtcdDefragCmd(g), newEtcdFetchCmd(g),
+		newEtcdRestoreCmd(g))
 	return cmd
 }
 
@@ -44,9 +45,9 @@ func newEtcdBackupCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup -i INVENTORY [BUNDLE]",
 		Short: "Save an etcd snapshot to a file on this machine",
-		Long: `Saves a snapshot of etcd on this machine and checks it against etcd's checksum. The cluster keeps running. With backup.recipients in the
-cluster file, the file is an age file for these recipients. Otherwise it is in clear and has all objects of the cluster; only its owner
-can read it.`,
+		Long: `Saves a snapshot of etcd on this machine and checks it against etcd's checksum. The cluster keeps running. With
+backup.recipients in the cluster file, the file is an age file for these recipients. Otherwise it is in clear and has
+all objects of the cluster; only its owner can read it.`,
 		Example: "  kkbundle etcd backup -i inventory.yaml -o before-upgrade.db site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -55,7 +56,8 @@ can read it.`,
 	}
 	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
-	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the `file` to write (default CLUSTER-etcd-TIME.db, .age if encrypted)")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "",
+		"the `file` to write (default CLUSTER-etcd-TIME.db, .age if encrypted)")
 	return cmd
 }
 
@@ -80,10 +82,12 @@ func runEtcdBackup(ctx context.Context, g *globals, path string, o etcdBackupOpt
 		return err
 	}
 	if g.JSON {
-		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1, Backup: &etcdFile{made.Path, made.Size, made.SHA256, made.Host, made.Revision, made.Keys}})
+		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1, Backup: &etcdFile{made.Path, made.Size, made.SHA256,
+			made.Host, made.Revision, made.Keys}})
 	}
 	noteClear(g, s.Cluster, made.Path)
-	g.Note("saved revision %d with %s from %s, %s, sha256:%s", made.Revision, plain.Count(made.Keys, "key"), made.Host, plain.Size(made.Size), made.SHA256)
+	g.Note("saved revision %d with %s from %s, %s, sha256:%s", made.Revision, plain.Count(made.Keys, "key"), made.Host,
+		plain.Size(made.Size), made.SHA256)
 	return g.Result("%s", made.Path)
 }
 
@@ -123,10 +127,12 @@ func newEtcdRestoreCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore -i INVENTORY --from FILE [BUNDLE]",
 		Short: "Restore etcd from a snapshot",
-		Long: `Creates a new etcd cluster from a snapshot on all its hosts. Later changes are lost. Control planes stop during the restore; pods keep
-running. All hosts are prepared before the first one stops. Previous data is moved aside, not deleted.
+		Long: `Creates a new etcd cluster from a snapshot on all its hosts. Later changes are lost. Control planes stop during the
+restore; pods keep running. All hosts are prepared before the first one stops. Previous data is moved aside, not
+deleted.
 
-An encrypted snapshot is decrypted on this machine with --identity; neither the identity nor a decrypted file is written to a disk here.
+An encrypted snapshot is decrypted on this machine with --identity; neither the identity nor a decrypted file is
+written to a disk here.
 
 Continue an interrupted restore with the same command; until then, control planes may be down.`,
 		Example: `  kkbundle etcd restore -i inventory.yaml --from before-upgrade.db site-1.4.0.kkb
@@ -150,7 +156,8 @@ Continue an interrupted restore with the same command; until then, control plane
 	return cmd
 }
 
-func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreOptions, identities []age.Identity) (err error) {
+func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreOptions,
+	identities []age.Identity) (err error) {
 	if o.from == "" {
 		return usage.Errorf("name the snapshot to restore with --from")
 	}
@@ -176,7 +183,8 @@ func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreO
 	p := g.NewTaskPrinter()
 	options := s.Options()
 	options.Progress = p.Event
-	done, err := etcdops.Restore(ctx, options, etcdops.RestoreOptions{From: o.from, Identities: identities, Without: o.without})
+	done, err := etcdops.Restore(ctx, options, etcdops.RestoreOptions{From: o.from, Identities: identities,
+		Without: o.without})
 	p.Close()
 	for _, dir := range done.Before {
 		g.Note("previous data of etcd: %s", dir)
@@ -189,7 +197,8 @@ func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreO
 	}
 	if g.JSON {
 		from := etcdFile{Path: done.Snapshot.Path, Size: done.Snapshot.Size, SHA256: done.Snapshot.SHA256}
-		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1, Restore: &etcdRestore{from, done.Members, done.Before}})
+		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1,
+			Restore: &etcdRestore{from, done.Members, done.Before}})
 	}
 	g.Note("restored on %s", strings.Join(done.Members, ", "))
 	return nil

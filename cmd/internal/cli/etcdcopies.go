@@ -29,9 +29,9 @@ func newEtcdCopiesCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "copies -i INVENTORY [BUNDLE]",
 		Short: "List the snapshots that etcd hosts have saved",
-		Long: `Lists the snapshots that the etcd hosts have saved by their timers, newest first: those on the hosts, and those in the object storage if the
-cluster file names one (backup.s3), whose user then needs the right to list. Hosts and storage that do not answer are named, and the
-command fails after the list.`,
+		Long: `Lists the snapshots that the etcd hosts have saved by their timers, newest first: those on the hosts, and those in
+the object storage if the cluster file names one (backup.s3), whose user then needs the right to list. Hosts and
+storage that do not answer are named, and the command fails after the list.`,
 		Example: "  kkbundle etcd copies -i inventory.yaml site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -78,9 +78,9 @@ func newEtcdFetchCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fetch -i INVENTORY --copy COPY [BUNDLE]",
 		Short: "Fetch a snapshot that an etcd host has saved",
-		Long: `Copies a snapshot that an etcd host has saved to this machine, from the host (HOST/FILE) or from the object storage (s3:HOST/FILE), as
-etcd copies lists it. From the storage, no host has to answer. The file is as it was saved: encrypted if backup.recipients was set,
-otherwise in clear, with mode 0600. It is a file for etcd restore --from.`,
+		Long: `Copies a snapshot that an etcd host has saved to this machine, from the host (HOST/FILE) or from the object storage
+(s3:HOST/FILE), as etcd copies lists it. From the storage, no host has to answer. The file is as it was saved:
+encrypted if backup.recipients was set, otherwise in clear, with mode 0600. It is a file for etcd restore --from.`,
 		Example: `  kkbundle etcd fetch -i inventory.yaml --copy node1/etcd-20261123T060000Z.db site-1.4.0.kkb
   kkbundle etcd fetch -i inventory.yaml -c cluster.yaml --copy s3:node1/etcd-20261123T060000Z.db.age -o latest.db.age`,
 		Args: takes("[BUNDLE]"),
@@ -113,7 +113,8 @@ func runEtcdFetch(ctx context.Context, g *globals, path string, o etcdFetchOptio
 		return err
 	}
 	if g.JSON {
-		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1, Backup: &etcdFile{Path: made.Path, Size: made.Size, SHA256: made.SHA256, Host: made.Host}})
+		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1, Backup: &etcdFile{Path: made.Path, Size: made.Size,
+			SHA256: made.SHA256, Host: made.Host}})
 	}
 	g.Note("fetched %s, %s, sha256:%s", o.copy, plain.Size(made.Size), made.SHA256)
 	return g.Result("%s", made.Path)

@@ -31,10 +31,12 @@ func newEtcdDefragCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "defrag -i INVENTORY [BUNDLE]",
 		Short: "Give free room of etcd's databases back",
-		Long: `Defragments the members of etcd one by one, the leader last, each only while all members are healthy. A member does not answer while it is
-worked on: some seconds for each gigabyte. Members that would gain little are skipped, unless --always is given.
+		Long: `Defragments the members of etcd one by one, the leader last, each only while all members are healthy. A member does
+not answer while it is worked on: some seconds for each gigabyte. Members that would gain little are skipped, unless
+--always is given.
 
-With the alarm NOSPACE, etcd's history is dropped first, and the alarm is taken back if enough is free. Guide: docs/day-two/etcd.md.`,
+With the alarm NOSPACE, etcd's history is dropped first, and the alarm is taken back if enough is free. Guide:
+docs/day-two/etcd.md.`,
 		Example: "  kkbundle etcd defrag -i inventory.yaml site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -55,7 +55,8 @@ func (*interruptedDownloadError) Error() string {
 
 func (*interruptedDownloadError) Is(target error) bool { return target == errInterrupted }
 
-// interrupted returns the error of an interrupted run, which downloaded into the cache or not. It keeps failed items and drops the error of ctx.
+// interrupted returns the error of an interrupted run, which downloaded into the cache or not. It keeps failed items
+// and drops the error of ctx.
 func interrupted(ctx context.Context, err error, downloaded bool) error {
 	var (
 		failed *fetch.Errors
@@ -93,36 +94,48 @@ type exitClass struct {
 func exitClasses() []exitClass {
 	return []exitClass{
 		{129, "interrupted by SIGHUP: the session ended", func(err error) bool { return endedBy(err, syscall.SIGHUP) }},
-		{141, "interrupted by SIGPIPE: nobody reads the output", func(err error) bool { return endedBy(err, syscall.SIGPIPE) }},
+		{141, "interrupted by SIGPIPE: nobody reads the output",
+			func(err error) bool { return endedBy(err, syscall.SIGPIPE) }},
 		{130, "interrupted", func(err error) bool { return errors.Is(err, errInterrupted) }},
 		{64, "wrong command line", func(err error) bool {
-			return asError[*usage.Error](err) || asError[*engine.SelectionError](err) || asError[*engine.LimitError](err) || asError[*deploy.ValueError](err)
+			return asError[*usage.Error](err) || asError[*engine.SelectionError](err) ||
+				asError[*engine.LimitError](err) || asError[*deploy.ValueError](err)
 		}},
 		{20, "bundle not signed by a trusted key, or older than one accepted before", func(err error) bool {
 			return asError[*signatureError](err) || asError[*rollbackError](err)
 		}},
 		{10, "manifest, cluster, inventory or lock missing or invalid", func(err error) bool {
-			return asError[document.Problems](err) || asError[*builder.InputError](err) || asError[*manifest.StaleError](err)
+			return asError[document.Problems](err) || asError[*builder.InputError](err) ||
+				asError[*manifest.StaleError](err)
 		}},
 		{11, "bundle damaged or not readable by this version", func(err error) bool {
 			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)
 		}},
 		{12, "precheck found something that blocks, or the cluster is not in a state for it", func(err error) bool {
-			return asError[*precheck.BlockedError](err) || asError[*member.OtherClusterError](err) || asError[*begin.ForeignError](err) || asError[*task.KeepError](err) ||
+			return asError[*precheck.BlockedError](err) || asError[*member.OtherClusterError](err) ||
+				asError[*begin.ForeignError](err) || asError[*task.KeepError](err) ||
 				asError[*begin.NoClusterError](err) ||
-				asError[*upgrade.UnfitError](err) || asError[*upgrade.RefusedError](err) || asError[*upgrade.NoWayBackError](err) || asError[*upgrade.ChangesError](err) || asError[*begin.WithoutError](err) || asError[*rotate.MoveError](err) || asError[*begin.NamelessError](err) || asError[*kubeadm.TakenError](err) || asError[*kubeadm.RotationError](err) || asError[*deploy.TakenError](err)
+				asError[*upgrade.UnfitError](err) || asError[*upgrade.RefusedError](err) ||
+				asError[*upgrade.NoWayBackError](err) || asError[*upgrade.ChangesError](err) ||
+				asError[*begin.WithoutError](err) || asError[*rotate.MoveError](err) ||
+				asError[*begin.NamelessError](err) || asError[*kubeadm.TakenError](err) ||
+				asError[*kubeadm.RotationError](err) || asError[*deploy.TakenError](err)
 		}},
 		{13, "host or API server unreachable, or login refused", func(err error) bool {
-			return asError[*deploy.UnreachableError](err) || asError[*precheck.UnreachableError](err) || asError[*host.UnreachableError](err) || asError[*host.SudoError](err) || asError[*host.SlowError](err) ||
+			return asError[*deploy.UnreachableError](err) || asError[*precheck.UnreachableError](err) ||
+				asError[*host.UnreachableError](err) || asError[*host.SudoError](err) ||
+				asError[*host.SlowError](err) ||
 				asError[*host.HelperError](err)
 		}},
 		{24, "bundle encrypted, and no given key decrypts it", asError[*agefile.EncryptedError]},
 		{14, "some items could not be fetched; the rest is kept", asError[*fetch.Errors]},
 		{15, "registry or web server refused or unreachable", func(err error) bool {
-			return asError[*pushError](err) || asError[*pull.RefusedError](err) || asError[*download.ServerError](err) || asError[*deploy.RegistryError](err)
+			return asError[*pushError](err) || asError[*pull.RefusedError](err) ||
+				asError[*download.ServerError](err) || asError[*deploy.RegistryError](err)
 		}},
 		{17, "another run is at work there", func(err error) bool {
-			return asError[*task.LockedError](err) || asError[*deploy.LockedError](err) || asError[*deploy.BusyError](err) ||
+			return asError[*task.LockedError](err) || asError[*deploy.LockedError](err) ||
+				asError[*deploy.BusyError](err) ||
 				asError[*dirlock.LockedError](err) || asError[*download.BusyError](err)
 		}},
 		{23, "the cluster is not healthy", asError[*health.UnhealthyError]},
@@ -130,9 +143,11 @@ func exitClasses() []exitClass {
 			return asError[*builder.FindError](err) || asError[*builder.UndecidedError](err)
 		}},
 		{19, "the cache had damaged entries", asError[*cacheDamageError]},
-		{21, "something that is needed is missing", func(err error) bool { return asError[*builder.ClosureError](err) || asError[*deploy.MissingError](err) }},
+		{21, "something that is needed is missing",
+			func(err error) bool { return asError[*builder.ClosureError](err) || asError[*deploy.MissingError](err) }},
 		{16, "install stopped on a host, or deploy at a release", func(err error) bool {
-			return asError[*engine.TaskError](err) || asError[*deploy.PartError](err) || asError[*deploy.ObjectError](err)
+			return asError[*engine.TaskError](err) || asError[*deploy.PartError](err) ||
+				asError[*deploy.ObjectError](err)
 		}},
 		{22, "precheck warned, with --fail-on warn; certificates end soon, with --fail", func(err error) bool {
 			return asError[*precheckWarnedError](err) || asError[*expiringError](err)
@@ -161,7 +176,8 @@ func exitCode(err error) int {
 func exitCodeHelp() string {
 	var b strings.Builder
 	b.WriteString("Exit codes:\n    0  done")
-	for _, c := range slices.SortedFunc(slices.Values(exitClasses()), func(a, b exitClass) int { return cmp.Compare(a.code, b.code) }) {
+	for _, c := range slices.SortedFunc(slices.Values(exitClasses()),
+		func(a, b exitClass) int { return cmp.Compare(a.code, b.code) }) {
 		fmt.Fprintf(&b, "\n  %3d  %s", c.code, c.text)
 	}
 	return b.String()
@@ -169,7 +185,8 @@ func exitCodeHelp() string {
 
 // printError prints an error, and its remedy if it has one.
 func printError(w io.Writer, err error) {
-	_, _ = fmt.Fprintf(w, "kkbundle: %s\n", plain.Lines(strings.ReplaceAll(strings.TrimSpace(err.Error()), "\t", "    ")))
+	_, _ = fmt.Fprintf(w, "kkbundle: %s\n", plain.Lines(strings.ReplaceAll(strings.TrimSpace(err.Error()), "\t",
+		"    ")))
 	if h := hint(err); h != "" {
 		_, _ = fmt.Fprintf(w, "  -> %s\n", plain.Lines(h))
 	}
@@ -188,7 +205,8 @@ func hint(err error) string {
 
 // failed prints the error that ends the run as an event.
 func (g *globals) failed(err error) {
-	one := terminal.Event{Event: "error", Message: strings.TrimSpace(err.Error()), ExitCode: exitCode(err), Hint: hint(err)}
+	one := terminal.Event{Event: "error", Message: strings.TrimSpace(err.Error()), ExitCode: exitCode(err),
+		Hint: hint(err)}
 	if items, ok := errors.AsType[*fetch.Errors](err); ok {
 		for _, f := range items.Failed {
 			name := terminal.ItemName{Kind: f.Kind, Ref: f.Ref, Platform: f.Platform}

@@ -84,7 +84,8 @@ func TestInterrupted(t *testing.T) {
 	if got := interrupted(ctx, fmt.Errorf("ask: %w", context.Canceled), false); got.Error() != line {
 		t.Errorf("got %q, want %q", got, line)
 	}
-	if got := interrupted(ctx, cause, true); !strings.Contains(got.Error(), "the cache keeps what was downloaded") || exitCode(got) != 130 {
+	if got := interrupted(ctx, cause, true); !strings.Contains(got.Error(), "the cache keeps what was downloaded") ||
+		exitCode(got) != 130 {
 		t.Errorf("got %q after a download", got)
 	}
 }

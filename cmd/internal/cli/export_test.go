@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// CheckCommandLine checks a command line, without the program's name, against the real commands: names, flags, their values and the number of
-// arguments. It returns the command's path.
+// CheckCommandLine checks a command line, without the program's name, against the real commands: names, flags, their
+// values and the number of arguments. It returns the command's path.
 func CheckCommandLine(args []string) (string, error) {
 	root := Commands()
 	cmd, rest, err := root.Find(args)
@@ -16,7 +16,8 @@ func CheckCommandLine(args []string) (string, error) {
 		return "", err
 	}
 	path := strings.TrimPrefix(cmd.CommandPath(), "kkbundle ")
-	if cmd == root || cmd.HasSubCommands() && cmd.Flags().NArg() == 0 && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
+	if cmd == root || cmd.HasSubCommands() && cmd.Flags().NArg() == 0 && len(rest) > 0 &&
+		!strings.HasPrefix(rest[0], "-") {
 		return path, fmt.Errorf("unknown command %q", rest)
 	}
 	if err := cmd.ParseFlags(rest); err == pflag.ErrHelp { //nolint:errorlint // as cobra compares it

@@ -52,8 +52,8 @@ func newExtractCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "extract BUNDLE [NAME]",
 		Short: "Extract items from a bundle",
-		Long: `Extracts one item: a file or chart as a file, an image as an OCI image layout directory. A digest as NAME extracts that blob. Without
-NAME, the whole bundle becomes an OCI image layout directory.
+		Long: `Extracts one item: a file or chart as a file, an image as an OCI image layout directory. A digest as NAME extracts
+that blob. Without NAME, the whole bundle becomes an OCI image layout directory.
 
   -o -       a file, chart, archive or blob goes to standard output
   --format   oci-archive, or docker-archive for docker load, podman load and ctr images import: an image as an archive, for one
@@ -63,7 +63,8 @@ NAME, the whole bundle becomes an OCI image layout directory.
   --for      the items of a host of the inventory: files/, and images/ as archives for ctr images import
   --range    bytes of a file, chart or blob, after checking the whole of it
 
-A directory must be empty or absent; an interrupted layout continues. --force writes into any directory, and replaces its files.
+A directory must be empty or absent; an interrupted layout continues. --force writes into any directory, and replaces
+its files.
 
 ` + itemsHelp,
 		Example: `  kkbundle extract site-1.4.0.kkb kubeadm --platform linux/arm64
@@ -82,11 +83,13 @@ A directory must be empty or absent; an interrupted layout continues. --force wr
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.output, "output", "o", "", "file or directory to write, - for standard output (default the item's name)")
+	f.StringVarP(&o.output, "output", "o", "",
+		"file or directory to write, - for standard output (default the item's name)")
 	f.StringVar(&o.platform, "platform", "", "platform of the file or image, if there are several")
 	f.StringVar(&o.format, "format", "", "oci, oci-archive, docker-archive or tree (default oci)")
 	f.StringVar(&o.byteRange, "range", "", "only these bytes, FIRST-LAST or FIRST-, both counted from 0 and included")
-	f.BoolVar(&o.unchecked, "unchecked", false, "extract --range without checking the whole: detects damage, but not forgery")
+	f.BoolVar(&o.unchecked, "unchecked", false,
+		"extract --range without checking the whole: detects damage, but not forgery")
 	f.StringArrayVar(&o.items, "item", nil, "extract these items, as a tree (repeated)")
 	f.StringVar(&o.host, "for", "", "extract the items of this host of the inventory")
 	o.overwrite.add(f)
@@ -209,7 +212,8 @@ func (e *extraction) image(ctx context.Context, item bundle.Item) error {
 	base := extract.PlainName(strings.NewReplacer(":", "-", "@", "-").Replace(item.Ref))
 	switch e.format {
 	case formatOCIArchive:
-		return e.archive(base+".tar", 1, func(w io.Writer) error { return ocilayout.Archive(ctx, w, e.r, []bundle.Item{item}) })
+		return e.archive(base+".tar", 1,
+			func(w io.Writer) error { return ocilayout.Archive(ctx, w, e.r, []bundle.Item{item}) })
 	case formatDocker:
 		return e.archive(base+".tar", 1, func(w io.Writer) error { return ocilayout.DockerArchive(ctx, w, e.r, item) })
 	case formatTree:
@@ -229,7 +233,8 @@ func (e *extraction) layout(ctx context.Context, items []bundle.Item) error {
 	if err := ocilayout.Extract(ctx, e.r, e.output, items); err != nil {
 		return err
 	}
-	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s as an OCI image layout", plain.Count(len(items), "item"))
+	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s as an OCI image layout",
+		plain.Count(len(items), "item"))
 }
 
 // archive writes an archive to a file or standard output.
@@ -243,10 +248,12 @@ func (e *extraction) archive(name string, items int, write func(io.Writer) error
 	if err := disk.WriteFileWith(e.output, 0o644, write); err != nil {
 		return err
 	}
-	return e.done(extractResult{Version: 1, Path: e.output, Items: items}, "%s as an archive", plain.Count(items, "item"))
+	return e.done(extractResult{Version: 1, Path: e.output, Items: items}, "%s as an archive",
+		plain.Count(items, "item"))
 }
 
-// writeTo sets the file to write, if there is no -o. A file that exists stays without --force, also where the name is the bundle's choice.
+// writeTo sets the file to write, if there is no -o. A file that exists stays without --force, also where the name is
+// the bundle's choice.
 func (e *extraction) writeTo(name string) error {
 	e.output = cmp.Or(e.output, name)
 	return e.overwrite.file(e.output)
@@ -326,7 +333,8 @@ func (e *extraction) several(ctx context.Context) error {
 	case formatOCIArchive:
 		x := e.r.Index()
 		name := strings.TrimSuffix(bundle.FileName(x.Name, x.Version), ".kkb")
-		return e.archive(extract.PlainName(name)+".tar", len(items), func(w io.Writer) error { return ocilayout.Archive(ctx, w, e.r, items) })
+		return e.archive(extract.PlainName(name)+".tar", len(items),
+			func(w io.Writer) error { return ocilayout.Archive(ctx, w, e.r, items) })
 	case formatTree:
 		return e.tree(ctx, items)
 	}
@@ -385,7 +393,8 @@ func (e *extraction) forHost(ctx context.Context) (err error) {
 	if err := extract.Files(ctx, e.r, e.output, items); err != nil {
 		return err
 	}
-	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s for %s (%s)", plain.Count(len(items), "item"), h.Name, platform)
+	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s for %s (%s)",
+		plain.Count(len(items), "item"), h.Name, platform)
 }
 
 // hostPlatform returns --platform, or the only platform of the bundle.
@@ -396,11 +405,13 @@ func (e *extraction) hostPlatform() (string, error) {
 	if p := e.r.Index().Platforms; len(p) == 1 {
 		return p[0], nil
 	}
-	return "", usage.Errorf("give the platform of %s with --platform: the bundle is for %s", e.host, strings.Join(e.r.Index().Platforms, ", "))
+	return "", usage.Errorf("give the platform of %s with --platform: the bundle is for %s", e.host,
+		strings.Join(e.r.Index().Platforms, ", "))
 }
 
 // needs returns the items for hosts with these roles. The error lists all missing items.
-func (e *extraction) needs(ctx context.Context, c *manifest.Cluster, roles []manifest.Role, platform string) ([]bundle.Item, error) {
+func (e *extraction) needs(ctx context.Context, c *manifest.Cluster, roles []manifest.Role,
+	platform string) ([]bundle.Item, error) {
 	var items []bundle.Item
 	var errs []error
 	for _, need := range plan.NeedsOf(c, roles) {

@@ -58,8 +58,8 @@ func fitHelp(root *cobra.Command) {
 	})
 }
 
-// fitted breaks the lines of help at blanks. Paragraphs are filled anew, and descriptions continue below their beginning. Commands under
-// Usage and Examples stay whole, for copying.
+// fitted breaks the lines of help at blanks. Paragraphs are filled anew, and descriptions continue below their
+// beginning. Commands under Usage and Examples stay whole, for copying.
 func fitted(help string, width int) string {
 	var out strings.Builder
 	before := regexp.MustCompile(`^ +\S.*?  +`) // a description of a flag or command

@@ -8,7 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestHelpFits breaks the help of every command for a terminal of 80 columns: no line is longer but commands to copy, and no word is lost.
+// TestHelpFits breaks the help of every command for a terminal of 80 columns: no line is longer but commands to copy,
+// and no word is lost.
 func TestHelpFits(t *testing.T) {
 	t.Parallel()
 	const width = 80
@@ -20,7 +21,8 @@ func TestHelpFits(t *testing.T) {
 		}
 		for line := range strings.Lines(got) {
 			isCommand := strings.Contains(line, "kkbundle ") && strings.HasPrefix(line, "  ")
-			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width && !isCommand && strings.Contains(strings.TrimSpace(line), " ") {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width && !isCommand &&
+				strings.Contains(strings.TrimSpace(line), " ") {
 				t.Errorf("%s: %d columns: %s", c.CommandPath(), n, line)
 			}
 		}

@@ -9,7 +9,8 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/cli"
 )
 
-// TestHelpBegins holds that help begins with what the command does: "Builds a bundle", not "The cluster file describes".
+// TestHelpBegins holds that help begins with what the command does: "Builds a bundle", not "The cluster file
+// describes".
 func TestHelpBegins(t *testing.T) {
 	t.Parallel()
 	verb := regexp.MustCompile(`^[A-Z][a-z]+s\b`)

@@ -26,11 +26,12 @@ func newImagesCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "images [MANIFEST|DIR]",
 		Short: "List the images of a manifest and the reasons for each",
-		Long: `Lists the images that a bundle of the manifest would have, and the reasons for each: the manifest itself, the cluster, or an
-object of a chart or of Kubernetes YAML. Undecided texts, which may be images, follow. Charts are downloaded, images are not.
+		Long: `Lists the images that a bundle of the manifest would have, and the reasons for each: the manifest itself, the
+cluster, or an object of a chart or of Kubernetes YAML. Undecided texts, which may be images, follow. Charts are
+downloaded, images are not.
 
-Undecided texts are settled in the manifest: list needed images under images, write imageRules for custom resources that name
-images, and list other texts under excludeImages.`,
+Undecided texts are settled in the manifest: list needed images under images, write imageRules for custom resources
+that name images, and list other texts under excludeImages.`,
 		Example: `  kkbundle images manifest.yaml
   kkbundle images --names manifest.yaml`,
 		Args: takes("[MANIFEST|DIR]"),

@@ -28,11 +28,11 @@ func newInitCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init [DIR]",
 		Short: "Write a manifest, a cluster file and an inventory that fit each other",
-		Long: `Writes manifest.yaml, cluster.yaml and inventory.yaml with comments into a directory, to edit. With --apps, it writes a manifest
-without a cluster. Existing files are never replaced.
+		Long: `Writes manifest.yaml, cluster.yaml and inventory.yaml with comments into a directory, to edit. With --apps, it writes
+a manifest without a cluster. Existing files are never replaced.
 
-On a terminal, init without --apps and hosts asks for them. Hosts are addresses, or NAME=ADDRESS; the address local is this machine.
-Without any host, the inventory has examples.`,
+On a terminal, init without --apps and hosts asks for them. Hosts are addresses, or NAME=ADDRESS; the address local is
+this machine. Without any host, the inventory has examples.`,
 		Example: `  kkbundle init site --control-plane 10.0.0.1 --worker 10.0.0.11,10.0.0.12
   kkbundle init site --control-plane cp1=local --registry harbor.site
   kkbundle init shop --apps`,
@@ -45,7 +45,8 @@ Without any host, the inventory has examples.`,
 	f.BoolVar(&o.apps, "apps", false, "applications alone, without a cluster")
 	f.StringSliceVar(&o.controlPlanes, "control-plane", nil, "`ADDRESS` or NAME=ADDRESS of each control plane")
 	f.StringSliceVar(&o.workers, "worker", nil, "`ADDRESS` or NAME=ADDRESS of each worker (default the control planes)")
-	f.StringVar(&o.registry, "registry", "", "`host[:port]` of the site's registry (default one on the first control plane)")
+	f.StringVar(&o.registry, "registry", "",
+		"`host[:port]` of the site's registry (default one on the first control plane)")
 	f.StringVar(&o.name, "name", "", "`name` of bundle and cluster (default that of the directory)")
 	f.StringVar(&o.kube, "kubernetes", example.Kubernetes, "`version` of Kubernetes")
 	f.StringSliceVar(&o.platforms, "platform", example.Platforms, "platforms of the hosts")
@@ -76,7 +77,8 @@ func runInit(g *globals, dir string, o initOptions) error {
 		return g.PrintJSON(r)
 	}
 	g.Note("wrote %s", strings.Join(r.Files, ", "))
-	g.Note("next: edit %s, then: kkbundle check %s && kkbundle build %s", plain.Count(len(r.Files), "file"), dir, r.Files[0])
+	g.Note("next: edit %s, then: kkbundle check %s && kkbundle build %s", plain.Count(len(r.Files), "file"), dir,
+		r.Files[0])
 	return nil
 }
 

@@ -24,12 +24,12 @@ func newInspectCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect BUNDLE",
 		Short: "List the contents of a bundle",
-		Long: `Lists the items of a bundle. Their content is not read: verify checks it. Of a published bundle, oci://HOST/PATH[:TAG], only
-manifests are downloaded; its size is the size of its content. Of a bundle on a web server, https://HOST/PATH/NAME.kkb, only
-the two ends and the manifests are read.
+		Long: `Lists the items of a bundle. Their content is not read: verify checks it. Of a published bundle,
+oci://HOST/PATH[:TAG], only manifests are downloaded; its size is the size of its content. Of a bundle on a web
+server, https://HOST/PATH/NAME.kkb, only the two ends and the manifests are read.
 
-DIGEST is that of the item's manifest, by which a registry knows it. SHA256 is that of the bytes of a file, chart or document, as
-sha256sum prints it.
+DIGEST is that of the item's manifest, by which a registry knows it. SHA256 is that of the bytes of a file, chart or
+document, as sha256sum prints it.
 
 Each of these prints one thing instead:
 
@@ -41,11 +41,12 @@ Each of these prints one thing instead:
   --listing   digest and size of each blob, as JSON, for kkbundle delta in place of the bundle
   --sbom      the bill of materials in the bundle, CycloneDX 1.6 as JSON
 
-With --json: {"version", "name", "bundleVersion", "digest", "size", "items": [{"kind", "name", "digest", "mediaType", "platforms", "size"}]},
-and if they apply "sha256", "artifactType", "lacks" (platforms), "referrers" ("unknown"), "signedBy" and "verified" (what vouches for the digest,
-as in the lock). With --closure: {"version", "items": [{"kind", "ref", "digest", "platforms", "neededBy": [{"task", "program", "roles",
-"source", "file", "object", "path"}]}], "undecided"}. With --layers: {"version", "digest", "encoders": [{"encoder", "blobs", "size"}],
-"unknown": [{"digest", "size"}]}.`,
+With --json: {"version", "name", "bundleVersion", "digest", "size", "items": [{"kind", "name", "digest", "mediaType",
+"platforms", "size"}]}, and if they apply "sha256", "artifactType", "lacks" (platforms), "referrers" ("unknown"),
+"signedBy" and "verified" (what vouches for the digest, as in the lock). With --closure: {"version", "items":
+[{"kind", "ref", "digest", "platforms", "neededBy": [{"task", "program", "roles", "source", "file", "object",
+"path"}]}], "undecided"}. With --layers: {"version", "digest", "encoders": [{"encoder", "blobs", "size"}], "unknown":
+[{"digest", "size"}]}.`,
 		Example: "  kkbundle inspect site-1.4.0.kkb\n  kkbundle inspect --closure site-1.4.0.kkb\n  kkbundle inspect --sbom site-1.4.0.kkb > site.cdx.json\n  kkbundle inspect --json site-1.4.0.kkb | jq '.items[] | select(.kind == \"image\") | .name'",
 		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -196,9 +197,11 @@ func runInspect(ctx context.Context, g *globals, path string, login loginFlags) 
 	}
 	rows := make([][]string, 0, len(x.Items))
 	for _, it := range x.Items {
-		rows = append(rows, []string{it.Kind, it.Name, it.platformsText(), plain.Size(it.Size), shortDigest(it.Digest), it.SHA256[:min(len(it.SHA256), shortSum)]})
+		rows = append(rows, []string{it.Kind, it.Name, it.platformsText(), plain.Size(it.Size), shortDigest(it.Digest),
+			it.SHA256[:min(len(it.SHA256), shortSum)]})
 	}
-	_, err = fmt.Fprintf(g.Out, "%s %s  %s  %s  %s\n", plain.Line(x.Name), plain.Line(x.BundleVersion), strings.Join(x.index.Platforms, ","), plain.Size(x.Size), x.Digest)
+	_, err = fmt.Fprintf(g.Out, "%s %s  %s  %s  %s\n", plain.Line(x.Name), plain.Line(x.BundleVersion),
+		strings.Join(x.index.Platforms, ","), plain.Size(x.Size), x.Digest)
 	if err != nil {
 		return err
 	}
@@ -247,11 +250,13 @@ func inspectionOf(c *bundle.Catalog, contents []bundle.Contents, size int64) ins
 	short := shortfallsOf(index.Items)
 	for i, it := range index.Items {
 		x.Items = append(x.Items, inspectedItem{
-			Kind: it.Kind, Name: it.Ref, Digest: it.Descriptor.Digest.String(), SHA256: sumOf(contents[i].File), MediaType: it.Descriptor.MediaType,
+			Kind: it.Kind, Name: it.Ref, Digest: it.Descriptor.Digest.String(), SHA256: sumOf(contents[i].File),
+			MediaType: it.Descriptor.MediaType,
 			Platforms: append([]string{}, contents[i].Platforms...), Size: contents[i].Size,
 			Lacks:     short[i].lacks,
-			Referrers: it.Descriptor.Annotations[bundle.AnnotationReferrers], SignedBy: it.Descriptor.Annotations[bundle.AnnotationSignedBy],
-			Verified: it.Descriptor.Annotations[bundle.AnnotationVerified],
+			Referrers: it.Descriptor.Annotations[bundle.AnnotationReferrers],
+			SignedBy:  it.Descriptor.Annotations[bundle.AnnotationSignedBy],
+			Verified:  it.Descriptor.Annotations[bundle.AnnotationVerified],
 		})
 		if it.Kind == bundle.KindReferrer {
 			x.Items[i].ArtifactType = it.Descriptor.ArtifactType
@@ -298,7 +303,8 @@ func (g *globals) printClosure(r closure.Record) error {
 	if err := g.PrintTable([]string{"KIND", "NAME", "PLATFORMS", "NEEDED BY"}, rows); err != nil {
 		return err
 	}
-	g.Note("%s, %d that nobody needs (they are listed in the manifest); undecided: %d", plain.Count(len(rows), "item"), extra, len(r.Undecided))
+	g.Note("%s, %d that nobody needs (they are listed in the manifest); undecided: %d", plain.Count(len(rows), "item"),
+		extra, len(r.Undecided))
 	for _, text := range r.Undecided {
 		g.Note("undecided: %s", plain.Line(text))
 	}

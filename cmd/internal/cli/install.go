@@ -41,20 +41,22 @@ func newInstallCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install [-i INVENTORY] [BUNDLE]",
 		Short: "Install a cluster from a bundle",
-		Long: `Installs a cluster on the inventory's hosts from the bundle alone, over SSH. kkbundle precheck reports blocking problems before.
+		Long: `Installs a cluster on the inventory's hosts from the bundle alone, over SSH. kkbundle precheck reports blocking
+problems before.
 
-What happens: the phases pre_hook, precheck, init, install, verify, post_hook. Every task changes only what differs: a second run
-changes nothing, and a run after an interruption continues. After a failure on a host, the others continue as far as possible. The
-work directory gets the certificate authority, the registry's credentials and admin.conf, which exist only there, all commands in
-install.log, and changes, times and verification of the run in report.html and report.json.
+What happens: the phases pre_hook, precheck, init, install, verify, post_hook. Every task changes only what differs: a
+second run changes nothing, and a run after an interruption continues. After a failure on a host, the others continue
+as far as possible. The work directory gets the certificate authority, the registry's credentials and admin.conf,
+which exist only there, all commands in install.log, and changes, times and verification of the run in report.html and
+report.json.
 
-Without BUNDLE, install uses the only bundle in this directory; then without -i, the hosts of inventory.yaml in this directory, or this
-host alone if that file is missing. It prints its choice and asks for confirmation.
+Without BUNDLE, install uses the only bundle in this directory; then without -i, the hosts of inventory.yaml in this
+directory, or this host alone if that file is missing. It prints its choice and asks for confirmation.
 
-With --json each line on standard error is one event: {"time", "event": "task", "phase", "task", "host", "state", "duration", "message", "done",
-"total"}, without those that do not apply; durations are texts such as "1m2.5s". Standard output has one document when a run has succeeded:
-{"version", "report": {"changed", "done", "duration", "kubeconfig", "log", "page"}}.
-Guide: docs/site/install.md.`,
+With --json each line on standard error is one event: {"time", "event": "task", "phase", "task", "host", "state",
+"duration", "message", "done", "total"}, without those that do not apply; durations are texts such as "1m2.5s".
+Standard output has one document when a run has succeeded: {"version", "report": {"changed", "done", "duration",
+"kubeconfig", "log", "page"}}. Guide: docs/site/install.md.`,
 		Example: `  kkbundle install -i inventory.yaml site-1.4.0.kkb
   kkbundle install -i inventory.yaml --dry-run site-1.4.0.kkb
   kkbundle install -i inventory.yaml --list site-1.4.0.kkb
@@ -78,12 +80,14 @@ Guide: docs/site/install.md.`,
 	f.Lookup("inventory").Usage = "the inventory `file` (without BUNDLE: default inventory.yaml here, or this host alone)"
 	o.rulesFlag.add(f)
 	g.addAccept(f)
-	f.StringVar(&o.hooks, "hooks", "", "`directory` of scripts to run before and after (pre_install*.sh, post_install*.sh)")
+	f.StringVar(&o.hooks, "hooks", "",
+		"`directory` of scripts to run before and after (pre_install*.sh, post_install*.sh)")
 	f.StringSliceVar(&o.phases, "phase", nil, "only these `phases`")
 	f.StringSliceVar(&o.limit, "limit", nil, "only these `hosts`")
 	addWithout(f, &o.without)
 	f.StringVar(&o.from, "from", "", "begin with the phase or task of this `name`")
-	f.StringSliceVar(&o.tags, "tags", nil, "only tasks with these `names`, or of these groups: "+strings.Join(engine.TagGroups(), ", "))
+	f.StringSliceVar(&o.tags, "tags", nil, "only tasks with these `names`, or of these groups: "+
+		strings.Join(engine.TagGroups(), ", "))
 	f.BoolVar(&o.list, "list", false, "print the phases and tasks with their hosts and tags, and connect to no host")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the changes with reasons, and make none")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation without BUNDLE")
@@ -144,7 +148,8 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 
 // addWithout adds the flag for hosts that a command leaves as they are.
 func addWithout(f *pflag.FlagSet, without *[]string) {
-	f.StringSliceVar(without, "without", nil, "leave these `hosts` as they are, such as workers that cannot be reached; a later run without the flag catches up")
+	f.StringSliceVar(without, "without", nil,
+		"leave these `hosts` as they are, such as workers that cannot be reached; a later run without the flag catches up")
 }
 
 // isDirectory returns an error if a flag's directory is missing.
@@ -232,15 +237,16 @@ func (g *globals) listTasks(o engine.Options) error {
 	return w.Flush()
 }
 
-// agreeHere prints bundle and hosts, and asks for confirmation without --yes. It writes the inventory of this host for later
-// commands, or to a temporary directory for a dry run, which asks nothing. Call done at the end.
+// agreeHere prints bundle and hosts, and asks for confirmation without --yes. It writes the inventory of this host
+// for later commands, or to a temporary directory for a dry run, which asks nothing. Call done at the end.
 func (g *globals) agreeHere(c *site.Here, o installOptions) (done func() error, err error) {
 	done = func() error { return nil }
 	g.Note("bundle: %s", plain.Line(c.Bundle))
 	if c.Made == nil {
 		g.Note("hosts:  those of %s", plain.Line(c.Inventory))
 	} else {
-		g.Note("hosts:  this one alone, as control plane, worker, etcd and image registry; there is no %s here", site.DefaultInventory)
+		g.Note("hosts:  this one alone, as control plane, worker, etcd and image registry; there is no %s here",
+			site.DefaultInventory)
 		g.Note("        It takes containerd, the kubelet, a Kubernetes control plane and a registry with the bundle's images as services of this\n" +
 			"        machine, turns swap off, and sets kernel parameters. kkbundle reset takes all of it away again.")
 	}

@@ -20,12 +20,14 @@ func newInventoryCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inventory",
 		Short: "Write, check and show inventories",
-		Long: `Writes, checks and shows inventories, which list the hosts, their roles, and how to connect to them. Inventories of KubeKey v4, cluster files of KubeKey v3 and
-KKClusters are read directly; keys that cannot be carried over are reported with their place.`,
+		Long: `Writes, checks and shows inventories, which list the hosts, their roles, and how to connect to them. Inventories of
+KubeKey v4, cluster files of KubeKey v3 and KKClusters are read directly; keys that cannot be carried over are
+reported with their place.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newStarterCmd(g, site.DefaultInventory, "an inventory"), newInventoryCheckCmd(g), newInventoryShowCmd(g))
+	cmd.AddCommand(newStarterCmd(g, site.DefaultInventory, "an inventory"), newInventoryCheckCmd(g),
+		newInventoryShowCmd(g))
 	return cmd
 }
 
@@ -88,8 +90,8 @@ func newInventoryShowCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show INVENTORY",
 		Short: "Show the hosts with all their settings",
-		Long: `Shows each host with all its settings; ranges, vars, groupVars and bastions are resolved. -o yaml prints an equivalent inventory host by
-host, also for files of KubeKey. Secrets are never shown.`,
+		Long: `Shows each host with all its settings; ranges, vars, groupVars and bastions are resolved. -o yaml prints an
+equivalent inventory host by host, also for files of KubeKey. Secrets are never shown.`,
 		Example: "  kkbundle inventory show inventory.yaml\n  kkbundle inventory show kubekey-inventory.yaml -o yaml > inventory.yaml",
 		Args:    takes("INVENTORY"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -133,7 +135,8 @@ func printHosts(g *globals, hosts []manifest.Host) error {
 		}
 		row := []string{h.Name, "local", "", "", ""}
 		if !h.Local {
-			row = []string{h.Name, net.JoinHostPort(h.Address, strconv.Itoa(h.SSH.Port)), h.SSH.User, loginText(h.SSH), strings.Join(hops, ", ")}
+			row = []string{h.Name, net.JoinHostPort(h.Address, strconv.Itoa(h.SSH.Port)), h.SSH.User, loginText(h.SSH),
+				strings.Join(hops, ", ")}
 		}
 		rows = append(rows, append(row, strings.Join(internal, ", "), strings.Join(roles, ", ")))
 	}
@@ -143,7 +146,8 @@ func printHosts(g *globals, hosts []manifest.Host) error {
 // loginText describes the login without secrets.
 func loginText(s manifest.SSH) string {
 	var ways []string
-	for _, one := range []struct{ what, value string }{{"key ", s.Key}, {"password in $", s.PasswordEnv}, {"password in ", s.PasswordFile}} {
+	for _, one := range []struct{ what, value string }{{"key ", s.Key}, {"password in $", s.PasswordEnv},
+		{"password in ", s.PasswordFile}} {
 		if one.value != "" {
 			ways = append(ways, one.what+one.value)
 		}
@@ -199,7 +203,8 @@ type secretResult struct {
 func newInventoryResult(file string, hosts []manifest.Host) inventoryResult {
 	out := inventoryResult{Version: 1, File: file, Hosts: []hostResult{}}
 	for _, h := range hosts {
-		one := hostResult{Name: h.Name, Local: h.Local, Roles: h.Roles, Labels: h.Labels, Annotations: h.Annotations, Taints: h.Taints}
+		one := hostResult{Name: h.Name, Local: h.Local, Roles: h.Roles, Labels: h.Labels, Annotations: h.Annotations,
+			Taints: h.Taints}
 		if h.InternalIPv4.IsValid() {
 			one.InternalIPv4 = h.InternalIPv4.String()
 		}

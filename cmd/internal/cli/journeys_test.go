@@ -16,12 +16,15 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// journeyGrammar matches the permitted lines of a journey: a command that succeeds, a look at its result, or a step of the reader.
-var journeyGrammar = regexp.MustCompile(`^(exec|stdin|stdout|stderr|! stdout|! stderr|cd|cp|cmp|env|exists|! exists|grep|mkdir|mv|rm|kill|wait|answers|wrote) ?`)
+// journeyGrammar matches the permitted lines of a journey: a command that succeeds, a look at its result, or a step
+// of the reader.
+var journeyGrammar = regexp.MustCompile(
+	`^(exec|stdin|stdout|stderr|! stdout|! stderr|cd|cp|cmp|env|exists|! exists|grep|mkdir|mv|rm|kill|wait|answers|wrote) ?`)
 
-// TestJourneys runs testdata/journey: ways of users from nothing to a result. Each begins in a directory with the files that the user writes
-// and nothing else, with a fresh home, and no command of it may fail. Upstream's hosts, and harbor.site, are stand-ins behind a proxy, as
-// in TestDocs; the site's other registries are real ones, started by the journeys.
+// TestJourneys runs testdata/journey: ways of users from nothing to a result. Each begins in a directory with the
+// files that the user writes and nothing else, with a fresh home, and no command of it may fail. Upstream's hosts,
+// and harbor.site, are stand-ins behind a proxy, as in TestDocs; the site's other registries are real ones, started
+// by the journeys.
 func TestJourneys(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/journey/*.txtar")
@@ -72,7 +75,8 @@ func (u *internet) journey(env *testscript.Env) error {
 	return os.Mkdir(filepath.Join(env.WorkDir, ".home"), 0o700)
 }
 
-// journeyProblems returns the lines of a script that a journey may not have: those that skip, or that expect a command to fail.
+// journeyProblems returns the lines of a script that a journey may not have: those that skip, or that expect a
+// command to fail.
 func journeyProblems(text string) (list []string) {
 	script, _, _ := strings.Cut(text, "\n-- ")
 	if !strings.HasPrefix(script, "# ") {
@@ -90,7 +94,8 @@ func journeyProblems(text string) (list []string) {
 // TestJourneysHaveNoCommandThatFails shows that a line which expects a failure is found.
 func TestJourneysHaveNoCommandThatFails(t *testing.T) {
 	t.Parallel()
-	for _, line := range []string{"! exec kkbundle build", "exits 1 kkbundle build", "? exec kkbundle build", "[mounts] exec true", "skip", "stop"} {
+	for _, line := range []string{"! exec kkbundle build", "exits 1 kkbundle build", "? exec kkbundle build",
+		"[mounts] exec true", "skip", "stop"} {
 		if list := journeyProblems("# a user\nexec true\n" + line + "\n-- a --\n! text\n"); len(list) != 1 {
 			t.Errorf("%s: %q", line, list)
 		}

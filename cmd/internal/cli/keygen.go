@@ -28,9 +28,9 @@ func newKeygenCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keygen",
 		Short: "Generate a key pair to sign bundles, or to decrypt them",
-		Long: `Generates a private key, PREFIX.key, and its public key, PREFIX.pub, in the format of cosign generate-key-pair. The private key is
-encrypted with a password from $COSIGN_PASSWORD, standard input (--password-stdin), or the terminal. Keep it where bundles are built,
-and give the public key to sites. Existing files are never replaced.
+		Long: `Generates a private key, PREFIX.key, and its public key, PREFIX.pub, in the format of cosign generate-key-pair. The
+private key is encrypted with a password from $COSIGN_PASSWORD, standard input (--password-stdin), or the terminal.
+Keep it where bundles are built, and give the public key to sites. Existing files are never replaced.
 
 keygen age generates a key to decrypt bundles instead.`,
 		Example: "  kkbundle keygen -o release",
@@ -49,9 +49,9 @@ func newKeygenAgeCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "age",
 		Short: "Generate a key to decrypt bundles",
-		Long: `Generates a private key for --identity, in a file like that of age-keygen, readable by its owner only, and prints the public key for
-build --encrypt-to. Generate the key where bundles are decrypted, and send only the public key to where they are built. The private
-key itself is not encrypted. An existing file is never replaced.`,
+		Long: `Generates a private key for --identity, in a file like that of age-keygen, readable by its owner only, and prints the
+public key for build --encrypt-to. Generate the key where bundles are decrypted, and send only the public key to where
+they are built. The private key itself is not encrypted. An existing file is never replaced.`,
 		Example: "  kkbundle keygen age -o site.key",
 		Args:    takes(),
 		RunE:    func(*cobra.Command, []string) error { return runKeygenAge(g, output) },
@@ -118,7 +118,8 @@ func runKeygen(ctx context.Context, g *globals, o keygenOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(createFile(out.Private, 0o600, pair.Private), createFile(out.Public, 0o644, pair.Public)); err != nil {
+	if err := errors.Join(createFile(out.Private, 0o600, pair.Private),
+		createFile(out.Public, 0o644, pair.Public)); err != nil {
 		return err
 	}
 	out.Key = public.Fingerprint()

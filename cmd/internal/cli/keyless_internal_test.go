@@ -9,8 +9,8 @@ import (
 	"github.com/kkbundle/kkbundle/proof/trust/trusttest"
 )
 
-// TestTrustIdentity checks bundles that an identity signed, against the trusted root of the operator's trust file. The Sigstore
-// stands in for the public one.
+// TestTrustIdentity checks bundles that an identity signed, against the trusted root of the operator's trust file.
+// The Sigstore stands in for the public one.
 func TestTrustIdentity(t *testing.T) {
 	t.Setenv(envTrust, "")
 	w := newTrustWorld(t)
@@ -40,7 +40,8 @@ func TestTrustIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.write("etc/root.json", string(s.Root))
-	w.write("etc/trust.yaml", policyHead+"require: true\nroot: root.json\nidentities: [{identity: "+id+", issuer: \""+issuer+"\"}]\n")
+	w.write("etc/trust.yaml", policyHead+"require: true\nroot: root.json\nidentities: [{identity: "+id+", issuer: \""+
+		issuer+"\"}]\n")
 	if err := w.check(sign(s, id, artifact)); err != nil {
 		t.Error(err)
 	}

@@ -98,7 +98,8 @@ func (g *globals) printLayers(r layersResult, known, all int64) error {
 		g.Note("no blob is a gzip stream")
 		return nil
 	}
-	g.Note("%s of %s in gzip streams can be made again from their content (%d %%)", plain.Size(known), plain.Size(all), known*100/all)
+	g.Note("%s of %s in gzip streams can be made again from their content (%d %%)", plain.Size(known), plain.Size(all),
+		known*100/all)
 	for _, l := range r.Unknown {
 		g.Note("unknown encoder: %s, %s", shortDigest(l.Digest.String()), plain.Size(l.Size))
 	}
@@ -128,7 +129,8 @@ func (g *globals) noteUnrecorded(r *encoders.Record) {
 }
 
 // identifyLayers returns the gzip streams of a bundle with their encoders. Streams in the record are not read.
-func (g *globals) identifyLayers(ctx context.Context, r *bundle.Reader, record *encoders.Record) ([]identifiedLayer, error) {
+func (g *globals) identifyLayers(ctx context.Context, r *bundle.Reader,
+	record *encoders.Record) ([]identifiedLayer, error) {
 	blobs := r.Blobs()
 	all := make([]identifiedLayer, len(blobs))
 	var total int64

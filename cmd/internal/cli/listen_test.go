@@ -24,7 +24,8 @@ func TestPortInUse(t *testing.T) {
 		args := append([]string{"registry", "serve", "--dir", t.TempDir(), "--plain-http"}, flags...)
 		code := cli.Main(t.Context(), args, terminal.Streams{Out: &out, Err: &text})
 		flag := flags[len(flags)-2]
-		want := "kkbundle: " + flag + " " + taken + ": another program uses the port\n  -> name another port with " + flag + " HOST:PORT"
+		want := "kkbundle: " + flag + " " + taken + ": another program uses the port\n  -> name another port with " +
+			flag + " HOST:PORT"
 		if code != 1 || !strings.Contains(text.String(), want) {
 			t.Errorf("%q: code %d: %s", flags, code, text.String())
 		}

@@ -70,7 +70,8 @@ func (f *projectFlags) add(fs *pflag.FlagSet) {
 	f.fetchFlags.add(fs)
 	fs.BoolVar(&f.strict, "strict", false, "fail if a text may be an image")
 	fs.DurationVar(&f.renderTimeout, "render-timeout", time.Minute, "longest time to render one chart")
-	fs.BoolVar(&f.assume, "assume", false, "accept a minor release of Kubernetes that this kkbundle does not know; the lock records it")
+	fs.BoolVar(&f.assume, "assume", false,
+		"accept a minor release of Kubernetes that this kkbundle does not know; the lock records it")
 }
 
 func (f *projectFlags) addUpdate(fs *pflag.FlagSet) {
@@ -85,7 +86,8 @@ func (f *projectFlags) options(g *globals) (o builder.Options, err error) {
 		return o, err
 	}
 	o.Update = f.update
-	o.Jobs, o.Strict, o.RenderTimeout, o.Events, o.Logger = int(f.jobs), f.strict, f.renderTimeout, g.showBuild(), g.Logger()
+	o.Jobs, o.Strict, o.RenderTimeout, o.Events, o.Logger = int(f.jobs), f.strict, f.renderTimeout, g.showBuild(),
+		g.Logger()
 	return o, nil
 }
 
@@ -143,13 +145,12 @@ func newLockCmd(g *globals) *cobra.Command {
 (manifest.lock.yaml for manifest.yaml). build then uses exactly these; run lock again to move to newer ones. MANIFEST is
 manifest.yaml of this directory by default; DIR stands for the manifest in it.
 
-After a change of the manifest or of its files, only new and changed items are looked up, and operating system packages; --update looks
-up all items.
-Charts are rendered, and Kubernetes YAML is read, to find images that nobody listed; these are pinned too. The kubeadm of a cluster is
-downloaded and asked for the images of its release.
-Files without a published checksum are downloaded to compute it, and the lock records that. Signatures, attestations and SBOMs
-attached to images are pinned with them. Signatures that the manifest requires (verify) are checked now and in every build.
-An existing lock file is replaced. Any other file in its place is an error.`,
+After a change of the manifest or of its files, only new and changed items are looked up, and operating system
+packages; --update looks up all items. Charts are rendered, and Kubernetes YAML is read, to find images that nobody
+listed; these are pinned too. The kubeadm of a cluster is downloaded and asked for the images of its release. Files
+without a published checksum are downloaded to compute it, and the lock records that. Signatures, attestations and
+SBOMs attached to images are pinned with them. Signatures that the manifest requires (verify) are checked now and in
+every build. An existing lock file is replaced. Any other file in its place is an error.`,
 		Example: "  kkbundle lock manifest.yaml",
 		Args:    takes("[MANIFEST|DIR]"),
 		RunE: func(cmd *cobra.Command, args []string) error {

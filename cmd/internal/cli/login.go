@@ -28,9 +28,9 @@ func newLoginCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "login HOST[:PORT]",
 		Short: "Log in to a registry",
-		Long: `Checks a login with a registry, and keeps it in docker's configuration ($DOCKER_CONFIG, else ~/.docker/config.json), where build, push,
-publish and pull find it, as do docker, helm and crane. A credential helper of that configuration (credsStore, credHelpers) keeps the
-password; without one the file has it, which only you can read.
+		Long: `Checks a login with a registry, and keeps it in docker's configuration ($DOCKER_CONFIG, else ~/.docker/config.json),
+where build, push, publish and pull find it, as do docker, helm and crane. A credential helper of that configuration
+(credsStore, credHelpers) keeps the password; without one the file has it, which only you can read.
 
 User and password are asked for on a terminal; scripts give --username and --password-stdin.`,
 		Example: "  kkbundle login harbor.site\n  kkbundle login harbor.site -u robot --password-stdin < password",
@@ -96,7 +96,8 @@ func runLogin(ctx context.Context, g *globals, host string, o loginFlags) error 
 		return err
 	}
 	err = registry.CheckLogin(ctx, registry.PushOptions{
-		Registry: address, Auth: login{&authn.Basic{Username: account.Username, Password: account.Password}}, Transport: transport, PlainHTTP: plainHTTP,
+		Registry: address, Auth: login{&authn.Basic{Username: account.Username, Password: account.Password}},
+		Transport: transport, PlainHTTP: plainHTTP,
 		Logger: g.Logger(),
 	})
 	if err != nil {
@@ -113,7 +114,8 @@ func runLogin(ctx context.Context, g *globals, host string, o loginFlags) error 
 	if g.JSON {
 		return g.PrintJSON(r)
 	}
-	g.Note("logged in to %s as %s; the password is in %s", plain.Line(host), plain.Line(account.Username), plain.Line(r.Store))
+	g.Note("logged in to %s as %s; the password is in %s", plain.Line(host), plain.Line(account.Username),
+		plain.Line(r.Store))
 	return nil
 }
 
@@ -176,7 +178,8 @@ func helperOf(file *configfile.ConfigFile, key string) logins.Helper {
 	return logins.Helper(file.CredentialsStore)
 }
 
-// keep stores a login: in the registry's helper, beside which the file has an empty entry as docker writes it, or in the file.
+// keep stores a login: in the registry's helper, beside which the file has an empty entry as docker writes it, or in
+// the file.
 func keep(ctx context.Context, file *configfile.ConfigFile, account types.AuthConfig) error {
 	if helper := helperOf(file, account.ServerAddress); helper != "" {
 		if err := helper.Store(ctx, account.ServerAddress, account.Username, account.Password); err != nil {

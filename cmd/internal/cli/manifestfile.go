@@ -14,8 +14,8 @@ import (
 // defaultManifest is the manifest's name in a directory, as init writes it.
 const defaultManifest = "manifest.yaml"
 
-// manifestFile returns the manifest that the optional argument means: a file, or that of a directory, the current one by default. In a
-// directory it is manifest.yaml, else the only manifest.
+// manifestFile returns the manifest that the optional argument means: a file, or that of a directory, the current one
+// by default. In a directory it is manifest.yaml, else the only manifest.
 func manifestFile(args []string) (string, error) {
 	dir := "."
 	if len(args) > 0 {
@@ -35,9 +35,11 @@ func manifestFile(args []string) (string, error) {
 	case 1:
 		return files[0], nil
 	case 0:
-		return "", &builder.InputError{Err: fmt.Errorf("%s has no manifest: name a manifest, or write one with kkbundle init", shownDir(dir))}
+		return "", &builder.InputError{Err: fmt.Errorf(
+			"%s has no manifest: name a manifest, or write one with kkbundle init", shownDir(dir))}
 	}
-	return "", &builder.InputError{Err: fmt.Errorf("%s has %d manifests: name one of %s", shownDir(dir), len(files), plain.Line(strings.Join(files, ", ")))}
+	return "", &builder.InputError{Err: fmt.Errorf("%s has %d manifests: name one of %s", shownDir(dir), len(files),
+		plain.Line(strings.Join(files, ", ")))}
 }
 
 func shownDir(dir string) string {

@@ -21,7 +21,8 @@ func TestDocsCommand(t *testing.T) {
 	}{{0, filepath.Join(dir, "index.html") + "\n"}, {1, ""}} {
 		var out, text bytes.Buffer
 		code := cli.Main(t.Context(), []string{"docs", "-o", dir}, terminal.Streams{Out: &out, Err: &text})
-		if code != want.code || out.String() != want.out || (code == 1) != strings.Contains(text.String(), "not empty") {
+		if code != want.code || out.String() != want.out || (code == 1) != strings.Contains(text.String(),
+			"not empty") {
 			t.Errorf("run %d: exit code %d: %s%s", i+1, code, out.String(), text.String())
 		}
 	}

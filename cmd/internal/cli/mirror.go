@@ -29,19 +29,20 @@ func newMirrorConfigCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mirror-config --registry HOST[/PREFIX] -o DIR [BUNDLE]",
 		Short: "Configure container runtimes to pull through a registry mirror",
-		Long: `Writes configuration for a container runtime to pull images of upstream registries from the registry that push seeded, or from
-kkbundle serve. Image names in pods and charts stay the same. Upstreams are the registries of the bundle's images, and --upstream.
+		Long: `Writes configuration for a container runtime to pull images of upstream registries from the registry that push
+seeded, or from kkbundle serve. Image names in pods and charts stay the same. Upstreams are the registries of the
+bundle's images, and --upstream.
 
--o / changes this host; another directory gets the files in the layout of a host. Only root can read files with a login. Running the
-command again changes nothing.
+-o / changes this host; another directory gets the files in the layout of a host. Only root can read files with a
+login. Running the command again changes nothing.
 
   containerd   /etc/containerd/certs.d/<upstream>/hosts.toml and _default; never uses the internet
   k3s, rke2    /etc/rancher/<runtime>/registries.yaml
   crio         /etc/containers/registries.conf.d and certs.d, also for Podman and skopeo
   docker       /etc/docker/daemon.json and certs.d: Docker mirrors docker.io only
 
-Only files of kkbundle are overwritten: registries.yaml and daemon.json are extended; other content is an error and is shown. --force
-replaces it and keeps the old file as FILE.before-kkbundle. Guide: docs/site/mirrors.md.`,
+Only files of kkbundle are overwritten: registries.yaml and daemon.json are extended; other content is an error and is
+shown. --force replaces it and keeps the old file as FILE.before-kkbundle. Guide: docs/site/mirrors.md.`,
 		Example: `  kkbundle mirror-config --registry harbor.site/mirror --ca ca.crt -o / site-1.4.0.kkb
   kkbundle mirror-config --registry 10.0.0.3:5000 --runtime k3s --upstream docker.io --upstream ghcr.io -o out/
   kkbundle mirror-config --registry 10.0.0.3:5000 -u hosts --password-stdin --dry-run site-1.4.0.kkb < password`,
@@ -107,7 +108,8 @@ func runMirrorConfig(g *globals, args []string, o mirrorOptions) error {
 		}
 	}
 	if g.JSON {
-		return g.PrintJSON(mirrorResult{1, o.registry, mirror.Runtime(o.runtime), upstreams, o.dryRun, changes, config.Notes})
+		return g.PrintJSON(mirrorResult{1, o.registry, mirror.Runtime(o.runtime), upstreams, o.dryRun, changes,
+			config.Notes})
 	}
 	return g.printChanges(changes, config.Notes, o.dryRun)
 }

@@ -42,7 +42,8 @@ func otherFile(path string) *noBundleError {
 			return e
 		}
 		e.what = "a delta"
-		e.remedy = "name the bundle that it was made against, too: OLD.kkb+" + plain.Line(path) + ", or kkbundle patch OLD.kkb " + plain.Line(path) + " -o NEW.kkb"
+		e.remedy = "name the bundle that it was made against, too: OLD.kkb+" + plain.Line(path) +
+			", or kkbundle patch OLD.kkb " + plain.Line(path) + " -o NEW.kkb"
 		return e
 	}
 	f, err := os.Open(path)

@@ -42,9 +42,9 @@ func newNodesAddCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add -i INVENTORY [HOST...] BUNDLE",
 		Short: "Add new hosts of the inventory to a cluster",
-		Long: `Adds all new hosts of the inventory to the cluster, or only the named ones: control planes one by one, workers in parallel. Only new
-hosts are checked and changed. Other hosts get the new names, and workers with a local load balancer get new control planes; they
-may be down. Run the command again to continue after an interruption.`,
+		Long: `Adds all new hosts of the inventory to the cluster, or only the named ones: control planes one by one, workers in
+parallel. Only new hosts are checked and changed. Other hosts get the new names, and workers with a local load
+balancer get new control planes; they may be down. Run the command again to continue after an interruption.`,
 		Example: `  kkbundle nodes add -i inventory.yaml site-1.4.0.kkb
   kkbundle nodes add -i inventory.yaml node7 node8 site-1.4.0.kkb`,
 		Args: takesSome("[HOST...] BUNDLE"),
@@ -57,7 +57,8 @@ may be down. Run the command again to continue after an interruption.`,
 	o.Flags.Add(f)
 	o.rulesFlag.add(f)
 	g.addAccept(f)
-	f.StringVar(&o.hooks, "hooks", "", "`directory` of scripts to run on the new hosts before and after (pre_install*.sh, post_install*.sh)")
+	f.StringVar(&o.hooks, "hooks", "",
+		"`directory` of scripts to run on the new hosts before and after (pre_install*.sh, post_install*.sh)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the changes with reasons, and make none")
 	f.BoolVar(&o.force, "force", false, "continue if the precheck blocks, and run hooks again")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
@@ -109,11 +110,12 @@ func newNodesDeleteCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete -i INVENTORY HOST... [BUNDLE]",
 		Short: "Delete nodes from a cluster",
-		Long: `Deletes nodes one by one: cordon and drain the node, remove its etcd member, delete the node, reset the host, and remove its name from
-the other hosts. Nodes that the cluster needs are refused before any change. Run the command again to continue after an interruption.
+		Long: `Deletes nodes one by one: cordon and drain the node, remove its etcd member, delete the node, reset the host, and
+remove its name from the other hosts. Nodes that the cluster needs are refused before any change. Run the command
+again to continue after an interruption.
 
-With --unreachable the hosts are lost: only the cluster changes. The last argument is a bundle if a file has that name; without a
-bundle, name the cluster file with -c.
+With --unreachable the hosts are lost: only the cluster changes. The last argument is a bundle if a file has that
+name; without a bundle, name the cluster file with -c.
 
 Then remove the hosts from the inventory: the next install would add them again. Guide: docs/day-two/nodes.md.`,
 		Example: `  kkbundle nodes delete -i inventory.yaml node7 site-1.4.0.kkb
@@ -135,7 +137,8 @@ Then remove the hosts from the inventory: the next install would add them again.
 	g.addTrust(f)
 	f.BoolVar(&o.Unreachable, "unreachable", false, "the hosts are lost: change only the cluster")
 	f.DurationVar(&o.DrainTimeout, "drain-timeout", 5*time.Minute, "time limit for draining a node")
-	f.BoolVar(&o.DisableEviction, "disable-eviction", false, "delete pods instead of evicting them, ignoring PodDisruptionBudgets")
+	f.BoolVar(&o.DisableEviction, "disable-eviction", false,
+		"delete pods instead of evicting them, ignoring PodDisruptionBudgets")
 	f.BoolVar(&o.withData, "with-data", false, "also remove data that cannot be restored")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the steps, and change nothing")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
@@ -190,6 +193,7 @@ func (g *globals) nodesDone(report engine.Report) error {
 	if g.JSON {
 		return json.NewEncoder(g.Out).Encode(newInstallResult(report))
 	}
-	g.Note("%d changed, %d as they should be, in %s", report.Changed, report.Done, report.Duration.Round(100*time.Millisecond))
+	g.Note("%d changed, %d as they should be, in %s", report.Changed, report.Done,
+		report.Duration.Round(100*time.Millisecond))
 	return nil
 }

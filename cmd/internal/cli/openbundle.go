@@ -17,11 +17,12 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
-// openBundle opens a bundle, a file or parts, and checks its signature before reading more. It prints warnings about missing files that
-// are not essential. Commands open bundles only here, in openAny and in openStream.
+// openBundle opens a bundle, a file or parts, and checks its signature before reading more. It prints warnings about
+// missing files that are not essential. Commands open bundles only here, in openAny and in openStream.
 func (g *globals) openBundle(path string) (*bundle.Reader, error) {
 	if c, ok := parseChain(path); ok {
-		return nil, usage.Errorf("%s is a bundle without a file: write it with kkbundle patch or unpack first (push, install, upgrade, verify, inspect and diff take it as it is)",
+		return nil, usage.Errorf(
+			"%s is a bundle without a file: write it with kkbundle patch or unpack first (push, install, upgrade, verify, inspect and diff take it as it is)",
 			plain.Line(c.result()))
 	}
 	r, err := g.openUnchecked(path)
@@ -38,8 +39,8 @@ func (g *globals) openAny(ctx context.Context, path string) (*bundle.Reader, err
 	return r, err
 }
 
-// openAccepted is openAny for commands that put a bundle to use: on hosts, in a registry, for clients. A signed bundle is recorded as
-// accepted, and one that is older than the last of its name is refused.
+// openAccepted is openAny for commands that put a bundle to use: on hosts, in a registry, for clients. A signed
+// bundle is recorded as accepted, and one that is older than the last of its name is refused.
 func (g *globals) openAccepted(ctx context.Context, path string) (*bundle.Reader, error) {
 	r, by, err := g.openSigned(ctx, path)
 	if err != nil {
@@ -102,7 +103,8 @@ func (g *globals) openUnchecked(path string) (*bundle.Reader, error) {
 	return r, err
 }
 
-// openStream opens a bundle from a pipe and checks its signature before reading the content. It is recorded as in openAccepted.
+// openStream opens a bundle from a pipe and checks its signature before reading the content. It is recorded as in
+// openAccepted.
 func (g *globals) openStream(ctx context.Context, path string, pipe io.Reader, jobs int) (*bundle.Stream, error) {
 	s, err := bundle.NewStream(ctx, pipe, jobs)
 	if err != nil {
@@ -128,7 +130,8 @@ func (g *globals) openAcceptedSite(ctx context.Context, f site.Flags, path strin
 	return g.siteWith(ctx, f, path, g.openAccepted)
 }
 
-func (g *globals) siteWith(ctx context.Context, f site.Flags, path string, open func(context.Context, string) (*bundle.Reader, error)) (*site.Site, error) {
+func (g *globals) siteWith(ctx context.Context, f site.Flags, path string,
+	open func(context.Context, string) (*bundle.Reader, error)) (*site.Site, error) {
 	return site.Open(ctx, g.Console, f, func() (*bundle.Reader, error) {
 		if path == "" {
 			return nil, nil //nolint:nilnil // there is no bundle
@@ -138,7 +141,8 @@ func (g *globals) siteWith(ctx context.Context, f site.Flags, path string, open 
 }
 
 // runOnSite opens the site and the bundle, runs a verb on the hosts and prints its outcome.
-func (g *globals) runOnSite(ctx context.Context, f site.Flags, path string, dryRun bool, verb func(engine.Options) (engine.Report, error)) (err error) {
+func (g *globals) runOnSite(ctx context.Context, f site.Flags, path string, dryRun bool,
+	verb func(engine.Options) (engine.Report, error)) (err error) {
 	s, err := g.openSite(ctx, f, path)
 	if err != nil {
 		return err
@@ -159,8 +163,8 @@ func (g *globals) runOnSite(ctx context.Context, f site.Flags, path string, dryR
 // standardStream names standard input or output instead of a file.
 const standardStream = "-"
 
-// openPipe opens standard input for "-", or a named pipe. It returns nil for anything else. The caller closes it. An encrypted
-// bundle is decrypted while it is read.
+// openPipe opens standard input for "-", or a named pipe. It returns nil for anything else. The caller closes it. An
+// encrypted bundle is decrypted while it is read.
 func (g *globals) openPipe(path string) (io.ReadCloser, error) {
 	pipe, err := g.openRawPipe(path)
 	if pipe == nil || err != nil {
@@ -179,7 +183,8 @@ type decryptedPipe struct {
 func (g *globals) openRawPipe(path string) (io.ReadCloser, error) {
 	if path == standardStream {
 		if terminal.IsTerminal(g.In) {
-			return nil, usage.Errorf("a bundle is read from a pipe, not from a terminal: kkbundle ... - < FILE, or name the file")
+			return nil, usage.Errorf(
+				"a bundle is read from a pipe, not from a terminal: kkbundle ... - < FILE, or name the file")
 		}
 		return io.NopCloser(g.In), nil
 	}

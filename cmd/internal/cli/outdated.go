@@ -30,14 +30,15 @@ func newOutdatedCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "outdated [MANIFEST|DIR|LOCK|BUNDLE]",
 		Short: "List items with newer versions upstream",
-		Long: `Asks upstream for newer versions of the items of a manifest, lock or bundle: image tags with the same suffix and as many numbers
-(1.27-alpine: 1.29-alpine), versions of charts, Kubernetes' own binaries, releases on GitHub. PATCH is the newest version with the same
-major and minor number, MINOR with the same major number, LATEST the newest of all. A tag with a new digest has moved. Items without
-published versions are unknown. An item of a lock or bundle that upstream, or its mirror, no longer has is removed. NOTE says since when a
-release line of Kubernetes or containerd has no more support.
+		Long: `Asks upstream for newer versions of the items of a manifest, lock or bundle: image tags with the same suffix and as
+many numbers (1.27-alpine: 1.29-alpine), versions of charts, Kubernetes' own binaries, releases on GitHub. PATCH is
+the newest version with the same major and minor number, MINOR with the same major number, LATEST the newest of all. A
+tag with a new digest has moved. Items without published versions are unknown. An item of a lock or bundle that
+upstream, or its mirror, no longer has is removed. NOTE says since when a release line of Kubernetes or containerd has
+no more support.
 
-The manifest's sources are used: of the manifest beside a lock, or in a bundle. A bundle's sources with ca, cert, key or directory are
-refused: name the manifest or the lock instead.`,
+The manifest's sources are used: of the manifest beside a lock, or in a bundle. A bundle's sources with ca, cert, key
+or directory are refused: name the manifest or the lock instead.`,
 		Example: "  kkbundle outdated manifest.yaml\n  kkbundle outdated --exit-code site-1.4.0.kkb",
 		Args:    takes("[MANIFEST|DIR|LOCK|BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -51,7 +52,8 @@ refused: name the manifest or the lock instead.`,
 	f := cmd.Flags()
 	g.addTrust(f)
 	f.BoolVarP(&o.all, "all", "a", false, "also show items that are up to date")
-	f.BoolVar(&o.exitCode, "exit-code", false, "end with exit code 1 if something is outdated, has moved, was removed or has no more support")
+	f.BoolVar(&o.exitCode, "exit-code", false,
+		"end with exit code 1 if something is outdated, has moved, was removed or has no more support")
 	o.jobs = fetch.DefaultJobs
 	f.VarP(&o.jobs, "jobs", "j", "requests at once")
 	return cmd
@@ -84,8 +86,11 @@ func runOutdated(ctx context.Context, g *globals, path string, o outdatedOptions
 	if err != nil {
 		return err
 	}
-	q.Pins = slices.DeleteFunc(slices.Clone(q.Pins), func(p manifest.Pin) bool { return p.Kind == manifest.ItemReferrer }) // go with their images
-	newer, failed := fetch.Outdated(ctx, q.Pins, fetch.Options{Sources: q.Sources, Dir: filepath.Dir(path), Jobs: int(o.jobs), Logger: g.Logger()})
+	// go with their images
+	q.Pins = slices.DeleteFunc(slices.Clone(q.Pins),
+		func(p manifest.Pin) bool { return p.Kind == manifest.ItemReferrer })
+	newer, failed := fetch.Outdated(ctx, q.Pins, fetch.Options{Sources: q.Sources, Dir: filepath.Dir(path),
+		Jobs: int(o.jobs), Logger: g.Logger()})
 	if newer == nil {
 		return failed
 	}
@@ -107,7 +112,8 @@ func runOutdated(ctx context.Context, g *globals, path string, o outdatedOptions
 	} else {
 		err = printOutdated(g, r, states, o.all)
 	}
-	if err = errors.Join(failed, err); err == nil && o.exitCode && states["outdated"]+states["moved"]+states["removed"]+states[stateEnded] > 0 {
+	if err = errors.Join(failed, err); err == nil && o.exitCode &&
+		states["outdated"]+states["moved"]+states["removed"]+states[stateEnded] > 0 {
 		err = errDiffers
 	}
 	return err
@@ -118,7 +124,8 @@ const stateEnded = "without support"
 
 func outdatedRow(n fetch.Newer, now time.Time) (outdatedItem, error) {
 	it := outdatedItem{
-		Kind: n.Pin.Kind, Name: cmp.Or(n.Pin.Name, n.Pin.Ref), Ref: n.Pin.Ref, Platform: n.Pin.Platform, Have: n.Pin.Version,
+		Kind: n.Pin.Kind, Name: cmp.Or(n.Pin.Name, n.Pin.Ref), Ref: n.Pin.Ref, Platform: n.Pin.Platform,
+		Have:  n.Pin.Version,
 		Patch: n.Patch, Minor: n.Minor, Latest: n.Latest, Moved: n.Moved, Reason: n.Unknown, State: "current",
 	}
 	switch {
@@ -170,7 +177,8 @@ func printOutdated(g *globals, r outdatedResult, states map[string]int, all bool
 			name += " (" + it.Platform + ")"
 		}
 		dash := func(s string) string { return cmp.Or(s, "-") }
-		rows = append(rows, []string{it.Kind, name, dash(it.Have), dash(it.Patch), dash(it.Minor), dash(it.Latest), it.note()})
+		rows = append(rows, []string{it.Kind, name, dash(it.Have), dash(it.Patch), dash(it.Minor), dash(it.Latest),
+			it.note()})
 	}
 	if len(rows) > 0 {
 		if err := g.PrintTable([]string{"KIND", "NAME", "HAVE", "PATCH", "MINOR", "LATEST", "NOTE"}, rows); err != nil {

@@ -22,8 +22,8 @@ import (
 // overwriteHelp is the part of the help of commands that know the bundle before they write it.
 const overwriteHelp = `An existing file is replaced if it is the bundle to write: the same digest. Any other needs --force.`
 
-// An overwrite is the flag --force of commands that write where the user says. Without it, they replace only files with the content
-// that they are about to write, so that a command can be run again.
+// An overwrite is the flag --force of commands that write where the user says. Without it, they replace only files
+// with the content that they are about to write, so that a command can be run again.
 type overwrite struct{ force bool }
 
 func (o *overwrite) add(f *pflag.FlagSet) {
@@ -56,8 +56,8 @@ func (o overwrite) content(path string, want []byte) error {
 	return refused(path, " with other content")
 }
 
-// directory returns an error if path is a directory with content and --force is not given. A directory with blobs alone is the
-// rest of an interrupted run, which continues there.
+// directory returns an error if path is a directory with content and --force is not given. A directory with blobs
+// alone is the rest of an interrupted run, which continues there.
 func (o overwrite) directory(path string) error {
 	entries, err := os.ReadDir(path)
 	switch {
@@ -68,11 +68,12 @@ func (o overwrite) directory(path string) error {
 	case len(entries) == 0 || len(entries) == 1 && entries[0].Name() == "blobs":
 		return nil
 	}
-	return usage.Errorf("directory %s is not empty: name another one with -o, or write into it with --force", plain.Line(path))
+	return usage.Errorf("directory %s is not empty: name another one with -o, or write into it with --force",
+		plain.Line(path))
 }
 
-// bundle returns the identity of the bundle that is at path, in one file or in parts, or "". Files there are refused unless they are a
-// bundle for which differs returns "", or with --force.
+// bundle returns the identity of the bundle that is at path, in one file or in parts, or "". Files there are refused
+// unless they are a bundle for which differs returns "", or with --force.
 func (o overwrite) bundle(g *globals, path string, differs func(r *bundle.Reader) string) (digest.Digest, error) {
 	found, err := occupant(path)
 	if found == "" || err != nil {

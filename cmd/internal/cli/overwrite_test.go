@@ -34,7 +34,8 @@ func TestNoFileIsReplacedUnasked(t *testing.T) {
 		}
 	}
 	for _, version := range []string{"1", "2"} {
-		put(version+".yaml", "apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: site, version: "+version+".0.0}\nplatforms: [linux/amd64]\nfiles:\n  - {name: words, path: words"+version+".txt}\n")
+		put(version+".yaml", "apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: site, version: "+version+
+			".0.0}\nplatforms: [linux/amd64]\nfiles:\n  - {name: words, path: words"+version+".txt}\n")
 		put("words"+version+".txt", "words of version "+version+"\n")
 	}
 	put("images.list", "docker.io/library/nginx:1.29\n")
@@ -57,9 +58,12 @@ func TestNoFileIsReplacedUnasked(t *testing.T) {
 
 	all := []writer{
 		{args: []string{"build", "--cache", at("cache"), "-o", "FILE", at("1.yaml")}, again: true, force: true},
-		{args: []string{"build", "--cache", at("cache"), "--split", "1MiB", "-o", "FILE", at("1.yaml")}, file: ".001", again: true, force: true},
-		{args: []string{"build", "--cache", at("cache"), "--split", "1MiB", "-o", "FILE", at("1.yaml")}, file: ".parts.json", again: true, force: true},
-		{args: []string{"build", "--cache", at("cache"), "--provenance", "-o", "FILE", at("1.yaml")}, file: ".provenance.json", again: true, force: true},
+		{args: []string{"build", "--cache", at("cache"), "--split", "1MiB", "-o", "FILE", at("1.yaml")}, file: ".001",
+			again: true, force: true},
+		{args: []string{"build", "--cache", at("cache"), "--split", "1MiB", "-o", "FILE", at("1.yaml")},
+			file: ".parts.json", again: true, force: true},
+		{args: []string{"build", "--cache", at("cache"), "--provenance", "-o", "FILE", at("1.yaml")},
+			file: ".provenance.json", again: true, force: true},
 		{args: []string{"copy", at("a.kkb"), "-o", "FILE"}, again: true, force: true},
 		{args: []string{"delta", at("a.kkb"), at("b.kkb"), "-o", "FILE"}, again: true, force: true},
 		{args: []string{"patch", at("a.kkb"), at("d.kkd"), "-o", "FILE"}, again: true, force: true},
@@ -69,7 +73,8 @@ func TestNoFileIsReplacedUnasked(t *testing.T) {
 		{args: []string{"extract", at("a.kkb"), "manifest.yaml", "-o", "FILE"}, force: true},
 		{args: []string{"extract", at("a.kkb"), "--format", "oci-archive", "-o", "FILE"}, force: true},
 		{args: []string{"extract", at("a.kkb"), "-o", "FILE"}, file: "/mine", force: true},
-		{args: []string{"extract", at("a.kkb"), "--format", "tree", "-o", "FILE"}, file: "/documents/manifest.yaml", force: true},
+		{args: []string{"extract", at("a.kkb"), "--format", "tree", "-o", "FILE"}, file: "/documents/manifest.yaml",
+			force: true},
 		{args: []string{"precheck", "-i", at("inventory.yaml"), "-o", "html=FILE"}, alone: true},
 		{args: append([]string{"support-bundle"}, hosts...), alone: true},
 		{args: append([]string{"certs", "backup"}, hosts...), alone: true},
@@ -93,7 +98,8 @@ func TestNoFileIsReplacedUnasked(t *testing.T) {
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
 		name := strings.TrimPrefix(c.CommandPath(), "kkbundle ")
-		if f := c.LocalFlags().Lookup("output"); f != nil && !strings.HasPrefix(f.Usage, "table") && !slices.Contains(known, name) {
+		if f := c.LocalFlags().Lookup("output"); f != nil && !strings.HasPrefix(f.Usage, "table") &&
+			!slices.Contains(known, name) {
 			t.Errorf("%s has -o and is not tried", name)
 		}
 		for _, one := range c.Commands() {

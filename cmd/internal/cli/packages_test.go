@@ -29,7 +29,8 @@ func program(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "no_proxy=127.0.0.1", "NO_PROXY=127.0.0.1")
+	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "no_proxy=127.0.0.1",
+		"NO_PROXY=127.0.0.1")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
@@ -109,28 +110,35 @@ func debs(t *testing.T, s *packageSite) {
 	now := time.Now()
 	key := packagestest.NewKey(t, now.Add(-time.Hour), 0)
 	packagestest.Suite{
-		Name: "bookworm", Archs: []string{"all", "amd64", "arm64"}, Date: now.Add(-time.Minute), Until: now.Add(time.Hour),
+		Name: "bookworm", Archs: []string{"all", "amd64", "arm64"}, Date: now.Add(-time.Minute),
+		Until: now.Add(time.Hour),
 		Debs: []packagestest.Deb{
-			{Name: "kk-app", Version: "1:2.0~rc1+b1", Arch: "amd64", Fields: "Depends: kk-lib (>= 3), kk-virtual, kk-base\n", Files: file("usr/share/kk/kk-app")},
-			{Name: "kk-app", Version: "1:2.0~rc1+b1", Arch: "arm64", Fields: "Depends: kk-lib (>= 3)\n", Files: file("usr/share/kk/kk-app")},
-			{Name: "kk-lib", Version: "3.1", Arch: "all", Fields: "Pre-Depends: kk-pre | kk-none\n", Files: file("usr/share/kk/kk-lib")},
+			{Name: "kk-app", Version: "1:2.0~rc1+b1", Arch: "amd64",
+				Fields: "Depends: kk-lib (>= 3), kk-virtual, kk-base\n", Files: file("usr/share/kk/kk-app")},
+			{Name: "kk-app", Version: "1:2.0~rc1+b1", Arch: "arm64", Fields: "Depends: kk-lib (>= 3)\n",
+				Files: file("usr/share/kk/kk-app")},
+			{Name: "kk-lib", Version: "3.1", Arch: "all", Fields: "Pre-Depends: kk-pre | kk-none\n",
+				Files: file("usr/share/kk/kk-lib")},
 			{Name: "kk-lib", Version: "2.0", Arch: "all", Files: file("usr/share/kk/kk-lib")},
 			{Name: "kk-pre", Version: "1", Arch: "all", Files: file("usr/share/kk/kk-pre")},
-			{Name: "kk-real", Version: "1", Arch: "amd64", Fields: "Provides: kk-virtual\n", Files: file("usr/share/kk/kk-real")},
-			{Name: "kk-base", Version: "1", Arch: "amd64", Fields: "Essential: yes\n", Files: file("usr/share/kk/kk-base")},
+			{Name: "kk-real", Version: "1", Arch: "amd64", Fields: "Provides: kk-virtual\n",
+				Files: file("usr/share/kk/kk-real")},
+			{Name: "kk-base", Version: "1", Arch: "amd64", Fields: "Essential: yes\n",
+				Files: file("usr/share/kk/kk-base")},
 		},
 	}.Write(t, s.upstream, key)
 	packagestest.WriteFile(t, filepath.Join(s.dir, "keys.gpg"), key.Public(t))
 }
 
-// TestPackagesApt has apt install a package with what it depends on, out of what a bundle was extracted to and out of what it is
-// served as, with no other source.
+// TestPackagesApt has apt install a package with what it depends on, out of what a bundle was extracted to and out of
+// what it is served as, with no other source.
 func TestPackagesApt(t *testing.T) {
 	t.Parallel()
 	needs(t, "apt-get")
 	s := newPackageSite(t)
 	debs(t, s)
-	s.manifest(t, fmt.Sprintf("- distribution: test/1\n  install: [kk-app]\n  closure: full\n  repositories: [{url: \"http://%s\", suite: bookworm, components: [main], keyring: keys.gpg}]\n", s.host))
+	s.manifest(t, fmt.Sprintf(
+		"- distribution: test/1\n  install: [kk-app]\n  closure: full\n  repositories: [{url: \"http://%s\", suite: bookworm, components: [main], keyring: keys.gpg}]\n", s.host))
 	bundle, tree := s.carry(t, "dists")
 	for name, source := range map[string]string{
 		"extracted": "deb [trusted=yes] file:" + tree + "/packages/test/1 ./",
@@ -143,7 +151,9 @@ func TestPackagesApt(t *testing.T) {
 func aptInstalls(t *testing.T, source string) {
 	t.Helper()
 	root := t.TempDir()
-	for _, dir := range []string{"etc/apt/sources.list.d", "etc/apt/preferences.d", "etc/apt/apt.conf.d", "var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt", "var/lib/dpkg/info", "var/lib/dpkg/updates"} {
+	for _, dir := range []string{"etc/apt/sources.list.d", "etc/apt/preferences.d", "etc/apt/apt.conf.d",
+		"var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt", "var/lib/dpkg/info",
+		"var/lib/dpkg/updates"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -152,11 +162,15 @@ func aptInstalls(t *testing.T, source string) {
 	packagestest.WriteFile(t, root+"/var/lib/dpkg/available", nil)
 	packagestest.WriteFile(t, root+"/etc/apt/sources.list", []byte(source+"\n"))
 	options := []string{
-		"-o", "Dir=" + root, "-o", "Dir::State::status=" + root + "/var/lib/dpkg/status", "-o", "APT::Architecture=amd64", "-o", "APT::Architectures=amd64",
-		"-o", "APT::Sandbox::User=root", "-o", "Acquire::http::Proxy=DIRECT", "-o", "Acquire::Retries=0", "-o", "APT::Get::Assume-Yes=true",
-		"-o", "DPkg::Options::=--root=" + root, "-o", "DPkg::Options::=--log=" + root + "/dpkg.log", "-o", "DPkg::Options::=--force-not-root",
+		"-o", "Dir=" + root, "-o", "Dir::State::status=" + root + "/var/lib/dpkg/status", "-o",
+		"APT::Architecture=amd64", "-o", "APT::Architectures=amd64",
+		"-o", "APT::Sandbox::User=root", "-o", "Acquire::http::Proxy=DIRECT", "-o", "Acquire::Retries=0", "-o",
+		"APT::Get::Assume-Yes=true",
+		"-o", "DPkg::Options::=--root=" + root, "-o", "DPkg::Options::=--log=" + root + "/dpkg.log", "-o",
+		"DPkg::Options::=--force-not-root",
 	}
-	if out := program(t, "", "apt-get", append(options, "update")...); strings.Contains(out, "W:") || strings.Contains(out, "E:") {
+	if out := program(t, "", "apt-get", append(options, "update")...); strings.Contains(out, "W:") ||
+		strings.Contains(out, "E:") {
 		t.Errorf("apt-get update:\n%s", out)
 	}
 	names := []string{"kk-app", "kk-lib", "kk-pre", "kk-real", "kk-base"}
@@ -182,15 +196,18 @@ func TestPackagesWrong(t *testing.T) {
 	t.Parallel()
 	s := newPackageSite(t)
 	debs(t, s)
-	repository := fmt.Sprintf("repositories: [{url: \"http://%s\", suite: bookworm, components: [main], keyring: keys.gpg}]", s.host)
-	s.manifest(t, "- distribution: test/1\n  install: [kk-ap, kk-lib=9, kk-real]\n  platforms: [linux/amd64]\n  "+repository+"\n"+
+	repository := fmt.Sprintf(
+		"repositories: [{url: \"http://%s\", suite: bookworm, components: [main], keyring: keys.gpg}]", s.host)
+	s.manifest(t, "- distribution: test/1\n  install: [kk-ap, kk-lib=9, kk-real]\n  platforms: [linux/amd64]\n  "+
+		repository+"\n"+
 		"- {distribution: test/2, install: [kk-app], platforms: [linux/s390x], "+repository+"}\n"+
 		"- {distribution: test/3, install: [kk-app]}\n"+
 		"- {distribution: test/4, roles: true, "+repository+"}\n- {distribution: test/5, "+repository+"}\n")
 	text := s.kkbundle(t, 14, "lock")
 	for _, want := range []string{
 		"no package kk-ap; did you mean kk-app", "kk-lib (= 9): no such version; available is 3.1, 2.0",
-		"not published for s390x, only for all, amd64, arm64", "no repositories are known for it", "roles need a cluster", "no packages are named",
+		"not published for s390x, only for all, amd64, arm64", "no repositories are known for it",
+		"roles need a cluster", "no packages are named",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it did not say %q:\n%s", want, text)
@@ -207,11 +224,14 @@ func TestPackagesDnf(t *testing.T) {
 	for name, fields := range map[string]string{
 		"kk-app":  "Epoch: 1\nVersion: 2.0~rc1\nRequires: kk-lib >= 3\nRequires: /usr/share/kk/kk-path\nRequires: (kk-rich or kk-none)\nRecommends: kk-weak",
 		"kk-lib":  "Version: 3.1\nRequires: kk-virtual = 7",
-		"kk-path": "Version: 1", "kk-rich": "Version: 1", "kk-weak": "Version: 1", "kk-virt": "Version: 1\nProvides: kk-virtual = 7",
+		"kk-path": "Version: 1", "kk-rich": "Version: 1", "kk-weak": "Version: 1",
+		"kk-virt": "Version: 1\nProvides: kk-virtual = 7",
 	} {
-		packagestest.WriteFile(t, build+"/"+name+".spec", fmt.Appendf(nil, "Name: %s\nRelease: 1\nSummary: test\nLicense: MIT\nBuildArch: noarch\n%s\n%%description\nx\n"+
-			"%%install\nmkdir -p %%{buildroot}/usr/share/kk\necho y > %%{buildroot}/usr/share/kk/%s\n%%files\n/usr/share/kk/%s\n", name, fields, name, name))
-		program(t, build, "rpmbuild", "-bb", "--define", "_topdir "+build, "--define", "_rpmdir "+s.upstream+"/os", name+".spec")
+		packagestest.WriteFile(t, build+"/"+name+".spec", fmt.Appendf(nil,
+			"Name: %s\nRelease: 1\nSummary: test\nLicense: MIT\nBuildArch: noarch\n%s\n%%description\nx\n"+
+				"%%install\nmkdir -p %%{buildroot}/usr/share/kk\necho y > %%{buildroot}/usr/share/kk/%s\n%%files\n/usr/share/kk/%s\n", name, fields, name, name))
+		program(t, build, "rpmbuild", "-bb", "--define", "_topdir "+build, "--define", "_rpmdir "+s.upstream+"/os",
+			name+".spec")
 	}
 	program(t, "", "createrepo_c", "--quiet", s.upstream+"/os")
 	repomd, err := os.ReadFile(s.upstream + "/os/repodata/repomd.xml")
@@ -221,13 +241,18 @@ func TestPackagesDnf(t *testing.T) {
 	key := packagestest.NewKey(t, time.Now().Add(-time.Hour), 0)
 	packagestest.WriteFile(t, s.upstream+"/os/repodata/repomd.xml.asc", key.Detached(t, repomd))
 	packagestest.WriteFile(t, s.dir+"/keys.gpg", key.Public(t))
-	s.manifest(t, fmt.Sprintf("- distribution: test/9\n  install: [kk-app]\n  repositories: [{url: \"http://%s/os\", keyring: keys.gpg}]\n", s.host))
+	s.manifest(t, fmt.Sprintf(
+		"- distribution: test/9\n  install: [kk-app]\n  repositories: [{url: \"http://%s/os\", keyring: keys.gpg}]\n",
+		s.host))
 	bundle, tree := s.carry(t, "os/repodata")
-	for name, address := range map[string]string{"extracted": "file://" + tree + "/packages/test/9", "served": served(t, bundle) + "/yum/packages/test/9/"} {
+	for name, address := range map[string]string{"extracted": "file://" + tree + "/packages/test/9",
+		"served": served(t, bundle) + "/yum/packages/test/9/"} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
-			packagestest.WriteFile(t, root+"/repos/kk.repo", []byte("[kk]\nname=kk\nbaseurl="+address+"\nenabled=1\ngpgcheck=0\n"))
-			out := program(t, "", "dnf", "--installroot", root+"/root", "--releasever", "9", "--setopt", "reposdir="+root+"/repos", "--setopt", "cachedir="+root+"/cache",
+			packagestest.WriteFile(t, root+"/repos/kk.repo",
+				[]byte("[kk]\nname=kk\nbaseurl="+address+"\nenabled=1\ngpgcheck=0\n"))
+			out := program(t, "", "dnf", "--installroot", root+"/root", "--releasever", "9", "--setopt", "reposdir="+
+				root+"/repos", "--setopt", "cachedir="+root+"/cache",
 				"-y", "install", "--downloadonly", "--destdir", root+"/got", "kk-app")
 			got, err := filepath.Glob(root + "/got/*.rpm")
 			if err != nil || len(got) != 5 {

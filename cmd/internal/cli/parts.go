@@ -18,8 +18,9 @@ func newPartsCmd(g *globals) *cobra.Command {
 		Short: "Check the parts of a split bundle",
 		Long: `Checks the parts of a split bundle.
 
-A bundle that build --split wrote is NAME.kkb.001, NAME.kkb.002 and so on, and NAME.kkb.parts.json. Every command takes any
-of these names, or NAME.kkb, and reads across the parts where they lie. To join them by hand: cat NAME.kkb.[0-9]* > NAME.kkb`,
+A bundle that build --split wrote is NAME.kkb.001, NAME.kkb.002 and so on, and NAME.kkb.parts.json. Every command
+takes any of these names, or NAME.kkb, and reads across the parts where they lie. To join them by hand: cat
+NAME.kkb.[0-9]* > NAME.kkb`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -31,12 +32,12 @@ func newPartsVerifyCmd(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "verify BUNDLE",
 		Short: "List missing and damaged parts",
-		Long: `Compares each part with the size and the sha256 that NAME.kkb.parts.json has for it, and names every part that is missing,
-bad, or does not belong there: copy those again. BUNDLE is the name of any part, or NAME.kkb. If only a sha256 differs, the bundle is
-read: where all of its content is whole, NAME.kkb.parts.json is the file that is bad.
+		Long: `Compares each part with the size and the sha256 that NAME.kkb.parts.json has for it, and names every part that is
+missing, bad, or does not belong there: copy those again. BUNDLE is the name of any part, or NAME.kkb. If only a
+sha256 differs, the bundle is read: where all of its content is whole, NAME.kkb.parts.json is the file that is bad.
 
-With --json: {"version", "size", "parts": [{"path", "size", "digest", "state", "error"}]}; state is good, bad, missing or
-surplus.`,
+With --json: {"version", "size", "parts": [{"path", "size", "digest", "state", "error"}]}; state is good, bad, missing
+or surplus.`,
 		Example: "  kkbundle parts verify site-1.4.0.kkb.001",
 		Args:    takes("BUNDLE"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runPartsVerify(cmd.Context(), g, args[0]) },
@@ -58,7 +59,8 @@ type partResult struct {
 	Error  string        `json:"error,omitempty"`
 }
 
-// whole reports whether a bundle can be read, and all of its content has its digest. An encrypted one cannot be read without a key.
+// whole reports whether a bundle can be read, and all of its content has its digest. An encrypted one cannot be read
+// without a key.
 func (g *globals) whole(ctx context.Context, path string, progress func(done, total int64)) bool {
 	r, err := g.openUnchecked(path)
 	if err != nil {
@@ -71,7 +73,8 @@ func (g *globals) whole(ctx context.Context, path string, progress func(done, to
 
 func runPartsVerify(ctx context.Context, g *globals, path string) error {
 	m := g.NewMeter("verify")
-	reports, err := parts.Verify(ctx, path, 0, m.Set, func(ctx context.Context) bool { return g.whole(ctx, path, m.Set) })
+	reports, err := parts.Verify(ctx, path, 0, m.Set,
+		func(ctx context.Context) bool { return g.whole(ctx, path, m.Set) })
 	m.Stop()
 	if len(reports) == 0 {
 		return err

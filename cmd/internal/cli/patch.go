@@ -21,17 +21,18 @@ func newPatchCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "patch OLD DELTA -o NEW",
 		Short: "Make a bundle from an older one and a delta",
-		Long: `Makes the bundle NEW from the bundle OLD and a file of kkbundle delta, byte for byte. Check its signature with kkbundle verify
---key, as that of any bundle.
+		Long: `Makes the bundle NEW from the bundle OLD and a file of kkbundle delta, byte for byte. Check its signature with
+kkbundle verify --key, as that of any bundle.
 
-What happens: an OLD that the delta was not made against is refused before anything is written. Temporary files, as large as the
-changed layers unpacked, and NEW lie in the output's directory. NEW gets its name once its sha256 is the one recorded in the
-delta. After an interruption, run the command again.
+What happens: an OLD that the delta was not made against is refused before anything is written. Temporary files, as
+large as the changed layers unpacked, and NEW lie in the output's directory. NEW gets its name once its sha256 is the
+one recorded in the delta. After an interruption, run the command again.
 
 OLD may also be a published bundle, oci://HOST/PATH[:TAG|@DIGEST]: its blobs are downloaded to the cache, each once.
 
-push, install, upgrade, verify, inspect and diff take OLD+DELTA in place of NEW, and write no file: OLD.kkb+x.kkd, or a chain,
-OLD.kkb+x.kkd+y.kkd. Temporary files lie in $TMPDIR. The signature of NEW lies beside the last delta: x.kkb.sigstore.json for x.kkd.
+push, install, upgrade, verify, inspect and diff take OLD+DELTA in place of NEW, and write no file: OLD.kkb+x.kkd, or
+a chain, OLD.kkb+x.kkd+y.kkd. Temporary files lie in $TMPDIR. The signature of NEW lies beside the last delta:
+x.kkb.sigstore.json for x.kkd.
 
 ` + overwriteHelp + ` Guide: docs/site/updates.md.`,
 		Example: `  kkbundle patch site-1.4.0.kkb site-1.5.0.kkd -o site-1.5.0.kkb
@@ -139,10 +140,12 @@ func runPatch(ctx context.Context, g *globals, f deltaFiles) (err error) {
 	if err != nil {
 		return err
 	}
-	r := patchResult{Version: 1, Path: f.output, Digest: a.Digest, Size: a.Summary.Size, Blobs: a.Blobs, Duration: plain.Duration(time.Since(start))}
+	r := patchResult{Version: 1, Path: f.output, Digest: a.Digest, Size: a.Summary.Size, Blobs: a.Blobs,
+		Duration: plain.Duration(time.Since(start))}
 	if g.JSON {
 		return g.PrintJSON(r)
 	}
-	g.Note("%s: %s, %s in %s", r.Path, plain.Size(r.Size), plain.Count(r.Blobs, "blob"), r.Duration.Round(100*time.Millisecond))
+	g.Note("%s: %s, %s in %s", r.Path, plain.Size(r.Size), plain.Count(r.Blobs, "blob"),
+		r.Duration.Round(100*time.Millisecond))
 	return g.Result("%s", r.Digest)
 }

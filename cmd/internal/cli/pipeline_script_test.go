@@ -12,10 +12,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// pipeline FILE NAME=VALUE... runs the shell steps of an example in docs/build/pipelines in the script's directory, as its CI system
-// would for a tag. Steps see the variables that the file sets, with the values given here where there are any, those given
-// here whose names are the system's own (CI_, GITHUB_, HOME, PATH) or a project's setting (KKBUNDLE_), and no others; one
-// that a step uses and nobody sets is an error.
+// pipeline FILE NAME=VALUE... runs the shell steps of an example in docs/build/pipelines in the script's directory,
+// as its CI system would for a tag. Steps see the variables that the file sets, with the values given here where
+// there are any, those given here whose names are the system's own (CI_, GITHUB_, HOME, PATH) or a project's setting
+// (KKBUNDLE_), and no others; one that a step uses and nobody sets is an error.
 func pipeline(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) < 1 {
 		ts.Fatalf("usage: [!] pipeline FILE NAME=VALUE...")
@@ -76,7 +76,8 @@ func (s ciStep) command(ts *testscript.TestScript, given map[string]string) []st
 		args = append(args, key+"="+os.Expand(value, func(name string) string { return given[name] }))
 	}
 	for key, value := range given {
-		own := slices.ContainsFunc([]string{"CI_", "GITHUB_", "KKBUNDLE_", "HOME"}, func(p string) bool { return strings.HasPrefix(key, p) })
+		own := slices.ContainsFunc([]string{"CI_", "GITHUB_", "KKBUNDLE_", "HOME"},
+			func(p string) bool { return strings.HasPrefix(key, p) })
 		if _, set := s.variables[key]; own && !set {
 			args = append(args, key+"="+value)
 		}

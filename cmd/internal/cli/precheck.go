@@ -35,12 +35,12 @@ func newPrecheckCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "precheck -i INVENTORY [BUNDLE]",
 		Short: "Check hosts before an install, and change nothing",
-		Long: `Checks every host and reports each cause for which an install would fail, with reason and remedy. Nothing on the hosts is changed: the
-helper is removed again. Unreachable hosts are listed in the report and delay no other host.
+		Long: `Checks every host and reports each cause for which an install would fail, with reason and remedy. Nothing on the
+hosts is changed: the helper is removed again. Unreachable hosts are listed in the report and delay no other host.
 
-Without a bundle and a cluster file, it checks the needs of every kubeadm cluster. With a cluster file, given or in the bundle, it
-checks each host for that cluster and the inventory's settings; with a bundle, also its space, architectures and packages.
-kkbundle precheck list describes the checks.
+Without a bundle and a cluster file, it checks the needs of every kubeadm cluster. With a cluster file, given or in
+the bundle, it checks each host for that cluster and the inventory's settings; with a bundle, also its space,
+architectures and packages. kkbundle precheck list describes the checks.
 
   --only, --skip   names of checks or groups. Slow measurements are made only if a selected check needs them
   -o FORMAT        prints table, json, junit, html or markdown. FORMAT=FILE, also several, writes a file; the table is still printed,
@@ -61,7 +61,8 @@ Guide: docs/site/precheck.md.`,
 	o.Flags.Add(f)
 	o.rulesFlag.add(f)
 	g.addTrust(f)
-	f.StringSliceVarP(&o.outputs, "output", "o", nil, "FORMAT or FORMAT=FILE: table, json, junit, html, markdown (default table)")
+	f.StringSliceVarP(&o.outputs, "output", "o", nil,
+		"FORMAT or FORMAT=FILE: table, json, junit, html, markdown (default table)")
 	f.StringSliceVar(&o.Only, "only", nil, "only these checks or groups")
 	f.StringSliceVar(&o.Skip, "skip", nil, "all but these checks or groups")
 	f.StringVar(&o.failOn, "fail-on", string(precheck.Block), "level that fails the command: block, or warn")
@@ -185,7 +186,8 @@ func runPrecheckList(g *globals, format string, names []string) error {
 }
 
 func describeCheck(w io.Writer, c precheck.Check) error {
-	rows := [][2]string{{"wanted", c.Title}, {"why", c.Why}, {"fix", c.Fix}, {"level", c.Means()}, {"groups", strings.Join(c.Groups, ", ")}}
+	rows := [][2]string{{"wanted", c.Title}, {"why", c.Why}, {"fix", c.Fix}, {"level", c.Means()},
+		{"groups", strings.Join(c.Groups, ", ")}}
 	if len(c.Roles) > 0 {
 		roles := make([]string, len(c.Roles))
 		for i, r := range c.Roles {
@@ -224,7 +226,8 @@ func parseReportOutputs(g *globals, list []string) (reportOutputs, error) {
 		format, path, isFile := strings.Cut(one, "=")
 		switch {
 		case !slices.Contains(render.Formats(), format):
-			return o, usage.Errorf("-o takes %s, each with =FILE or without, not %q", strings.Join(render.Formats(), ", "), one)
+			return o, usage.Errorf("-o takes %s, each with =FILE or without, not %q",
+				strings.Join(render.Formats(), ", "), one)
 		case isFile && path == "":
 			return o, usage.Errorf("-o %s names no file behind =", one)
 		case isFile:
@@ -236,7 +239,8 @@ func parseReportOutputs(g *globals, list []string) (reportOutputs, error) {
 			}
 			o.files = append(o.files, reportFile{format, path})
 		case o.format != "" && o.format != format:
-			return o, usage.Errorf("standard output takes one format, not %s and %s: write -o %s=FILE", o.format, format, format)
+			return o, usage.Errorf("standard output takes one format, not %s and %s: write -o %s=FILE", o.format,
+				format, format)
 		default:
 			o.format = format
 		}
@@ -254,7 +258,8 @@ func checkReportOutput(path string) error {
 	}
 	ours, err := render.IsReport(path)
 	if err == nil && !ours {
-		err = usage.Errorf("-o: %s exists and is not a report of kkbundle precheck: name another file", plain.Line(path))
+		err = usage.Errorf("-o: %s exists and is not a report of kkbundle precheck: name another file",
+			plain.Line(path))
 	}
 	return err
 }
@@ -264,7 +269,8 @@ func (o reportOutputs) write(r precheck.Report) error {
 	const mode = 0o644
 	var errs []error
 	for _, f := range o.files {
-		errs = append(errs, disk.WriteFileWith(f.path, mode, func(w io.Writer) error { return render.Write(w, r, f.format) }))
+		errs = append(errs, disk.WriteFileWith(f.path, mode,
+			func(w io.Writer) error { return render.Write(w, r, f.format) }))
 	}
 	if o.format != "" {
 		errs = append(errs, render.Write(o.out, r, o.format))

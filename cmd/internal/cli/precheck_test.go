@@ -22,8 +22,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host/hosttest"
 )
 
-// apartScript runs a command line where /var/lib is a directory of the test: the host has a place for the helper that is
-// not this machine's.
+// apartScript runs a command line where /var/lib is a directory of the test: the host has a place for the helper that
+// is not this machine's.
 const apartScript = `exec unshare --mount sh -c 'mount --bind "$0" /var/lib && exec sh -c "$1"' "$VARLIB" "$2"
 `
 
@@ -35,7 +35,8 @@ type precheckSite struct {
 
 func newPrecheckSite(t *testing.T) *precheckSite {
 	t.Helper()
-	if err := exec.CommandContext(t.Context(), "unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt").Run(); err != nil {
+	if err := exec.CommandContext(t.Context(), "unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs",
+		"/mnt").Run(); err != nil {
 		t.Skip("mounts cannot be made here")
 	}
 	s := &precheckSite{dir: t.TempDir()}
@@ -47,7 +48,8 @@ func newPrecheckSite(t *testing.T) *precheckSite {
 		script := filepath.Join(s.dir, fmt.Sprintf("shell%d", i))
 		s.write(t, script, "#!/bin/sh\nVARLIB="+varlib+"\n"+apartScript)
 		server := hosttest.Start(t, hosttest.Options{Shell: []string{"/bin/sh", script}})
-		fmt.Fprintf(&hosts, "  host%d: {address: 127.0.0.1, internalIPv4: 10.0.0.%d, ssh: {port: %d, key: %s}}\n", i, i+1, server.Port, server.KeyFile)
+		fmt.Fprintf(&hosts, "  host%d: {address: 127.0.0.1, internalIPv4: 10.0.0.%d, ssh: {port: %d, key: %s}}\n", i,
+			i+1, server.Port, server.KeyFile)
 		keys, err := os.ReadFile(server.KnownHosts)
 		if err != nil {
 			t.Fatal(err)
@@ -96,8 +98,8 @@ func parsePrecheck(t *testing.T, text string) precheckReport {
 	return r
 }
 
-// TestPrecheckHosts holds, with the real command, helper and SSH, that those who live are looked at although one is gone,
-// that no trace stays, and that recorded facts give the same report without the hosts.
+// TestPrecheckHosts holds, with the real command, helper and SSH, that those who live are looked at although one is
+// gone, that no trace stays, and that recorded facts give the same report without the hosts.
 func TestPrecheckHosts(t *testing.T) {
 	t.Parallel()
 	s := newPrecheckSite(t)
@@ -109,7 +111,8 @@ func TestPrecheckHosts(t *testing.T) {
 	for _, one := range r.Results {
 		count[one.Host]++
 	}
-	if code != 12 || r.Verdict != "blocked" || !slices.Equal(r.Unreachable, []string{"gone"}) { // internalIPv4 is on no interface
+	// internalIPv4 is on no interface
+	if code != 12 || r.Verdict != "blocked" || !slices.Equal(r.Unreachable, []string{"gone"}) {
 		t.Errorf("exit code %d, verdict %s, unreachable %v\n%s", code, r.Verdict, r.Unreachable, stderr)
 	}
 	if count["host0"] < 10 || count["host1"] < 10 || count["gone"] != 1 {
@@ -141,7 +144,8 @@ kind: PrecheckRules
 rules:
 `+rulesFor(r, "host0", "host1"))
 	code, stdout, stderr = s.run(t, "--facts", record, "--rules", filepath.Join(s.dir, "rules.yaml"))
-	if code != 13 || !strings.Contains(stderr, "1 of 3 hosts could not be asked: gone") || !strings.Contains(stdout, "(the test's machine)") {
+	if code != 13 || !strings.Contains(stderr, "1 of 3 hosts could not be asked: gone") ||
+		!strings.Contains(stdout, "(the test's machine)") {
 		t.Errorf("with everything else ignored: exit code %d\n%s%s", code, stdout, stderr)
 	}
 	s.write(t, filepath.Join(s.dir, "rules.yaml"), `apiVersion: kkbundle.io/v1
@@ -152,7 +156,8 @@ rules:
 	if code, stdout, stderr = s.run(t, "--facts", record, "--rules", filepath.Join(s.dir, "rules.yaml")); code != 0 {
 		t.Errorf("with only a warning: exit code %d\n%s%s", code, stdout, stderr)
 	}
-	if code, stdout, stderr = s.run(t, "--facts", record, "--rules", filepath.Join(s.dir, "rules.yaml"), "--fail-on", "warn"); code != 22 {
+	if code, stdout, stderr = s.run(t, "--facts", record, "--rules", filepath.Join(s.dir, "rules.yaml"), "--fail-on",
+		"warn"); code != 22 {
 		t.Errorf("with a warning, and --fail-on warn: exit code %d\n%s%s", code, stdout, stderr)
 	}
 }
@@ -166,7 +171,8 @@ func rulesFor(r precheckReport, hosts ...string) string {
 		case one.Host == "":
 			fmt.Fprintf(&b, "  - {check: %s, level: \"off\", reason: the test's machine}\n", one.ID)
 		case slices.Contains(hosts, one.Host):
-			fmt.Fprintf(&b, "  - {check: %s, hosts: [%s], level: \"off\", reason: the test's machine}\n", one.ID, one.Host)
+			fmt.Fprintf(&b, "  - {check: %s, hosts: [%s], level: \"off\", reason: the test's machine}\n", one.ID,
+				one.Host)
 		}
 	}
 	return b.String()
@@ -183,13 +189,15 @@ func TestPrecheckInterrupted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.write(t, s.inventory, strings.Replace(string(text), "ssh: {port: 1}", fmt.Sprintf("ssh: {port: %d, key: %s}", hanging.Port, hanging.KeyFile), 1))
+	s.write(t, s.inventory, strings.Replace(string(text), "ssh: {port: 1}",
+		fmt.Sprintf("ssh: {port: %d, key: %s}", hanging.Port, hanging.KeyFile), 1))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	// Once both others have answered, somebody gives up.
 	watch := &watcher{want: []string{`"ref":"host0"`, `"ref":"host1"`}, then: cancel}
 	var out bytes.Buffer
-	code := cli.Main(ctx, []string{"precheck", "--json", "-i", s.inventory, "--known-hosts", s.known, "--record", filepath.Join(s.dir, "facts")}, terminal.Streams{Out: &out, Err: watch})
+	code := cli.Main(ctx, []string{"precheck", "--json", "-i", s.inventory, "--known-hosts", s.known, "--record",
+		filepath.Join(s.dir, "facts")}, terminal.Streams{Out: &out, Err: watch})
 	if code != 130 || out.Len() > 0 {
 		t.Errorf("exit code %d\n%s%s", code, watch.text.String(), out.String())
 	}

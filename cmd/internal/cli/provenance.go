@@ -82,7 +82,8 @@ type builtResult struct {
 
 // String returns a sentence.
 func (r *builtResult) String() string {
-	text := fmt.Sprintf("built with kkbundle %s from manifest %s, finished %s", plain.Line(r.Program), shortDigest(r.Manifest.String()), plain.Line(r.Finished))
+	text := fmt.Sprintf("built with kkbundle %s from manifest %s, finished %s", plain.Line(r.Program),
+		shortDigest(r.Manifest.String()), plain.Line(r.Finished))
 	if !r.SameFile {
 		text += "; the same content in another file than was built"
 	}
@@ -93,7 +94,8 @@ func (r *builtResult) String() string {
 }
 
 // checkProvenance checks that a statement describes a bundle, and with trusted keys, that one of them signed it.
-func (g *globals) checkProvenance(ctx context.Context, path, file string, identity digest.Digest) (*builtResult, error) {
+func (g *globals) checkProvenance(ctx context.Context, path, file string,
+	identity digest.Digest) (*builtResult, error) {
 	data, err := readProvenanceFile(file)
 	if err != nil {
 		return nil, err

@@ -27,12 +27,13 @@ func newProvisionCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "provision -i INVENTORY HOST FILE [BUNDLE]",
 		Short: "Apply a cloud-init or Ignition document to one host",
-		Long: `Runs the steps of a bootstrap document on one host of the inventory, over SSH: #cloud-config of Cluster API's kubeadm provider, or
-Ignition (spec 3 or 2). - reads it from standard input.
+		Long: `Runs the steps of a bootstrap document on one host of the inventory, over SSH: #cloud-config of Cluster API's kubeadm
+provider, or Ignition (spec 3 or 2). - reads it from standard input.
 
-With a bundle, the host is prepared first, in phases named like the operations of CAPKK's KKInstance: bootstrap, repository, binary,
-container-manager; then provisioning. Each step runs once for a document (bootcmd in every run); the next run repeats a failed step.
-After the last step, /run/cluster-api/bootstrap-success.complete is written. kkbundle reset --limit HOST reverts the phases.
+With a bundle, the host is prepared first, in phases named like the operations of CAPKK's KKInstance: bootstrap,
+repository, binary, container-manager; then provisioning. Each step runs once for a document (bootcmd in every run);
+the next run repeats a failed step. After the last step, /run/cluster-api/bootstrap-success.complete is written.
+kkbundle reset --limit HOST reverts the phases.
 
 A part that is not supported is an error with its line. Guide, with the supported parts: docs/site/capkk.md.`,
 		Example: `  kkbundle provision -i inventory.yaml node1 bootstrap.yaml site-1.4.0.kkb

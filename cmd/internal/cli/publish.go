@@ -34,17 +34,20 @@ func newPublishCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "publish BUNDLE oci://HOST/PATH[:TAG]",
 		Short: "Publish a bundle to an OCI registry",
-		Long: `Publishes a bundle as one artifact, for sites with a connection, which download it with pull. The layers are the bundle's blobs: a new
-version sends only new blobs, and a repeated run only missing ones. The default tag is the bundle's version, or the beginning of its
-digest; --tag sets more. Moved tags are reported. Signatures beside the bundle (BUNDLE.sigstore.json) are published with it.
+		Long: `Publishes a bundle as one artifact, for sites with a connection, which download it with pull. The layers are the
+bundle's blobs: a new version sends only new blobs, and a repeated run only missing ones. The default tag is the
+bundle's version, or the beginning of its digest; --tag sets more. Moved tags are reported. Signatures beside the
+bundle (BUNDLE.sigstore.json) are published with it.
 
---delta attaches a file of kkbundle delta that makes BUNDLE from an older one. pull --have OLD downloads it in place of blobs where it is
-smaller. With two deltas, one that makes BUNDLE and one that makes its old bundle, a site may skip a version.
+--delta attaches a file of kkbundle delta that makes BUNDLE from an older one. pull --have OLD downloads it in place
+of blobs where it is smaller. With two deltas, one that makes BUNDLE and one that makes its old bundle, a site may
+skip a version.
 
-A published bundle is not encrypted: its blobs are stored in clear. So an encrypted bundle is published only with --decrypt.
+A published bundle is not encrypted: its blobs are stored in clear. So an encrypted bundle is published only with
+--decrypt.
 
-Clusters cannot pull images from it; use push for that. Credentials come from docker's configuration and its helpers, or from
---username and --password-stdin; proxies from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.`,
+Clusters cannot pull images from it; use push for that. Credentials come from docker's configuration and its helpers,
+or from --username and --password-stdin; proxies from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.`,
 		Example: `  kkbundle publish site-1.4.0.kkb oci://registry.corp.example/bundles/site
   kkbundle publish --tag latest site-1.4.0.kkb oci://registry.corp.example/bundles/site:1.4.0
   kkbundle publish --delta site-1.5.0.kkd site-1.5.0.kkb oci://registry.corp.example/bundles/site`,
@@ -112,7 +115,8 @@ func runPublish(ctx context.Context, g *globals, path, address string, o publish
 			g.Note("tag %s was moved from %s", tag, before)
 		}
 	}
-	g.Note("%s: %s sent, %s there already (%s)", to, plain.Size(sum.BytesSent), plain.Size(sum.BytesPresent), took.Round(100*time.Millisecond))
+	g.Note("%s: %s sent, %s there already (%s)", to, plain.Size(sum.BytesSent), plain.Size(sum.BytesPresent),
+		took.Round(100*time.Millisecond))
 	return g.Result("%s%s@%s", usage.Scheme, sum.Repository, sum.Digest)
 }
 
@@ -140,7 +144,8 @@ func (o *publishOptions) library(ctx context.Context, g *globals, to usage.Addre
 	return options, err
 }
 
-// defaultTag returns the bundle's version with "_" for "+", as Helm does, or the beginning of its digest if that is no valid tag.
+// defaultTag returns the bundle's version with "_" for "+", as Helm does, or the beginning of its digest if that is
+// no valid tag.
 func defaultTag(r *bundle.Reader) string {
 	tag := strings.ReplaceAll(r.Index().Version, "+", "_")
 	if registry.CheckTag(tag) == nil {
@@ -165,7 +170,8 @@ func deltasFor(ctx context.Context, r *bundle.Reader, name string, paths []strin
 	}
 	for i, d := range all {
 		if !makes[d.New] {
-			return nil, usage.Errorf("--delta %s makes bundle %s, but %s is bundle %s: name a delta that makes it", paths[i], d.New, name, r.Digest())
+			return nil, usage.Errorf("--delta %s makes bundle %s, but %s is bundle %s: name a delta that makes it",
+				paths[i], d.New, name, r.Digest())
 		}
 	}
 	return all, nil

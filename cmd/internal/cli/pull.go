@@ -38,13 +38,13 @@ func newPullCmd(g *globals) *cobra.Command {
 		Short: "Pull a bundle from an OCI registry or a web server",
 		Long: `Downloads a published bundle to a file, from oci://HOST/PATH[:TAG|@DIGEST] or https://HOST/PATH/NAME.kkb.
 
-From a registry, signatures come with it, and only blobs that are neither in the cache nor in the bundles of --have are transferred; a
-repeated pull continues at the byte. Every blob's digest is checked. The digest of the file is that of the published bundle; its bytes
-are the same too, if both versions of kkbundle have the same encoder. If published deltas against a bundle of --have are smaller than
-the missing blobs, they are downloaded instead.
+From a registry, signatures come with it, and only blobs that are neither in the cache nor in the bundles of --have
+are transferred; a repeated pull continues at the byte. Every blob's digest is checked. The digest of the file is that
+of the published bundle; its bytes are the same too, if both versions of kkbundle have the same encoder. If published
+deltas against a bundle of --have are smaller than the missing blobs, they are downloaded instead.
 
-With trusted keys (--trust, or the default), the bundle must be signed by one of them; this is checked before its content is
-downloaded.
+With trusted keys (--trust, or the default), the bundle must be signed by one of them; this is checked before its
+content is downloaded.
 
   --item, --platform                 only that part is downloaded, as copy would write it
   --encrypt-to, -R, --passphrase     the file is encrypted, as build writes it; the cache is not
@@ -73,7 +73,8 @@ it needs --force, too. Guides: docs/build/pipelines.md, docs/site/updates.md.`,
 	o.fetchFlags.add(f)
 	f.Lookup("level").Usage = "compression: fast, default, better or best (default that of the published file)"
 	g.addTrust(f)
-	f.StringVarP(&o.output, "output", "o", "", "the file to write (default NAME-VERSION.kkb, with .age if it is encrypted)")
+	f.StringVarP(&o.output, "output", "o", "",
+		"the file to write (default NAME-VERSION.kkb, with .age if it is encrypted)")
 	o.overwrite.add(f)
 	f.Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
 	o.encrypt.add(g, f)
@@ -103,9 +104,11 @@ func runPull(ctx context.Context, g *globals, address string, o pullOptions) (er
 		g.Note("left out: %s", plain.Line(text))
 	}
 	if r.OtherEncoder != "" {
-		g.Note("%s has the identity of the published bundle but not its bytes, which another encoder made (%s)", r.Path, plain.Line(r.OtherEncoder))
+		g.Note("%s has the identity of the published bundle but not its bytes, which another encoder made (%s)", r.Path,
+			plain.Line(r.OtherEncoder))
 	}
-	g.Note("%s: %s, %s (%s fetched, %s here already) in %s", r.Path, plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Fetched), plain.Size(r.Cached),
+	g.Note("%s: %s, %s (%s fetched, %s here already) in %s", r.Path, plain.Size(r.Size), plain.Count(r.Items, "item"),
+		plain.Size(r.Fetched), plain.Size(r.Cached),
 		r.Duration.Round(100*time.Millisecond))
 	return g.Result("%s", r.Digest)
 }
@@ -139,7 +142,8 @@ func (o *pullOptions) library(g *globals, address string) (lib pull.Options, err
 		return lib, err
 	}
 	lib = pull.Options{
-		Name: at.String(), Reference: at.Reference(), Items: o.items, Level: o.level, LevelGiven: o.levelGiven, PartSize: o.split.Bytes, View: pullView{g},
+		Name: at.String(), Reference: at.Reference(), Items: o.items, Level: o.level, LevelGiven: o.levelGiven,
+		PartSize: o.split.Bytes, View: pullView{g},
 		OpenCache: func(level string) (*cache.Cache, string, error) {
 			flags := o.fetchFlags
 			flags.level = level
@@ -149,7 +153,8 @@ func (o *pullOptions) library(g *globals, address string) (lib pull.Options, err
 			if len(g.trust.signatures) > 0 {
 				signatures, read = g.trust.signatures, builder.ReadFile
 			}
-			n := signaturesOf{name: at.String(), none: "it was published without a signature", read: read, list: func() ([]string, error) { return signatures, nil }}
+			n := signaturesOf{name: at.String(), none: "it was published without a signature", read: read,
+				list: func() ([]string, error) { return signatures, nil }}
 			_, err := g.checkSignatures(n, x)
 			return err
 		},
@@ -178,7 +183,8 @@ func (o *pullOptions) library(g *globals, address string) (lib pull.Options, err
 	if lib.Repository, err = at.Repo(); err != nil {
 		return lib, err
 	}
-	lib.Fetch.Sources = []manifest.Source{{Host: at.Host(), CA: o.ca, Cert: o.cert, Key: o.key, PlainHTTP: o.plainHTTP, MaxConcurrent: int(o.jobs)}}
+	lib.Fetch.Sources = []manifest.Source{{Host: at.Host(), CA: o.ca, Cert: o.cert, Key: o.key, PlainHTTP: o.plainHTTP,
+		MaxConcurrent: int(o.jobs)}}
 	lib.Fetch.Jobs, lib.Fetch.Logger = int(o.jobs), g.Logger()
 	for _, path := range o.haves {
 		r, err := g.openBundle(path)
@@ -196,8 +202,10 @@ func (o *pullOptions) file(g *globals, x bundle.Index) (string, error) {
 		return o.output, o.overwrite.with(g, o.output, x)
 	}
 	name := bundle.FileName(x.Name, x.Version) + o.encrypt.suffix()
-	if x.Name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, `/\`) || name != plain.Line(name) || !filepath.IsLocal(name) {
-		return "", usage.Errorf("the bundle's name %q is not valid as a file name: name a file with -o", plain.Line(x.Name))
+	if x.Name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, `/\`) || name != plain.Line(name) ||
+		!filepath.IsLocal(name) {
+		return "", usage.Errorf("the bundle's name %q is not valid as a file name: name a file with -o",
+			plain.Line(x.Name))
 	}
 	if err := checkBundleOutput(g, name, o.split.Bytes); err != nil {
 		return "", err

@@ -99,7 +99,8 @@ func TestPullTrustsNothing(t *testing.T) {
 			func(l *liar) { l.blobs[l.manifest.Config.Digest][100] ^= 1 }, 14, "wrong content",
 		},
 		"index not canonical": {
-			func(l *liar) { l.setIndex(append(bytes.Clone(l.blobs[l.manifest.Config.Digest]), '\n')) }, 15, "index.json",
+			func(l *liar) { l.setIndex(append(bytes.Clone(l.blobs[l.manifest.Config.Digest]), '\n')) }, 15,
+			"index.json",
 		},
 		"file name in the index": {
 			func(l *liar) {
@@ -146,7 +147,8 @@ func TestPullTrustsNothing(t *testing.T) {
 			s := httptest.NewServer(l)
 			t.Cleanup(s.Close)
 			dir := t.TempDir()
-			args := []string{"pull", "--plain-http", "--cache", filepath.Join(dir, "cache"), "oci://" + strings.TrimPrefix(s.URL, "http://") + "/bundles/site:1"}
+			args := []string{"pull", "--plain-http", "--cache", filepath.Join(dir, "cache"), "oci://" +
+				strings.TrimPrefix(s.URL, "http://") + "/bundles/site:1"}
 			if name != "file name in the index" {
 				args = append(args, "-o", filepath.Join(dir, "it.kkb"))
 			}

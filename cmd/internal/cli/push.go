@@ -37,14 +37,15 @@ func newPushCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "push --registry HOST[/PREFIX] BUNDLE",
 		Short: "Push the items of a bundle to a registry",
-		Long: `Pushes images with their referrers (signatures, attestations), charts and files to an OCI registry, directly from the bundle. Existing
-content is not sent again, and every tag's digest is compared afterwards. A repeated push continues. The blobs of an existing manifest
-are assumed to exist; --recheck asks for each. - reads the bundle from standard input without a temporary file; a named pipe works too.
+		Long: `Pushes images with their referrers (signatures, attestations), charts and files to an OCI registry, directly from the
+bundle. Existing content is not sent again, and every tag's digest is compared afterwards. A repeated push continues.
+The blobs of an existing manifest are assumed to exist; --recheck asks for each. - reads the bundle from standard
+input without a temporary file; a named pipe works too.
 
-Names are HOST[/PREFIX]/<upstream host>/<path>; a port in the upstream host becomes _port. --rename changes the path after
-HOST[/PREFIX]/; the first matching rule counts. With --platform, images keep their index if the registry accepts sparse indexes, and
-otherwise get a smaller one, which is reported. Credentials come from docker's configuration and its helpers, or from --username and
---password-stdin; proxies from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
+Names are HOST[/PREFIX]/<upstream host>/<path>; a port in the upstream host becomes _port. --rename changes the path
+after HOST[/PREFIX]/; the first matching rule counts. With --platform, images keep their index if the registry accepts
+sparse indexes, and otherwise get a smaller one, which is reported. Credentials come from docker's configuration and
+its helpers, or from --username and --password-stdin; proxies from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
 
 ` + itemsHelp + `
 
@@ -62,7 +63,8 @@ On Harbor, missing projects are created: one for each upstream host, or the one 
 	o.registryFlags.add(f)
 	f.StringArrayVar(&o.items, "item", nil, "push only this item (may be repeated; * matches any characters)")
 	f.StringArrayVar(&o.platforms, "platform", nil, "push only these platforms of images and files (repeated)")
-	f.StringArrayVar(&o.renames, "rename", nil, "FROM=TO: push repositories below the upstream name FROM below TO (repeated)")
+	f.StringArrayVar(&o.renames, "rename", nil,
+		"FROM=TO: push repositories below the upstream name FROM below TO (repeated)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be sent, and change nothing")
 	f.BoolVar(&o.recheck, "recheck", false, "ask for every blob, even if its manifest exists")
 	o.harbor.add(f)
@@ -131,7 +133,8 @@ func (o *pushOptions) check() error {
 // library returns the options of registry.Push that do not depend on the bundle.
 func (o *pushOptions) library(ctx context.Context, g *globals) (registry.PushOptions, error) {
 	options := registry.PushOptions{
-		Registry: o.registry, Jobs: int(o.jobs), DryRun: o.dryRun, Recheck: o.recheck, Harbor: o.harbor.options(), Logger: g.Logger(),
+		Registry: o.registry, Jobs: int(o.jobs), DryRun: o.dryRun, Recheck: o.recheck, Harbor: o.harbor.options(),
+		Logger: g.Logger(),
 	}
 	var errs []error
 	for _, text := range o.renames {
@@ -177,11 +180,13 @@ func (o *pushOptions) print(g *globals, sum registry.PushSummary, took time.Dura
 	}
 	if o.dryRun {
 		g.Note("dry run: %s to %s would be sent: %s; %s there already. Nothing was changed",
-			plain.Count(sum.ItemsMissing, "item"), o.registry, plain.Size(sum.BytesMissing), plain.Count(sum.ItemsPresent, "item"))
+			plain.Count(sum.ItemsMissing, "item"), o.registry, plain.Size(sum.BytesMissing),
+			plain.Count(sum.ItemsPresent, "item"))
 		return nil
 	}
 	g.Note("%s in %s: %s sent, %s mounted, %d there already (%s)",
-		plain.Count(sum.ItemsPushed+sum.ItemsPresent, "item"), o.registry, plain.Size(sum.BytesSent), plain.Count(sum.BlobsMounted, "blob"), sum.BlobsPresent, took.Round(100*time.Millisecond))
+		plain.Count(sum.ItemsPushed+sum.ItemsPresent, "item"), o.registry, plain.Size(sum.BytesSent),
+		plain.Count(sum.BlobsMounted, "blob"), sum.BlobsPresent, took.Round(100*time.Millisecond))
 	return nil
 }
 
@@ -196,8 +201,10 @@ func (h *harborFlags) add(f *pflag.FlagSet) {
 	h.quota.Least = 1
 	f.BoolVar(&h.public, "harbor-public", false, "Harbor: create public projects (default private)")
 	f.Var(&h.quota, "harbor-quota", "Harbor: storage quota of created projects, such as 50GiB (default Harbor's)")
-	f.StringVar(&h.robot, "harbor-robot", "", "Harbor: create a robot account of this name with pull access to the projects; its secret is shown once")
-	f.StringVar(&h.robotFile, "robot-file", "", "write the robot account's name and secret to this file (0600) instead of showing them")
+	f.StringVar(&h.robot, "harbor-robot", "",
+		"Harbor: create a robot account of this name with pull access to the projects; its secret is shown once")
+	f.StringVar(&h.robotFile, "robot-file", "",
+		"write the robot account's name and secret to this file (0600) instead of showing them")
 }
 
 func (h *harborFlags) check() error {
@@ -234,15 +241,16 @@ func (h *harborFlags) options() *registry.HarborOptions {
 	return &registry.HarborOptions{Public: h.public, Quota: h.quota.Bytes, Robot: h.robot}
 }
 
-// handOver writes the robot account's secret to --robot-file or standard output, never to a log. If the file cannot be written, it
-// prints the secret.
+// handOver writes the robot account's secret to --robot-file or standard output, never to a log. If the file cannot
+// be written, it prints the secret.
 func (h *harborFlags) handOver(g *globals, sum *registry.PushSummary) error {
 	if sum.Harbor == nil || sum.Harbor.Robot == nil {
 		return nil
 	}
 	r := sum.Harbor.Robot
 	if r.Secret == "" {
-		g.Note("robot account %s was there already and may pull from all projects; Harbor tells no secret twice", r.Name)
+		g.Note("robot account %s was there already and may pull from all projects; Harbor tells no secret twice",
+			r.Name)
 		return nil
 	}
 	if h.robotFile != "" {
@@ -289,7 +297,8 @@ func (g *globals) openPushSource(ctx context.Context, path string, jobs int) (pu
 		if err != nil {
 			return pushSource{}, err
 		}
-		return pushSource{r, r.Index().Items, func(ctx context.Context, o registry.PushOptions) (registry.PushSummary, error) {
+		return pushSource{r, r.Index().Items, func(ctx context.Context,
+			o registry.PushOptions) (registry.PushSummary, error) {
 			return registry.Push(ctx, r, o)
 		}}, nil
 	}
@@ -297,7 +306,8 @@ func (g *globals) openPushSource(ctx context.Context, path string, jobs int) (pu
 	if err != nil {
 		return pushSource{}, errors.Join(err, pipe.Close())
 	}
-	return pushSource{pipe, s.Index().Items, func(ctx context.Context, o registry.PushOptions) (registry.PushSummary, error) {
+	return pushSource{pipe, s.Index().Items, func(ctx context.Context,
+		o registry.PushOptions) (registry.PushSummary, error) {
 		return registry.PushStream(ctx, s, o)
 	}}, nil
 }

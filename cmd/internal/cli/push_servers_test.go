@@ -26,7 +26,8 @@ func harbor(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("HARBOR", s.Host)
 }
 
-// proxy starts a proxy that brings every request to the plain registry, whatever its name, and puts it into $HTTP_PROXY.
+// proxy starts a proxy that brings every request to the plain registry, whatever its name, and puts it into
+// $HTTP_PROXY.
 func proxy(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: proxy")

@@ -32,12 +32,13 @@ func newRegistryCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "registry",
 		Short: "Run a writable registry",
-		Long: `Runs a registry (CNCF distribution) at a site without one: serve in the foreground, install as a service of this host with
-certificates and logins. push seeds it. rotate replaces logins, also those of a cluster's registry.`,
+		Long: `Runs a registry (CNCF distribution) at a site without one: serve in the foreground, install as a service of this host
+with certificates and logins. push seeds it. rotate replaces logins, also those of a cluster's registry.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newRegistryServeCmd(g), newRegistryGCCmd(g), newRegistryInstallCmd(g), newRegistryCertsCmd(g), newRegistryRotateCmd(g), newRegistryUninstallCmd(g))
+	cmd.AddCommand(newRegistryServeCmd(g), newRegistryGCCmd(g), newRegistryInstallCmd(g), newRegistryCertsCmd(g),
+		newRegistryRotateCmd(g), newRegistryUninstallCmd(g))
 	return cmd
 }
 
@@ -53,15 +54,16 @@ func newRegistryServeCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve --dir DIR",
 		Short: "Serve a directory as a writable registry",
-		Long: `Serves a directory as an OCI registry until it is interrupted. The directory has the layout of the CNCF distribution's file system
-driver, so that its registry program can use it as well. The registry accepts sparse indexes (with missing platforms), as in bundles.
+		Long: `Serves a directory as an OCI registry until it is interrupted. The directory has the layout of the CNCF
+distribution's file system driver, so that its registry program can use it as well. The registry accepts sparse
+indexes (with missing platforms), as in bundles.
 
-It listens on this host only; --listen for other hosts needs TLS, or --plain-http. Users of --htpasswd may push, and users of
---pull-htpasswd may only pull; without --htpasswd, everybody may push. --delete allows deleting to those who may push; kkbundle registry
-gc frees the space.
+It listens on this host only; --listen for other hosts needs TLS, or --plain-http. Users of --htpasswd may push, and
+users of --pull-htpasswd may only pull; without --htpasswd, everybody may push. --delete allows deleting to those who
+may push; kkbundle registry gc frees the space.
 
-SIGHUP reloads users and certificates. SIGTERM and Ctrl-C let transfers finish, for 20 seconds at most; uploads continue after a
-restart. For S3 and other storage, run the registry program: kkbundle registry install --config.`,
+SIGHUP reloads users and certificates. SIGTERM and Ctrl-C let transfers finish, for 20 seconds at most; uploads
+continue after a restart. For S3 and other storage, run the registry program: kkbundle registry install --config.`,
 		Example: `  kkbundle registry serve --dir /srv/registry
   kkbundle registry serve --dir /srv/registry --listen :5000 --tls-auto --htpasswd users --pull-htpasswd pullers --metrics 127.0.0.1:5001`,
 		Args: takes(),
@@ -73,7 +75,8 @@ restart. For S3 and other storage, run the registry program: kkbundle registry i
 	f.StringVar(&o.pullers, "pull-htpasswd", "", "file of users who may only pull, as --htpasswd, which is required")
 	f.BoolVar(&o.delete, "delete", false, "allow deleting manifests, tags and blobs")
 	f.BoolVar(&o.readOnly, "read-only", false, "refuse changes; registry gc may run meanwhile")
-	f.StringVar(&o.metrics, "metrics", "", "address and port of /metrics (Prometheus) and /healthz, without login or TLS")
+	f.StringVar(&o.metrics, "metrics", "",
+		"address and port of /metrics (Prometheus) and /healthz, without login or TLS")
 	return cmd
 }
 
@@ -160,11 +163,11 @@ func newRegistryGCCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc --dir DIR",
 		Short: "Garbage-collect a registry's directory",
-		Long: `Removes blobs without a manifest, which deleting leaves behind. With --untagged also manifests without a tag or index, which moved tags
-leave behind. Signatures and other referrers stay as long as their image is there.
+		Long: `Removes blobs without a manifest, which deleting leaves behind. With --untagged also manifests without a tag or
+index, which moved tags leave behind. Signatures and other referrers stay as long as their image is there.
 
-Stop the registry first, or run it with --read-only: gc refuses to run beside a writable registry. If anything cannot be read, gc
-removes nothing. Run by root, gc works as the user who owns the directory.`,
+Stop the registry first, or run it with --read-only: gc refuses to run beside a writable registry. If anything cannot
+be read, gc removes nothing. Run by root, gc works as the user who owns the directory.`,
 		Example: `  kkbundle registry gc --dir /srv/registry --dry-run
   systemctl stop kkbundle-site-registry; kkbundle registry gc --dir /var/lib/kkbundle-site-registry; systemctl start kkbundle-site-registry`,
 		Args: takes(),
@@ -201,8 +204,8 @@ type collectedResult struct {
 	collected
 }
 
-// becomeOwner gives up root's rights for those of the owner of a registry's directory, for the rest of the process. What is inside a
-// service user's directory may be links of that user's making, and the storage driver follows links.
+// becomeOwner gives up root's rights for those of the owner of a registry's directory, for the rest of the process.
+// What is inside a service user's directory may be links of that user's making, and the storage driver follows links.
 func becomeOwner(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil || os.Geteuid() != 0 {
@@ -212,7 +215,8 @@ func becomeOwner(dir string) error {
 	if !ok || owner.Uid == 0 {
 		return nil
 	}
-	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(int(owner.Gid)), syscall.Setuid(int(owner.Uid))); err != nil {
+	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(int(owner.Gid)),
+		syscall.Setuid(int(owner.Uid))); err != nil {
 		return fmt.Errorf("run as user %d, who owns %s: %w", owner.Uid, dir, err)
 	}
 	return nil
@@ -233,7 +237,8 @@ func runRegistryGC(ctx context.Context, g *globals, o collectOptions) error {
 	if o.dryRun {
 		verb = "would remove"
 	}
-	return g.Result("%s %s and %s, %s", verb, plain.Count(c.Manifests, "manifest"), plain.Count(c.Blobs, "blob"), plain.Size(c.Bytes))
+	return g.Result("%s %s and %s, %s", verb, plain.Count(c.Manifests, "manifest"), plain.Count(c.Blobs, "blob"),
+		plain.Size(c.Bytes))
 }
 
 // loginFlags are for the connection and login to a registry.
@@ -270,12 +275,14 @@ func (f *loginFlags) check() error {
 	return nil
 }
 
-// transport returns a transport with the flags, and reports whether requests are plain HTTP: with --plain-http, or on this machine where
-// the registry speaks nothing else, as in docker.
-func (f *loginFlags) transport(ctx context.Context, g *globals, registryName string) (t *http.Transport, plainHTTP bool, err error) {
+// transport returns a transport with the flags, and reports whether requests are plain HTTP: with --plain-http, or on
+// this machine where the registry speaks nothing else, as in docker.
+func (f *loginFlags) transport(ctx context.Context, g *globals,
+	registryName string) (t *http.Transport, plainHTTP bool, err error) {
 	t, err = dial.NewTransport(dial.Files{CA: f.ca, Cert: f.cert, Key: f.key})
 	host, _, _ := strings.Cut(registryName, "/")
-	if err != nil || f.plainHTTP || f.ca+f.cert != "" || !manifest.IsLoopback(host) || !registry.SpeaksPlainHTTP(ctx, host, t) {
+	if err != nil || f.plainHTTP || f.ca+f.cert != "" || !manifest.IsLoopback(host) ||
+		!registry.SpeaksPlainHTTP(ctx, host, t) {
 		return t, f.plainHTTP, err
 	}
 	g.Note("note: %s is this machine and speaks plain HTTP, which is used", plain.Line(host))
@@ -288,7 +295,8 @@ func (f *loginFlags) keychain(g *globals) (authn.Keychain, error) {
 		return logins.New(g.Logger()), nil
 	}
 	if f.username == "" || !f.passwordStdin {
-		return nil, usage.Errorf("--username and --password-stdin go together; passwords are never taken from the command line")
+		return nil, usage.Errorf(
+			"--username and --password-stdin go together; passwords are never taken from the command line")
 	}
 	password, err := readPassword(g.In)
 	if err != nil {

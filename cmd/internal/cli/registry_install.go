@@ -34,10 +34,10 @@ func newRegistryInstallCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install [BUNDLE]",
 		Short: "Install a registry as a service on this host",
-		Long: `Installs kkbundle registry serve as a systemd service (root required): with its own user, which may write to its directory only, a
-certificate authority, a certificate for the names that clients use, and two logins: "registry" may pull (for mirror-config),
-"registry-push" may push. Only root can read the files with their passwords. Running it again changes only what differs: omitted flags
-keep their values. A systemd timer renews the certificate.
+		Long: `Installs kkbundle registry serve as a systemd service (root required): with its own user, which may write to its
+directory only, a certificate authority, a certificate for the names that clients use, and two logins: "registry" may
+pull (for mirror-config), "registry-push" may push. Only root can read the files with their passwords. Running it
+again changes only what differs: omitted flags keep their values. A systemd timer renews the certificate.
 
   --config   runs the registry program of the bundle instead, with any of its storage drivers (S3, Azure, GCS). That file sets
              everything, also the address and permissions; it can use tls.crt, tls.key and htpasswd in
@@ -55,7 +55,8 @@ Guide, with more users: docs/site/registry-service.md.`,
 	g.addAccept(f)
 	f.StringVar(&o.Dir, "dir", service.DefaultDir, "directory of the content")
 	f.StringVar(&o.Listen, "listen", ":5000", "address and port to listen on; :5000 is all addresses of this host")
-	f.StringArrayVar(&o.Names, "name", nil, "a host name or address that clients use (repeated); this host's names are always included")
+	f.StringArrayVar(&o.Names, "name", nil,
+		"a host name or address that clients use (repeated); this host's names are always included")
 	f.BoolVar(&o.Delete, "delete", false, "allow deleting manifests, tags and blobs")
 	f.StringVar(&o.Metrics, "metrics", "", "address and port of /metrics (Prometheus), without login or TLS")
 	f.StringVar(&o.config, "config", "", "configuration file of the registry program, which runs instead; needs BUNDLE")
@@ -81,7 +82,8 @@ func runRegistryInstall(cmd *cobra.Command, g *globals, args []string, o registr
 	if service.HostCommands(o.root) != nil && os.Geteuid() != 0 {
 		return errors.New("installing a service needs root: use sudo, or --root DIR to see the files")
 	}
-	install := service.Options{Settings: o.Settings, Root: o.root, Now: time.Now(), Run: service.HostCommands(o.root), Ready: o.Ready(o.root), DryRun: o.dryRun}
+	install := service.Options{Settings: o.Settings, Root: o.root, Now: time.Now(), Run: service.HostCommands(o.root),
+		Ready: o.Ready(o.root), DryRun: o.dryRun}
 	own, err := service.OwnProgram()
 	if err != nil {
 		return err
@@ -173,7 +175,8 @@ func (g *globals) installed(res service.Result, o registryInstallOptions) error 
 	address := net.JoinHostPort(o.Names[0], port)
 	if g.JSON {
 		return g.PrintJSON(serviceResult{
-			1, o.dryRun, res.Changed(), res.Changes, address, o.Names, res.CA, res.Ends, res.Pull.User, res.Pull.File, res.Push.User, res.Push.File,
+			1, o.dryRun, res.Changed(), res.Changes, address, o.Names, res.CA, res.Ends, res.Pull.User, res.Pull.File,
+			res.Push.User, res.Push.File,
 		})
 	}
 	if err := g.printChanges(res.Changes, nil, o.dryRun); err != nil {
@@ -195,14 +198,18 @@ func (g *globals) installed(res service.Result, o registryInstallOptions) error 
 		address = "HOST:PORT" // set by the configuration
 	}
 	g.Note("certificate until %s; clients trust %s", res.Ends.Format(time.DateOnly), res.CA)
-	g.Note("login to pull: %s, password in %s\nlogin to push: %s, password in %s", res.Pull.User, res.Pull.File, res.Push.User, res.Push.File)
-	g.Note("seed it: kkbundle push --registry %s --ca %s -u %s --password-stdin BUNDLE < %s", address, res.CA, res.Push.User, res.Push.File)
+	g.Note("login to pull: %s, password in %s\nlogin to push: %s, password in %s", res.Pull.User, res.Pull.File,
+		res.Push.User, res.Push.File)
+	g.Note("seed it: kkbundle push --registry %s --ca %s -u %s --password-stdin BUNDLE < %s", address, res.CA,
+		res.Push.User, res.Push.File)
 	return nil
 }
 
-// registryProgram returns the registry program of a bundle, a file or an archive with it. The whole file is compared with its digest.
+// registryProgram returns the registry program of a bundle, a file or an archive with it. The whole file is compared
+// with its digest.
 func registryProgram(ctx context.Context, r *bundle.Reader, name string) (service.Program, error) {
-	files := slices.DeleteFunc(slices.Clone(r.Index().Items), func(it bundle.Item) bool { return it.Kind != bundle.KindFile })
+	files := slices.DeleteFunc(slices.Clone(r.Index().Items),
+		func(it bundle.Item) bool { return it.Kind != bundle.KindFile })
 	wanted, err := parsePlatforms([]string{"linux/" + runtime.GOARCH})
 	if err != nil {
 		return service.Program{}, err
@@ -241,15 +248,17 @@ func newRegistryCertsCmd(g *globals) *cobra.Command {
 	renew := &cobra.Command{
 		Use:   "renew",
 		Short: "Renew the registry's certificate now",
-		Long: `Renews the certificate of an installed registry for the same names, and reloads it without ending transfers. Clients trust it through
-the same authority. --new-ca creates a new authority, which all clients must get. The timer of registry install runs it with --days 60.`,
+		Long: `Renews the certificate of an installed registry for the same names, and reloads it without ending transfers. Clients
+trust it through the same authority. --new-ca creates a new authority, which all clients must get. The timer of
+registry install runs it with --days 60.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if days < 0 || days > 0 && newCA {
 				return usage.Errorf("--days N is positive, and without --new-ca")
 			}
 			renewed, err := service.Renew(cmd.Context(), service.RenewOptions{
-				Root: root, NewAuthority: newCA, Within: time.Duration(days) * 24 * time.Hour, Now: time.Now(), Run: service.HostCommands(root),
+				Root: root, NewAuthority: newCA, Within: time.Duration(days) * 24 * time.Hour, Now: time.Now(),
+				Run: service.HostCommands(root),
 			})
 			if err != nil {
 				return err
@@ -282,8 +291,8 @@ func newRegistryUninstallCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove an installed registry service",
-		Long: `Stops an installed registry and removes its units and program. Content, certificates and logins stay for a later install; --with-data
-removes them too, and the user.`,
+		Long: `Stops an installed registry and removes its units and program. Content, certificates and logins stay for a later
+install; --with-data removes them too, and the user.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Run = service.HostCommands(o.Root)

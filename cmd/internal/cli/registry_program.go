@@ -16,7 +16,8 @@ func openRegistry(ctx context.Context, o registryServeOptions, log *slog.Logger)
 	if err != nil {
 		return nil, err
 	}
-	return worker.Open(ctx, program, worker.Options{Dir: o.dir, Users: o.users, Pullers: o.pullers, Delete: o.delete, ReadOnly: o.readOnly}, log)
+	return worker.Open(ctx, program, worker.Options{Dir: o.dir, Users: o.users, Pullers: o.pullers, Delete: o.delete,
+		ReadOnly: o.readOnly}, log)
 }
 
 func collectGarbage(ctx context.Context, o collectOptions, log *slog.Logger) (collected, error) {
@@ -24,6 +25,7 @@ func collectGarbage(ctx context.Context, o collectOptions, log *slog.Logger) (co
 	if err != nil {
 		return collected{}, err
 	}
-	c, err := worker.Collect(ctx, program, worker.CollectOptions{Dir: o.dir, DryRun: o.dryRun, Untagged: o.untagged}, log)
+	c, err := worker.Collect(ctx, program, worker.CollectOptions{Dir: o.dir, DryRun: o.dryRun, Untagged: o.untagged},
+		log)
 	return collected(c), err
 }

@@ -30,13 +30,14 @@ func newRegistryRotateCmd(g *globals) *cobra.Command {
 		Short: "Replace the logins of a registry",
 		Long: `Replaces the logins of a registry by new ones: the one to pull, the one to push (--pull, --push; default both).
 
-With -i INVENTORY: the registry of a cluster. Pulls go on meanwhile; no runtime restarts, except k3s and, with Docker, the kubelet. All
-hosts must be reachable; if one is lost or the command is killed, run it again. Use the bundle and cluster file of the last
-installation: nodes that differ from them are refused. Harbor gets another robot account for the nodes; its administrator, who pushes,
-is not changed (use --pull). Guide: docs/site/registry-hosts.md.
+With -i INVENTORY: the registry of a cluster. Pulls go on meanwhile; no runtime restarts, except k3s and, with Docker,
+the kubelet. All hosts must be reachable; if one is lost or the command is killed, run it again. Use the bundle and
+cluster file of the last installation: nodes that differ from them are refused. Harbor gets another robot account for
+the nodes; its administrator, who pushes, is not changed (use --pull). Guide: docs/site/registry-hosts.md.
 
-Without -i: the registry of kkbundle registry install on this host (root required). It accepts the old logins until rotate --finish,
-because only you know all its clients: give them the new login first, with mirror-config. Guide: docs/site/registry-service.md.`,
+Without -i: the registry of kkbundle registry install on this host (root required). It accepts the old logins until
+rotate --finish, because only you know all its clients: give them the new login first, with mirror-config. Guide:
+docs/site/registry-service.md.`,
 		Example: `  kkbundle registry rotate -i inventory.yaml -c cluster.yaml site-1.4.0.kkb
   kkbundle registry rotate --pull && kkbundle registry rotate --pull --finish`,
 		Args: takes("[BUNDLE]"),
@@ -89,12 +90,14 @@ func runRotateHere(ctx context.Context, g *globals, args []string, o registryRot
 	if service.HostCommands(o.root) != nil && os.Geteuid() != 0 {
 		return errors.New("the logins belong to root: use sudo")
 	}
-	res, err := service.Rotate(ctx, service.RotateOptions{Root: o.root, Pull: o.pull, Push: o.push, Finish: o.finish, Run: service.HostCommands(o.root)})
+	res, err := service.Rotate(ctx, service.RotateOptions{Root: o.root, Pull: o.pull, Push: o.push, Finish: o.finish,
+		Run: service.HostCommands(o.root)})
 	if err != nil {
 		return err
 	}
 	if g.JSON {
-		return g.PrintJSON(rotatedResult{1, res.Pull.User, res.Pull.File, res.Push.User, res.Push.File, res.Old, res.Ended})
+		return g.PrintJSON(rotatedResult{1, res.Pull.User, res.Pull.File, res.Push.User, res.Push.File, res.Old,
+			res.Ended})
 	}
 	if err := errors.Join(
 		g.Result("login to pull: %s, password in %s", res.Pull.User, res.Pull.File),

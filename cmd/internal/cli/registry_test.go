@@ -47,7 +47,8 @@ func TestRegistryServe(t *testing.T) {
 	content, users := filepath.Join(dir, "content"), filepath.Join(dir, "users")
 	addUser(t, users, "ops:correct-horse")
 	path := bundletest.New(t).Path
-	s := start(t, "registry", "serve", "--json", "-v", "--dir", content, "--listen", "0.0.0.0:0", "--tls-auto", "--htpasswd", users,
+	s := start(t, "registry", "serve", "--json", "-v", "--dir", content, "--listen", "0.0.0.0:0", "--tls-auto",
+		"--htpasswd", users,
 		"--delete", "--metrics", "127.0.0.1:0")
 	var x struct{ URL, CA string }
 	if err := json.NewDecoder(s.out).Decode(&x); err != nil {
@@ -55,18 +56,22 @@ func TestRegistryServe(t *testing.T) {
 	}
 	host := "127.0.0.1" + strings.TrimSuffix(x.URL[strings.LastIndexByte(x.URL, ':'):], "/")
 	push := func(password string) (int, string, string) {
-		return run(t, password, "push", "--registry", host+"/mirror", "--ca", x.CA, "-u", "ops", "--password-stdin", path)
+		return run(t, password, "push", "--registry", host+"/mirror", "--ca", x.CA, "-u", "ops", "--password-stdin",
+			path)
 	}
 	if code, _, text := push("wrong-horse"); code != 15 || !strings.Contains(text, "rejects user") {
 		t.Errorf("a wrong password: exit code %d\n%s", code, text)
 	}
-	if code, out, text := push("correct-horse"); code != 0 || strings.Contains(text, "instead of sha256:") || !strings.Contains(out, "@sha256:") {
+	if code, out, text := push("correct-horse"); code != 0 || strings.Contains(text, "instead of sha256:") ||
+		!strings.Contains(out, "@sha256:") {
 		t.Errorf("exit code %d; was a sparse index refused?\n%s", code, text)
 	}
-	if code, _, text := run(t, "", "registry", "gc", "--dir", content); code != 17 || !strings.Contains(text, "--read-only") {
+	if code, _, text := run(t, "", "registry", "gc", "--dir", content); code != 17 ||
+		!strings.Contains(text, "--read-only") {
 		t.Errorf("gc beside a registry that writes: exit code %d\n%s", code, text)
 	}
-	if code, _, text := run(t, "", "registry", "serve", "--dir", content, "--listen", "127.0.0.1:0"); code != 17 || !strings.Contains(text, "may write there") {
+	if code, _, text := run(t, "", "registry", "serve", "--dir", content, "--listen", "127.0.0.1:0"); code != 17 ||
+		!strings.Contains(text, "may write there") {
 		t.Errorf("a second registry: exit code %d\n%s", code, text)
 	}
 	addUser(t, users, "ops:battery-staple")
@@ -87,7 +92,8 @@ func TestRegistryServe(t *testing.T) {
 			t.Errorf("%q is in the log:\n%s", secret, s.err)
 		}
 	}
-	if code, out, text := run(t, "", "registry", "gc", "--dir", content, "--dry-run", "--untagged"); code != 0 || !strings.HasPrefix(out, "would remove 0 manifests and 0 blobs") {
+	if code, out, text := run(t, "", "registry", "gc", "--dir", content, "--dry-run", "--untagged"); code != 0 ||
+		!strings.HasPrefix(out, "would remove 0 manifests and 0 blobs") {
 		t.Errorf("gc: exit code %d\n%s%s", code, out, text)
 	}
 	blobs, err := filepath.Glob(filepath.Join(content, "docker/registry/v2/repositories/mirror/*"))
@@ -98,7 +104,8 @@ func TestRegistryServe(t *testing.T) {
 
 // TestRegistryTLS is what the server speaks.
 func TestRegistryTLS(t *testing.T) {
-	s := start(t, "registry", "serve", "--json", "--dir", t.TempDir(), "--listen", "127.0.0.1:0", "--tls-auto", "--read-only")
+	s := start(t, "registry", "serve", "--json", "--dir", t.TempDir(), "--listen", "127.0.0.1:0", "--tls-auto",
+		"--read-only")
 	var x struct{ URL, CA string }
 	if err := json.NewDecoder(s.out).Decode(&x); err != nil {
 		t.Fatal(err, s.err)
@@ -109,7 +116,8 @@ func TestRegistryTLS(t *testing.T) {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool,
+		MinVersion: tls.VersionTLS12}}}
 	if status, body := get(t, client, x.URL+"v2/"); status != 200 || body != "{}" {
 		t.Errorf("%d %q", status, body)
 	}

@@ -44,7 +44,8 @@ func newRehearsal(r *upgrade.Rehearsal) *rehearsal {
 	}
 	out := &rehearsal{
 		Steps: []rehearsedStep{}, Nodes: []rehearsedNode{}, RegistryLacks: r.RegistryLacks,
-		Deprecated: append([]string{}, r.Deprecated...), Webhooks: append([]string{}, r.Webhooks...), Seconds: int(r.Estimate.Seconds()),
+		Deprecated: append([]string{}, r.Deprecated...), Webhooks: append([]string{}, r.Webhooks...),
+		Seconds: int(r.Estimate.Seconds()),
 	}
 	for _, s := range r.Steps {
 		one := rehearsedStep{Version: s.Version, Components: []replaced{}, Images: s.Images, Files: s.Files}
@@ -66,7 +67,8 @@ func writeRehearsal(w io.Writer, r *upgrade.Rehearsal) {
 		for _, c := range s.Components {
 			parts = append(parts, fmt.Sprintf("%s %s -> %s", c.Name, cmp.Or(plain.Line(c.From), "?"), plain.Line(c.To)))
 		}
-		say("step %s: %s; %s and %s of the bundle", plain.Line(s.Version), cmp.Or(strings.Join(parts, ", "), "same etcd and CoreDNS"),
+		say("step %s: %s; %s and %s of the bundle", plain.Line(s.Version),
+			cmp.Or(strings.Join(parts, ", "), "same etcd and CoreDNS"),
 			plain.Count(s.Images, "image"), plain.Count(s.Files, "program"))
 	}
 	for _, n := range r.Nodes {

@@ -23,7 +23,8 @@ func release(ts *testscript.TestScript, neg bool, args []string) {
 	for _, tag := range []string{"1.0", "1.10", "1.9", "2.0", "2.1-rc1", "2.0-alpine", "2.0.1", "latest", "20240101"} {
 		ref, err := name.ParseReference(u.source.Host + "/hub/library/app:" + tag)
 		ts.Check(err)
-		ts.Check(remote.Write(ref, img, remote.WithAuthFromKeychain(u.source.Keychain()), remote.WithTransport(u.source.Transport())))
+		ts.Check(remote.Write(ref, img, remote.WithAuthFromKeychain(u.source.Keychain()),
+			remote.WithTransport(u.source.Transport())))
 	}
 	index := "apiVersion: v1\nentries:\n  web:\n"
 	for _, version := range []string{"1.2.3", "1.2.10", "1.2.9", "1.3.0", "2.0.0", "2.1.0-beta.1"} {
@@ -52,7 +53,8 @@ func tags(ts *testscript.TestScript, neg bool, args []string) {
 	for _, tag := range args[1:] {
 		ref, err := name.ParseReference(u.source.Host + "/hub/" + args[0] + ":" + tag)
 		ts.Check(err)
-		ts.Check(remote.Write(ref, img, remote.WithAuthFromKeychain(u.source.Keychain()), remote.WithTransport(u.source.Transport())))
+		ts.Check(remote.Write(ref, img, remote.WithAuthFromKeychain(u.source.Keychain()),
+			remote.WithTransport(u.source.Transport())))
 	}
 }
 
@@ -76,5 +78,6 @@ func layers(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	ref, err := name.ParseReference(u.source.Host + "/hub/" + args[0])
 	ts.Check(err)
-	ts.Check(remote.Write(ref, img, remote.WithAuthFromKeychain(u.source.Keychain()), remote.WithTransport(u.source.Transport())))
+	ts.Check(remote.Write(ref, img, remote.WithAuthFromKeychain(u.source.Keychain()),
+		remote.WithTransport(u.source.Transport())))
 }

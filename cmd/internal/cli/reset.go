@@ -25,11 +25,12 @@ func newResetCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reset -i INVENTORY [BUNDLE]",
 		Short: "Remove the cluster and everything installed on the hosts",
-		Long: `Removes the cluster and everything that install added to the hosts, and restores changed settings. Data that cannot be restored, such as
-the registry's images, stays unless --with-data. A host without an installation, or with a part of one, is no error.
+		Long: `Removes the cluster and everything that install added to the hosts, and restores changed settings. Data that cannot
+be restored, such as the registry's images, stays unless --with-data. A host without an installation, or with a part
+of one, is no error.
 
-With --limit, only these hosts are reset, and the cluster is not informed: to remove nodes from a running cluster, use kkbundle nodes
-delete.`,
+With --limit, only these hosts are reset, and the cluster is not informed: to remove nodes from a running cluster, use
+kkbundle nodes delete.`,
 		Example: `  kkbundle reset -i inventory.yaml site-1.4.0.kkb
   kkbundle reset -i inventory.yaml --foreign --limit node3 site-1.4.0.kkb`,
 		Args: takes("[BUNDLE]"),
@@ -39,7 +40,8 @@ delete.`,
 	g.addTrust(cmd.Flags())
 	cmd.Flags().BoolVar(&o.withData, "with-data", false, "also remove the registry's images, volumes and etcd backups")
 	cmd.Flags().StringSliceVar(&o.limit, "limit", nil, "only these `hosts`")
-	cmd.Flags().BoolVar(&o.foreign, "foreign", false, "also remove a cluster of kubeadm, k3s or RKE2 not installed by kkbundle, with its data, from the hosts of --limit")
+	cmd.Flags().BoolVar(&o.foreign, "foreign", false,
+		"also remove a cluster of kubeadm, k3s or RKE2 not installed by kkbundle, with its data, from the hosts of --limit")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print the removals with reasons, and make none")
 	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
 	return cmd

@@ -43,9 +43,9 @@ func TestMain(m *testing.M) {
 
 type upstreamKey struct{}
 
-// TestScripts runs testdata/script: one file for each thing that users do, or that goes wrong for them. Each has its own
-// upstream, whose addresses are in $REGISTRY, $FILES, $PLAIN, $SECURE and $CA, in YAML files too, and the manifests of
-// testdata/manifests in its directory.
+// TestScripts runs testdata/script: one file for each thing that users do, or that goes wrong for them. Each has its
+// own upstream, whose addresses are in $REGISTRY, $FILES, $PLAIN, $SECURE and $CA, in YAML files too, and the
+// manifests of testdata/manifests in its directory.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
@@ -173,7 +173,8 @@ func stalled(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ts.Check(os.MkdirAll(ts.Getenv("KKBUNDLE_CACHE"), 0o700))
 	untilStalled(ts)
-	meanwhile(ts, func() bool { return partBytes(ts.Getenv("KKBUNDLE_CACHE")) >= 2*cachePiece }) // so the first is whole
+	// so the first is whole
+	meanwhile(ts, func() bool { return partBytes(ts.Getenv("KKBUNDLE_CACHE")) >= 2*cachePiece })
 }
 
 // halfway waits until a download stopped in the middle.
@@ -324,7 +325,8 @@ func truncate(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.Truncate(ts.MkAbs(args[0]), info.Size()-n))
 }
 
-// [!] requested PATTERN reports whether the file server or, as "METHOD /v2/...", the source registry got such a request.
+// [!] requested PATTERN reports whether the file server or, as "METHOD /v2/...", the source registry got such a
+// request.
 func requested(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 1 {
 		ts.Fatalf("usage: [!] requested PATTERN")
@@ -379,7 +381,8 @@ func asked(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// fault REGISTRY PATTERN BYTES makes an answer to a GET of such a path stop after so many bytes, as the file server does below /slow/.
+// fault REGISTRY PATTERN BYTES makes an answer to a GET of such a path stop after so many bytes, as the file server
+// does below /slow/.
 func fault(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
 		ts.Fatalf("usage: fault REGISTRY PATTERN BYTES")
@@ -391,16 +394,18 @@ func fault(ts *testscript.TestScript, neg bool, args []string) {
 	n, err := strconv.Atoi(args[2])
 	ts.Check(err)
 	files := of(ts).files
-	s.AddFaults(registrytest.Fault{Method: "GET", Path: regexp.MustCompile(args[1]), Times: -1, Effect: func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			first, stops := files.stops(r)
-			if !stops {
-				next.ServeHTTP(w, r)
-				return
-			}
-			next.ServeHTTP(&stallingWriter{ResponseWriter: w, left: max(n-rangeStart(r), 0), stop: func() { files.stall(r, first) }}, r)
-		})
-	}})
+	s.AddFaults(registrytest.Fault{Method: "GET", Path: regexp.MustCompile(args[1]), Times: -1,
+		Effect: func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				first, stops := files.stops(r)
+				if !stops {
+					next.ServeHTTP(w, r)
+					return
+				}
+				next.ServeHTTP(&stallingWriter{ResponseWriter: w, left: max(n-rangeStart(r), 0),
+					stop: func() { files.stall(r, first) }}, r)
+			})
+		}})
 }
 
 // A stallingWriter sends so many bytes and calls stop then.

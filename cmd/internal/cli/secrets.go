@@ -29,12 +29,13 @@ func newSecretsRotateCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate-key -i INVENTORY [BUNDLE]",
 		Short: "Replace the key that encrypts Secrets, and rewrite all Secrets",
-		Long: `Adds a new key to every control plane, makes it the first on every control plane, rewrites all Secrets with it, and removes the old one.
-API servers restart three times, one control plane after the other; workloads keep running. All control planes must be reachable.
-After an interruption run it again: it continues.
+		Long: `Adds a new key to every control plane, makes it the first on every control plane, rewrites all Secrets with it, and
+removes the old one. API servers restart three times, one control plane after the other; workloads keep running. All
+control planes must be reachable. After an interruption run it again: it continues.
 
-The old key stays in the work directory, because older copies of etcd need it. Back up the work directory's keys afterwards (certs
-backup). On k3s: k3s secrets-encrypt rotate-keys, then a restart of every server. Guide: docs/site/security.md.`,
+The old key stays in the work directory, because older copies of etcd need it. Back up the work directory's keys
+afterwards (certs backup). On k3s: k3s secrets-encrypt rotate-keys, then a restart of every server. Guide:
+docs/site/security.md.`,
 		Example: "  kkbundle secrets rotate-key -i inventory.yaml site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -48,11 +48,11 @@ func newServeCmd(g *globals) *cobra.Command {
   /docs/                         this documentation, with a search
   /healthz, /metrics             for monitoring (Prometheus)
 
-A blob's digest is checked at its first request, before its last byte is sent; --verify checks everything before the first request. If
-several bundles have the same tag, the last bundle wins, with a warning.
+A blob's digest is checked at its first request, before its last byte is sent; --verify checks everything before the
+first request. If several bundles have the same tag, the last bundle wins, with a warning.
 
-SIGHUP reloads bundles, users and certificates without ending transfers. Replace a bundle by renaming the new file over the old one.
-SIGTERM and Ctrl-C let transfers finish, for 20 seconds at most.`,
+SIGHUP reloads bundles, users and certificates without ending transfers. Replace a bundle by renaming the new file
+over the old one. SIGTERM and Ctrl-C let transfers finish, for 20 seconds at most.`,
 		Example: `  kkbundle serve site-1.4.0.kkb
   kkbundle serve --listen :5000 --tls-auto --htpasswd users site-1.4.0.kkb apps-7.kkb`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -72,12 +72,15 @@ SIGTERM and Ctrl-C let transfers finish, for 20 seconds at most.`,
 
 // addFlags adds the flags of all servers.
 func (o *serveOptions) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.listen, "listen", "127.0.0.1:5000", "address and port to listen on; :5000 is all addresses of this host")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:5000",
+		"address and port to listen on; :5000 is all addresses of this host")
 	f.StringVar(&o.cert, "tls-cert", "", "PEM file of the server's certificate and its chain")
 	f.StringVar(&o.key, "tls-key", "", "PEM file of the certificate's key")
 	f.BoolVar(&o.auto, "tls-auto", false, "create a certificate and an authority for clients to trust")
-	f.StringVar(&o.tlsDir, "tls-dir", "", "directory of --tls-auto (default: below --dir of a registry, else kkbundle/serve in the user's configuration)")
-	f.StringVar(&o.users, "htpasswd", "", "file of users and bcrypt hashes, as htpasswd -B writes it; everything but /healthz then needs a login")
+	f.StringVar(&o.tlsDir, "tls-dir", "",
+		"directory of --tls-auto (default: below --dir of a registry, else kkbundle/serve in the user's configuration)")
+	f.StringVar(&o.users, "htpasswd", "",
+		"file of users and bcrypt hashes, as htpasswd -B writes it; everything but /healthz then needs a login")
 	f.BoolVar(&o.plainHTTP, "plain-http", false, "allow HTTP without TLS to other hosts")
 }
 
@@ -98,8 +101,9 @@ func runServe(ctx context.Context, g *globals, paths []string, o serveOptions) e
 		g.Note("checking every byte of %s", plain.Count(len(paths), "bundle"))
 	}
 	s, err := serve.New(ctx, serve.Options{
-		Bundles: paths, Verify: o.verify, Users: o.users, Authority: c.authority(), Logger: g.Logger(), Manual: manual.Handler("/docs/", sync.OnceValues(newManual)),
-		Open: func(path string) (*bundle.Reader, error) { return g.openAccepted(ctx, path) },
+		Bundles: paths, Verify: o.verify, Users: o.users, Authority: c.authority(), Logger: g.Logger(),
+		Manual: manual.Handler("/docs/", sync.OnceValues(newManual)),
+		Open:   func(path string) (*bundle.Reader, error) { return g.openAccepted(ctx, path) },
 	})
 	if err != nil {
 		return err

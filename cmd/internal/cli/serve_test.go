@@ -153,7 +153,8 @@ func TestServe(t *testing.T) {
 // TestServeTLS lets kkbundle make its certificate, and listens for others.
 func TestServeTLS(t *testing.T) {
 	dir := t.TempDir()
-	s := startServe(t, "--json", "--verify", "--listen", "0.0.0.0:0", "--tls-auto", "--tls-dir", filepath.Join(dir, "tls"), bundletest.New(t).Path)
+	s := startServe(t, "--json", "--verify", "--listen", "0.0.0.0:0", "--tls-auto", "--tls-dir",
+		filepath.Join(dir, "tls"), bundletest.New(t).Path)
 	var x struct{ URL, CA, Fingerprint string }
 	if err := json.NewDecoder(s.out).Decode(&x); err != nil {
 		t.Fatal(err, s.err)
@@ -167,7 +168,8 @@ func TestServeTLS(t *testing.T) {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool,
+		MinVersion: tls.VersionTLS12}}}
 	port := x.URL[strings.LastIndexByte(x.URL, ':'):]
 	for _, host := range []string{"127.0.0.1", "localhost"} {
 		if status, _ := get(t, client, "https://"+host+port+"v2/"); status != 200 {
@@ -177,7 +179,8 @@ func TestServeTLS(t *testing.T) {
 	if _, handed := get(t, client, "https://127.0.0.1"+port+"ca.pem"); handed != string(pem) {
 		t.Errorf("/ca.pem is %q", handed)
 	}
-	if _, page := get(t, client, "https://127.0.0.1"+port); !strings.Contains(page, x.Fingerprint) || !strings.Contains(page, "https://127.0.0.1"+strings.TrimSuffix(port, "/")+"/ca.pem") {
+	if _, page := get(t, client, "https://127.0.0.1"+port); !strings.Contains(page, x.Fingerprint) ||
+		!strings.Contains(page, "https://127.0.0.1"+strings.TrimSuffix(port, "/")+"/ca.pem") {
 		t.Errorf("the page does not say how to trust it: %s", page)
 	}
 	client.CloseIdleConnections()

@@ -28,7 +28,8 @@ func warnings(list []shortfall) []string {
 			lines = append(lines, s.ref+" lacks "+strings.Join(s.lacks, ", "))
 		}
 		if s.unknown {
-			lines = append(lines, s.ref+" may lack signatures and other things attached to it: not all could be looked up when it was locked")
+			lines = append(lines, s.ref+
+				" may lack signatures and other things attached to it: not all could be looked up when it was locked")
 		}
 	}
 	return append(lines, unsignedPackages(list)...)
@@ -44,7 +45,9 @@ func unsignedPackages(list []shortfall) []string {
 	}
 	var lines []string
 	for _, distribution := range slices.Sorted(maps.Keys(unsigned)) {
-		lines = append(lines, fmt.Sprintf("%s of %s without a checked signature (allowUnsigned): nothing vouches for them", plain.Count(unsigned[distribution], "package"), distribution))
+		lines = append(lines, fmt.Sprintf(
+			"%s of %s without a checked signature (allowUnsigned): nothing vouches for them",
+			plain.Count(unsigned[distribution], "package"), distribution))
 	}
 	return lines
 }
@@ -52,11 +55,13 @@ func unsignedPackages(list []shortfall) []string {
 func shortfallsOf(items []bundle.Item) []shortfall {
 	var list []shortfall
 	for _, it := range items {
-		s := shortfall{ref: it.Ref, unknown: it.Descriptor.Annotations[bundle.AnnotationReferrers] == manifest.ReferrersUnknown}
+		s := shortfall{ref: it.Ref,
+			unknown: it.Descriptor.Annotations[bundle.AnnotationReferrers] == manifest.ReferrersUnknown}
 		if lacks := it.Descriptor.Annotations[bundle.AnnotationLacks]; lacks != "" {
 			s.lacks = strings.Split(lacks, ",")
 		}
-		s.unsigned = unsignedPackage(it.Ref, manifest.Verification(it.Descriptor.Annotations[bundle.AnnotationVerified]))
+		s.unsigned = unsignedPackage(it.Ref,
+			manifest.Verification(it.Descriptor.Annotations[bundle.AnnotationVerified]))
 		list = append(list, s)
 	}
 	return list
@@ -65,7 +70,8 @@ func shortfallsOf(items []bundle.Item) []shortfall {
 func lockShortfalls(l *manifest.Lock) []shortfall {
 	var list []shortfall
 	for _, pin := range l.Items {
-		list = append(list, shortfall{pin.Ref, pin.Lacks, pin.Referrers == manifest.ReferrersUnknown, unsignedPackage(pin.Ref, pin.Verified)})
+		list = append(list, shortfall{pin.Ref, pin.Lacks, pin.Referrers == manifest.ReferrersUnknown,
+			unsignedPackage(pin.Ref, pin.Verified)})
 	}
 	return list
 }

@@ -28,12 +28,13 @@ func newSignCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sign --key KEY BUNDLE",
 		Short: "Sign a bundle",
-		Long: `Signs a bundle's digest, the sha256 of its index.json, which covers all content, and writes the signature beside the bundle:
-NAME.kkb.sigstore.json. It stays valid if the bundle is compressed differently, split or renamed; rename the signature too. No network
-is used, and the content is not read: check it with kkbundle verify.
+		Long: `Signs a bundle's digest, the sha256 of its index.json, which covers all content, and writes the signature beside the
+bundle: NAME.kkb.sigstore.json. It stays valid if the bundle is compressed differently, split or renamed; rename the
+signature too. No network is used, and the content is not read: check it with kkbundle verify.
 
-The key is cosign's (cosign generate-key-pair, or kkbundle keygen), or PKCS #8 without encryption. Its password comes from
-$COSIGN_PASSWORD or standard input (--password-stdin), or is asked for. cosign verifies the signature, and kkbundle cosign's.
+The key is cosign's (cosign generate-key-pair, or kkbundle keygen), or PKCS #8 without encryption. Its password comes
+from $COSIGN_PASSWORD or standard input (--password-stdin), or is asked for. cosign verifies the signature, and
+kkbundle cosign's.
 
   --name         writes another signer's signature beside the first, NAME.kkb.SIGNER.sigstore.json; a check accepts any of them
   --provenance   signs the statement NAME.kkb.provenance.json of build --provenance instead, which must be about this bundle.
@@ -151,14 +152,15 @@ func (g *globals) readPrivateKey(ctx context.Context, file string, stdin bool) (
 	text := file + " is not encrypted: every reader can sign; cosign import-key-pair encrypts it"
 	const others = 0o077
 	if info, err := os.Stat(file); err == nil && info.Mode().Perm()&others != 0 {
-		text = fmt.Sprintf("%s is not encrypted, and others can read it (mode %04o): chmod 600 %s", file, info.Mode().Perm(), file)
+		text = fmt.Sprintf("%s is not encrypted, and others can read it (mode %04o): chmod 600 %s", file,
+			info.Mode().Perm(), file)
 	}
 	g.Warn(text)
 	return key, nil
 }
 
-// signedBefore reports whether the file has a valid signature by the key. A signature by another key is an error unless it may be
-// replaced.
+// signedBefore reports whether the file has a valid signature by the key. A signature by another key is an error
+// unless it may be replaced.
 func signedBefore(file string, key *trust.PublicKey, artifact []byte, replace bool) (bool, error) {
 	if !exists(file) {
 		return false, nil
@@ -174,9 +176,11 @@ func signedBefore(file string, key *trust.PublicKey, artifact []byte, replace bo
 	case replace || by == key.Fingerprint():
 		return false, nil
 	case by == "":
-		return false, fmt.Errorf("%s exists and is not a signature by this key: move it away, or replace it with --force", file)
+		return false, fmt.Errorf(
+			"%s exists and is not a signature by this key: move it away, or replace it with --force", file)
 	}
-	return false, fmt.Errorf("%s exists and is signed by another key (%s, as it says): --name SIGNER writes a signature beside it, --force replaces it", file, by)
+	return false, fmt.Errorf(
+		"%s exists and is signed by another key (%s, as it says): --name SIGNER writes a signature beside it, --force replaces it", file, by)
 }
 
 // staleSignatures returns warnings about signatures of another bundle beside a new one: a site cannot sign again.
@@ -197,7 +201,8 @@ func staleSignatures(path string, x bundle.Index) []string {
 			_, err = trust.VerifyBlob(nil, data, artifact)
 		}
 		if !errors.Is(err, trust.ErrWrongKey) { // not verifiable without a key
-			lines = append(lines, fmt.Sprintf("%s is not a signature of this bundle, perhaps of the replaced one: sign again", file))
+			lines = append(lines, fmt.Sprintf(
+				"%s is not a signature of this bundle, perhaps of the replaced one: sign again", file))
 		}
 	}
 	return lines
@@ -210,7 +215,8 @@ func (g *globals) noteSignatures(sources []bundle.From, r copyResult, x bundle.I
 			continue
 		}
 		if to := sidecarName(r.Path, ""); !exists(to) {
-			g.Note("%s has the same digest, so the signature of %s is valid for it: copy it to %s", r.Path, from.Name, to)
+			g.Note("%s has the same digest, so the signature of %s is valid for it: copy it to %s", r.Path, from.Name,
+				to)
 		}
 	}
 	for _, line := range staleSignatures(r.Path, x) {

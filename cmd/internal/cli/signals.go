@@ -33,9 +33,9 @@ func endedBy(err error, s syscall.Signal) bool {
 	return ok && e.Signal == s
 }
 
-// WithSignals returns a context that ends at the signals that end a program: commands remove unfinished files then. A second
-// Ctrl-C or SIGTERM ends the program at once. SIGPIPE counts only if nobody reads the output or the messages any more: an error of
-// a network connection has it, too.
+// WithSignals returns a context that ends at the signals that end a program: commands remove unfinished files then. A
+// second Ctrl-C or SIGTERM ends the program at once. SIGPIPE counts only if nobody reads the output or the messages
+// any more: an error of a network connection has it, too.
 func WithSignals(parent context.Context) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
@@ -57,13 +57,14 @@ func WithSignals(parent context.Context) (ctx context.Context, stop func()) {
 				}
 			}
 		}
-		signal.Reset(os.Interrupt, syscall.SIGTERM) // not SIGHUP, which comes twice: from the terminal and from the shell
+		// not SIGHUP, which comes twice: from the terminal and from the shell
+		signal.Reset(os.Interrupt, syscall.SIGTERM)
 	}()
 	return ctx, func() { cancel(nil) }
 }
 
-// ended returns the error of a run, which is a signalError if a signal ended it. The run may see the closed pipe before its context
-// ends.
+// ended returns the error of a run, which is a signalError if a signal ended it. The run may see the closed pipe
+// before its context ends.
 func ended(ctx context.Context, err error, downloaded bool) error {
 	s, ok := errors.AsType[*signalError](context.Cause(ctx))
 	switch {
@@ -77,7 +78,8 @@ func ended(ctx context.Context, err error, downloaded bool) error {
 	return err
 }
 
-// unread reports whether standard output or standard error is a pipe, a connection or a terminal whose other end is closed.
+// unread reports whether standard output or standard error is a pipe, a connection or a terminal whose other end is
+// closed.
 func unread() bool {
 	fds := []unix.PollFd{{Fd: int32(syscall.Stdout)}, {Fd: int32(syscall.Stderr)}}
 	n, err := unix.Poll(fds, 0)

@@ -93,7 +93,10 @@ func (s starter) group(controlPlane bool) string {
 
 // file returns a file's content.
 func (s starter) file(name string) ([]byte, error) {
-	t, err := template.New(name).Funcs(template.FuncMap{"join": func(list []string) string { return strings.Join(list, ", ") }}).ParseFS(starters, "starters/"+name)
+	t, err := template.New(name).Funcs(template.FuncMap{"join": func(list []string) string {
+		return strings.Join(list,
+			", ")
+	}}).ParseFS(starters, "starters/"+name)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +131,8 @@ func (s starter) render() (map[string][]byte, error) {
 
 // check checks rendered files, each by itself and together.
 func (s starter) check(content map[string][]byte) error {
-	if _, err := manifest.ParseBundle(bundle.DocumentManifest, content[bundle.DocumentManifest]); err != nil || !s.Cluster {
+	if _, err := manifest.ParseBundle(bundle.DocumentManifest, content[bundle.DocumentManifest]); err != nil ||
+		!s.Cluster {
 		return err
 	}
 	c, err := manifest.ParseCluster(bundle.DocumentCluster, content[bundle.DocumentCluster])
@@ -157,7 +161,8 @@ func (s starter) write(dir string) ([]string, error) {
 		}
 	}
 	if len(taken) > 0 {
-		return nil, usage.Errorf("%s: not replaced, because init replaces no file: name another directory", strings.Join(taken, ", "))
+		return nil, usage.Errorf("%s: not replaced, because init replaces no file: name another directory",
+			strings.Join(taken, ", "))
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -175,7 +180,8 @@ func newStarterCmd(g *globals, name, what string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "init [FILE]",
 		Short: "Write " + what + " as a starting point",
-		Long: "Writes " + what + " with the most common keys and comments, to edit: " + name + " by default. An existing file is never replaced.\n" +
+		Long: "Writes " + what + " with the most common keys and comments, to edit: " + name +
+			" by default. An existing file is never replaced.\n" +
 			"kkbundle init writes manifest, cluster file and inventory together.",
 		Example: "  kkbundle " + parentOf(name) + " init",
 		Args:    takes("[FILE]"),

@@ -25,12 +25,14 @@ func newStatusCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status -i INVENTORY [BUNDLE]",
 		Short: "Show the nodes, health and certificates of a cluster",
-		Long: `Prints the state of hosts and cluster: nodes and their versions, etcd, expiry of certificates, the last run from this work directory, and
-each problem with reason and remedy. Changes nothing. With a cluster file, given or in the bundle, versions are compared with it.
+		Long: `Prints the state of hosts and cluster: nodes and their versions, etcd, expiry of certificates, the last run from this
+work directory, and each problem with reason and remedy. Changes nothing. With a cluster file, given or in the bundle,
+versions are compared with it.
 
---wait repeats the look until nothing fails and no pod is starting, at most for the given time: use it after hosts were restarted.
-Guide: docs/day-two/status.md.`,
-		Annotations: exitCodesOf("Exit codes: 0 healthy, possibly with warnings; 23 a check failed or a host is unreachable."),
+--wait repeats the look until nothing fails and no pod is starting, at most for the given time: use it after hosts
+were restarted. Guide: docs/day-two/status.md.`,
+		Annotations: exitCodesOf(
+			"Exit codes: 0 healthy, possibly with warnings; 23 a check failed or a host is unreachable."),
 		Example: `  kkbundle status -i inventory.yaml
   kkbundle status -i inventory.yaml -o json site-1.4.0.kkb
   kkbundle status -i inventory.yaml --wait 10m`,
@@ -40,7 +42,8 @@ Guide: docs/day-two/status.md.`,
 	f := cmd.Flags()
 	o.Flags.Add(f)
 	g.addTrust(f)
-	f.DurationVar(&o.wait, "wait", 0, "repeat the look for at most this time until the cluster is healthy and no pod of it is starting")
+	f.DurationVar(&o.wait, "wait", 0,
+		"repeat the look for at most this time until the cluster is healthy and no pod of it is starting")
 	f.StringVarP(&o.output, "output", "o", showTable, "table or json")
 	return cmd
 }

@@ -28,10 +28,11 @@ func newSupportBundleCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "support-bundle -i INVENTORY [BUNDLE]",
 		Short: "Collect logs, facts and configuration for support, without secrets",
-		Long: `Collects data for troubleshooting from all hosts and the cluster into one tar file compressed with zstd (mode 0600): install.log and the
-last report, logs of units and pods, facts, versions, configuration files, and the cluster's objects without Secrets. Passwords, tokens
-and keys are removed, and the values of variables and config maps left out. Objects and logs are those of Kubernetes' own namespaces and
-of the pod network's; name others with --namespace. Nothing on the hosts is changed.
+		Long: `Collects data for troubleshooting from all hosts and the cluster into one tar file compressed with zstd (mode 0600):
+install.log and the last report, logs of units and pods, facts, versions, configuration files, and the cluster's
+objects without Secrets. Passwords, tokens and keys are removed, and the values of variables and config maps left out.
+Objects and logs are those of Kubernetes' own namespaces and of the pod network's; name others with --namespace.
+Nothing on the hosts is changed.
 
 It works with a broken or partly installed cluster. Its README.txt lists unreachable hosts and missing data.`,
 		Example: "  kkbundle support-bundle -i inventory.yaml -o support.tar.zst",
@@ -47,7 +48,8 @@ It works with a broken or partly installed cluster. Its README.txt lists unreach
 	o.overwrite.add(f)
 	f.StringSliceVarP(&o.namespaces, "namespace", "n", nil, "also collect objects and logs of this `namespace`")
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "collect objects and logs of all namespaces")
-	f.BoolVar(&o.values, "with-values", false, "include the values of variables and config maps, unless they look like secrets")
+	f.BoolVar(&o.values, "with-values", false,
+		"include the values of variables and config maps, unless they look like secrets")
 	return cmd
 }
 
@@ -83,7 +85,8 @@ func runSupportBundle(ctx context.Context, g *globals, path string, o supportOpt
 		g.Note("not collected: %s", plain.Lines(one))
 	}
 	if g.JSON {
-		return g.PrintJSON(supportResult{Version: 1, Path: o.output, Files: made.Files, Unreached: made.Unreached, Lacking: made.Lacking})
+		return g.PrintJSON(supportResult{Version: 1, Path: o.output, Files: made.Files, Unreached: made.Unreached,
+			Lacking: made.Lacking})
 	}
 	return g.Result("%s", o.output)
 }

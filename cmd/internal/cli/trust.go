@@ -51,8 +51,10 @@ func (g *globals) addTrust(fs *pflag.FlagSet) { usage.Group(fs, usage.GroupTrust
 func (g *globals) trustFlags(f *pflag.FlagSet) {
 	g.addKeys(f)
 	o := &g.trust
-	f.StringArrayVar(&o.keys, "trust", nil, "`file` of public keys (PEM, such as cosign.pub, or kind Trust), one of which must have signed the bundle (repeated; default "+machineTrust+" with $"+envTrust+" or kkbundle/trust.yaml in the user's configuration)")
-	f.StringArrayVar(&o.signatures, "signature", nil, "`file` of the bundle's signature (repeated; default beside the bundle)")
+	f.StringArrayVar(&o.keys, "trust", nil,
+		"`file` of public keys (PEM, such as cosign.pub, or kind Trust), one of which must have signed the bundle (repeated; default "+machineTrust+" with $"+envTrust+" or kkbundle/trust.yaml in the user's configuration)")
+	f.StringArrayVar(&o.signatures, "signature", nil,
+		"`file` of the bundle's signature (repeated; default beside the bundle)")
 	f.BoolVar(&o.require, "require-signature", false, "refuse a bundle that is not signed")
 }
 
@@ -60,7 +62,8 @@ func (g *globals) trustFlags(f *pflag.FlagSet) {
 func (g *globals) addAccept(f *pflag.FlagSet) {
 	g.addTrust(f)
 	usage.Group(f, usage.GroupTrust, func(f *pflag.FlagSet) {
-		f.BoolVar(&g.trust.allowOlder, "allow-older", false, "accept a signed bundle that is older than one of its name accepted here before")
+		f.BoolVar(&g.trust.allowOlder, "allow-older", false,
+			"accept a signed bundle that is older than one of its name accepted here before")
 	})
 }
 
@@ -125,10 +128,12 @@ func (s *signed) by() string {
 	return "with the key " + s.Key.String()
 }
 
-// checkTrust returns the valid signature of a bundle by a trusted key. It returns nil with a warning for a signed bundle without trusted
-// keys, and for an unsigned one if no signature is demanded. The index must be of the handle that is read later: the signature covers its digests.
+// checkTrust returns the valid signature of a bundle by a trusted key. It returns nil with a warning for a signed
+// bundle without trusted keys, and for an unsigned one if no signature is demanded. The index must be of the handle
+// that is read later: the signature covers its digests.
 func (g *globals) checkTrust(path string, index bundle.Index) (*signed, error) {
-	n := signaturesOf{name: bundleName(path), read: builder.ReadFile, list: func() ([]string, error) { return g.trust.sidecars(path) }}
+	n := signaturesOf{name: bundleName(path), read: builder.ReadFile,
+		list: func() ([]string, error) { return g.trust.sidecars(path) }}
 	n.none = "standard input has no signature: name it with --signature"
 	if path != standardStream {
 		n.none = fmt.Sprintf("there is no %s", sidecarName(path, ""))
@@ -192,7 +197,8 @@ func (g *globals) checkDemand(d trusted, n signaturesOf, files []string, artifac
 	if len(e.tried) > 0 || d.require {
 		return nil, e
 	}
-	g.Warn(fmt.Sprintf("%s is not signed (%s), so its origin is unverified; --require-signature refuses it", e.bundle, e.place))
+	g.Warn(fmt.Sprintf("%s is not signed (%s), so its origin is unverified; --require-signature refuses it", e.bundle,
+		e.place))
 	return nil, nil //nolint:nilnil // as checkTrust documents
 }
 
@@ -218,7 +224,9 @@ func (o *trustOptions) sidecars(path string) ([]string, error) {
 		}
 	}
 	if len(files) > maxSidecars {
-		return nil, &builder.InputError{Err: fmt.Errorf("%s has %d signatures beside it; at most %d are read: name one with --signature", path, len(files), maxSidecars)}
+		return nil, &builder.InputError{Err: fmt.Errorf(
+			"%s has %d signatures beside it; at most %d are read: name one with --signature", path, len(files),
+			maxSidecars)}
 	}
 	return files, nil
 }
@@ -253,9 +261,11 @@ func checkSidecar(d trusted, file string, data, artifact []byte) (*signed, error
 	}
 	switch {
 	case errors.Is(err, trust.ErrOtherDigest):
-		return nil, fmt.Errorf("%s is the signature of another bundle, or of an older build of this one (%w)", file, err)
+		return nil, fmt.Errorf("%s is the signature of another bundle, or of an older build of this one (%w)", file,
+			err)
 	case errors.Is(err, trust.ErrWrongKey):
-		if by := trust.SignerOf(data); by != "" && !slices.ContainsFunc(keys, func(k *trust.PublicKey) bool { return k.Fingerprint() == by }) {
+		if by := trust.SignerOf(data); by != "" && !slices.ContainsFunc(keys,
+			func(k *trust.PublicKey) bool { return k.Fingerprint() == by }) {
 			return nil, fmt.Errorf("%s is signed by another key (%s, as it says)", file, by)
 		}
 		return nil, fmt.Errorf("%s is signed by none of the trusted keys", file)

@@ -15,11 +15,13 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 )
 
-// TestOneWayIn finds commands that would use a bundle that nobody vouches for: bundles are opened where trust is checked.
+// TestOneWayIn finds commands that would use a bundle that nobody vouches for: bundles are opened where trust is
+// checked.
 func TestOneWayIn(t *testing.T) {
 	t.Parallel()
 	var files []string
-	for _, pattern := range []string{"*.go", "../site/*.go", "../../../builder/*.go", "../../../bundle/extract/*.go", "../../../bundle/pull/*.go", "../../../bundle/diff/*.go"} {
+	for _, pattern := range []string{"*.go", "../site/*.go", "../../../builder/*.go", "../../../bundle/extract/*.go",
+		"../../../bundle/pull/*.go", "../../../bundle/diff/*.go"} {
 		more, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -27,16 +29,16 @@ func TestOneWayIn(t *testing.T) {
 		files = append(files, more...)
 	}
 	allowed := map[string]string{
-		"complete.go":               "lists names for a shell, and uses nothing of the bundle",
-		"openbundle.go":             "checks",
-		"verify.go":                 "checks before it reads, and takes warnings for errors",
-		"chain.go":                  "opens what deltas are applied to, for openbundle.go; the result is checked",
-		"web.go":                    "checks, as openbundle.go does",
-		"cache.go":                  "reads which blobs to keep, and none of them",
+		"complete.go":                 "lists names for a shell, and uses nothing of the bundle",
+		"openbundle.go":               "checks",
+		"verify.go":                   "checks before it reads, and takes warnings for errors",
+		"chain.go":                    "opens what deltas are applied to, for openbundle.go; the result is checked",
+		"web.go":                      "checks, as openbundle.go does",
+		"cache.go":                    "reads which blobs to keep, and none of them",
 		"../../../builder/closure.go": "looks at the bundle that build has just written",
-		"overwrite.go":              "reads which bundle would be replaced",
-		"parts.go":                  "tells whether the parts or their list are wrong, and uses nothing of the bundle",
-		"sign.go":                   "signs the bundle, and needs nobody's signature",
+		"overwrite.go":                "reads which bundle would be replaced",
+		"parts.go":                    "tells whether the parts or their list are wrong, and uses nothing of the bundle",
+		"sign.go":                     "signs the bundle, and needs nobody's signature",
 	}
 	found := map[string]bool{}
 	for _, file := range files {
@@ -53,7 +55,9 @@ func TestOneWayIn(t *testing.T) {
 				return true
 			}
 			pkg, ok := s.X.(*ast.Ident)
-			opens := ok && pkg.Name == "bundle" && slices.Contains([]string{"Open", "OpenWith", "NewReader", "NewReaderWith", "NewStream", "VerifyStream"}, s.Sel.Name)
+			opens := ok && pkg.Name == "bundle" &&
+				slices.Contains([]string{"Open", "OpenWith", "NewReader", "NewReaderWith", "NewStream", "VerifyStream"},
+					s.Sel.Name)
 			if !opens && s.Sel.Name != "openUnchecked" {
 				return true
 			}
@@ -71,15 +75,18 @@ func TestOneWayIn(t *testing.T) {
 // TestTrustFlags wants --trust wherever a bundle is used.
 func TestTrustFlags(t *testing.T) {
 	t.Parallel()
-	more := []string{"kkbundle diff", "kkbundle pull", "kkbundle delta", "kkbundle patch"} // whose arguments have other names
-	without := []string{"kkbundle sign", "kkbundle parts verify"}                          // the one vouches, the other compares files with their list
+	// whose arguments have other names
+	more := []string{"kkbundle diff", "kkbundle pull", "kkbundle delta", "kkbundle patch"}
+	// the one vouches, the other compares files with their list
+	without := []string{"kkbundle sign", "kkbundle parts verify"}
 	checked := 0
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
 		for _, sub := range c.Commands() {
 			walk(sub)
 		}
-		uses := slices.Contains(more, c.CommandPath()) || strings.Contains(c.Use, "BUNDLE") && !slices.Contains(without, c.CommandPath())
+		uses := slices.Contains(more, c.CommandPath()) || strings.Contains(c.Use, "BUNDLE") &&
+			!slices.Contains(without, c.CommandPath())
 		if has := c.Flags().Lookup("trust") != nil; has != uses {
 			t.Errorf("%s: has --trust: %t, want %t", c.CommandPath(), has, uses)
 		}
@@ -87,7 +94,8 @@ func TestTrustFlags(t *testing.T) {
 			checked++
 		}
 	}
-	walk(newRootCmd(&globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})}))
+	walk(newRootCmd(&globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard,
+		Err: io.Discard})}))
 	if checked < 5 {
 		t.Errorf("only %d commands use a bundle", checked)
 	}
@@ -96,7 +104,8 @@ func TestTrustFlags(t *testing.T) {
 func TestSignerName(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]bool{
-		"ops": true, "a": true, "team-2": true, "": false, "001": false, "2nd": false, "Ops": false, "a.b": false, "../a": false, "a/b": false, strings.Repeat("a", 64): false,
+		"ops": true, "a": true, "team-2": true, "": false, "001": false, "2nd": false, "Ops": false, "a.b": false,
+		"../a": false, "a/b": false, strings.Repeat("a", 64): false,
 	} {
 		if signerName(name) != want {
 			t.Errorf("%q: %t", name, !want)

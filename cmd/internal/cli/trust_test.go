@@ -12,7 +12,8 @@ import (
 	"github.com/kkbundle/kkbundle/proof/trust/trusttest"
 )
 
-// signing makes a key without a password, and returns where a bundle may be put, what signs it, and the public key's file.
+// signing makes a key without a password, and returns where a bundle may be put, what signs it, and the public key's
+// file.
 func signing(t *testing.T) (path string, sign func() (log string), public string) {
 	t.Helper()
 	signer, err := trusttest.New("ed25519")
@@ -34,7 +35,8 @@ func signing(t *testing.T) (path string, sign func() (log string), public string
 		t.Helper()
 		var out, log strings.Builder
 		args := []string{"sign", "--key", filepath.Join(dir, "a.key"), path}
-		if code := cli.Main(t.Context(), args, terminal.Streams{Out: &out, Err: &log}); code != 0 || out.String() != path+".sigstore.json\n" {
+		if code := cli.Main(t.Context(), args, terminal.Streams{Out: &out, Err: &log}); code != 0 ||
+			out.String() != path+".sigstore.json\n" {
 			t.Fatal(code, out.String(), log.String())
 		}
 		return log.String()
@@ -70,7 +72,8 @@ func TestServeTrust(t *testing.T) {
 	}
 	want := func(content string) {
 		t.Helper()
-		if status, body := get(t, http.DefaultClient, strings.TrimSpace(url)+"files/dl.example/f"); status != 200 || body != content {
+		if status, body := get(t, http.DefaultClient, strings.TrimSpace(url)+"files/dl.example/f"); status != 200 ||
+			body != content {
 			t.Errorf("%d %q, want %q", status, body, content)
 		}
 	}

@@ -84,9 +84,9 @@ func (n namedSigner) String() string { return n.id.Subject + " (" + n.id.Issuer 
 
 // demands returns the sets of keys by each of which a bundle must be signed.
 //
-// The keys are those of --trust, else the machine's and the user's together. Each file and --require-signature can demand
-// a signature, and none can take the demand of another back. Where the machine's file demands one, it must be by a key of
-// the machine, whatever the flags and the user's file name in addition.
+// The keys are those of --trust, else the machine's and the user's together. Each file and --require-signature can
+// demand a signature, and none can take the demand of another back. Where the machine's file demands one, it must be
+// by a key of the machine, whatever the flags and the user's file name in addition.
 func (g *globals) demands() ([]trusted, error) {
 	o := &g.trust
 	machine, err := readPolicy(o.at().machine)
@@ -94,7 +94,9 @@ func (g *globals) demands() ([]trusted, error) {
 		return nil, err
 	}
 	if machine.require && machine.empty() {
-		return nil, &builder.InputError{Err: fmt.Errorf("%s: require: true without keys: no bundle can be accepted; name the signers' public keys", machine.files[0])}
+		return nil, &builder.InputError{Err: fmt.Errorf(
+			"%s: require: true without keys: no bundle can be accepted; name the signers' public keys",
+			machine.files[0])}
 	}
 	own, err := o.ownTrust(g)
 	if err != nil {
@@ -129,7 +131,8 @@ func (g *globals) demands() ([]trusted, error) {
 	case o.require:
 		return nil, usage.Errorf("--require-signature needs a trusted key: name a public key with --trust")
 	default:
-		return nil, &builder.InputError{Err: fmt.Errorf("%s: require: true without keys: name the signers' public keys", strings.Join(all.files, " and "))}
+		return nil, &builder.InputError{Err: fmt.Errorf("%s: require: true without keys: name the signers' public keys",
+			strings.Join(all.files, " and "))}
 	}
 	return []trusted{all}, nil
 }
@@ -192,7 +195,8 @@ func (g *globals) saySudo(read []string) {
 	}
 	for _, file := range trustFiles(configBelow(home)) {
 		if exists(file) && !slices.Contains(read, file) {
-			g.Alert(fmt.Sprintf("run by sudo: %s was not read; name it with --trust, or make it the machine's, %s", file, at.machine))
+			g.Alert(fmt.Sprintf("run by sudo: %s was not read; name it with --trust, or make it the machine's, %s",
+				file, at.machine))
 		}
 	}
 }
@@ -250,8 +254,8 @@ func readTrustFile(file string) (trusted, error) {
 	return t, nil
 }
 
-// signersOf reads the trusted root that vouches for identities. Only a root that the operator has counts, never one that
-// comes with a bundle, which would vouch for itself.
+// signersOf reads the trusted root that vouches for identities. Only a root that the operator has counts, never one
+// that comes with a bundle, which would vouch for itself.
 func signersOf(file string, identities []manifest.TrustIdentity) ([]namedSigner, error) {
 	data, err := builder.ReadFile(file)
 	if err != nil {

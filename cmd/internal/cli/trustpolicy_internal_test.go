@@ -25,7 +25,8 @@ type trustWorld struct {
 // newTrustWorld has the keys ours, theirs, and the homes /home/me and /home/root below its directory.
 func newTrustWorld(t *testing.T) *trustWorld {
 	t.Helper()
-	w := &trustWorld{t: t, dir: t.TempDir(), index: bundle.Index{Name: "app", Version: "1.0", Platforms: []string{"linux/amd64"}}}
+	w := &trustWorld{t: t, dir: t.TempDir(), index: bundle.Index{Name: "app", Version: "1.0",
+		Platforms: []string{"linux/amd64"}}}
 	w.again()
 	return w
 }
@@ -33,13 +34,15 @@ func newTrustWorld(t *testing.T) *trustWorld {
 // again begins another process.
 func (w *trustWorld) again() {
 	w.log.Reset()
-	w.g = &globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard, Err: &w.log})}
-	w.g.trust.places = &trustPlaces{machine: filepath.Join(w.dir, "etc", "trust.yaml"), home: func(user string) (string, error) {
-		if user == "" {
-			user = "root"
-		}
-		return filepath.Join(w.dir, "home", user), nil
-	}}
+	w.g = &globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard,
+		Err: &w.log})}
+	w.g.trust.places = &trustPlaces{machine: filepath.Join(w.dir, "etc", "trust.yaml"),
+		home: func(user string) (string, error) {
+			if user == "" {
+				user = "root"
+			}
+			return filepath.Join(w.dir, "home", user), nil
+		}}
 }
 
 // write puts a file below the directory.
@@ -201,7 +204,8 @@ func TestTrustUnderSudo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, want := range []string{"run by sudo: signatures are checked as " + filepath.Join(w.dir, "etc", "trust.yaml") + " says\n", "/home/me/.config/kkbundle/trust.pem was not read"} {
+	for _, want := range []string{"run by sudo: signatures are checked as " +
+		filepath.Join(w.dir, "etc", "trust.yaml") + " says\n", "/home/me/.config/kkbundle/trust.pem was not read"} {
 		if strings.Count(w.log.String(), want) != 1 {
 			t.Errorf("the log lacks %q, or repeats it: %q", want, w.log.String())
 		}

@@ -21,8 +21,8 @@ func nearest(typed string, known []string) string {
 	return best
 }
 
-// unknownCommand returns the error of a word that is no command of the group c. It names the nearest command of the group, else a command
-// of that name in another group: `kkbundle backup` means `kkbundle etcd backup`.
+// unknownCommand returns the error of a word that is no command of the group c. It names the nearest command of the
+// group, else a command of that name in another group: `kkbundle backup` means `kkbundle etcd backup`.
 func unknownCommand(c *cobra.Command, word string) error {
 	text := fmt.Sprintf("unknown command %q for %q", plain.Line(word), c.CommandPath())
 	var names, paths []string

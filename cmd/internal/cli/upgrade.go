@@ -38,13 +38,13 @@ func newUpgradeCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade -i INVENTORY BUNDLE",
 		Short: "Upgrade a cluster to the version of a bundle",
-		Long: `Upgrades a cluster to the Kubernetes version and the settings of a bundle, over SSH and without internet. Begin with --plan:
-it changes nothing.
+		Long: `Upgrades a cluster to the Kubernetes version and the settings of a bundle, over SSH and without internet. Begin with
+--plan: it changes nothing.
 
-What happens: the plan is printed and confirmed. An unhealthy cluster is an error with the reasons. The bundle's images go to
-the registry; etcd and kubeadm's configuration are saved to the work directory. Then control planes are upgraded one by one
-and workers in batches: drain, upgrade, wait until ready, uncordon. No minor release is skipped: the bundle has the releases
-between if its cluster file sets kubernetes.upgradeFrom.
+What happens: the plan is printed and confirmed. An unhealthy cluster is an error with the reasons. The bundle's
+images go to the registry; etcd and kubeadm's configuration are saved to the work directory. Then control planes are
+upgraded one by one and workers in batches: drain, upgrade, wait until ready, uncordon. No minor release is skipped:
+the bundle has the releases between if its cluster file sets kubernetes.upgradeFrom.
 
   --plan         what each step replaces, the programs of each node, what the registry lacks, removed APIs, webhooks that can
                  stop a drain, the expected time, and the cluster's health
@@ -54,8 +54,9 @@ between if its cluster file sets kubernetes.upgradeFrom.
                  stopped after it
   --forget-rollback   removes the copies that a rollback needs; status names their size
 
-The first node that fails stops the upgrade; the same command continues. A rollback is refused over more than one minor
-release, if etcd's data have moved to a later minor release, and if there are objects of types that the release before lacks.
+The first node that fails stops the upgrade; the same command continues. A rollback is refused over more than one
+minor release, if etcd's data have moved to a later minor release, and if there are objects of types that the release
+before lacks.
 
 With --json, events are lines on standard error, and the result with the plan is one document on standard output.
 Guide: docs/day-two/upgrade.md.`,
@@ -70,13 +71,17 @@ Guide: docs/day-two/upgrade.md.`,
 	o.rulesFlag.add(f)
 	g.addAccept(f)
 	addWithout(f, &o.without)
-	f.StringVar(&o.batch, "batch", "", "number of workers upgraded at the same time, or a share such as 20% (default a tenth, at least 1)")
+	f.StringVar(&o.batch, "batch", "",
+		"number of workers upgraded at the same time, or a share such as 20% (default a tenth, at least 1)")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", kube.DrainTimeout, "time limit for draining a node")
-	f.BoolVar(&o.disableEviction, "disable-eviction", false, "delete pods instead of evicting them, ignoring PodDisruptionBudgets")
+	f.BoolVar(&o.disableEviction, "disable-eviction", false,
+		"delete pods instead of evicting them, ignoring PodDisruptionBudgets")
 	f.BoolVar(&o.dryRun, "dry-run", false, "show the plan and the cluster's health, and change nothing")
 	f.BoolVar(&o.force, "force", false, "continue if the precheck blocks or the cluster is unhealthy")
-	f.BoolVar(&o.plan, "plan", false, "as --dry-run, and rehearse: components, programs, removed APIs, webhooks, and the expected time")
-	f.BoolVar(&o.rollback, "rollback", false, "go back to the release and settings before the last upgrade, with the bundle of that time")
+	f.BoolVar(&o.plan, "plan", false,
+		"as --dry-run, and rehearse: components, programs, removed APIs, webhooks, and the expected time")
+	f.BoolVar(&o.rollback, "rollback", false,
+		"go back to the release and settings before the last upgrade, with the bundle of that time")
 	f.BoolVar(&o.forget, "forget-rollback", false, "remove the copies that a rollback needs, and do nothing else")
 	cmd.MarkFlagsMutuallyExclusive("rollback", "forget-rollback", "plan")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
@@ -143,7 +148,8 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 		}
 		return err
 	}
-	return o.printResult(g, report, upgradeResult{newInstallResult(report), newUpgradePlan(planned), newRehearsal(rehearsed)})
+	return o.printResult(g, report, upgradeResult{newInstallResult(report), newUpgradePlan(planned),
+		newRehearsal(rehearsed)})
 }
 
 // printResult prints the outcome of a successful run.
@@ -154,7 +160,8 @@ func (o upgradeOptions) printResult(g *globals, report engine.Report, result upg
 	if o.dryRun {
 		g.Note("nothing was changed")
 	} else {
-		g.Note("%d changed, %d as they should be, in %s", report.Changed, report.Done, report.Duration.Round(100*time.Millisecond))
+		g.Note("%d changed, %d as they should be, in %s", report.Changed, report.Done,
+			report.Duration.Round(100*time.Millisecond))
 	}
 	return nil
 }
@@ -216,14 +223,16 @@ type upgradeNode struct {
 func newUpgradePlan(p upgrade.Plan) upgradePlan {
 	out := upgradePlan{
 		Cluster: p.Cluster, From: p.From, To: p.To, Batch: p.Batch, Etcd: p.Etcd,
-		Steps: append([]string{}, p.Steps...), Settings: append([]string{}, p.Settings...), Changes: []planChange{}, Nodes: []upgradeNode{},
+		Steps: append([]string{}, p.Steps...), Settings: append([]string{}, p.Settings...), Changes: []planChange{},
+		Nodes:    []upgradeNode{},
 		Rollback: p.Back, Unknown: p.Unknown,
 	}
 	for _, c := range p.Changes {
 		out.Changes = append(out.Changes, planChange{c.Component, c.From, c.To, append([]string{}, c.Nodes...)})
 	}
 	for _, n := range p.Nodes {
-		out.Nodes = append(out.Nodes, upgradeNode{n.Name, n.ControlPlane, n.Kubelet, n.APIServer, n.Current, n.Cordoned, n.Left})
+		out.Nodes = append(out.Nodes, upgradeNode{n.Name, n.ControlPlane, n.Kubelet, n.APIServer, n.Current, n.Cordoned,
+			n.Left})
 	}
 	return out
 }
@@ -237,10 +246,12 @@ func writeUpgrade(w io.Writer, p upgrade.Plan) {
 		_, _ = fmt.Fprintf(w, "cluster %s: %s\n", plain.Line(p.Cluster), plain.Line(text))
 		return
 	}
-	_, _ = fmt.Fprintf(w, "cluster %s: %s\n", plain.Line(p.Cluster), plain.Line(strings.Join(slices.Compact(append([]string{p.From}, p.Steps...)), " -> ")))
+	_, _ = fmt.Fprintf(w, "cluster %s: %s\n", plain.Line(p.Cluster),
+		plain.Line(strings.Join(slices.Compact(append([]string{p.From}, p.Steps...)), " -> ")))
 	for _, step := range p.Steps {
 		if p.Etcd[step] != "" {
-			_, _ = fmt.Fprintf(w, "%s takes etcd %s: the next release's must not be reached from an older one\n", plain.Line(step), plain.Line(p.Etcd[step]))
+			_, _ = fmt.Fprintf(w, "%s takes etcd %s: the next release's must not be reached from an older one\n",
+				plain.Line(step), plain.Line(p.Etcd[step]))
 		}
 	}
 	for _, c := range p.Changes {
@@ -276,7 +287,8 @@ func writeUpgrade(w io.Writer, p upgrade.Plan) {
 		}
 		server := n.APIServer
 		server = cmp.Or(server, "-")
-		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", plain.Line(n.Name), role, plain.Line(server), plain.Line(n.Kubelet), todo)
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", plain.Line(n.Name), role, plain.Line(server),
+			plain.Line(n.Kubelet), todo)
 	}
 	_ = table.Flush()
 	_, _ = fmt.Fprintf(w, "workers at the same time: %d\n", p.Batch)

@@ -87,7 +87,8 @@ func (u *upstream) registry(name string) (*registrytest.Server, bool) {
 func (u *upstream) environment(dir string) []string {
 	return []string{
 		"REGISTRY=" + u.source.Host, "FILES=" + u.files.host, "CA=" + u.ca,
-		"PLAIN=" + u.plain.Host, "SECURE=" + u.secure.Host, "USERNAME=" + u.secure.Username, "PASSWORD=" + u.secure.Password,
+		"PLAIN=" + u.plain.Host, "SECURE=" + u.secure.Host, "USERNAME=" + u.secure.Username, "PASSWORD=" +
+			u.secure.Password,
 		"DOCKER_CONFIG=" + filepath.Join(dir, "docker"), "KKBUNDLE_CACHE=" + filepath.Join(dir, "cache"),
 		"NETRC=" + filepath.Join(dir, "netrc"),
 	}
@@ -126,7 +127,8 @@ func (u *upstream) forget() {
 	}
 }
 
-// publishImages makes an index for two platforms with attestations, as docker's builder does, and an image without index.
+// publishImages makes an index for two platforms with attestations, as docker's builder does, and an image without
+// index.
 func (u *upstream) publishImages() error {
 	source := rand.New(rand.NewSource(1)) // the same images every time: scripts compare digests
 	var idx v1.ImageIndex = empty.Index
@@ -146,15 +148,17 @@ func (u *upstream) publishImages() error {
 		idx = mutate.AppendManifests(idx,
 			mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: parsePlatform(p)}},
 			mutate.IndexAddendum{Add: attestation, Descriptor: v1.Descriptor{
-				Platform:    parsePlatform("unknown/unknown"),
-				Annotations: map[string]string{"vnd.docker.reference.type": "attestation-manifest", "vnd.docker.reference.digest": d.String()},
+				Platform: parsePlatform("unknown/unknown"),
+				Annotations: map[string]string{"vnd.docker.reference.type": "attestation-manifest",
+					"vnd.docker.reference.digest": d.String()},
 			}})
 	}
 	single, err := randomImage(source, "linux/amd64")
 	if err != nil {
 		return err
 	}
-	options := []remote.Option{remote.WithAuthFromKeychain(u.source.Keychain()), remote.WithTransport(u.source.Transport())}
+	options := []remote.Option{remote.WithAuthFromKeychain(u.source.Keychain()),
+		remote.WithTransport(u.source.Transport())}
 	multiRef, err := name.ParseReference(u.source.Host + "/hub/library/app:1.0")
 	if err != nil {
 		return err
@@ -187,8 +191,9 @@ func parsePlatform(s string) *v1.Platform {
 }
 
 // A fileServer serves files with ranges and entity tags over TLS, and remembers what it was asked for. The first time
-// that a file under /slow/ is asked for, it stops in the middle. It stops there again where somebody goes on with that file,
-// until forget: a client that takes a busy machine for a server that sends nothing has no more than it had.
+// that a file under /slow/ is asked for, it stops in the middle. It stops there again where somebody goes on with
+// that file, until forget: a client that takes a busy machine for a server that sends nothing has no more than it
+// had.
 type fileServer struct {
 	host   string
 	server *httptest.Server
@@ -203,7 +208,8 @@ type fileServer struct {
 }
 
 func newFileServer() *fileServer {
-	s := &fileServer{content: map[string][]byte{}, stalling: map[string]bool{}, stalled: make(chan struct{}, 8), quit: make(chan struct{})}
+	s := &fileServer{content: map[string][]byte{}, stalling: map[string]bool{}, stalled: make(chan struct{}, 8),
+		quit: make(chan struct{})}
 	s.server = httptest.NewUnstartedServer(s)
 	s.server.Config.ErrorLog = log.New(io.Discard, "", 0) // clients are killed on purpose
 	s.server.StartTLS()
@@ -242,14 +248,16 @@ func (s *fileServer) publish() {
 		s.put("/tool/v1/tool_linux_"+arch+".sha256", []byte(hex.EncodeToString(sum[:])+"\n"))
 		s.put("/tool/v1/wrong_linux_"+arch+".sha256", []byte(strings.Repeat("0", 64)+"\n"))
 	}
-	s.put("/github/distribution/distribution/releases/download/v3.1.2/registry_3.1.2_linux_amd64.tar.gz", []byte("\x1f\x8bregistry\n"))
+	s.put("/github/distribution/distribution/releases/download/v3.1.2/registry_3.1.2_linux_amd64.tar.gz",
+		[]byte("\x1f\x8bregistry\n"))
 	s.put("/notes.txt", []byte("read me\n"))
 	s.put("/slow/big", noise("big", bigFile))
 	s.put("/slow/other", noise("other", bigFile))
 	s.put("/slow/third", noise("third", bigFile))
 	s.put("/big", noise("big", bigFile))
 	s.put("/charts/web-1.2.3.tgz", s.chart)
-	s.put("/charts/index.yaml", []byte("apiVersion: v1\nentries:\n  web:\n  - {apiVersion: v2, name: web, version: 1.2.3, urls: [web-1.2.3.tgz]}\n"))
+	s.put("/charts/index.yaml",
+		[]byte("apiVersion: v1\nentries:\n  web:\n  - {apiVersion: v2, name: web, version: 1.2.3, urls: [web-1.2.3.tgz]}\n"))
 }
 
 func (s *fileServer) makeChart(dir string) (err error) {
@@ -341,7 +349,8 @@ func chartArchive(dir string) ([]byte, error) {
 		"templates/cm.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\n",
 	} {
 		path := filepath.Join(dir, "web", file)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700),
+			os.WriteFile(path, []byte(text), 0o600)); err != nil {
 			return nil, err
 		}
 	}

@@ -18,9 +18,9 @@ func newVerifyCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify BUNDLE",
 		Short: "Verify the content and the signature of a bundle",
-		Long: `Checks every byte of a bundle: frames, digests, that each item is whole, and that directory and archive agree. Lists all damage with the
-affected items. Prints the bundle's digest. BUNDLE can be - for standard input, in one pass and without a temporary file, or a named
-pipe.
+		Long: `Checks every byte of a bundle: frames, digests, that each item is whole, and that directory and archive agree. Lists
+all damage with the affected items. Prints the bundle's digest. BUNDLE can be - for standard input, in one pass and
+without a temporary file, or a named pipe.
 
   --key          the bundle must be signed by that key, which is checked first; see kkbundle sign. The signatures are
                  NAME.kkb.sigstore.json and NAME.kkb.SIGNER.sigstore.json beside the bundle
@@ -45,9 +45,11 @@ Guides: docs/build/signatures.md, docs/build/completeness.md.`,
 			return runVerify(cmd.Context(), g, args[0], o)
 		},
 	}
-	cmd.Flags().StringVar(&key, "key", "", "file of the public key of the required signature, same as --trust KEY --require-signature")
+	cmd.Flags().StringVar(&key, "key", "",
+		"file of the public key of the required signature, same as --trust KEY --require-signature")
 	cmd.Flags().BoolVar(&o.closure, "closure", false, "check that all items for an installation exist")
-	cmd.Flags().StringVar(&o.provenance, "provenance", "", "file of the statement of build --provenance for this bundle")
+	cmd.Flags().StringVar(&o.provenance, "provenance", "",
+		"file of the statement of build --provenance for this bundle")
 	g.addTrust(cmd.Flags())
 	return cmd
 }
@@ -85,7 +87,8 @@ func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) er
 		return g.PrintJSON(r)
 	}
 	g.NoteAll(r.Warnings)
-	g.Note("%s: %s, %s, %s: all whole", bundleName(path), plain.Count(report.Items, "item"), plain.Count(report.Blobs, "blob"), plain.Size(report.Size))
+	g.Note("%s: %s, %s, %s: all whole", bundleName(path), plain.Count(report.Items, "item"),
+		plain.Count(report.Blobs, "blob"), plain.Size(report.Size))
 	if by := r.Signature; by != nil {
 		g.Note("signed %s (%s)", by.by(), by.Path)
 	}
@@ -99,7 +102,8 @@ func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) er
 }
 
 // verify reads a file, parts or a pipe. It calls then with an intact bundle.
-func verify(ctx context.Context, g *globals, path string, o bundle.VerifyOptions, then func(*bundle.Catalog) error) (bundle.Report, error) {
+func verify(ctx context.Context, g *globals, path string, o bundle.VerifyOptions,
+	then func(*bundle.Catalog) error) (bundle.Report, error) {
 	pipe, err := g.openPipe(path)
 	if err != nil {
 		return bundle.Report{}, err

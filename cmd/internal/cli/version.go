@@ -26,7 +26,8 @@ func newVersionCmd(g *globals) *cobra.Command {
 		Short: "Print the version",
 		Args:  takes(),
 		RunE: func(*cobra.Command, []string) error {
-			v := versionInfo{Version: programVersion(), Commit: builtFrom(1, "vcs.revision"), Date: builtFrom(2, "vcs.time"), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+			v := versionInfo{Version: programVersion(), Commit: builtFrom(1, "vcs.revision"),
+				Date: builtFrom(2, "vcs.time"), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 			if g.JSON {
 				return g.PrintJSON(v)
 			}
@@ -43,7 +44,8 @@ func versionLine() string {
 		day, _, _ := strings.Cut(builtFrom(2, "vcs.time"), "T")
 		from = fmt.Sprintf("(%s %s) ", c[:min(digits, len(c))], day)
 	}
-	return fmt.Sprintf("kkbundle %s %s%s/%s %s", programVersion(), from, runtime.GOOS, runtime.GOARCH, runtime.Version())
+	return fmt.Sprintf("kkbundle %s %s%s/%s %s", programVersion(), from, runtime.GOOS, runtime.GOARCH,
+		runtime.Version())
 }
 
 // builtFrom returns a field of version, or else Go's record of it.

@@ -28,13 +28,16 @@ func isWeb(path string) bool {
 func (f *loginFlags) webClient(g *globals, address string) (*download.Client, string, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
-		return nil, "", usage.Errorf("%s is no address of a file: want https://HOST/PATH/NAME.kkb", download.Shown(address))
+		return nil, "", usage.Errorf("%s is no address of a file: want https://HOST/PATH/NAME.kkb",
+			download.Shown(address))
 	}
 	switch {
 	case u.User != nil:
-		return nil, "", usage.Errorf("the address of %s has a login: give --username and --password-stdin instead", plain.Line(u.Host))
+		return nil, "", usage.Errorf("the address of %s has a login: give --username and --password-stdin instead",
+			plain.Line(u.Host))
 	case u.Scheme == "http" && !f.plainHTTP:
-		return nil, "", usage.Errorf("%s is plain HTTP: allow it with --plain-http if you trust the network", download.Shown(address))
+		return nil, "", usage.Errorf("%s is plain HTTP: allow it with --plain-http if you trust the network",
+			download.Shown(address))
 	}
 	if err := f.check(); err != nil {
 		return nil, "", err
@@ -58,7 +61,8 @@ func (f *loginFlags) webClient(g *globals, address string) (*download.Client, st
 	return download.NewClient(t, user, password), u.String(), nil
 }
 
-// openWeb opens a bundle on a web server. Only its two ends and the manifests are read, by ranges. The signature is checked as for a file.
+// openWeb opens a bundle on a web server. Only its two ends and the manifests are read, by ranges. The signature is
+// checked as for a file.
 func (g *globals) openWeb(ctx context.Context, address string, f loginFlags) (*bundle.Reader, error) {
 	c, address, err := f.webClient(g, address)
 	if err != nil {
@@ -72,9 +76,10 @@ func (g *globals) openWeb(ctx context.Context, address string, f loginFlags) (*b
 	if err != nil {
 		return nil, err
 	}
-	n := signaturesOf{name: download.Shown(address), none: "there is no " + sidecarSuffix[1:] + " beside it", list: func() ([]string, error) {
-		return g.trust.signatures, nil
-	}, read: func(file string) ([]byte, error) { return os.ReadFile(file) }}
+	n := signaturesOf{name: download.Shown(address), none: "there is no " + sidecarSuffix[1:] + " beside it",
+		list: func() ([]string, error) {
+			return g.trust.signatures, nil
+		}, read: func(file string) ([]byte, error) { return os.ReadFile(file) }}
 	if len(g.trust.signatures) == 0 {
 		data, err := c.Small(ctx, webSidecar(address), published.MaxSignatureSize)
 		if err != nil {
@@ -111,13 +116,14 @@ func (g *globals) openRead(ctx context.Context, path string, f loginFlags) (*bun
 
 // webResult is the JSON output of a pull from a web server.
 type webResult struct {
-	Version   int            `json:"version"` // 1
-	Path      string         `json:"path"`
-	Digest    digest.Digest  `json:"digest"`
-	Size      int64          `json:"size"`    // bytes of the bundle
-	Fetched   int64          `json:"fetched"` // bytes of the transferred files
-	Parts     int            `json:"parts,omitempty"`
-	Delta     string         `json:"delta,omitempty"`     // address of the delta that was fetched in place of the bundle
+	Version int           `json:"version"` // 1
+	Path    string        `json:"path"`
+	Digest  digest.Digest `json:"digest"`
+	Size    int64         `json:"size"`    // bytes of the bundle
+	Fetched int64         `json:"fetched"` // bytes of the transferred files
+	Parts   int           `json:"parts,omitempty"`
+	// address of the delta that was fetched in place of the bundle
+	Delta     string         `json:"delta,omitempty"`
 	Signature string         `json:"signature,omitempty"` // path
 	Duration  plain.Duration `json:"duration"`
 }
@@ -178,7 +184,8 @@ func runPullWeb(ctx context.Context, g *globals, address string, o pullOptions) 
 	if out.Delta != "" {
 		g.Note("made from the delta %s", plain.Line(out.Delta))
 	}
-	g.Note("%s: %s, %s fetched, in %s", out.Path, plain.Size(out.Size), plain.Size(out.Fetched), took.Round(100*time.Millisecond))
+	g.Note("%s: %s, %s fetched, in %s", out.Path, plain.Size(out.Size), plain.Size(out.Fetched),
+		took.Round(100*time.Millisecond))
 	return g.Result("%s", out.Digest)
 }
 

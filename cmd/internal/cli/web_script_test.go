@@ -12,8 +12,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// web DIR serves a directory as a plain web server does, at $WEB. The file web.log gets the requests. With cut.txt in the directory, the
-// next answer for the file that it names ends in its middle.
+// web DIR serves a directory as a plain web server does, at $WEB. The file web.log gets the requests. With cut.txt in
+// the directory, the next answer for the file that it names ends in its middle.
 func web(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: web DIR")

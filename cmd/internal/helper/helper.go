@@ -1,5 +1,5 @@
-// Package helper holds the programs that kkbundle puts on hosts and into pods, for one architecture or both, each as a zstd stream. Code
-// that runs there comes with the kkbundle that the operator already trusts, never with a bundle.
+// Package helper holds the programs that kkbundle puts on hosts and into pods, for one architecture or both, each as
+// a zstd stream. Code that runs there comes with the kkbundle that the operator already trusts, never with a bundle.
 package helper
 
 import (
@@ -20,8 +20,8 @@ var files embed.FS
 // maxProgram limits an unpacked program.
 const maxProgram = 64 << 20
 
-// Binaries returns a function that returns kkbundle-node for a Linux architecture in Go's spelling ("amd64", "arm64"). It unpacks each
-// once, for any number of hosts.
+// Binaries returns a function that returns kkbundle-node for a Linux architecture in Go's spelling ("amd64",
+// "arm64"). It unpacks each once, for any number of hosts.
 func Binaries() func(arch string) ([]byte, error) {
 	var lock sync.Mutex
 	unpacked := map[string][]byte{}

@@ -7,14 +7,16 @@ import (
 	"runtime"
 )
 
-// Programs are the programs of a registry in a foreign cluster. Registry is a zstd stream, the others are as they are executed.
+// Programs are the programs of a registry in a foreign cluster. Registry is a zstd stream, the others are as they are
+// executed.
 type Programs struct{ Start, Proxy, Registry []byte }
 
 // Registry returns kkbundle-registry for this machine.
 func Registry() ([]byte, error) {
 	b, err := program("kkbundle-registry", runtime.GOARCH)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("this kkbundle carries no kkbundle-registry for linux/%s: build it with `make build`", runtime.GOARCH)
+		return nil, fmt.Errorf("this kkbundle carries no kkbundle-registry for linux/%s: build it with `make build`",
+			runtime.GOARCH)
 	}
 	return b, err
 }
@@ -26,10 +28,13 @@ func PodPrograms(arch string) (Programs, error) {
 		name string
 		data *[]byte
 		read func(name, arch string) ([]byte, error)
-	}{{"kkbundle-start", &p.Start, program}, {"kkbundle-proxy", &p.Proxy, program}, {"kkbundle-registry", &p.Registry, packed}} {
+	}{{"kkbundle-start", &p.Start, program}, {"kkbundle-proxy", &p.Proxy, program},
+		{"kkbundle-registry", &p.Registry, packed}} {
 		data, err := one.read(one.name, arch)
 		if errors.Is(err, fs.ErrNotExist) {
-			return Programs{}, fmt.Errorf("this kkbundle carries no %s for linux/%s: nodes are amd64 or arm64, and `make build-all` puts both in", one.name, arch)
+			return Programs{}, fmt.Errorf(
+				"this kkbundle carries no %s for linux/%s: nodes are amd64 or arm64, and `make build-all` puts both in",
+				one.name, arch)
 		}
 		if err != nil {
 			return Programs{}, err

@@ -20,7 +20,8 @@ func TestPodProgramsAreForTheirArchitecture(t *testing.T) {
 				t.Fatalf("%s for %s: %v", name, arch, err)
 			}
 			if f.Machine != machine || f.Section(".interp") != nil {
-				t.Errorf("%s for %s: machine %v, dynamically linked: %v", name, arch, f.Machine, f.Section(".interp") != nil)
+				t.Errorf("%s for %s: machine %v, dynamically linked: %v", name, arch, f.Machine,
+					f.Section(".interp") != nil)
 			}
 		}
 		if len(p.Registry) < 1<<20 || !bytes.HasPrefix(p.Registry, []byte{0x28, 0xb5, 0x2f, 0xfd}) {

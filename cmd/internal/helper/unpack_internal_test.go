@@ -14,7 +14,8 @@ func TestUnpackIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := unpack(z.EncodeAll(make([]byte, maxProgram+1), nil)); err == nil || !strings.Contains(err.Error(), "67108864") {
+	if _, err := unpack(z.EncodeAll(make([]byte, maxProgram+1), nil)); err == nil ||
+		!strings.Contains(err.Error(), "67108864") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -1,4 +1,5 @@
-// Command manpages writes kkbundle's manual pages and shell completions, for `make dist`. The same commands and date give the same bytes.
+// Command manpages writes kkbundle's manual pages and shell completions, for `make dist`. The same commands and date
+// give the same bytes.
 package main
 
 import (
@@ -73,7 +74,8 @@ func pages(c *cobra.Command, header doc.GenManHeader, dir string) error {
 	return write(filepath.Join(dir, strings.ReplaceAll(c.CommandPath(), " ", "-")+".1.gz"), packed.Bytes())
 }
 
-// escapeHelp makes Markdown, which pages are generated from, of the help of a command and of those below it. Commands share flags.
+// escapeHelp makes Markdown, which pages are generated from, of the help of a command and of those below it. Commands
+// share flags.
 func escapeHelp(c *cobra.Command, done map[*pflag.Flag]bool) {
 	c.Short, c.Long = escape(c.Short), paragraphs(c.Long)
 	for _, set := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
@@ -114,7 +116,8 @@ func escape(text string) string {
 // completions writes the scripts under the names that their shells look for.
 func completions(root *cobra.Command, dir string) error {
 	var bash, zsh, fish bytes.Buffer
-	if err := errors.Join(root.GenBashCompletionV2(&bash, true), root.GenZshCompletion(&zsh), root.GenFishCompletion(&fish, true)); err != nil {
+	if err := errors.Join(root.GenBashCompletionV2(&bash, true), root.GenZshCompletion(&zsh),
+		root.GenFishCompletion(&fish, true)); err != nil {
 		return err
 	}
 	return errors.Join(

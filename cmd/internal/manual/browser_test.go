@@ -61,8 +61,8 @@ func printedErrors() map[string]string {
 	}
 }
 
-// TestBrowser opens the manual in a real browser, from a directory and from a server: nothing is refused by its policy, no script fails,
-// pages fit telephones, and the search leads to the right page.
+// TestBrowser opens the manual in a real browser, from a directory and from a server: nothing is refused by its
+// policy, no script fails, pages fit telephones, and the search leads to the right page.
 func TestBrowser(t *testing.T) {
 	t.Parallel()
 	b := browsertest.Open(t)
@@ -77,17 +77,23 @@ func TestBrowser(t *testing.T) {
 		b.Visit(root)
 		loadIndex(b)
 		for query, want := range map[string]string{
-			"reset": "day-two/reset.html", "exit codes": "reference/exit-codes.html", "inventory": "site/inventory.html", "etcd backup": "reference/commands.html", "bastion": "recipes/bastion.html",
-			"--htpasswd": "reference/commands.html", "preche": "site/precheck.html", "镜像仓库": "site/registry-hosts.zh.html", "encrypted bundles": "build/encryption.html",
+			"reset": "day-two/reset.html", "exit codes": "reference/exit-codes.html",
+			"inventory": "site/inventory.html", "etcd backup": "reference/commands.html",
+			"bastion":    "recipes/bastion.html",
+			"--htpasswd": "reference/commands.html", "preche": "site/precheck.html",
+			"镜像仓库": "site/registry-hosts.zh.html", "encrypted bundles": "build/encryption.html",
 		} {
-			if hits := find(t, b, query); !slices.ContainsFunc(hits[:min(3, len(hits))], func(h hit) bool { return h.Path == want }) {
+			if hits := find(t, b, query); !slices.ContainsFunc(hits[:min(3, len(hits))],
+				func(h hit) bool { return h.Path == want }) {
 				t.Errorf("%s: %q leads to %+v, want %s", root, query, hits[:min(3, len(hits))], want)
 			}
 		}
 		for printed, want := range printedErrors() {
 			hits := find(t, b, printed)
-			if i := slices.IndexFunc(hits, func(h hit) bool { return h.Message && strings.Contains(h.Title, want) }); i < 0 || i > 2 {
-				t.Errorf("%s: %q is number %d, want %q among the first three of %+v", root, printed, i+1, want, hits[:min(4, len(hits))])
+			if i := slices.IndexFunc(hits,
+				func(h hit) bool { return h.Message && strings.Contains(h.Title, want) }); i < 0 || i > 2 {
+				t.Errorf("%s: %q is number %d, want %q among the first three of %+v", root, printed, i+1, want,
+					hits[:min(4, len(hits))])
 			}
 		}
 		if hits := find(t, b, "xyzzyplugh"); len(hits) > 0 {
@@ -112,13 +118,16 @@ func TestBrowser(t *testing.T) {
 // shots looks at pages in windows of all sizes.
 func shots(t *testing.T, b *browsertest.Browser, root string) {
 	t.Helper()
-	for _, name := range []string{"index.html", "reference/commands.html", "reference/prechecks.html", "site/install.html", "readme.zh.html", "changelog.html", "reference/errors.html", "reference/glossary.html", "format/bundle.html", "build/catalog.html"} {
+	for _, name := range []string{"index.html", "reference/commands.html", "reference/prechecks.html",
+		"site/install.html", "readme.zh.html", "changelog.html", "reference/errors.html", "reference/glossary.html",
+		"format/bundle.html", "build/catalog.html"} {
 		b.Visit(root + name)
 		for _, width := range []int{390, 1280, 1680} {
 			for _, scheme := range []string{"light", "dark"} {
 				b.Look(width, 900, scheme)
 				if got := b.Eval("document.documentElement.scrollWidth <= innerWidth"); got != "true" {
-					t.Errorf("%s is %s pixels wide in a window of %d", name, b.Eval("document.documentElement.scrollWidth"), width)
+					t.Errorf("%s is %s pixels wide in a window of %d", name,
+						b.Eval("document.documentElement.scrollWidth"), width)
 				}
 				b.Shoot(fmt.Sprintf("%s-%d-%s", strings.ReplaceAll(name, "/", "_"), width, scheme))
 			}

@@ -31,9 +31,11 @@ func areas() []area {
 		{"Build: downloads", []string{"fetch", "charts"}, "14", true},
 		{"Build: operating system packages", []string{"fetch/packages"}, "14", false},
 		{"Bundles and their parts", []string{"bundle", "internal/disk", "internal/capped"}, "11 or 1", true},
-		{"Signatures and encryption", []string{"proof/trust", "proof/encryption", "internal/pki"}, "20, 24 or 1", false},
+		{"Signatures and encryption", []string{"proof/trust", "proof/encryption", "internal/pki"}, "20, 24 or 1",
+			false},
 		{"Push and registries", []string{"registry"}, "15", true},
-		{"Registries of kkbundle", []string{"registry/service", "registry/embedded", "registry/worker", "registry/dirlock", "registry/serve", "registry/htpasswd", "registry/httpd", "registry/mirror"}, "1", true},
+		{"Registries of kkbundle", []string{"registry/service", "registry/embedded", "registry/worker",
+			"registry/dirlock", "registry/serve", "registry/htpasswd", "registry/httpd", "registry/mirror"}, "1", true},
 		{"Connections to hosts", []string{"installer/host"}, "13", true},
 		{"Precheck", []string{"installer/precheck"}, "12", true},
 		{"Install, upgrade, nodes, reset", []string{"installer"}, "16", true},
@@ -64,7 +66,8 @@ const verbs = `run|use|name|write|give|take|add|remove|check|wait|copy|build|ins
 	`repeat|try|log|allow|raise|enable|disable|mount|free|read|update|upgrade|download|let|see|turn|move|rename|replace|restore|reset|shorten|split|create|sign|call|lower|` +
 	`point|drop|connect|declare|spell|mark|open|restart|load|recreate|specify|reinstall|renew|unpack|decrypt|encrypt|chmod|publish|say|do not|did you mean`
 
-var remedyInside = regexp.MustCompile(`^(.+?)[:;] ((?:either |first |then |please |only |or |and )?(?:` + verbs + `)\b.*)$`)
+var remedyInside = regexp.MustCompile(`^(.+?)[:;] ((?:either |first |then |please |only |or |and )?(?:` + verbs +
+	`)\b.*)$`)
 
 const (
 	fewestWords         = 2 // of a message with a remedy
@@ -95,7 +98,8 @@ func entries(list []area, messages []message) []entry {
 		}
 		e := entry{message: m, area: areaOf(list, m)}
 		fewest := fewestWithoutRemedy
-		if list[e.area].usual == "64" || list[e.area].usual == "10" { // errors of arguments and of files that the reader wrote
+		// errors of arguments and of files that the reader wrote
+		if list[e.area].usual == "64" || list[e.area].usual == "10" {
 			fewest = fewestWords
 		}
 		listed := words >= fewestWords && m.remedy != "" || words >= fewest && list[e.area].whole && !introduces
@@ -110,7 +114,8 @@ func entries(list []area, messages []message) []entry {
 		rows = append(rows, e)
 	}
 	slices.SortFunc(rows, func(a, b entry) int {
-		return cmp.Or(a.area-b.area, strings.Compare(sortKey(a.text), sortKey(b.text)), strings.Compare(a.text, b.text), strings.Compare(a.remedy, b.remedy))
+		return cmp.Or(a.area-b.area, strings.Compare(sortKey(a.text), sortKey(b.text)), strings.Compare(a.text, b.text),
+			strings.Compare(a.remedy, b.remedy))
 	})
 	return rows
 }

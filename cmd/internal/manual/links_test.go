@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// TestRepositoryLinks follows every relative link of the Markdown files of the repository, to the heading where it names one.
+// TestRepositoryLinks follows every relative link of the Markdown files of the repository, to the heading where it
+// names one.
 func TestRepositoryLinks(t *testing.T) {
 	t.Parallel()
 	checked := 0
@@ -50,10 +51,11 @@ func TestRepositoryLinks(t *testing.T) {
 	}
 }
 
-// walk visits the directories and files of a source tree. It leaves out hidden ones at the top, and those that make writes.
+// walk visits the directories and files of a source tree. It leaves out hidden ones at the top, and those that make
+// writes.
 //
-// go test runs a test again if a directory that the test has read has changed, and every git command changes the top. Therefore
-// another process lists the top.
+// go test runs a test again if a directory that the test has read has changed, and every git command changes the top.
+// Therefore another process lists the top.
 func walk(t *testing.T, root string, visit func(file string, d fs.DirEntry) error) {
 	t.Helper()
 	names, err := exec.CommandContext(t.Context(), "ls", root).Output()

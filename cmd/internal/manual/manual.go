@@ -1,5 +1,5 @@
-// Package manual makes a static site of the documentation: one HTML page for each Markdown file, navigation, and a search that works
-// without a server. The pages load nothing from other hosts, and their policy forbids it.
+// Package manual makes a static site of the documentation: one HTML page for each Markdown file, navigation, and a
+// search that works without a server. The pages load nothing from other hosts, and their policy forbids it.
 package manual
 
 import (
@@ -45,7 +45,8 @@ func New(files fs.FS, version string) (Site, error) {
 // Names returns the sorted paths.
 func (s Site) Names() []string { return slices.Sorted(maps.Keys(s)) }
 
-// Write writes the site into a directory, which must be empty or absent. An interrupted run leaves no directory of this name.
+// Write writes the site into a directory, which must be empty or absent. An interrupted run leaves no directory of
+// this name.
 func (s Site) Write(dir string) (err error) {
 	entries, err := os.ReadDir(dir)
 	switch {
@@ -85,7 +86,8 @@ func (s Site) Write(dir string) (err error) {
 	return os.Rename(temp, dir)
 }
 
-// Handler serves the site that a function returns, below a path that ends with a slash. It calls the function at each request.
+// Handler serves the site that a function returns, below a path that ends with a slash. It calls the function at each
+// request.
 func Handler(prefix string, site func() (Site, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s, err := site()

@@ -60,7 +60,8 @@ func parse(t *testing.T, body []byte) parsed {
 				p.ids = append(p.ids, a.Val)
 			case a.Key == "href" && n.Data == "a":
 				p.links = append(p.links, a.Val)
-			case slices.Contains([]string{"href", "src", "srcset", "data", "action", "formaction", "poster", "background", "ping"}, a.Key):
+			case slices.Contains([]string{"href", "src", "srcset", "data", "action", "formaction", "poster",
+				"background", "ping"}, a.Key):
 				p.loads = append(p.loads, a.Val)
 			case a.Key == "style" || strings.HasPrefix(a.Key, "on"):
 				p.loads = append(p.loads, "inline:"+a.Val)
@@ -93,7 +94,8 @@ func problems(t *testing.T, s manual.Site) (list []string, links int) {
 			list = append(list, name+": an id is there twice")
 		}
 		for _, l := range p.loads {
-			if u, err := url.Parse(l); err != nil || u.IsAbs() || u.Host != "" || s[path.Join(path.Dir(name), u.Path)] == nil {
+			if u, err := url.Parse(l); err != nil || u.IsAbs() || u.Host != "" ||
+				s[path.Join(path.Dir(name), u.Path)] == nil {
 				list = append(list, name+" loads "+l)
 			}
 		}
@@ -107,7 +109,8 @@ func problems(t *testing.T, s manual.Site) (list []string, links int) {
 			if u.Path == "" {
 				to = name
 			}
-			if target, found := all[to]; err != nil || u.IsAbs() || !found || u.Fragment != "" && !slices.Contains(target.ids, u.Fragment) {
+			if target, found := all[to]; err != nil || u.IsAbs() || !found ||
+				u.Fragment != "" && !slices.Contains(target.ids, u.Fragment) {
 				list = append(list, name+" leads to "+l)
 			}
 		}
@@ -130,7 +133,8 @@ func TestLinks(t *testing.T) {
 // TestProblemsAreFound shows that TestLinks would see them.
 func TestProblemsAreFound(t *testing.T) {
 	t.Parallel()
-	s, err := manual.New(fstest.MapFS{"docs/README.md": {Data: []byte("# A\n\n## Start\n\n[b](b.md#no) [c](#nowhere)\n")}, "docs/b.md": {Data: []byte("# B\n")}}, "v1")
+	s, err := manual.New(fstest.MapFS{"docs/README.md": {Data: []byte(
+		"# A\n\n## Start\n\n[b](b.md#no) [c](#nowhere)\n")}, "docs/b.md": {Data: []byte("# B\n")}}, "v1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +142,8 @@ func TestProblemsAreFound(t *testing.T) {
 	delete(s, "assets/manual.js")
 	list, _ := problems(t, s)
 	for _, want := range []string{
-		"index.html leads to b.html#no", "index.html leads to #nowhere", "b.html loads https://x.example/a.png", "b.html loads inline:color:red",
+		"index.html leads to b.html#no", "index.html leads to #nowhere", "b.html loads https://x.example/a.png",
+		"b.html loads inline:color:red",
 		"b.html: an id is there twice", "index.html loads assets/manual.js",
 	} {
 		if !slices.Contains(list, want) {
@@ -176,15 +181,17 @@ func TestMarkdown(t *testing.T) {
 		"docs/sub/b.zh.md":   {Data: []byte("# 乙\n")},
 		"docs/sub/a.svg":     {Data: []byte("<svg/>")},
 		"docs/sub/site.yaml": {Data: []byte("a: <b>\n")},
-		"docs/sub/b.md": {Data: []byte("# `b` & c\n\nnames below:\n`code` and (\n`more`) 一\n二\n\n<!-- not run: x -->\n    kkbundle <a>\n\n## Two: words\n\n## Two: words\n\n<b onclick=x>raw</b> [s](site.yaml) ![p](a.svg) " +
-			"[main](../../main.go#x) [home](../README.md)\n\n| message | code |\n|---|---|\n| `no <file>` | 1 |\n")},
+		"docs/sub/b.md": {Data: []byte(
+			"# `b` & c\n\nnames below:\n`code` and (\n`more`) 一\n二\n\n<!-- not run: x -->\n    kkbundle <a>\n\n## Two: words\n\n## Two: words\n\n<b onclick=x>raw</b> [s](site.yaml) ![p](a.svg) " +
+				"[main](../../main.go#x) [home](../README.md)\n\n| message | code |\n|---|---|\n| `no <file>` | 1 |\n")},
 	}, "v1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	page := string(s["sub/b.html"])
 	for _, want := range []string{
-		"names below:\n<code>code</code>", "(\n<code>more", "一二", `<h2 id="two-words">`, `<h2 id="two-words-1">`, `href="../sub/site.yaml.html"`, `<code>kkbundle &lt;a&gt;</code>`, `<tr id="m`,
+		"names below:\n<code>code</code>", "(\n<code>more", "一二", `<h2 id="two-words">`, `<h2 id="two-words-1">`,
+		`href="../sub/site.yaml.html"`, `<code>kkbundle &lt;a&gt;</code>`, `<tr id="m`,
 		`href="../index.html"`, `src="../sub/a.svg"`, `href="../sub/b.zh.html">中文`, `aria-current="page">B page`,
 	} {
 		if !strings.Contains(page, want) {
@@ -199,10 +206,12 @@ func TestMarkdown(t *testing.T) {
 			t.Errorf("%s in\n%s", never, page)
 		}
 	}
-	if chinese := string(s["sub/b.zh.html"]); !strings.Contains(chinese, `<html lang="zh">`) || !strings.Contains(chinese, "<p>开始</p>") || !strings.Contains(chinese, ">English<") {
+	if chinese := string(s["sub/b.zh.html"]); !strings.Contains(chinese, `<html lang="zh">`) ||
+		!strings.Contains(chinese, "<p>开始</p>") || !strings.Contains(chinese, ">English<") {
 		t.Errorf("the Chinese page is not in the Chinese manual:\n%s", chinese)
 	}
-	if _, err := manual.New(fstest.MapFS{"docs/README.md": {Data: []byte("# A\n\n![p](https://x.example/a.png)\n")}}, "v1"); err == nil {
+	if _, err := manual.New(fstest.MapFS{"docs/README.md": {Data: []byte("# A\n\n![p](https://x.example/a.png)\n")}},
+		"v1"); err == nil {
 		t.Error("a picture of another host is taken")
 	}
 	if _, err := manual.New(fstest.MapFS{"docs/x.md": {Data: []byte("# A\n")}}, "v1"); err == nil {
@@ -267,8 +276,9 @@ func TestHandler(t *testing.T) {
 	t.Parallel()
 	h := manual.Handler("/docs/", ours)
 	for path, want := range map[string]string{
-		"/docs/": "text/html; charset=utf-8", "/docs/start/bundle.html": "text/html; charset=utf-8", "/docs/assets/manual.css": "text/css; charset=utf-8",
-		"/docs/assets/index.js": "text/javascript; charset=utf-8", "/docs/nothing": "", "/docs/../etc/passwd": "",
+		"/docs/": "text/html; charset=utf-8", "/docs/start/bundle.html": "text/html; charset=utf-8",
+		"/docs/assets/manual.css": "text/css; charset=utf-8",
+		"/docs/assets/index.js":   "text/javascript; charset=utf-8", "/docs/nothing": "", "/docs/../etc/passwd": "",
 	} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody))
@@ -278,7 +288,8 @@ func TestHandler(t *testing.T) {
 			}
 			continue
 		}
-		if w.Code != http.StatusOK || w.Header().Get("Content-Type") != want || !strings.Contains(w.Header().Get("Content-Security-Policy"), "default-src 'none'") {
+		if w.Code != http.StatusOK || w.Header().Get("Content-Type") != want ||
+			!strings.Contains(w.Header().Get("Content-Security-Policy"), "default-src 'none'") {
 			t.Errorf("%s: %d %v", path, w.Code, w.Header())
 		}
 		again := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)

@@ -28,7 +28,8 @@ import (
 const ourPriority = 100
 
 func newMarkdown() goldmark.Markdown {
-	return goldmark.New(goldmark.WithExtensions(extension.Table), goldmark.WithParserOptions(markdown.WithAutoHeadingID()),
+	return goldmark.New(goldmark.WithExtensions(extension.Table),
+		goldmark.WithParserOptions(markdown.WithAutoHeadingID()),
 		goldmark.WithRendererOptions(renderer.WithNodeRenderers(util.Prioritized(pieces{}, ourPriority))))
 }
 
@@ -61,7 +62,8 @@ func (b *builder) render(p *page, source []byte) error {
 	return nil
 }
 
-// relink makes links lead to pages of the site, and joins lines of Chinese. A link to a file that the site does not have becomes text.
+// relink makes links lead to pages of the site, and joins lines of Chinese. A link to a file that the site does not
+// have becomes text.
 func (b *builder) relink(p *page, doc ast.Node, source []byte) error {
 	var outside []*ast.Link
 	err := ast.Walk(doc, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
@@ -144,7 +146,8 @@ func (p *page) linked(doc ast.Node, source []byte) {
 		case *ast.Link:
 			if len(p.chapters) > 0 {
 				last := &p.chapters[len(p.chapters)-1]
-				last.Links = append(last.Links, navLink{Title: plainText(l, source), Path: strings.TrimPrefix(string(l.Destination), p.root())})
+				last.Links = append(last.Links, navLink{Title: plainText(l, source),
+					Path: strings.TrimPrefix(string(l.Destination), p.root())})
 			}
 		}
 		return ast.WalkContinue, nil
@@ -162,7 +165,8 @@ func (b *builder) groups(p *page) []group {
 	}
 	groups := make([]group, len(p.chapters))
 	for i, c := range p.chapters {
-		groups[i] = group{Title: c.Title, Links: slices.DeleteFunc(slices.Clone(c.Links), func(l navLink) bool { return !known[l.Path] })}
+		groups[i] = group{Title: c.Title, Links: slices.DeleteFunc(slices.Clone(c.Links),
+			func(l navLink) bool { return !known[l.Path] })}
 	}
 	return groups
 }
@@ -216,7 +220,8 @@ func renderHeading(w util.BufWriter, _ []byte, n ast.Node, entering bool) (ast.W
 		_, err := fmt.Fprintf(w, "<h%d id=\"%s\">", h.Level, template.HTMLEscapeString(id))
 		return ast.WalkContinue, err
 	}
-	_, err := fmt.Fprintf(w, " <a class=\"anchor\" href=\"#%s\" aria-label=\"Link to this section\">#</a></h%d>\n", template.HTMLEscapeString(id), h.Level)
+	_, err := fmt.Fprintf(w, " <a class=\"anchor\" href=\"#%s\" aria-label=\"Link to this section\">#</a></h%d>\n",
+		template.HTMLEscapeString(id), h.Level)
 	return ast.WalkContinue, err
 }
 
@@ -234,7 +239,8 @@ func renderCode(w util.BufWriter, source []byte, n ast.Node, entering bool) (ast
 		return ast.WalkContinue, nil
 	}
 	code := strings.TrimRight(string(n.Lines().Value(source)), "\n")
-	_, err := fmt.Fprintf(w, "<div class=\"code\"><pre tabindex=\"0\"><code>%s</code></pre><button type=\"button\" class=\"copy\" hidden>Copy</button></div>\n",
+	_, err := fmt.Fprintf(w,
+		"<div class=\"code\"><pre tabindex=\"0\"><code>%s</code></pre><button type=\"button\" class=\"copy\" hidden>Copy</button></div>\n",
 		template.HTMLEscapeString(code))
 	return ast.WalkSkipChildren, err
 }

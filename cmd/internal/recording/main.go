@@ -1,11 +1,11 @@
-// Recording runs the commands of a session, keeps their output with its times in asciinema's format (version 2), and draws a recording as
-// an SVG picture that shows each line when it came. `make recording` calls it.
+// Recording runs the commands of a session, keeps their output with its times in asciinema's format (version 2), and
+// draws a recording as an SVG picture that shows each line when it came. `make recording` calls it.
 //
 //	recording record SESSION CAST    SESSION has one shell command a line; lines with # are comments
 //	recording draw CAST SVG
 //
-// Commands write to a pipe, so the recording has no progress line. Lines longer than the terminal are cut, and of a long output the lines
-// between its first and its last ones are counted only.
+// Commands write to a pipe, so the recording has no progress line. Lines longer than the terminal are cut, and of a
+// long output the lines between its first and its last ones are counted only.
 package main
 
 import (
@@ -131,7 +131,8 @@ func execute(ctx context.Context, command string, start time.Time) ([]line, erro
 	return append(output, line{at: time.Since(start).Seconds()}), err
 }
 
-// shortened cuts a command's output to what the picture has room for. Its last line, which is empty, has the time of the end.
+// shortened cuts a command's output to what the picture has room for. Its last line, which is empty, has the time of
+// the end.
 func shortened(output []line) (list []line) {
 	output = output[:len(output)-1]
 	for len(output) > 0 && output[len(output)-1].text == "" {

@@ -59,7 +59,8 @@ func checkInstalled(t *testing.T, root string) {
 		}
 	}
 	// Angle brackets, and lines that are set apart.
-	if page := output(t, "man", "-l", filepath.Join(root, "usr/share/man/man1/kkbundle-push.1.gz")); !strings.Contains(page, "HOST[/PREFIX]/<") {
+	if page := output(t, "man", "-l",
+		filepath.Join(root, "usr/share/man/man1/kkbundle-push.1.gz")); !strings.Contains(page, "HOST[/PREFIX]/<") {
 		t.Errorf("the page of push lacks the names:\n%s", page)
 	}
 	for _, name := range []string{"kkbundle.1.gz", "kkbundle-registry-install.1.gz"} {
@@ -73,7 +74,8 @@ func checkInstalled(t *testing.T, root string) {
 		complete -p kkbundle >/dev/null
 		__start_kkbundle
 		printf '%s\n' "${COMPREPLY[@]}"`
-	if out := output(t, "bash", "-uc", strings.ReplaceAll(script, "\t", ""), "bash", root); !strings.HasPrefix(out, "inspect") {
+	if out := output(t, "bash", "-uc", strings.ReplaceAll(script, "\t", ""), "bash", root); !strings.HasPrefix(out,
+		"inspect") {
 		t.Errorf("completion of insp: %q", out)
 	}
 }
@@ -90,12 +92,14 @@ func TestDistDeb(t *testing.T) {
 	}
 	write(t, filepath.Join(admin, "status"), nil)
 	output(t, "dpkg", "--root="+root, "--log=/dev/null", "--force-architecture", "--install", deb)
-	if out := output(t, "dpkg-query", "--admindir="+admin, "--show", "--showformat=${Status} ${Architecture}", "kkbundle"); out != "install ok installed amd64" {
+	if out := output(t, "dpkg-query", "--admindir="+admin, "--show", "--showformat=${Status} ${Architecture}",
+		"kkbundle"); out != "install ok installed amd64" {
 		t.Errorf("dpkg has it as %q", out)
 	}
 	checkInstalled(t, root)
 	log := filepath.Join(root, "usr/share/doc/kkbundle/changelog.Debian.gz")
-	if out := output(t, "gzip", "-dc", log); !strings.HasPrefix(out, "kkbundle (") || !strings.Contains(out, ") unstable; urgency=low\n") || !strings.Contains(out, "/CHANGELOG.md") {
+	if out := output(t, "gzip", "-dc", log); !strings.HasPrefix(out, "kkbundle (") ||
+		!strings.Contains(out, ") unstable; urgency=low\n") || !strings.Contains(out, "/CHANGELOG.md") {
 		t.Errorf("the changelog is\n%s", out)
 	}
 	output(t, "dpkg", "--root="+root, "--log=/dev/null", "--purge", "kkbundle")
@@ -104,11 +108,13 @@ func TestDistDeb(t *testing.T) {
 	}
 }
 
-// TestDistRPM installs the rpm with Debian's rpm below a root of its own. No distribution with rpm was there to install it.
+// TestDistRPM installs the rpm with Debian's rpm below a root of its own. No distribution with rpm was there to
+// install it.
 func TestDistRPM(t *testing.T) {
 	rpm := distFile(t, "kkbundle-linux-amd64.rpm")
 	list := output(t, "rpm", "-qlp", rpm)
-	for _, want := range []string{"/usr/bin/kkbundle", "/usr/share/man/man1/kkbundle.1.gz", "/usr/share/zsh/site-functions/_kkbundle", "/usr/share/licenses/kkbundle/LICENSE"} {
+	for _, want := range []string{"/usr/bin/kkbundle", "/usr/share/man/man1/kkbundle.1.gz",
+		"/usr/share/zsh/site-functions/_kkbundle", "/usr/share/licenses/kkbundle/LICENSE"} {
 		if !strings.Contains(list, want+"\n") {
 			t.Errorf("the rpm lacks %s:\n%s", want, list)
 		}
@@ -128,7 +134,8 @@ func TestDistRPM(t *testing.T) {
 	}
 }
 
-// TestDistArm64 looks into the packages for arm64, which this machine cannot run: their architecture, and that of their program.
+// TestDistArm64 looks into the packages for arm64, which this machine cannot run: their architecture, and that of
+// their program.
 func TestDistArm64(t *testing.T) {
 	deb, rpm := distFile(t, "kkbundle-linux-arm64.deb"), distFile(t, "kkbundle-linux-arm64.rpm")
 	if out := output(t, "dpkg-deb", "--field", deb, "Architecture"); out != "arm64\n" {
@@ -155,8 +162,8 @@ func TestDistArm64(t *testing.T) {
 	}
 }
 
-// TestDistImage reads the image as an OCI archive and as Docker's archive with skopeo, runs its program with nothing but the image's
-// files, and carries the image in a bundle to a registry.
+// TestDistImage reads the image as an OCI archive and as Docker's archive with skopeo, runs its program with nothing
+// but the image's files, and carries the image in a bundle to a registry.
 func TestDistImage(t *testing.T) {
 	file := distFile(t, image)
 	if runtime.GOARCH != "amd64" {
@@ -171,15 +178,18 @@ func TestDistImage(t *testing.T) {
 	output(t, "tar", "-C", layout, "-xf", file)
 	tag := imageTag(t, layout)
 	unpacked := filepath.Join(dir, "docker")
-	output(t, "skopeo", "copy", "--override-arch", "amd64", "docker-archive:"+file+":"+imageName+":"+tag+"-amd64", "dir:"+unpacked)
+	output(t, "skopeo", "copy", "--override-arch", "amd64", "docker-archive:"+file+":"+imageName+":"+tag+"-amd64",
+		"dir:"+unpacked)
 	output(t, "skopeo", "copy", "--all", "oci-archive:"+file+":"+tag, "dir:"+filepath.Join(dir, "all"))
-	config := output(t, "skopeo", "inspect", "--config", "--raw", "--override-arch", "amd64", "oci-archive:"+file+":"+tag)
+	config := output(t, "skopeo", "inspect", "--config", "--raw", "--override-arch", "amd64", "oci-archive:"+file+":"+
+		tag)
 	if !strings.Contains(config, `"Entrypoint":["/usr/bin/kkbundle"]`) {
 		t.Errorf("config: %s", config)
 	}
 
 	root := filepath.Join(dir, "root")
-	output(t, "skopeo", "copy", "--override-arch", "amd64", "oci-archive:"+file+":"+tag, "oci:"+filepath.Join(dir, "one")+":one")
+	output(t, "skopeo", "copy", "--override-arch", "amd64", "oci-archive:"+file+":"+tag, "oci:"+
+		filepath.Join(dir, "one")+":one")
 	unpackLayers(t, filepath.Join(dir, "one"), root)
 	if out := output(t, "chroot", root, "/usr/bin/kkbundle", "version"); !strings.HasPrefix(out, "kkbundle ") {
 		t.Errorf("version in the image: %s", out)
@@ -191,13 +201,15 @@ func TestDistImage(t *testing.T) {
 
 	// The digest names the content, so the layout serves in place of a registry that does not exist.
 	index := indexDigest(t, layout)
-	write(t, filepath.Join(dir, "manifest.yaml"), []byte("apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: own, version: 1.0.0}\n"+
-		"platforms: [linux/amd64, linux/arm64]\nreferrers: none\nsources: [{directory: layout}]\nimages: ['registry.invalid/kkbundle:"+tag+"@"+index.String()+"']\n"))
+	write(t, filepath.Join(dir, "manifest.yaml"),
+		[]byte("apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: own, version: 1.0.0}\n"+
+			"platforms: [linux/amd64, linux/arm64]\nreferrers: none\nsources: [{directory: layout}]\nimages: ['registry.invalid/kkbundle:"+tag+"@"+index.String()+"']\n"))
 	t.Setenv("KKBUNDLE_CACHE", filepath.Join(dir, "cache"))
 	output(t, program, "build", "-o", filepath.Join(dir, "own.kkb"), filepath.Join(dir, "manifest.yaml"))
 	site := registrytest.Start(t, registrytest.Options{})
 	output(t, program, "push", "--plain-http", "--registry", site.Host, filepath.Join(dir, "own.kkb"))
-	if have := output(t, "skopeo", "inspect", "--raw", "--tls-verify=false", "docker://"+site.Host+"/registry.invalid/kkbundle:"+tag); digest.FromString(have) != index {
+	if have := output(t, "skopeo", "inspect", "--raw", "--tls-verify=false", "docker://"+site.Host+
+		"/registry.invalid/kkbundle:"+tag); digest.FromString(have) != index {
 		t.Errorf("the registry has another image:\n%s", have)
 	}
 }

@@ -22,7 +22,8 @@ const (
 	share   = "share" // directory of manual pages and completions, which cmd/internal/manpages writes
 )
 
-// formulaText installs a program of the release with its manual pages and completions. Homebrew makes files in bin executable.
+// formulaText installs a program of the release with its manual pages and completions. Homebrew makes files in bin
+// executable.
 const formulaText = `class Kkbundle < Formula
   desc "Takes Kubernetes and its applications to sites without internet"
   homepage "{{.Home}}"

@@ -27,8 +27,9 @@ const (
 	imageProgram = "usr/bin/kkbundle"
 )
 
-// writeImage writes one archive with an image of each program for Linux. As an OCI image layout it has an index of both architectures
-// under the version; Docker's list (manifest.json) has each architecture as VERSION-ARCHITECTURE, for engines that read no index.
+// writeImage writes one archive with an image of each program for Linux. As an OCI image layout it has an index of
+// both architectures under the version; Docker's list (manifest.json) has each architecture as VERSION-ARCHITECTURE,
+// for engines that read no index.
 func (r *release) writeImage() error {
 	var file bytes.Buffer
 	l := layout{tar: archive{tar.NewWriter(&file), r.date}}
@@ -50,12 +51,15 @@ func (r *release) writeImage() error {
 	if err != nil {
 		return err
 	}
-	root.Annotations = map[string]string{ocispec.AnnotationRefName: r.version, "io.containerd.image.name": imageName + ":" + r.version}
-	top := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{root}}
+	root.Annotations = map[string]string{ocispec.AnnotationRefName: r.version, "io.containerd.image.name": imageName +
+		":" + r.version}
+	top := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex,
+		Manifests: []ocispec.Descriptor{root}}
 	for _, one := range []struct {
 		name    string
 		content any
-	}{{ocispec.ImageLayoutFile, ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion}}, {ocispec.ImageIndexFile, top}, {"manifest.json", l.docker}} {
+	}{{ocispec.ImageLayoutFile, ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion}},
+		{ocispec.ImageIndexFile, top}, {"manifest.json", l.docker}} {
 		text, err := json.Marshal(one.content)
 		if err != nil {
 			return err
@@ -88,8 +92,9 @@ func (r *release) addPlatform(l *layout, arch string) (desc ocispec.Descriptor, 
 			WorkingDir: "/work",
 			Env:        []string{"PATH=/usr/bin", "HOME=/root"},
 			Labels: map[string]string{
-				ocispec.AnnotationTitle: "kkbundle", ocispec.AnnotationVersion: r.version, ocispec.AnnotationRevision: r.commit,
-				ocispec.AnnotationSource: home, ocispec.AnnotationLicenses: "Apache-2.0",
+				ocispec.AnnotationTitle: "kkbundle", ocispec.AnnotationVersion: r.version,
+				ocispec.AnnotationRevision: r.commit,
+				ocispec.AnnotationSource:   home, ocispec.AnnotationLicenses: "Apache-2.0",
 			},
 		},
 		RootFS:  ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{unpacked}},
@@ -99,15 +104,17 @@ func (r *release) addPlatform(l *layout, arch string) (desc ocispec.Descriptor, 
 		return desc, err
 	}
 	desc, err = l.addJSON(ocispec.MediaTypeImageManifest, ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Config: config, Layers: []ocispec.Descriptor{layer},
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Config: config,
+		Layers: []ocispec.Descriptor{layer},
 	})
 	desc.Platform = &platform
-	l.docker = append(l.docker, dockerImage{Config: blobPath(config), RepoTags: []string{imageName + ":" + r.version + "-" + arch}, Layers: []string{blobPath(layer)}})
+	l.docker = append(l.docker, dockerImage{Config: blobPath(config), RepoTags: []string{imageName + ":" + r.version +
+		"-" + arch}, Layers: []string{blobPath(layer)}})
 	return desc, err
 }
 
-// imageFiles returns the only layer, and the digest of its uncompressed form: the program, certificate authorities, and directories
-// for temporary files, the user's cache and work.
+// imageFiles returns the only layer, and the digest of its uncompressed form: the program, certificate authorities,
+// and directories for temporary files, the user's cache and work.
 func (r *release) imageFiles(program string) (packed []byte, unpacked digest.Digest, err error) {
 	var buffer bytes.Buffer
 	z := gzip.NewWriter(&buffer)
@@ -116,13 +123,16 @@ func (r *release) imageFiles(program string) (packed []byte, unpacked digest.Dig
 	for _, dir := range []struct {
 		name string
 		mode int64
-	}{{"etc/", 0o755}, {"etc/ssl/", 0o755}, {"etc/ssl/certs/", 0o755}, {"root/", 0o700}, {"tmp/", 0o1777}, {"usr/", 0o755}, {"usr/bin/", 0o755}, {"work/", 0o755}} {
-		if err := layer.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir.name, Mode: dir.mode, ModTime: r.date, Format: tar.FormatPAX}); err != nil {
+	}{{"etc/", 0o755}, {"etc/ssl/", 0o755}, {"etc/ssl/certs/", 0o755}, {"root/", 0o700}, {"tmp/", 0o1777},
+		{"usr/", 0o755}, {"usr/bin/", 0o755}, {"work/", 0o755}} {
+		if err := layer.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir.name, Mode: dir.mode, ModTime: r.date,
+			Format: tar.FormatPAX}); err != nil {
 			return nil, "", err
 		}
 	}
 	roots := authorities()
-	if err := layer.file("etc/ssl/certs/ca-certificates.crt", 0o644, bytes.NewReader(roots), int64(len(roots))); err != nil {
+	if err := layer.file("etc/ssl/certs/ca-certificates.crt", 0o644, bytes.NewReader(roots),
+		int64(len(roots))); err != nil {
 		return nil, "", err
 	}
 	file, err := os.Open(program)
@@ -146,8 +156,8 @@ func (r *release) imageFiles(program string) (packed []byte, unpacked digest.Dig
 	return buffer.Bytes(), whole.Digest(), nil
 }
 
-// authorities returns Mozilla's certificate authorities as PEM. Those that are trusted with conditions are left out: a file of
-// certificates cannot express these.
+// authorities returns Mozilla's certificate authorities as PEM. Those that are trusted with conditions are left out:
+// a file of certificates cannot express these.
 func authorities() []byte {
 	var text bytes.Buffer
 	for root := range bundle.Roots() {
@@ -195,7 +205,8 @@ type archive struct {
 }
 
 func (a archive) file(name string, mode int64, content io.Reader, size int64) error {
-	if err := a.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: size, ModTime: a.date, Format: tar.FormatPAX}); err != nil {
+	if err := a.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: size, ModTime: a.date,
+		Format: tar.FormatPAX}); err != nil {
 		return err
 	}
 	_, err := io.Copy(a, content)

@@ -1,6 +1,7 @@
-// Command release completes a release, for `make dist`. It packs programs into a container image (image.go), writes a Homebrew formula
-// (formula.go), a bill of materials of the programs (CycloneDX 1.6), the provenance of all files (SLSA v1 in an in-toto statement), the
-// checksums, and with a key a signature of the checksums. The same files and commit give the same bytes: the only time is that of the commit.
+// Command release completes a release, for `make dist`. It packs programs into a container image (image.go), writes a
+// Homebrew formula (formula.go), a bill of materials of the programs (CycloneDX 1.6), the provenance of all files
+// (SLSA v1 in an in-toto statement), the checksums, and with a key a signature of the checksums. The same files and
+// commit give the same bytes: the only time is that of the commit.
 package main
 
 import (
@@ -55,7 +56,8 @@ func run(args []string) error {
 		return fmt.Errorf("%w\n%s", err, usage)
 	}
 	r := release{dir: args[0], version: args[1], commit: args[2], date: date.UTC()}
-	for _, step := range []func() error{r.readPrograms, r.writeManual, r.writeImage, r.readFiles, r.writeFormula, r.describe} {
+	for _, step := range []func() error{r.readPrograms, r.writeManual, r.writeImage, r.readFiles, r.writeFormula,
+		r.describe} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -100,8 +102,8 @@ func (r *release) readPrograms() error {
 	return nil
 }
 
-// link adds the modules of a program. A program can have two versions of a module: one of them replaces another module. A directory that
-// replaces a module (internal/stub) is part of kkbundle.
+// link adds the modules of a program. A program can have two versions of a module: one of them replaces another
+// module. A directory that replaces a module (internal/stub) is part of kkbundle.
 func (r *release) link(modules []*debug.Module) {
 	if r.modules == nil {
 		r.modules = map[string]debug.Module{}
@@ -124,7 +126,8 @@ func (r *release) readFiles() error {
 		return err
 	}
 	for _, entry := range entries {
-		if slices.Contains([]string{formula, bill, statement, sums, sums + signatureSuffix}, entry.Name()) || !entry.Type().IsRegular() {
+		if slices.Contains([]string{formula, bill, statement, sums, sums + signatureSuffix}, entry.Name()) ||
+			!entry.Type().IsRegular() {
 			continue
 		}
 		file, err := os.Open(filepath.Join(r.dir, entry.Name()))
@@ -185,13 +188,17 @@ func (r *release) bill() cdx.BOM {
 	components, refs := []cdx.Component{}, []string{}
 	for _, key := range slices.Sorted(maps.Keys(r.modules)) {
 		name, version := r.modules[key].Path, r.modules[key].Version
-		url := packageurl.NewPackageURL(packageurl.TypeGolang, path.Dir(name), path.Base(name), version, nil, "").ToString()
-		components = append(components, cdx.Component{Type: cdx.ComponentTypeLibrary, BOMRef: url, Name: name, Version: version, PackageURL: url})
+		url := packageurl.NewPackageURL(packageurl.TypeGolang, path.Dir(name), path.Base(name), version, nil,
+			"").ToString()
+		components = append(components, cdx.Component{Type: cdx.ComponentTypeLibrary, BOMRef: url, Name: name,
+			Version: version, PackageURL: url})
 		refs = append(refs, url)
 	}
 	return cdx.BOM{
-		JSONSchema: "http://cyclonedx.org/schema/bom-1.6.schema.json", BOMFormat: cdx.BOMFormat, SpecVersion: cdx.SpecVersion1_6, Version: 1,
-		Metadata:     &cdx.Metadata{Component: &cdx.Component{Type: cdx.ComponentTypeApplication, BOMRef: root, Name: root, Version: r.version}},
+		JSONSchema: "http://cyclonedx.org/schema/bom-1.6.schema.json", BOMFormat: cdx.BOMFormat,
+		SpecVersion: cdx.SpecVersion1_6, Version: 1,
+		Metadata: &cdx.Metadata{Component: &cdx.Component{Type: cdx.ComponentTypeApplication, BOMRef: root,
+			Name: root, Version: r.version}},
 		Components:   &components,
 		Dependencies: &[]cdx.Dependency{{Ref: root, Dependencies: &refs}},
 	}
@@ -201,13 +208,15 @@ func (r *release) bill() cdx.BOM {
 func (r *release) statement() any {
 	type object = map[string]any
 	return object{
-		"_type": "https://in-toto.io/Statement/v1", "subject": r.files, "predicateType": "https://slsa.dev/provenance/v1",
+		"_type": "https://in-toto.io/Statement/v1", "subject": r.files,
+		"predicateType": "https://slsa.dev/provenance/v1",
 		"predicate": object{
 			"buildDefinition": object{
-				"buildType":            buildType,
-				"externalParameters":   object{"version": r.version},
-				"internalParameters":   object{"go": r.goVersion},
-				"resolvedDependencies": []provenance.Descriptor{{URI: source, Digest: map[string]string{"gitCommit": r.commit}}},
+				"buildType":          buildType,
+				"externalParameters": object{"version": r.version},
+				"internalParameters": object{"go": r.goVersion},
+				"resolvedDependencies": []provenance.Descriptor{{URI: source,
+					Digest: map[string]string{"gitCommit": r.commit}}},
 			},
 			"runDetails": object{"builder": object{"id": provenance.Builder + "/make-dist"}},
 		},

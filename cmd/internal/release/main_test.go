@@ -25,15 +25,18 @@ func dist(t *testing.T, key string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	sources := t.TempDir()
-	for _, name := range []string{"go.mod", "go.sum", "internal/stub", "cmd/kkbundle-node", "installer/node", "hostfile", "plain", "capped", "disk", "pki", "web"} {
+	for _, name := range []string{"go.mod", "go.sum", "internal/stub", "cmd/kkbundle-node", "installer/node",
+		"hostfile", "plain", "capped", "disk", "pki", "web"} {
 		if err := os.MkdirAll(filepath.Join(sources, filepath.Dir(name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := exec.Command("cp", "-r", filepath.Join("../../..", name), filepath.Join(sources, name)).CombinedOutput(); err != nil {
+		if out, err := exec.Command("cp", "-r", filepath.Join("../../..", name),
+			filepath.Join(sources, name)).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", filepath.Join(dir, "kkbundle-linux-amd64"), "./cmd/kkbundle-node")
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o",
+		filepath.Join(dir, "kkbundle-linux-amd64"), "./cmd/kkbundle-node")
 	cmd.Dir = sources
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -46,7 +49,8 @@ func dist(t *testing.T, key string) (dir string) {
 	}
 	write(t, filepath.Join(dir, "kkbundle-linux-amd64.deb"), []byte("a stand-in of a package"))
 	write(t, filepath.Join(dir, "share/man/man1/kkbundle.1.gz"), []byte("a stand-in of a page"))
-	if err := run([]string{dir, "v1.2.3", "0123456789012345678901234567890123456789", "2026-11-22T01:02:03Z", key}); err != nil {
+	if err := run([]string{dir, "v1.2.3", "0123456789012345678901234567890123456789", "2026-11-22T01:02:03Z",
+		key}); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -75,20 +79,23 @@ func TestBillNamesBothVersionsOfAModule(t *testing.T) {
 	var r release
 	r.link([]*debug.Module{
 		{Path: "example.org/pack", Version: "v1.2.0"},
-		{Path: "example.org/old-pack", Version: "v1.1.0", Replace: &debug.Module{Path: "example.org/pack", Version: "v1.1.0"}},
-		{Path: "example.org/absent", Version: "v1.3.0", Replace: &debug.Module{Path: "./internal/stub/absent", Version: "(devel)"}},
+		{Path: "example.org/old-pack", Version: "v1.1.0", Replace: &debug.Module{Path: "example.org/pack",
+			Version: "v1.1.0"}},
+		{Path: "example.org/absent", Version: "v1.3.0", Replace: &debug.Module{Path: "./internal/stub/absent",
+			Version: "(devel)"}},
 	})
 	var got []string
 	for _, c := range *r.bill().Components {
 		got = append(got, c.PackageURL)
 	}
-	if want := []string{"pkg:golang/example.org/pack@v1.1.0", "pkg:golang/example.org/pack@v1.2.0"}; !slices.Equal(got, want) {
+	if want := []string{"pkg:golang/example.org/pack@v1.1.0", "pkg:golang/example.org/pack@v1.2.0"}; !slices.Equal(got,
+		want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
-// TestRelease builds in two directories: everything but the signature, which has a random part, has the same bytes, and the signature
-// vouches for the checksums of all of it.
+// TestRelease builds in two directories: everything but the signature, which has a random part, has the same bytes,
+// and the signature vouches for the checksums of all of it.
 func TestRelease(t *testing.T) {
 	t.Setenv("COSIGN_PASSWORD", "password")
 	pair, err := trust.GenerateKeyPair([]byte("password"))
@@ -105,7 +112,8 @@ func TestRelease(t *testing.T) {
 		t.Error("a key in a variable that is not set")
 	}
 	names := []string{
-		"kkbundle-linux-amd64", "kkbundle-linux-arm64", "kkbundle-darwin-amd64", "kkbundle-darwin-arm64", "kkbundle-linux-amd64.deb",
+		"kkbundle-linux-amd64", "kkbundle-linux-arm64", "kkbundle-darwin-amd64", "kkbundle-darwin-arm64",
+		"kkbundle-linux-amd64.deb",
 		image, manual, formula, "kkbundle.cdx.json", "kkbundle.provenance.json",
 	}
 	list := string(read(t, one, sums))
@@ -126,15 +134,18 @@ func TestRelease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := trust.VerifyBlob([]*trust.PublicKey{public}, read(t, one, sums+".sigstore.json"), []byte(list)); err != nil {
+	if _, err := trust.VerifyBlob([]*trust.PublicKey{public}, read(t, one, sums+".sigstore.json"),
+		[]byte(list)); err != nil {
 		t.Error(err)
 	}
 	var bill cdx.BOM
-	if err := json.Unmarshal(read(t, one, "kkbundle.cdx.json"), &bill); err != nil || !strings.Contains(string(read(t, one, "kkbundle.cdx.json")), "pkg:golang/golang.org/x/sys@v") {
+	if err := json.Unmarshal(read(t, one, "kkbundle.cdx.json"), &bill); err != nil ||
+		!strings.Contains(string(read(t, one, "kkbundle.cdx.json")), "pkg:golang/golang.org/x/sys@v") {
 		t.Errorf("bill of materials: %v", err)
 	}
 	var statement provenance.Statement
-	if err := json.Unmarshal(read(t, one, "kkbundle.provenance.json"), &statement); err != nil || len(statement.Subject) != len(names)-2 ||
+	if err := json.Unmarshal(read(t, one, "kkbundle.provenance.json"), &statement); err != nil ||
+		len(statement.Subject) != len(names)-2 ||
 		statement.Predicate.BuildDefinition.ResolvedDependencies[0].Digest["gitCommit"] == "" {
 		t.Errorf("provenance: %v %+v", err, statement)
 	}
@@ -150,7 +161,8 @@ func TestFormula(t *testing.T) {
 		t.Error("a formula without programs")
 	}
 	sums := map[string]string{}
-	for _, name := range []string{"kkbundle-darwin-amd64", "kkbundle-darwin-arm64", "kkbundle-linux-amd64", "kkbundle-linux-arm64", manual} {
+	for _, name := range []string{"kkbundle-darwin-amd64", "kkbundle-darwin-arm64", "kkbundle-linux-amd64",
+		"kkbundle-linux-arm64", manual} {
 		sum := digest.FromString(name)
 		r.add(name, sum)
 		sums[name] = sum.Encoded()
@@ -159,7 +171,8 @@ func TestFormula(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := string(read(t, r.dir, formula))
-	found := regexp.MustCompile(`url "https://github.com/kkbundle/kkbundle/releases/download/v1\.2\.3/(\S+)"\s+sha256 "(\S+)"`).FindAllStringSubmatch(text, -1)
+	found := regexp.MustCompile(
+		`url "https://github.com/kkbundle/kkbundle/releases/download/v1\.2\.3/(\S+)"\s+sha256 "(\S+)"`).FindAllStringSubmatch(text, -1)
 	for _, m := range found {
 		if sums[m[1]] != m[2] {
 			t.Errorf("%s has checksum %s, want %s", m[1], m[2], sums[m[1]])

@@ -49,8 +49,8 @@ func openCarried(t *testing.T, f Flags, cluster string, more map[string]string) 
 	return s, err
 }
 
-// TestBundleNamesNothingOfThisMachine: a bundle's cluster file with a password of this machine is refused when the site is opened,
-// before any host or registry is asked.
+// TestBundleNamesNothingOfThisMachine: a bundle's cluster file with a password of this machine is refused when the
+// site is opened, before any host or registry is asked.
 func TestBundleNamesNothingOfThisMachine(t *testing.T) {
 	t.Parallel()
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -58,11 +58,14 @@ func TestBundleNamesNothingOfThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct{ cluster, want string }{
-		"a file":          {"imageRegistry: {type: existing, address: evil.example, auth: {username: u, passwordFile: " + secret + "}}\n", "imageRegistry.auth.passwordFile"},
-		"a variable":      {"imageRegistry: {type: existing, address: evil.example, auth: {username: u, passwordEnv: HOME}}\n", "imageRegistry.auth.passwordEnv"},
-		"an etcd's key":   {"etcd: {type: provided, endpoints: [\"https://192.0.2.9:2379\"], ca: a.pem, cert: b.pem, key: c.pem}\n", "etcd.key"},
-		"an authority":    {"certificates: {ca: {cert: a.pem, key: /etc/kubernetes/pki/ca.key}}\n", "certificates.ca.key"},
-		"a file by alias": {"imageRegistry: {type: existing, address: evil.example, auth: {username: &x " + secret + ", passwordFile: *x}}\n", "imageRegistry.auth.passwordFile"},
+		"a file": {"imageRegistry: {type: existing, address: evil.example, auth: {username: u, passwordFile: " +
+			secret + "}}\n", "imageRegistry.auth.passwordFile"},
+		"a variable":    {"imageRegistry: {type: existing, address: evil.example, auth: {username: u, passwordEnv: HOME}}\n", "imageRegistry.auth.passwordEnv"},
+		"an etcd's key": {"etcd: {type: provided, endpoints: [\"https://192.0.2.9:2379\"], ca: a.pem, cert: b.pem, key: c.pem}\n", "etcd.key"},
+		"an authority": {"certificates: {ca: {cert: a.pem, key: /etc/kubernetes/pki/ca.key}}\n",
+			"certificates.ca.key"},
+		"a file by alias": {"imageRegistry: {type: existing, address: evil.example, auth: {username: &x " + secret +
+			", passwordFile: *x}}\n", "imageRegistry.auth.passwordFile"},
 	} {
 		s, err := openCarried(t, Flags{}, c.cluster, nil)
 		if err == nil {
@@ -73,7 +76,8 @@ func TestBundleNamesNothingOfThisMachine(t *testing.T) {
 			t.Errorf("%s: the site opened; the password is %q, %v", name, password, err)
 			continue
 		}
-		for _, want := range []string{"cluster.yaml:", c.want + ": ", "-c FILE", "kkbundle extract BUNDLE cluster.yaml"} {
+		for _, want := range []string{"cluster.yaml:", c.want + ": ", "-c FILE",
+			"kkbundle extract BUNDLE cluster.yaml"} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: the error lacks %q: %v", name, want, err)
 			}
@@ -81,14 +85,16 @@ func TestBundleNamesNothingOfThisMachine(t *testing.T) {
 	}
 }
 
-// TestSettingsNameThisMachine: --set is the operator's word, for a field that the bundle leaves out and for one that it has.
+// TestSettingsNameThisMachine: --set is the operator's word, for a field that the bundle leaves out and for one that
+// it has.
 func TestSettingsNameThisMachine(t *testing.T) {
 	t.Parallel()
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("hunter2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, auth := range map[string]string{"left out": "{username: u}", "replaced": "{username: u, passwordFile: /etc/shadow}"} {
+	for name, auth := range map[string]string{"left out": "{username: u}",
+		"replaced": "{username: u, passwordFile: /etc/shadow}"} {
 		s, err := openCarried(t, Flags{settings: []string{"imageRegistry.auth.passwordFile=" + secret}},
 			"imageRegistry: {type: existing, address: r.example, auth: "+auth+"}\n", nil)
 		if err != nil {
@@ -108,7 +114,8 @@ func TestBundleReadsFromItself(t *testing.T) {
 	if err := os.WriteFile(outside, []byte("here: true"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := openCarried(t, Flags{}, "cni: {type: flannel, values: [v/values.yaml, "+outside+", ../../../../etc/passwd]}\n", map[string]string{"v/values.yaml": "inside: true"})
+	s, err := openCarried(t, Flags{}, "cni: {type: flannel, values: [v/values.yaml, "+outside+
+		", ../../../../etc/passwd]}\n", map[string]string{"v/values.yaml": "inside: true"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,8 +135,8 @@ func TestBundleReadsFromItself(t *testing.T) {
 	}
 }
 
-// TestBundlesCatalogCounts: a bundle of a kkbundle with other defaults is installed with the names and versions of its own
-// catalog, from the bundle's cluster file and from the operator's.
+// TestBundlesCatalogCounts: a bundle of a kkbundle with other defaults is installed with the names and versions of
+// its own catalog, from the bundle's cluster file and from the operator's.
 func TestBundlesCatalogCounts(t *testing.T) {
 	t.Parallel()
 	const old = "apiVersion: kkbundle.io/v1\nkind: Catalog\nreleases: {v1.34: v1.34.3}\ncomponents: {runc: {default: v1.2.6, file: {url: \"https://old.example/{version}/runc.{arch}\"}}}\n"
@@ -143,11 +150,13 @@ func TestBundlesCatalogCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		need := manifest.Need{Kind: manifest.ItemFile, Name: "runc"}
-		if ref, err := catalog.Ref(s.Cluster, need, "linux/amd64"); err != nil || ref != "https://old.example/v1.2.6/runc.amd64" {
+		if ref, err := catalog.Ref(s.Cluster, need, "linux/amd64"); err != nil ||
+			ref != "https://old.example/v1.2.6/runc.amd64" {
 			t.Errorf("cluster file %q: runc is %q, %v", name, ref, err)
 		}
 	}
-	_, err := openCarried(t, Flags{}, "", map[string]string{bundle.DocumentCatalog: old + "zones: {cn: [{host: a.example, mirror: b.example, ca: /etc/shadow}]}\n"})
+	_, err := openCarried(t, Flags{}, "", map[string]string{bundle.DocumentCatalog: old +
+		"zones: {cn: [{host: a.example, mirror: b.example, ca: /etc/shadow}]}\n"})
 	if err == nil || !strings.Contains(err.Error(), "a bundle's catalog has no mirrors") {
 		t.Errorf("a catalog with a file of this machine: %v", err)
 	}

@@ -66,13 +66,15 @@ func oneBundle(dir string) (string, error) {
 		return found[0], nil
 	}
 	slices.Sort(found)
-	return "", usage.Errorf("there are %d bundles in this directory (%s): name one, with -i INVENTORY", len(found), plain.Line(strings.Join(found, ", ")))
+	return "", usage.Errorf("there are %d bundles in this directory (%s): name one, with -i INVENTORY", len(found),
+		plain.Line(strings.Join(found, ", ")))
 }
 
 // inventoryOfThisHost returns an inventory of this host alone, with all roles.
 func inventoryOfThisHost() ([]byte, error) {
 	if runtime.GOOS != "linux" {
-		return nil, usage.Errorf("there is no %s here, and this machine (%s) cannot be a cluster by itself: name the hosts with -i INVENTORY", DefaultInventory, runtime.GOOS)
+		return nil, usage.Errorf(
+			"there is no %s here, and this machine (%s) cannot be a cluster by itself: name the hosts with -i INVENTORY", DefaultInventory, runtime.GOOS)
 	}
 	name, err := os.Hostname()
 	if err != nil {
@@ -98,7 +100,8 @@ groups:
 	return b.Bytes(), nil
 }
 
-// onlyAddress returns this host's IPv4 address if it has exactly one that is global; otherwise the default route decides later.
+// onlyAddress returns this host's IPv4 address if it has exactly one that is global; otherwise the default route
+// decides later.
 func onlyAddress() netip.Addr {
 	all, err := net.InterfaceAddrs()
 	if err != nil {

@@ -60,21 +60,26 @@ func (f *Flags) check() error {
 // Add adds the flags.
 func (f *Flags) Add(fs *pflag.FlagSet) {
 	fs.StringVarP(&f.InventoryFile, "inventory", "i", "", "the inventory `file` (required)")
-	fs.StringVarP(&f.ClusterFile, "cluster", "c", "", "the cluster `file` (default the one in the bundle, which must name no files or variables of this machine)")
+	fs.StringVarP(&f.ClusterFile, "cluster", "c", "",
+		"the cluster `file` (default the one in the bundle, which must name no files or variables of this machine)")
 	AddSet(fs, &f.settings)
-	fs.StringVar(&f.workDir, "work-dir", "", "`directory` for certificates, credentials, admin.conf and install.log (default INVENTORY.work beside the inventory)")
+	fs.StringVar(&f.workDir, "work-dir", "",
+		"`directory` for certificates, credentials, admin.conf and install.log (default INVENTORY.work beside the inventory)")
 	f.flags = fs
 	usage.Group(fs, usage.GroupHosts, f.connection)
 }
 
 // connection adds the flags for the connection to hosts.
 func (f *Flags) connection(fs *pflag.FlagSet) {
-	fs.StringArrayVar(&f.knownHosts, "known-hosts", nil, "`file` of SSH host keys that are trusted; can be repeated, and --accept-new adds to the first (default ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts)")
-	fs.BoolVar(&f.acceptNew, "accept-new", false, "trust hosts that are not known yet, and remember their keys; changed keys are refused all the same")
+	fs.StringArrayVar(&f.knownHosts, "known-hosts", nil,
+		"`file` of SSH host keys that are trusted; can be repeated, and --accept-new adds to the first (default ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts)")
+	fs.BoolVar(&f.acceptNew, "accept-new", false,
+		"trust hosts that are not known yet, and remember their keys; changed keys are refused all the same")
 	fs.BoolVarP(&f.askPassword, "ask-pass", "k", false, "ask for the SSH password")
 	fs.BoolVarP(&f.askSudo, "ask-sudo-pass", "K", false, "ask for the sudo password")
 	fs.IntVar(&f.parallel, "parallel", 0, "`number` of hosts worked on at the same time (default 20; 100 for precheck)")
-	fs.DurationVar(&f.stallLimit, "stall-limit", engine.StallLimit, "end a command on a host that has printed nothing and not ended for so long")
+	fs.DurationVar(&f.stallLimit, "stall-limit", engine.StallLimit,
+		"end a command on a host that has printed nothing and not ended for so long")
 }
 
 // carriedFields is the problem of a bundle's cluster file that names files or variables of this machine: the bundle's
@@ -98,8 +103,8 @@ type Site struct {
 	asked map[string]string
 }
 
-// Open reads the inventory, the bundle and the cluster file: the given one, or the bundle's. open returns nil without a bundle.
-// Close the Site afterwards.
+// Open reads the inventory, the bundle and the cluster file: the given one, or the bundle's. open returns nil without
+// a bundle. Close the Site afterwards.
 func Open(ctx context.Context, console *terminal.Console, f Flags, open func() (*bundle.Reader, error)) (*Site, error) {
 	if err := f.check(); err != nil {
 		return nil, err
@@ -277,7 +282,10 @@ func (s *Site) sshOptions(name, address string, ssh manifest.SSH) (host.SSHOptio
 		o.KeyData = []host.Secret{func(context.Context) (string, error) { return ssh.PrivateKey.Reveal(), nil }}
 	}
 	if _, isTerminal := s.console.File(); isTerminal {
-		o.Passphrase = func(ctx context.Context, key string) (string, error) { return s.prompt(ctx, "passphrase of "+key) }
+		o.Passphrase = func(ctx context.Context,
+			key string) (string, error) {
+			return s.prompt(ctx, "passphrase of "+key)
+		}
 	}
 	return o, err
 }
@@ -362,7 +370,8 @@ func (s *Site) prompt(ctx context.Context, what string) (string, error) {
 	}
 	v, err := s.console.AskSecret(ctx, what)
 	if errors.Is(err, terminal.ErrNoTerminal) {
-		return "", fmt.Errorf("the %s needs a terminal to ask on; use passwordEnv or passwordFile in the inventory", what)
+		return "", fmt.Errorf("the %s needs a terminal to ask on; use passwordEnv or passwordFile in the inventory",
+			what)
 	}
 	if err != nil {
 		return "", err
@@ -373,10 +382,12 @@ func (s *Site) prompt(ctx context.Context, what string) (string, error) {
 
 // AddSet adds the flag --set, whose settings override the cluster file.
 func AddSet(fs *pflag.FlagSet, settings *[]string) {
-	fs.StringArrayVar(settings, "set", nil, "`PATH=VALUE`, as in kubernetes.maxPods=200: wins over the cluster file and the inventory; can be repeated")
+	fs.StringArrayVar(settings, "set", nil,
+		"`PATH=VALUE`, as in kubernetes.maxPods=200: wins over the cluster file and the inventory; can be repeated")
 }
 
-// ReadInventory reads an inventory of kkbundle or KubeKey. It prints remarks about keys of KubeKey that were not carried over.
+// ReadInventory reads an inventory of kkbundle or KubeKey. It prints remarks about keys of KubeKey that were not
+// carried over.
 func ReadInventory(console *terminal.Console, file string) (*manifest.Inventory, error) {
 	if file == "" {
 		return nil, usage.Errorf("name the hosts with -i INVENTORY")
@@ -405,8 +416,8 @@ func ReadCluster(console *terminal.Console, file string, settings []string) (*ma
 	return parseCluster(console, file, data, settings)
 }
 
-// anyCluster returns a cluster with the needs of every cluster, for prechecks without a cluster file. It has no pod network,
-// and a registry only if the inventory has a host for it.
+// anyCluster returns a cluster with the needs of every cluster, for prechecks without a cluster file. It has no pod
+// network, and a registry only if the inventory has a host for it.
 func anyCluster(inv *manifest.Inventory) *manifest.Cluster {
 	c := &manifest.Cluster{}
 	c.CNI.Type = manifest.NetworkNone
@@ -431,7 +442,8 @@ func (s *Site) Describe(r *precheck.Report) {
 		r.Notes = append(r.Notes, "no bundle was named: space, architectures and packages were not checked")
 	}
 	if s.AnyCluster {
-		r.Notes = append(r.Notes, "no cluster file was named: only the needs of every cluster were checked; pod network, versions and settings of the inventory were not")
+		r.Notes = append(r.Notes,
+			"no cluster file was named: only the needs of every cluster were checked; pod network, versions and settings of the inventory were not")
 	}
 	var idle []string
 	for _, h := range s.Inventory.Hosts() {

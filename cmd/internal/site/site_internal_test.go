@@ -17,7 +17,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// TestDialThroughBastions takes an inventory by its word: two hosts behind a chain of bastions, each with its own login.
+// TestDialThroughBastions takes an inventory by its word: two hosts behind a chain of bastions, each with its own
+// login.
 func TestDialThroughBastions(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: the server inside the process has its rights")
@@ -40,7 +41,8 @@ func TestDialThroughBastions(t *testing.T) {
 		}
 		all = append(all, data...)
 	}
-	if err := errors.Join(os.WriteFile(known, all, 0o600), os.WriteFile(dir+"/password", []byte("outer\n"), 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(known, all, 0o600), os.WriteFile(dir+"/password", []byte("outer\n"),
+		0o600)); err != nil {
 		t.Fatal(err)
 	}
 	inventory := fmt.Sprintf(`apiVersion: kkbundle.io/v1
@@ -57,7 +59,8 @@ groups: {kube_control_plane: [node1], kube_worker: [node2]}
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Site{Flags: Flags{knownHosts: []string{known}}, console: terminal.NewConsole(terminal.Streams{Out: io.Discard, Err: io.Discard}), bastions: host.NewBastions()}
+	s := &Site{Flags: Flags{knownHosts: []string{known}}, console: terminal.NewConsole(terminal.Streams{Out: io.Discard,
+		Err: io.Discard}), bastions: host.NewBastions()}
 	for _, h := range inv.Hosts() {
 		if len(h.Hops) == 0 {
 			continue
@@ -67,12 +70,14 @@ groups: {kube_control_plane: [node1], kube_worker: [node2]}
 			t.Fatal(err)
 		}
 		defer func() { _ = on.Close() }()
-		if out, err := host.Output(t.Context(), on, "echo", h.Name); err != nil || !bytes.Equal(out, []byte(h.Name+"\n")) {
+		if out, err := host.Output(t.Context(), on, "echo", h.Name); err != nil ||
+			!bytes.Equal(out, []byte(h.Name+"\n")) {
 			t.Errorf("%s: %q, %v", h.Name, out, err)
 		}
 	}
 	if outer.Connections() != 1 || inner.Connections() != 1 || one.Connections() != 1 || two.Connections() != 1 {
-		t.Errorf("%d, %d, %d and %d connections, want one each", outer.Connections(), inner.Connections(), one.Connections(), two.Connections())
+		t.Errorf("%d, %d, %d and %d connections, want one each", outer.Connections(), inner.Connections(),
+			one.Connections(), two.Connections())
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)

@@ -1,5 +1,5 @@
-// Package terminal prints: results, notes, tables and JSON, progress, the state of hosts during a run, log records. It also
-// asks for secrets and confirmation.
+// Package terminal prints: results, notes, tables and JSON, progress, the state of hosts during a run, log records.
+// It also asks for secrets and confirmation.
 package terminal
 
 import (

@@ -13,7 +13,8 @@ import (
 // eventInterval is the shortest time between two progress events of a phase.
 const eventInterval = time.Second
 
-// An Event is a line of JSON that --json prints on standard error. Standard output has only the result, as one document.
+// An Event is a line of JSON that --json prints on standard error. Standard output has only the result, as one
+// document.
 type Event struct {
 	Time  time.Time `json:"time"`
 	Event string    `json:"event"` // progress, item, task, log or error

@@ -18,8 +18,8 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
-// A matrix shows a run of the installer on a terminal: a row for each host with its phases and its current task. Text written
-// to the console appears above it. The last picture stays.
+// A matrix shows a run of the installer on a terminal: a row for each host with its phases and its current task. Text
+// written to the console appears above it. The last picture stays.
 type matrix struct {
 	out  io.Writer
 	size func() (width, height int)
@@ -90,7 +90,8 @@ func (m *matrix) write(p []byte) error {
 	defer m.mu.Unlock()
 	var b bytes.Buffer
 	if m.drawn > 0 {
-		fmt.Fprintf(&b, "\r\x1b[%dA", m.drawn) // Ctrl-C moved the cursor; overwrite the old picture: clearing it first flickers
+		// Ctrl-C moved the cursor; overwrite the old picture: clearing it first flickers
+		fmt.Fprintf(&b, "\r\x1b[%dA", m.drawn)
 	}
 	if len(p) > 0 {
 		b.WriteString("\x1b[J")
@@ -280,7 +281,8 @@ func (v *matrixView) line(r *matrixRow, l layout, now time.Time) string {
 func wordOf(s task.State, n int) string {
 	words := map[task.State][2]string{
 		"": {"-", "-"}, task.Started: {"...", "..."}, task.Skipped: {"skipped", "skip"}, task.Done: {"ok", "ok"},
-		task.Would: {"would", "wld"}, task.Changed: {"changed", "chg"}, task.Warned: {"warning", "warn"}, task.Failed: {"FAILED", "FAIL"},
+		task.Would: {"would", "wld"}, task.Changed: {"changed", "chg"}, task.Warned: {"warning", "warn"},
+		task.Failed:  {"FAILED", "FAIL"},
 		task.Stopped: {"stopped", "stop"},
 	}[s]
 	if utf8.RuneCountInString(words[0]) <= n {
@@ -316,7 +318,8 @@ func (v *matrixView) fold(room int) (rows []*matrixRow, folded string) {
 		}
 		return 2
 	}
-	sorted := slices.SortedStableFunc(slices.Values(v.rows), func(a, b *matrixRow) int { return cmp.Compare(rank(a), rank(b)) })
+	sorted := slices.SortedStableFunc(slices.Values(v.rows),
+		func(a, b *matrixRow) int { return cmp.Compare(rank(a), rank(b)) })
 	tasks, bad, idle := map[string]int{}, 0, 0
 	for _, r := range sorted[room:] {
 		switch {
@@ -347,7 +350,8 @@ func (v *matrixView) fold(room int) (rows []*matrixRow, folded string) {
 }
 
 func (v *matrixView) summary(now time.Time) string {
-	text := fmt.Sprintf("%s  %s: %d changed, %d as they should be", now.Sub(v.begin).Truncate(time.Second), v.phases[v.at],
+	text := fmt.Sprintf("%s  %s: %d changed, %d as they should be", now.Sub(v.begin).Truncate(time.Second),
+		v.phases[v.at],
 		v.counts[task.Changed]+v.counts[task.Would], v.counts[task.Done])
 	if n := v.counts[task.Failed]; n > 0 {
 		text += fmt.Sprintf(", %d failed", n)

@@ -15,11 +15,12 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
-// plainInterval is the time between two lines of progress without a terminal: a sign of life that does not fill a CI log.
+// plainInterval is the time between two lines of progress without a terminal: a sign of life that does not fill a CI
+// log.
 const plainInterval = 10 * time.Second
 
-// A Meter shows the progress of a transfer: a live line on a terminal, otherwise a line every plainInterval, events with
-// --json, nothing with --quiet. Its methods are safe for concurrent use.
+// A Meter shows the progress of a transfer: a live line on a terminal, otherwise a line every plainInterval, events
+// with --json, nothing with --quiet. Its methods are safe for concurrent use.
 type Meter struct {
 	Name  string
 	now   func() time.Time
@@ -65,7 +66,10 @@ func (c *Console) NewMeter(name string) *Meter {
 		mpb.AppendDecorators(
 			shown(decor.CountersKibiByte("% .1f / % .1f ")),
 			shown(decor.AverageSpeed(decor.SizeB1024(0), "% .1f ")),
-			shown(decor.Any(func(s decor.Statistics) string { return "ETA " + m.eta(s.Current, s.Total) + m.doing(" ") })),
+			shown(decor.Any(func(s decor.Statistics) string {
+				return "ETA " +
+					m.eta(s.Current, s.Total) + m.doing(" ")
+			})),
 		))
 	c.screen.meters.end = m.end
 	return m
@@ -81,8 +85,8 @@ func emptyOnAbort(base mpb.BarFiller) mpb.BarFiller {
 	})
 }
 
-// StopMeters removes the live line of the meter and keeps further ones from showing one. It is for an interrupted run, which does not go
-// on and may take a moment to end.
+// StopMeters removes the live line of the meter and keeps further ones from showing one. It is for an interrupted
+// run, which does not go on and may take a moment to end.
 func (c *Console) StopMeters() {
 	c.screen.meters.Lock()
 	defer c.screen.meters.Unlock()
@@ -141,7 +145,8 @@ func (m *Meter) plain(done, total int64) {
 	}
 	speed := float64(max(done-m.lastDone, 0)) / now.Sub(m.last).Seconds()
 	m.last, m.lastDone = now, done
-	_, _ = fmt.Fprintf(m.out, "%s: %s of %s, %s/s, ETA %s%s\n", m.Name, plain.Size(done), plain.Size(total), plain.Size(int64(speed)), m.eta(done, total), m.doing(": "))
+	_, _ = fmt.Fprintf(m.out, "%s: %s of %s, %s/s, ETA %s%s\n", m.Name, plain.Size(done), plain.Size(total),
+		plain.Size(int64(speed)), m.eta(done, total), m.doing(": "))
 }
 
 // Begin notes that work on an item began.

@@ -13,7 +13,8 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 )
 
-// envPassword names the variable with the password of private keys, as for cosign. A variable set to "" is the empty password.
+// envPassword names the variable with the password of private keys, as for cosign. A variable set to "" is the empty
+// password.
 const envPassword = "COSIGN_PASSWORD" //nolint:gosec // a name
 
 // ErrNoTerminal means that standard input is not a terminal.
@@ -51,8 +52,8 @@ func (c *Console) AskSecret(ctx context.Context, what string) (string, error) {
 	}
 }
 
-// KeyPassword returns the password of a private key from standard input, the environment or the terminal. A new password is
-// asked for twice.
+// KeyPassword returns the password of a private key from standard input, the environment or the terminal. A new
+// password is asked for twice.
 func (c *Console) KeyPassword(ctx context.Context, stdin, new bool) ([]byte, error) {
 	if stdin {
 		text, err := readPasswordLine(c.In)
@@ -63,7 +64,8 @@ func (c *Console) KeyPassword(ctx context.Context, stdin, new bool) ([]byte, err
 	}
 	text, err := c.AskSecret(ctx, "password of the private key")
 	if errors.Is(err, ErrNoTerminal) {
-		return nil, &usage.Error{Err: errors.New("the private key has a password: set $" + envPassword + ", or use --password-stdin")}
+		return nil, &usage.Error{Err: errors.New("the private key has a password: set $" + envPassword +
+			", or use --password-stdin")}
 	}
 	if err != nil || !new {
 		return []byte(text), err

@@ -17,8 +17,9 @@ const (
 	leastColumn = 12 // no column is folded below this width
 )
 
-// PrintTable prints rows under headers in aligned columns. On a terminal that is too narrow for them, long cells continue on further lines,
-// broken between words and after the slashes and commas of names. Elsewhere each row is one line.
+// PrintTable prints rows under headers in aligned columns. On a terminal that is too narrow for them, long cells
+// continue on further lines, broken between words and after the slashes and commas of names. Elsewhere each row is
+// one line.
 func (c *Console) PrintTable(headers []string, rows [][]string) error {
 	table := append([][]string{headers}, rows...)
 	for _, row := range table {

@@ -12,7 +12,8 @@ func TestFolded(t *testing.T) {
 	t.Parallel()
 	table := [][]string{
 		{"KIND", "NAME", "REASON"},
-		{"image", "registry.k8s.io/sig-storage/nfs-subdir-external-provisioner:v4.0.2", "a text of several words, one with a comma"},
+		{"image", "registry.k8s.io/sig-storage/nfs-subdir-external-provisioner:v4.0.2",
+			"a text of several words, one with a comma"},
 		{"file", "x", ""},
 	}
 	got := folded(table, 60)
@@ -30,8 +31,10 @@ func TestFolded(t *testing.T) {
 		t.Errorf("a table that fits was changed: %s", d)
 	}
 	for _, width := range []int{1, 20, 40, 80} {
-		for _, line := range folded([][]string{{"A", "B"}, {strings.Repeat("word ", 30), strings.Repeat("a/b,", 40)}}, width) {
-			if n := utf8.RuneCountInString(line[0]) + columnGap + utf8.RuneCountInString(line[1]); n > max(width, 2*leastColumn+columnGap) {
+		for _, line := range folded([][]string{{"A", "B"}, {strings.Repeat("word ", 30), strings.Repeat("a/b,", 40)}},
+			width) {
+			if n := utf8.RuneCountInString(line[0]) + columnGap + utf8.RuneCountInString(line[1]); n > max(width,
+				2*leastColumn+columnGap) {
 				t.Errorf("width %d: a line of %d characters: %q", width, n, line)
 			}
 		}

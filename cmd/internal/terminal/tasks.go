@@ -17,8 +17,8 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
-// A TaskPrinter prints the events of an installer run: a matrix of hosts and phases on a terminal, otherwise a line for each
-// task that changed something and a meter for transfers. With --json, every event is a line.
+// A TaskPrinter prints the events of an installer run: a matrix of hosts and phases on a terminal, otherwise a line
+// for each task that changed something and a meter for transfers. With --json, every event is a line.
 type TaskPrinter struct {
 	*Console
 	phase   string
@@ -52,7 +52,8 @@ func (p *TaskPrinter) Event(e task.Event) {
 	}
 	if p.matrix != nil {
 		p.matrix.event(e)
-		if line := p.line(e); line != "" && (e.State == task.Warned || e.State == task.Failed || e.State == task.Waiting) {
+		if line := p.line(e); line != "" && (e.State == task.Warned || e.State == task.Failed ||
+			e.State == task.Waiting) {
 			p.Note("%s", line)
 		}
 		return
@@ -96,7 +97,8 @@ func (p *TaskPrinter) line(e task.Event) string {
 		e.Message = "" // the reason for the change
 	}
 	line := fmt.Sprintf("%-8s %-14s %s", e.State, plain.Line(e.Host), plain.Line(e.Task))
-	if e.Message != "" && e.State != task.Failed && e.State != task.Stopped { // the error at the end of the run has the reason
+	// the error at the end of the run has the reason
+	if e.Message != "" && e.State != task.Failed && e.State != task.Stopped {
 		line += ": " + plain.Lines(e.Message)
 	}
 	if e.Duration > 0 && e.State != task.Would && e.State != task.Skipped {
@@ -121,7 +123,8 @@ func (p *TaskPrinter) WouldChange() {
 		if len(tasks[name]) == 0 {
 			continue
 		}
-		p.Note("%s would change %s: %s", plain.Line(name), plain.Count(len(tasks[name]), "thing"), plain.Line(strings.Join(tasks[name], ", ")))
+		p.Note("%s would change %s: %s", plain.Line(name), plain.Count(len(tasks[name]), "thing"),
+			plain.Line(strings.Join(tasks[name], ", ")))
 	}
 }
 
@@ -137,7 +140,8 @@ func (p *TaskPrinter) task(e task.Event) {
 	if !p.Watched() {
 		return
 	}
-	one := Event{Event: "task", Phase: e.Phase, Task: e.Task, Host: e.Host, State: string(e.State), Duration: e.Duration, Message: e.Message}
+	one := Event{Event: "task", Phase: e.Phase, Task: e.Task, Host: e.Host, State: string(e.State),
+		Duration: e.Duration, Message: e.Message}
 	if e.State == task.Progress {
 		one.Done, one.Total = &e.Bytes, &e.Total
 	}

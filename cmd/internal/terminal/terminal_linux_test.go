@@ -34,7 +34,8 @@ func openTerminal(t *testing.T, columns uint16) (screen, terminal *os.File) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = terminal.Close() })
-	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}); err != nil {
+	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ,
+		&unix.Winsize{Row: 24, Col: columns}); err != nil {
 		t.Fatal(err)
 	}
 	return screen, terminal
@@ -103,7 +104,8 @@ func TestMeterOnTerminal(t *testing.T) {
 	}
 }
 
-// TestMeterAfterInterrupt: the terminal shows ^C where its cursor is, and moves it. The bar leaves nothing of itself on a narrow terminal.
+// TestMeterAfterInterrupt: the terminal shows ^C where its cursor is, and moves it. The bar leaves nothing of itself
+// on a narrow terminal.
 func TestMeterAfterInterrupt(t *testing.T) {
 	t.Parallel()
 	const columns = 60
@@ -154,8 +156,8 @@ func TestMeterAfterStopMeters(t *testing.T) {
 	}
 }
 
-// shown returns what a terminal of so many columns shows of an output: the cursor goes to the first column, up, and on; text after it is
-// erased.
+// shown returns what a terminal of so many columns shows of an output: the cursor goes to the first column, up, and
+// on; text after it is erased.
 func shown(out string, columns int) string {
 	lines, row, column := [][]rune{nil}, 0, 0
 	down := func() {

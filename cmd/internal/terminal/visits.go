@@ -13,8 +13,8 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
-// A VisitPrinter shows the number of hosts that answered: a live line on a terminal, otherwise a line every plainInterval.
-// With --json, each host is an event.
+// A VisitPrinter shows the number of hosts that answered: a live line on a terminal, otherwise a line every
+// plainInterval. With --json, each host is an event.
 type VisitPrinter struct {
 	*Console
 	total int
@@ -35,7 +35,8 @@ func (c *Console) NewVisitPrinter(hosts int, asks bool) *VisitPrinter {
 	switch {
 	case c.Quiet || c.JSON || !asks:
 	case isTerminal:
-		p.bar, p.end = c.live(f, int64(hosts)+1, mpb.PrependDecorators(decor.Name("hosts ")), // a complete bar ends before Stop
+		// a complete bar ends before Stop
+		p.bar, p.end = c.live(f, int64(hosts)+1, mpb.PrependDecorators(decor.Name("hosts ")),
 			mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return p.line() })))
 	default:
 		c.Note("asking %s", plain.Count(hosts, "host"))

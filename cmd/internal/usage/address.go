@@ -39,7 +39,8 @@ func ParseAddress(text string) (Address, error) {
 			return fail(err)
 		}
 	}
-	if i := strings.LastIndexByte(a.Repository, ':'); i > strings.IndexByte(a.Repository, '/') && strings.Contains(a.Repository, "/") {
+	if i := strings.LastIndexByte(a.Repository, ':'); i > strings.IndexByte(a.Repository, '/') &&
+		strings.Contains(a.Repository, "/") {
 		a.Repository, a.Tag = a.Repository[:i], a.Repository[i+1:]
 		if err := registry.CheckTag(a.Tag); err != nil {
 			return fail(err)

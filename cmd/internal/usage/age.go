@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// ParseAge parses a duration of weeks, days, hours, minutes and seconds, each a whole number and at most once: 30d, 1d12h.
+// ParseAge parses a duration of weeks, days, hours, minutes and seconds, each a whole number and at most once: 30d,
+// 1d12h.
 func ParseAge(s string) (time.Duration, error) {
 	wrong := fmt.Errorf("%q is not a time span: want a number with w, d, h, m or s, such as 30d", s)
 	units := []struct {

@@ -1,4 +1,5 @@
-// Package usage has values of flags and arguments that several commands share: sizes, ages, addresses of bundles in registries.
+// Package usage has values of flags and arguments that several commands share: sizes, ages, addresses of bundles in
+// registries.
 package usage
 
 import (

@@ -48,7 +48,8 @@ func TestUnpack(t *testing.T) {
 	for name, one := range map[string]struct {
 		sum   string
 		parts []string
-	}{"another digest": {strings.Repeat("0", 64), parts}, "a missing part": {hex.EncodeToString(sum[:]), parts[:1]}, "the wrong order": {hex.EncodeToString(sum[:]), []string{parts[1], parts[0]}}} {
+	}{"another digest": {strings.Repeat("0", 64), parts}, "a missing part": {hex.EncodeToString(sum[:]), parts[:1]},
+		"the wrong order": {hex.EncodeToString(sum[:]), []string{parts[1], parts[0]}}} {
 		if err := inpod.Unpack(path, one.sum, one.parts); err == nil {
 			t.Errorf("%s: no error", name)
 		}
@@ -106,7 +107,8 @@ func TestProxy(t *testing.T) {
 			done <- inpod.Proxy{Target: server.Listener.Addr().String(), Authority: one.authority}.Run(ctx, l)
 		}()
 		text := ""
-		response, err := http.Post("http://"+l.Addr().String(), "text/plain", strings.NewReader(strings.Repeat("x", 1<<20)))
+		response, err := http.Post("http://"+l.Addr().String(), "text/plain",
+			strings.NewReader(strings.Repeat("x", 1<<20)))
 		if err == nil {
 			body, _ := io.ReadAll(response.Body)
 			_ = response.Body.Close()
@@ -122,8 +124,8 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// TestProxyUnderQuietClients: clients of the node that send a byte, or a whole request, and then nothing more do not keep its runtime from
-// pulling.
+// TestProxyUnderQuietClients: clients of the node that send a byte, or a whole request, and then nothing more do not
+// keep its runtime from pulling.
 func TestProxyUnderQuietClients(t *testing.T) {
 	authority, pair, err := pki.NewAuthority("a", time.Now())
 	if err != nil {
@@ -137,7 +139,10 @@ func TestProxyUnderQuietClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "pulled") }))
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		fmt.Fprint(w, "pulled")
+	}))
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
 	server.StartTLS()
 	defer server.Close()
@@ -160,7 +165,8 @@ func TestProxyUnderQuietClients(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		client := &http.Client{Timeout: 8 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}} // less than a first byte may take
+		// less than a first byte may take
+		client := &http.Client{Timeout: 8 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 		response, err := client.Get("http://" + l.Addr().String())
 		if err != nil {
 			t.Errorf("%d clients that sent %q: %v", quiet, text, err)
@@ -177,7 +183,8 @@ func TestProxyUnderQuietClients(t *testing.T) {
 	}
 }
 
-// TestProxyAnswersTLS: containerd tries HTTPS on the loopback address first, and HTTP only after an answer that is not TLS.
+// TestProxyAnswersTLS: containerd tries HTTPS on the loopback address first, and HTTP only after an answer that is
+// not TLS.
 func TestProxyAnswersTLS(t *testing.T) {
 	authority, _, err := pki.NewAuthority("a", time.Now())
 	if err != nil {

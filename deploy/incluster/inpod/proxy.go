@@ -60,8 +60,8 @@ func (p Proxy) Run(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// forward copies both directions until both have ended, or one failed. The client sees a failure as a closed connection and
-// tries again.
+// forward copies both directions until both have ended, or one failed. The client sees a failure as a closed
+// connection and tries again.
 func (p Proxy) forward(ctx context.Context, dialer *tls.Dialer, client *capped.Conn) {
 	defer client.Close()
 	ctx, cancel := context.WithCancel(ctx)
@@ -110,8 +110,8 @@ func firstByte(c net.Conn) ([]byte, error) {
 	return b, c.SetReadDeadline(time.Time{})
 }
 
-// refuseTLS gives the answer after which a runtime takes plain HTTP. The registry's answer to such a request would wait for the end of
-// a line, which a random handshake may lack.
+// refuseTLS gives the answer after which a runtime takes plain HTTP. The registry's answer to such a request would
+// wait for the end of a line, which a random handshake may lack.
 func refuseTLS(c net.Conn) {
 	const most = 64 << 10
 	_ = c.SetDeadline(time.Now().Add(time.Second))

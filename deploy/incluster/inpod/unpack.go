@@ -1,5 +1,6 @@
-// Package inpod is the work of kkbundle-proxy inside pods of a foreign cluster: unpacking a program whose parts are mounted
-// from ConfigMaps, and forwarding a port of the node to the registry. It is small, because every node loads it from the API server.
+// Package inpod is the work of kkbundle-proxy inside pods of a foreign cluster: unpacking a program whose parts are
+// mounted from ConfigMaps, and forwarding a port of the node to the registry. It is small, because every node loads
+// it from the API server.
 package inpod
 
 import (
@@ -16,8 +17,8 @@ import (
 // maxProgram limits an unpacked program.
 const maxProgram = 256 << 20
 
-// Unpack writes the program whose zstd stream is the parts, in their order, to an executable file at path. The file exists only
-// if the program's SHA-256 is sum, in hexadecimal digits.
+// Unpack writes the program whose zstd stream is the parts, in their order, to an executable file at path. The file
+// exists only if the program's SHA-256 is sum, in hexadecimal digits.
 func Unpack(path, sum string, parts []string) (err error) {
 	var readers []io.Reader
 	for _, name := range parts {
@@ -53,7 +54,8 @@ func Unpack(path, sum string, parts []string) (err error) {
 		return fmt.Errorf("the program has more than %d bytes", maxProgram)
 	}
 	if have := hex.EncodeToString(hash.Sum(nil)); have != sum {
-		return fmt.Errorf("the program's SHA-256 is %s, not %s: its ConfigMaps were changed; run kkbundle deploy again", have, sum)
+		return fmt.Errorf("the program's SHA-256 is %s, not %s: its ConfigMaps were changed; run kkbundle deploy again",
+			have, sum)
 	}
 	return os.Rename(temporary, path)
 }

@@ -40,7 +40,8 @@ func parseRelease(text []byte) (*release, error) {
 	r := &release{sums: map[string]sum{}}
 	n := 0
 	err := paragraphs(bytes.NewReader(text), []string{
-		"Suite", "Codename", "Date", "Valid-Until", "Architectures", "Components", "Acquire-By-Hash", "No-Support-for-Architecture-all", "SHA256",
+		"Suite", "Codename", "Date", "Valid-Until", "Architectures", "Components", "Acquire-By-Hash",
+		"No-Support-for-Architecture-all", "SHA256",
 	}, func(f map[string]string) (err error) {
 		if n++; n > 1 {
 			return errors.New("more than one paragraph")
@@ -64,7 +65,8 @@ func parseTime(text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	for _, layout := range []string{time.RFC1123, time.RFC1123Z, "Mon, _2 Jan 2006 15:04:05 MST", "Mon, _2 Jan 2006 15:04:05 -0700"} {
+	for _, layout := range []string{time.RFC1123, time.RFC1123Z, "Mon, _2 Jan 2006 15:04:05 MST",
+		"Mon, _2 Jan 2006 15:04:05 -0700"} {
 		if t, err := time.Parse(layout, text); err == nil {
 			return t, nil
 		}
@@ -105,17 +107,21 @@ func (r *release) check(suite string, now time.Time) error {
 		return fmt.Errorf("it expired on %s: the mirror is outdated (name another one under sources), this machine's clock is wrong, or it is a snapshot, "+
 			"which needs allowExpired: true", r.until.UTC().Format("2006-01-02 15:04"))
 	case !r.date.IsZero() && r.date.Sub(now) > maxAhead:
-		return fmt.Errorf("its date %s is in the future: set this machine's clock", r.date.UTC().Format("2006-01-02 15:04"))
-	case !isFlat(suite) && r.signed && r.suite+r.codename != "" && !slices.Contains([]string{r.suite, r.codename}, named) && !strings.HasPrefix(named, r.codename+"/"):
+		return fmt.Errorf("its date %s is in the future: set this machine's clock",
+			r.date.UTC().Format("2006-01-02 15:04"))
+	case !isFlat(suite) && r.signed && r.suite+r.codename != "" && !slices.Contains([]string{r.suite, r.codename},
+		named) && !strings.HasPrefix(named, r.codename+"/"):
 		return fmt.Errorf("it is the Release of %s (%s) instead of %s: the mirror has the wrong suite in this place; if it is the right one, write suite: %s",
 			r.suite, r.codename, named, r.codename)
 	}
 	return nil
 }
 
-// architecture refuses an architecture that the repository lacks. One that has lists for all architectures alone serves each.
+// architecture refuses an architecture that the repository lacks. One that has lists for all architectures alone
+// serves each.
 func (r *release) architecture(arch string) error {
-	if len(r.architectures) > 0 && !slices.Contains(r.architectures, arch) && !slices.Equal(r.architectures, []string{"all"}) {
+	if len(r.architectures) > 0 && !slices.Contains(r.architectures, arch) &&
+		!slices.Equal(r.architectures, []string{"all"}) {
 		return fmt.Errorf("not published for %s, only for %s", arch, strings.Join(r.architectures, ", "))
 	}
 	return nil
@@ -136,7 +142,8 @@ func (r *release) has(name string) bool {
 func explained(err error) error {
 	switch {
 	case errors.Is(err, signature.ErrExpired):
-		return fmt.Errorf("%w: install the distribution's newer keyring, or, for a snapshot, set allowExpired: true", err)
+		return fmt.Errorf("%w: install the distribution's newer keyring, or, for a snapshot, set allowExpired: true",
+			err)
 	case err != nil:
 		return fmt.Errorf("%w: name its publisher's keyring under keyring, or use another mirror", err)
 	}

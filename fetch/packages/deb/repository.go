@@ -42,7 +42,8 @@ func (r Repository) String() string { return r.URL + " " + r.Suite }
 
 // Load adds the repository's packages for its architecture to a universe, and returns remarks. It keeps only the fields
 // needed to choose.
-func (r Repository) Load(ctx context.Context, files packages.Files, u *packages.Universe, now time.Time) (notes []string, err error) {
+func (r Repository) Load(ctx context.Context, files packages.Files, u *packages.Universe,
+	now time.Time) (notes []string, err error) {
 	if err := r.load(ctx, files, u, now); err != nil {
 		return nil, fmt.Errorf("%s: %w", r, err)
 	}
@@ -78,7 +79,8 @@ func (r Repository) load(ctx context.Context, files packages.Files, u *packages.
 }
 
 // readList reads the best form of a list that the server has. Mirrors lack some of those that a Release names.
-func (r Repository) readList(ctx context.Context, files packages.Files, u *packages.Universe, rel *release, l listFile) error {
+func (r Repository) readList(ctx context.Context, files packages.Files, u *packages.Universe, rel *release,
+	l listFile) error {
 	name, err := l.name, fmt.Errorf("the Release has no %s", l.name)
 	for _, form := range packages.ListForms() {
 		s, ok := rel.sums[name+form]
@@ -88,7 +90,8 @@ func (r Repository) readList(ctx context.Context, files packages.Files, u *packa
 		l.name = name + form
 		addresses := []string{l.dir + "/" + l.name}
 		if rel.byHash {
-			addresses = append([]string{l.dir + "/" + path.Join(path.Dir(l.name), "by-hash/SHA256", s.sha256)}, addresses...)
+			addresses = append([]string{l.dir + "/" + path.Join(path.Dir(l.name), "by-hash/SHA256", s.sha256)},
+				addresses...)
 		}
 		for _, address := range addresses {
 			err = r.read(ctx, u, l, func() (io.ReadCloser, error) { return files.Open(ctx, address, s.size, s.sha256) })
@@ -125,7 +128,8 @@ func (r Repository) unlisted(ctx context.Context, files packages.Files, u *packa
 				continue
 			}
 			if err == nil {
-				err = r.read(ctx, u, listFile{name: name + form, base: base}, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil })
+				err = r.read(ctx, u, listFile{name: name + form, base: base},
+					func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil })
 			}
 			if err != nil {
 				return wrap(name+form, err)
@@ -141,8 +145,9 @@ func (r Repository) unlisted(ctx context.Context, files packages.Files, u *packa
 }
 
 // errNoRelease means that a repository has neither InRelease nor Release.
-var errNoRelease = errors.New("there is neither InRelease nor Release with Release.gpg, so nothing is signed: check the address and the suite; " +
-	"allowUnsigned: true reads a repository without")
+var errNoRelease = errors.New(
+	"there is neither InRelease nor Release with Release.gpg, so nothing is signed: check the address and the suite; " +
+		"allowUnsigned: true reads a repository without")
 
 func (r Repository) release(ctx context.Context, files packages.Files, dir string, now time.Time) (*release, error) {
 	text, name, err := r.releaseText(ctx, files, dir, now)
@@ -165,7 +170,8 @@ func (r Repository) release(ctx context.Context, files packages.Files, dir strin
 
 // releaseText returns the text of a Release: of InRelease, else of Release, which Release.gpg signs. An unsigned
 // repository may have either.
-func (r Repository) releaseText(ctx context.Context, files packages.Files, dir string, now time.Time) (text []byte, name string, err error) {
+func (r Repository) releaseText(ctx context.Context, files packages.Files, dir string,
+	now time.Time) (text []byte, name string, err error) {
 	names := []string{"InRelease", "Release"}
 	if r.Keys == nil {
 		slices.Reverse(names)
@@ -213,7 +219,8 @@ func (r Repository) lists(rel *release) ([]string, error) {
 			all = append(all, common)
 		}
 		if !rel.has(own) && !rel.has(common) {
-			return nil, fmt.Errorf("there is no component %s for %s; the components are %s", c, r.Arch, strings.Join(rel.components, ", "))
+			return nil, fmt.Errorf("there is no component %s for %s; the components are %s", c, r.Arch,
+				strings.Join(rel.components, ", "))
 		}
 	}
 	return all, nil
@@ -226,7 +233,8 @@ type listFile struct {
 	base string // base of the packages' paths
 }
 
-func (r Repository) read(ctx context.Context, u *packages.Universe, l listFile, open func() (io.ReadCloser, error)) (err error) {
+func (r Repository) read(ctx context.Context, u *packages.Universe, l listFile,
+	open func() (io.ReadCloser, error)) (err error) {
 	raw, err := open()
 	if err != nil {
 		return err
@@ -264,13 +272,16 @@ func Read(in io.Reader, arch, base string, add func(*packages.Package) error) er
 		size, err := strconv.ParseInt(f["Size"], 10, 64)
 		file := path.Clean("/" + f["Filename"])[1:]
 		p := &packages.Package{
-			Name: f["Package"], Version: f["Version"], Arch: share(f["Architecture"]), Size: size, SHA256: strings.ToLower(f["SHA256"]),
+			Name: f["Package"], Version: f["Version"], Arch: share(f["Architecture"]), Size: size,
+			SHA256:   strings.ToLower(f["SHA256"]),
 			Address:  packages.Join(base, file),
 			Base:     f["Essential"] == "yes" || f["Priority"] == "required",
-			Requires: share(join(f["Pre-Depends"], f["Depends"])), Recommends: share(f["Recommends"]), Conflicts: share(join(f["Conflicts"], f["Breaks"])),
+			Requires: share(join(f["Pre-Depends"], f["Depends"])), Recommends: share(f["Recommends"]),
+			Conflicts: share(join(f["Conflicts"], f["Breaks"])),
 		}
 		if err != nil || !strings.HasSuffix(file, ".deb") {
-			p.Unusable = fmt.Errorf("package %.60q has an invalid size %.20q or file %.60q", p.Name, f["Size"], f["Filename"])
+			p.Unusable = fmt.Errorf("package %.60q has an invalid size %.20q or file %.60q", p.Name, f["Size"],
+				f["Filename"])
 		}
 		provides, err := Format{Arch: arch}.relations(f["Provides"])
 		if err != nil {

@@ -54,7 +54,8 @@ func suite() packagestest.Suite {
 	return packagestest.Suite{
 		Name: "bookworm", Archs: []string{"amd64"}, Date: now().Add(-time.Hour), Until: now().Add(24 * time.Hour),
 		Debs: []packagestest.Deb{
-			{Name: "kk-app", Version: "1:2.0-1", Arch: "amd64", Fields: "Pre-Depends: kk-pre\nDepends: kk-lib (>= 3)\nProvides: kk-virtual (= 7)\n"},
+			{Name: "kk-app", Version: "1:2.0-1", Arch: "amd64",
+				Fields: "Pre-Depends: kk-pre\nDepends: kk-lib (>= 3)\nProvides: kk-virtual (= 7)\n"},
 			{Name: "kk-lib", Version: "3.1", Arch: "all", Fields: "Essential: yes\n"},
 		},
 	}
@@ -62,7 +63,8 @@ func suite() packagestest.Suite {
 
 func TestLoad(t *testing.T) {
 	t.Parallel()
-	trusted, other := packagestest.NewKey(t, now().Add(-48*time.Hour), 0), packagestest.NewKey(t, now().Add(-48*time.Hour), 0)
+	trusted, other := packagestest.NewKey(t, now().Add(-48*time.Hour), 0),
+		packagestest.NewKey(t, now().Add(-48*time.Hour), 0)
 	expired := packagestest.NewKey(t, now().Add(-48*time.Hour), 24*time.Hour)
 	for name, c := range map[string]struct {
 		change  func(*packagestest.Suite)
@@ -71,20 +73,27 @@ func TestLoad(t *testing.T) {
 		damage  string // a file below dists/bookworm
 		want    string // in the error; "" for none
 	}{
-		"good":                 {},
-		"several signatures":   {signers: []*packagestest.Key{other, trusted}},
-		"unknown key":          {signers: []*packagestest.Key{other}, want: "no given key signed it"},
-		"expired key":          {signers: []*packagestest.Key{expired}, want: "has expired"},
-		"expired key allowed":  {signers: []*packagestest.Key{expired}, repo: func(r *deb.Repository) { r.Keys.AllowExpired = true }},
-		"expired":              {change: func(s *packagestest.Suite) { s.Until = now().Add(-time.Minute) }, want: "allowExpired: true"},
-		"expired but allowed":  {change: func(s *packagestest.Suite) { s.Until = now().Add(-time.Minute) }, repo: func(r *deb.Repository) { r.AllowExpired = true }},
-		"of tomorrow":          {change: func(s *packagestest.Suite) { s.Date = now().Add(48 * time.Hour) }, want: "set this machine's clock"},
-		"another suite":        {change: func(s *packagestest.Suite) { s.Name = "trixie" }, repo: func(r *deb.Repository) { r.Suite = "../dists/trixie/." }, want: "the wrong suite"},
-		"another architecture": {repo: func(r *deb.Repository) { r.Arch = "arm64" }, want: "not published for arm64, only for amd64"},
-		"another component":    {repo: func(r *deb.Repository) { r.Components = []string{"contrib"} }, want: "no component contrib"},
-		"changed text":         {damage: "InRelease", want: "signature"},
-		"changed list":         {damage: "main/binary-amd64/by-hash/SHA256/*", want: "not what was promised"},
-		"not signed":           {repo: func(r *deb.Repository) { r.Keys = nil }},
+		"good":               {},
+		"several signatures": {signers: []*packagestest.Key{other, trusted}},
+		"unknown key":        {signers: []*packagestest.Key{other}, want: "no given key signed it"},
+		"expired key":        {signers: []*packagestest.Key{expired}, want: "has expired"},
+		"expired key allowed": {signers: []*packagestest.Key{expired},
+			repo: func(r *deb.Repository) { r.Keys.AllowExpired = true }},
+		"expired": {change: func(s *packagestest.Suite) { s.Until = now().Add(-time.Minute) },
+			want: "allowExpired: true"},
+		"expired but allowed": {change: func(s *packagestest.Suite) { s.Until = now().Add(-time.Minute) },
+			repo: func(r *deb.Repository) { r.AllowExpired = true }},
+		"of tomorrow": {change: func(s *packagestest.Suite) { s.Date = now().Add(48 * time.Hour) },
+			want: "set this machine's clock"},
+		"another suite": {change: func(s *packagestest.Suite) { s.Name = "trixie" },
+			repo: func(r *deb.Repository) { r.Suite = "../dists/trixie/." }, want: "the wrong suite"},
+		"another architecture": {repo: func(r *deb.Repository) { r.Arch = "arm64" },
+			want: "not published for arm64, only for amd64"},
+		"another component": {repo: func(r *deb.Repository) { r.Components = []string{"contrib"} },
+			want: "no component contrib"},
+		"changed text": {damage: "InRelease", want: "signature"},
+		"changed list": {damage: "main/binary-amd64/by-hash/SHA256/*", want: "not what was promised"},
+		"not signed":   {repo: func(r *deb.Repository) { r.Keys = nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -96,7 +105,8 @@ func TestLoad(t *testing.T) {
 				signers = []*packagestest.Key{trusted}
 			}
 			s.Write(t, dir, signers...)
-			r := deb.Repository{URL: "https://deb.example", Suite: "bookworm", Components: []string{"main"}, Arch: "amd64", Keys: keys(t, trusted, expired)}
+			r := deb.Repository{URL: "https://deb.example", Suite: "bookworm", Components: []string{"main"},
+				Arch: "amd64", Keys: keys(t, trusted, expired)}
 			if c.repo != nil {
 				c.repo(&r)
 			}
@@ -111,7 +121,8 @@ func TestLoad(t *testing.T) {
 			if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
-			if remarked := slices.Contains(notes, "https://deb.example bookworm is unsigned"); remarked != (r.Keys == nil) || len(notes) > 1 {
+			if remarked := slices.Contains(notes,
+				"https://deb.example bookworm is unsigned"); remarked != (r.Keys == nil) || len(notes) > 1 {
 				t.Errorf("remarks %q", notes)
 			}
 		})
@@ -136,11 +147,13 @@ func TestForms(t *testing.T) {
 			withReleaseGPG(trusted)(t, dir)
 			flip(t, filepath.Join(dir, at, "Release"))
 		}, want: "Release.gpg: "},
-		"Release without signature":        {change: removes(at + "InRelease"), want: "Release.gpg: "},
-		"no Release at all":                {change: removes(at+"InRelease", at+"Release"), want: "allowUnsigned: true"},
-		"unsigned, InRelease alone":        {change: removes(at + "Release"), repo: unsigned, packages: 2},
-		"unsigned, no Release at all":      {change: plainLists(at), repo: unsigned, packages: 2},
-		"unsigned, nothing":                {change: removes("dists"), repo: unsigned, want: "check the address and the suite"},
+		"Release without signature": {change: removes(at + "InRelease"), want: "Release.gpg: "},
+		"no Release at all": {change: removes(at+"InRelease", at+"Release"),
+			want: "allowUnsigned: true"},
+		"unsigned, InRelease alone":   {change: removes(at + "Release"), repo: unsigned, packages: 2},
+		"unsigned, no Release at all": {change: plainLists(at), repo: unsigned, packages: 2},
+		"unsigned, nothing": {change: removes("dists"), repo: unsigned,
+			want: "check the address and the suite"},
 		"flat, no Release at all":          {change: flat(".gz"), repo: flatUnsigned, packages: 2},
 		"flat, no Release, plain list":     {change: flat(""), repo: flatUnsigned, packages: 2},
 		"lists of all architectures alone": {archs: []string{"all"}, packages: 1},
@@ -157,7 +170,8 @@ func TestForms(t *testing.T) {
 			if c.change != nil {
 				c.change(t, dir)
 			}
-			r := deb.Repository{URL: "https://deb.example", Suite: "bookworm", Components: []string{"main"}, Arch: "amd64", Keys: keys(t, trusted)}
+			r := deb.Repository{URL: "https://deb.example", Suite: "bookworm", Components: []string{"main"},
+				Arch: "amd64", Keys: keys(t, trusted)}
 			if c.repo != nil {
 				c.repo(&r)
 			}
@@ -241,7 +255,8 @@ func without(form string) func(*testing.T, string) {
 		each(t, dir, func(name string, data []byte) {
 			if filepath.Base(name) == form {
 				sum := sha256.Sum256(data)
-				removes(filepath.Join("dists/bookworm", filepath.Dir(name), "by-hash/SHA256", hex.EncodeToString(sum[:])))(t, dir)
+				removes(filepath.Join("dists/bookworm", filepath.Dir(name), "by-hash/SHA256",
+					hex.EncodeToString(sum[:])))(t, dir)
 			}
 		})
 	}
@@ -284,20 +299,23 @@ func flip(t *testing.T, pattern string) {
 func TestRead(t *testing.T) {
 	t.Parallel()
 	sum := strings.Repeat("ab", 32)
-	good := "Package: a\nVersion: 1\nArchitecture: amd64\nFilename: ./../x/a.deb\nSize: 3\nSHA256: " + sum + "\nDepends: b (>= 1),\n c | d:any, e:i386\nDescription: x\n .\n y\n\n# comment\nPackage: foreign\nArchitecture: i386\n"
+	good := "Package: a\nVersion: 1\nArchitecture: amd64\nFilename: ./../x/a.deb\nSize: 3\nSHA256: " + sum +
+		"\nDepends: b (>= 1),\n c | d:any, e:i386\nDescription: x\n .\n y\n\n# comment\nPackage: foreign\nArchitecture: i386\n"
 	var all []*packages.Package
 	add := func(p *packages.Package) error {
 		all = append(all, p)
 		return nil
 	}
-	if err := deb.Read(strings.NewReader(good), "amd64", "https://deb.example/debian", add); err != nil || len(all) != 1 {
+	if err := deb.Read(strings.NewReader(good), "amd64", "https://deb.example/debian", add); err != nil ||
+		len(all) != 1 {
 		t.Fatalf("%d packages, %v", len(all), err)
 	}
 	if all[0].Address != "https://deb.example/debian/x/a.deb" {
 		t.Errorf("address %s", all[0].Address)
 	}
 	d, err := deb.Format{Arch: "amd64"}.Dependencies(all[0])
-	if err != nil || len(d.Requires) != 3 || d.Requires[0].String() != "b (>= 1)" || d.Requires[1].String() != "c | d" || d.Requires[2].String() != "e:i386" {
+	if err != nil || len(d.Requires) != 3 || d.Requires[0].String() != "b (>= 1)" ||
+		d.Requires[1].String() != "c | d" || d.Requires[2].String() != "e:i386" {
 		t.Errorf("dependencies %v, %v", d.Requires, err)
 	}
 	for name, bad := range map[string]string{
@@ -306,7 +324,8 @@ func TestRead(t *testing.T) {
 		"begins inside": " x\n",
 		"no end":        "Package: " + strings.Repeat("x", 2<<20),
 	} {
-		if err := deb.Read(strings.NewReader(bad), "amd64", "https://deb.example", func(*packages.Package) error { return nil }); err == nil {
+		if err := deb.Read(strings.NewReader(bad), "amd64", "https://deb.example",
+			func(*packages.Package) error { return nil }); err == nil {
 			t.Errorf("%s was taken", name)
 		}
 	}
@@ -316,7 +335,8 @@ func TestRead(t *testing.T) {
 func TestUnusable(t *testing.T) {
 	t.Parallel()
 	paragraph := func(name string) string {
-		return "Package: " + name + "\nVersion: 1\nArchitecture: amd64\nFilename: " + name + ".deb\nSize: 3\nSHA256: " + strings.Repeat("ab", 32) + "\nProvides: v (= 1)\n\n"
+		return "Package: " + name + "\nVersion: 1\nArchitecture: amd64\nFilename: " + name + ".deb\nSize: 3\nSHA256: " +
+			strings.Repeat("ab", 32) + "\nProvides: v (= 1)\n\n"
 	}
 	for name, odd := range map[string]string{
 		"no hash":         strings.Replace(paragraph("odd"), "SHA256", "MD5", 1),
@@ -325,7 +345,8 @@ func TestUnusable(t *testing.T) {
 		"bad provides":    strings.Replace(paragraph("odd"), "(= 1)", "(= 1", 1),
 	} {
 		u := packages.NewUniverse(deb.Format{Arch: "amd64"})
-		err := deb.Read(strings.NewReader(odd+paragraph("good")), "amd64", "https://deb.example", func(p *packages.Package) error { u.Add(p); return nil })
+		err := deb.Read(strings.NewReader(odd+paragraph("good")), "amd64", "https://deb.example",
+			func(p *packages.Package) error { u.Add(p); return nil })
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -333,14 +354,16 @@ func TestUnusable(t *testing.T) {
 		if got, err := u.Solve(packages.Request{Install: []string{"good"}}); err != nil || len(got.Packages) != 1 {
 			t.Errorf("%s: the other package: %v", name, err)
 		}
-		if _, err := u.Solve(packages.Request{Install: []string{"odd"}}); err == nil || !strings.Contains(err.Error(), "odd") {
+		if _, err := u.Solve(packages.Request{Install: []string{"odd"}}); err == nil ||
+			!strings.Contains(err.Error(), "odd") {
 			t.Errorf("%s: it was chosen: %v", name, err)
 		}
 	}
 }
 
 func FuzzRead(f *testing.F) {
-	f.Add("Package: a\nVersion: 1\nArchitecture: amd64\nFilename: a.deb\nSize: 3\nSHA256: " + strings.Repeat("ab", 32) + "\nDepends: b (>= 1), c | d:any\n\n")
+	f.Add("Package: a\nVersion: 1\nArchitecture: amd64\nFilename: a.deb\nSize: 3\nSHA256: " + strings.Repeat("ab", 32) +
+		"\nDepends: b (>= 1), c | d:any\n\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		_ = deb.Read(strings.NewReader(text), "amd64", "https://deb.example", func(p *packages.Package) error {
 			if strings.Contains(p.Address, "/../") || !strings.HasPrefix(p.Address, "https://deb.example/") {

@@ -53,7 +53,8 @@ func TestCompareLikeDpkg(t *testing.T) {
 	}
 	for _, c := range versionCases() {
 		op := map[int]string{-1: "lt", 0: "eq", 1: "gt"}[Compare(c.a, c.b)]
-		if out, err := exec.CommandContext(t.Context(), "dpkg", "--compare-versions", c.a, op, c.b).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(t.Context(), "dpkg", "--compare-versions", c.a, op,
+			c.b).CombinedOutput(); err != nil {
 			t.Errorf("dpkg does not say %s %s %s: %v %s", c.a, op, c.b, err, out)
 		}
 	}

@@ -115,7 +115,8 @@ func (i *Image) rootOf(descriptor []byte) (entry, error) {
 
 // extent returns the place of a record's file, which must be inside the image.
 func (i *Image) extent(record []byte) (extent, error) {
-	x := extent{at: (int64(binary.LittleEndian.Uint32(record[2:])) + int64(record[1])) * sector, size: int64(binary.LittleEndian.Uint32(record[10:]))}
+	x := extent{at: (int64(binary.LittleEndian.Uint32(record[2:])) + int64(record[1])) * sector,
+		size: int64(binary.LittleEndian.Uint32(record[10:]))}
 	if x.at+x.size > i.size {
 		return x, errors.New("the image is truncated or damaged: a file lies outside")
 	}

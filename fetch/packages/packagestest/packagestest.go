@@ -30,7 +30,8 @@ type Key struct {
 // NewKey makes a key created at a time, which expires after lifetime, 0 for never. It also signs at that time.
 func NewKey(t testing.TB, at time.Time, lifetime time.Duration) *Key {
 	t.Helper()
-	config := &packet.Config{Algorithm: packet.PubKeyAlgoEdDSA, Time: func() time.Time { return at }, KeyLifetimeSecs: uint32(lifetime / time.Second)}
+	config := &packet.Config{Algorithm: packet.PubKeyAlgoEdDSA, Time: func() time.Time { return at },
+		KeyLifetimeSecs: uint32(lifetime / time.Second)}
 	entity, err := openpgp.NewEntity("test", "", "test@example.org", config)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +143,8 @@ func tarball(t testing.TB, files map[string]string) []byte {
 				must(w.WriteHeader(&tar.Header{Name: dir, Typeflag: tar.TypeDir, Mode: 0o755}))
 			}
 		}
-		must(w.WriteHeader(&tar.Header{Name: "./" + name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(files[name]))}))
+		must(w.WriteHeader(&tar.Header{Name: "./" + name, Typeflag: tar.TypeReg, Mode: 0o644,
+			Size: int64(len(files[name]))}))
 		_, err := w.Write([]byte(files[name]))
 		must(err)
 	}
@@ -171,7 +173,8 @@ func (s Suite) Write(t testing.TB, dir string, keys ...*Key) {
 				data := d.Bytes(t)
 				file := "pool/main/" + d.Name[:1] + "/" + d.Name + "/" + d.File()
 				WriteFile(t, filepath.Join(dir, file), data)
-				fmt.Fprintf(&b, "%sFilename: %s\nSize: %d\nMD5sum: 0\nSHA256: %x\n\n", d.control(), file, len(data), sha256.Sum256(data))
+				fmt.Fprintf(&b, "%sFilename: %s\nSize: %d\nMD5sum: 0\nSHA256: %x\n\n", d.control(), file, len(data),
+					sha256.Sum256(data))
 			}
 		}
 		lists["main/binary-"+arch+"/Packages"] = b.Bytes()

@@ -196,7 +196,8 @@ func (h *header) describes(p *packages.Package) error {
 	}
 	version := evr(epoch, h.text(tagVersion), h.text(tagRelease))
 	if name, arch := h.text(tagName), h.text(tagArch); name != p.Name || version != p.Version || arch != p.Arch {
-		return fmt.Errorf("the file is package %.60q %.60q %.20q instead of %s %s %s", name, version, arch, p.Name, p.Version, p.Arch)
+		return fmt.Errorf("the file is package %.60q %.60q %.20q instead of %s %s %s", name, version, arch, p.Name,
+			p.Version, p.Arch)
 	}
 	return nil
 }

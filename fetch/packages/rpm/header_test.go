@@ -12,8 +12,8 @@ import (
 	"github.com/kkbundle/kkbundle/fetch/packages/signature"
 )
 
-// The packages in testdata were built by rpmbuild 4.18 and signed by rpmsign with keys of GnuPG 2.2. kk-s-rsa.rpm has an
-// RSA signature, kk-s-eddsa.rpm one of Ed25519, kk-s-unsigned.rpm none.
+// The packages in testdata were built by rpmbuild 4.18 and signed by rpmsign with keys of GnuPG 2.2. kk-s-rsa.rpm has
+// an RSA signature, kk-s-eddsa.rpm one of Ed25519, kk-s-unsigned.rpm none.
 
 func testdata(t *testing.T, name string) []byte {
 	t.Helper()
@@ -64,7 +64,8 @@ func TestSignatureOfPackageRefused(t *testing.T) {
 		"cut off":         {good[:len(good)-1], keyed, "payload"},
 		"no package":      {[]byte("text"), keyed, "not an RPM package"},
 	} {
-		if err := rpm.CheckSignature(bytes.NewReader(c.file), c.of, later()); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := rpm.CheckSignature(bytes.NewReader(c.file), c.of, later()); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -97,7 +98,8 @@ func FuzzSignature(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	header := bytes.LastIndex(signed, []byte("\x8e\xad\xe8\x01")) // before it are the lead and the signatures, which nothing signs
+	// before it are the lead and the signatures, which nothing signs
+	header := bytes.LastIndex(signed, []byte("\x8e\xad\xe8\x01"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p := &packages.Package{Name: "kk-s", Version: "1-1", Arch: "noarch", Keys: keys}
 		if rpm.CheckSignature(bytes.NewReader(data), p, later()) == nil && !bytes.HasSuffix(data, signed[header:]) {

@@ -33,7 +33,8 @@ type document struct {
 
 func (d document) check() error {
 	if d.Checksum.Type != "sha256" {
-		return fmt.Errorf("the %s list has a checksum of kind %.20q, but only sha256 is accepted", d.Type, d.Checksum.Type)
+		return fmt.Errorf("the %s list has a checksum of kind %.20q, but only sha256 is accepted", d.Type,
+			d.Checksum.Type)
 	}
 	return nil
 }
@@ -49,7 +50,8 @@ func (l location) address(repository string) (string, error) {
 	if l.Href == "" {
 		return "", errors.New("it has no location")
 	}
-	// media://, the number of a disc, and a disk image that names its publisher's server: the file lies in the repository.
+	// media://, the number of a disc, and a disk image that names its publisher's server: the file lies in the
+	// repository.
 	if l.Base == "" || strings.HasPrefix(l.Base, "media:") || !strings.Contains(repository, "://") {
 		return packages.Within(repository, l.Href)
 	}
@@ -179,7 +181,8 @@ func (b *budget) Read(p []byte) (int, error) {
 }
 
 // readPrimary reads the packages of one architecture from primary.xml.
-func readPrimary(r io.Reader, arch, base string, inBase func(name string) bool, add func(*packages.Package) error) error {
+func readPrimary(r io.Reader, arch, base string, inBase func(name string) bool,
+	add func(*packages.Package) error) error {
 	share := sharing{}
 	return elements(r, maxPrimary, func(decode func(any) error) error {
 		var x xmlPackage
@@ -192,7 +195,8 @@ func readPrimary(r io.Reader, arch, base string, inBase func(name string) bool, 
 		p := &packages.Package{
 			Name: x.Name, Version: evr(x.Version.Epoch, x.Version.Version, x.Version.Release), Arch: share.text(x.Arch),
 			SHA256: strings.ToLower(strings.TrimSpace(x.Checksum.Sum)), Base: inBase(x.Name),
-			Requires: share.text(lines(x.Format.Requires)), Recommends: share.text(lines(x.Format.Recommends)), Conflicts: share.text(lines(x.Format.Conflicts)),
+			Requires: share.text(lines(x.Format.Requires)), Recommends: share.text(lines(x.Format.Recommends)),
+			Conflicts: share.text(lines(x.Format.Conflicts)),
 		}
 		p.Size, _ = strconv.ParseInt(x.Size.Package, 10, 64) // Check refuses 0
 		if err := x.place(p, base); err != nil {

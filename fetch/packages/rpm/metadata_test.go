@@ -22,15 +22,17 @@ const primary = `<?xml version="1.0" encoding="UTF-8"?>
 func TestReadPrimary(t *testing.T) {
 	t.Parallel()
 	var all []*packages.Package
-	err := readPrimary(strings.NewReader(primary), "x86_64", "https://rpm.example/os", func(string) bool { return false }, func(p *packages.Package) error {
-		all = append(all, p)
-		return nil
-	})
+	err := readPrimary(strings.NewReader(primary), "x86_64", "https://rpm.example/os",
+		func(string) bool { return false }, func(p *packages.Package) error {
+			all = append(all, p)
+			return nil
+		})
 	if err != nil || len(all) != 1 {
 		t.Fatalf("%d packages, %v", len(all), err)
 	}
 	p := all[0]
-	if p.Version != "1:2.0-3.el9" || p.Address != "https://rpm.example/os/Packages/k/kk-app.rpm" || len(p.Provides) != 2 || p.Provides[1].Name != "/usr/bin/app" {
+	if p.Version != "1:2.0-3.el9" || p.Address != "https://rpm.example/os/Packages/k/kk-app.rpm" ||
+		len(p.Provides) != 2 || p.Provides[1].Name != "/usr/bin/app" {
 		t.Errorf("%+v", p)
 	}
 	d, err := Format{}.Dependencies(p)
@@ -45,7 +47,8 @@ func TestReadPrimary(t *testing.T) {
 		}
 		got = append(got, text)
 	}
-	if text := strings.Join(got, ", "); text != "kk-lib (>= 3), /usr/bin/kk, /bin/sh | /usr/bin/sh, kk-a | kk-b (>= 2), kk-c if kk-d, kk-e, kk-g, kk-h" {
+	if text := strings.Join(got,
+		", "); text != "kk-lib (>= 3), /usr/bin/kk, /bin/sh | /usr/bin/sh, kk-a | kk-b (>= 2), kk-c if kk-d, kk-e, kk-g, kk-h" {
 		t.Error(text)
 	}
 	if len(d.Notes) != 1 || !strings.Contains(d.Notes[0], "kk-e with kk-f") {
@@ -57,10 +60,12 @@ func TestReadPrimaryDamaged(t *testing.T) {
 	t.Parallel()
 	for name, bad := range map[string]string{
 		"cut off": primary[:len(primary)/2],
-		"an entity": strings.Replace(strings.Replace(primary, "<metadata", "<!DOCTYPE m [<!ENTITY a \"b\">]><metadata", 1),
+		"an entity": strings.Replace(strings.Replace(primary, "<metadata", "<!DOCTYPE m [<!ENTITY a \"b\">]><metadata",
+			1),
 			"kk-app<", "&a;<", 1),
 	} {
-		err := readPrimary(strings.NewReader(bad), "x86_64", "https://rpm.example", func(string) bool { return false }, func(*packages.Package) error { return nil })
+		err := readPrimary(strings.NewReader(bad), "x86_64", "https://rpm.example", func(string) bool { return false },
+			func(*packages.Package) error { return nil })
 		if err == nil {
 			t.Errorf("%s was taken", name)
 		}
@@ -72,19 +77,28 @@ func TestLocations(t *testing.T) {
 	t.Parallel()
 	const location = `<location href="Packages/k/kk-app.rpm"/>`
 	for name, c := range map[string]struct{ base, location, address, unusable string }{
-		"below":               {location: `<location href="./a/x.rpm"/>`, address: "https://rpm.example/el9/os/a/x.rpm"},
-		"beside":              {location: `<location href="../p/x.rpm"/>`, address: "https://rpm.example/el9/p/x.rpm"},
-		"outside":             {location: `<location href="../../../x.rpm"/>`, unusable: "leads out"},
-		"outside, and back":   {location: `<location href="../../../el9/x.rpm"/>`, unusable: "leads out"},
-		"characters":          {location: `<location href="x-1.0^git+1 é.rpm"/>`, unusable: "invalid file name"},
-		"caret and plus":      {location: `<location href="x-1.0^git+1.rpm"/>`, address: "https://rpm.example/el9/os/x-1.0%5Egit+1.rpm"},
-		"elsewhere":           {location: `<location xml:base="http://cdn.example/pub/" href="a/x.rpm"/>`, address: "http://cdn.example/pub/a/x.rpm"},
-		"elsewhere, relative": {location: `<location xml:base="../pool" href="a/x.rpm"/>`, address: "https://rpm.example/el9/pool/a/x.rpm"},
-		"a whole address":     {location: `<location href="https://cdn.example/a/x.rpm"/>`, address: "https://cdn.example/a/x.rpm"},
-		"a local file":        {location: `<location xml:base="file:///etc" href="x.rpm"/>`, unusable: "invalid address"},
-		"a login":             {location: `<location xml:base="https://u:p@cdn.example/" href="x.rpm"/>`, unusable: "invalid address"},
-		"of a disc":           {location: `<location xml:base="media://1234.5#1" href="a/x.rpm"/>`, address: "https://rpm.example/el9/os/a/x.rpm"},
-		"in an image":         {base: "AppStream", location: `<location xml:base="http://cdn.example/" href="../p/x.rpm"/>`, address: "p/x.rpm"},
+		"below": {location: `<location href="./a/x.rpm"/>`,
+			address: "https://rpm.example/el9/os/a/x.rpm"},
+		"beside":            {location: `<location href="../p/x.rpm"/>`, address: "https://rpm.example/el9/p/x.rpm"},
+		"outside":           {location: `<location href="../../../x.rpm"/>`, unusable: "leads out"},
+		"outside, and back": {location: `<location href="../../../el9/x.rpm"/>`, unusable: "leads out"},
+		"characters":        {location: `<location href="x-1.0^git+1 é.rpm"/>`, unusable: "invalid file name"},
+		"caret and plus": {location: `<location href="x-1.0^git+1.rpm"/>`,
+			address: "https://rpm.example/el9/os/x-1.0%5Egit+1.rpm"},
+		"elsewhere": {location: `<location xml:base="http://cdn.example/pub/" href="a/x.rpm"/>`,
+			address: "http://cdn.example/pub/a/x.rpm"},
+		"elsewhere, relative": {location: `<location xml:base="../pool" href="a/x.rpm"/>`,
+			address: "https://rpm.example/el9/pool/a/x.rpm"},
+		"a whole address": {location: `<location href="https://cdn.example/a/x.rpm"/>`,
+			address: "https://cdn.example/a/x.rpm"},
+		"a local file": {location: `<location xml:base="file:///etc" href="x.rpm"/>`,
+			unusable: "invalid address"},
+		"a login": {location: `<location xml:base="https://u:p@cdn.example/" href="x.rpm"/>`,
+			unusable: "invalid address"},
+		"of a disc": {location: `<location xml:base="media://1234.5#1" href="a/x.rpm"/>`,
+			address: "https://rpm.example/el9/os/a/x.rpm"},
+		"in an image": {base: "AppStream",
+			location: `<location xml:base="http://cdn.example/" href="../p/x.rpm"/>`, address: "p/x.rpm"},
 		"outside of an image": {base: "AppStream", location: `<location href="../../p/x.rpm"/>`, unusable: "leads out"},
 		"none":                {location: `<location/>`, unusable: "no location"},
 		"no package":          {location: `<location href="x.sh"/>`, unusable: "invalid file"},
@@ -94,7 +108,8 @@ func TestLocations(t *testing.T) {
 			base = "https://rpm.example/el9/os"
 		}
 		var got packages.Package
-		err := readPrimary(strings.NewReader(strings.Replace(primary, location, c.location, 1)), "x86_64", base, func(string) bool { return false },
+		err := readPrimary(strings.NewReader(strings.Replace(primary, location, c.location, 1)), "x86_64", base,
+			func(string) bool { return false },
 			func(p *packages.Package) error { got = *p; return nil })
 		switch {
 		case err != nil:
@@ -119,7 +134,8 @@ func TestUnusable(t *testing.T) {
 		const good = `<package type="rpm"><name>good</name><arch>x86_64</arch><version epoch="0" ver="1" rel="1"/>` +
 			`<checksum type="sha256">0000000000000000000000000000000000000000000000000000000000000000</checksum><size package="1"/><location href="good.rpm"/></package>`
 		u := packages.NewUniverse(Format{})
-		err := readPrimary(strings.NewReader(strings.Replace(odd, "</metadata>", good+"</metadata>", 1)), "x86_64", "https://rpm.example",
+		err := readPrimary(strings.NewReader(strings.Replace(odd, "</metadata>", good+"</metadata>", 1)), "x86_64",
+			"https://rpm.example",
 			func(string) bool { return false }, func(p *packages.Package) error { u.Add(p); return nil })
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -128,8 +144,9 @@ func TestUnusable(t *testing.T) {
 		if got, err := u.Solve(packages.Request{Install: []string{"good"}}); err != nil || len(got.Packages) != 1 {
 			t.Errorf("%s: the other package: %v", name, err)
 		}
-		if _, err := u.Solve(packages.Request{Install: []string{"kk-app"}}); err == nil || !strings.Contains(err.Error(), "package \"kk-app\"") &&
-			!strings.Contains(err.Error(), "package kk-app") {
+		if _, err := u.Solve(packages.Request{Install: []string{"kk-app"}}); err == nil ||
+			!strings.Contains(err.Error(), "package \"kk-app\"") &&
+				!strings.Contains(err.Error(), "package kk-app") {
 			t.Errorf("%s: it was chosen: %v", name, err)
 		}
 	}
@@ -137,18 +154,23 @@ func TestUnusable(t *testing.T) {
 
 func TestParseRepomd(t *testing.T) {
 	t.Parallel()
-	docs, err := parseRepomd([]byte(`<repomd><data type="primary"><checksum type="sha256"> AB </checksum><location href="repodata/p.xml.gz"/><size>5</size></data></repomd>`))
-	if err != nil || docs["primary"].Checksum.Sum != "ab" || docs["primary"].Size != 5 || docs["primary"].check() != nil {
+	docs, err := parseRepomd([]byte(
+		`<repomd><data type="primary"><checksum type="sha256"> AB </checksum><location href="repodata/p.xml.gz"/><size>5</size></data></repomd>`))
+	if err != nil || docs["primary"].Checksum.Sum != "ab" || docs["primary"].Size != 5 ||
+		docs["primary"].check() != nil {
 		t.Errorf("%+v, %v", docs, err)
 	}
-	docs, err = parseRepomd([]byte(`<repomd><data type="primary"><checksum type="sha256">ab</checksum><location xml:base="https://cdn.example/r" href="p.xml.gz"/></data></repomd>`))
+	docs, err = parseRepomd([]byte(
+		`<repomd><data type="primary"><checksum type="sha256">ab</checksum><location xml:base="https://cdn.example/r" href="p.xml.gz"/></data></repomd>`))
 	if err != nil || docs["primary"].Size != -1 {
 		t.Errorf("a list without a size: %+v, %v", docs, err)
 	}
-	if at, err := docs["primary"].Location.address("https://rpm.example"); err != nil || at != "https://cdn.example/r/p.xml.gz" {
+	if at, err := docs["primary"].Location.address("https://rpm.example"); err != nil ||
+		at != "https://cdn.example/r/p.xml.gz" {
 		t.Errorf("address %s, %v", at, err)
 	}
-	for _, bad := range []string{`<checksum type="md5">a</checksum><location href="p"/>`, `<checksum type="sha256">a</checksum><location href="../p"/>`, `<checksum type="sha256">a</checksum>`} {
+	for _, bad := range []string{`<checksum type="md5">a</checksum><location href="p"/>`,
+		`<checksum type="sha256">a</checksum><location href="../p"/>`, `<checksum type="sha256">a</checksum>`} {
 		docs, err := parseRepomd([]byte(`<repomd><data type="primary">` + bad + `</data></repomd>`))
 		_, place := docs["primary"].Location.address("https://rpm.example")
 		if err == nil && docs["primary"].check() == nil && place == nil {
@@ -160,13 +182,16 @@ func TestParseRepomd(t *testing.T) {
 func FuzzReadPrimary(f *testing.F) {
 	f.Add(primary)
 	f.Fuzz(func(t *testing.T, text string) {
-		_ = readPrimary(strings.NewReader(text), "x86_64", "https://rpm.example", func(string) bool { return false }, func(p *packages.Package) error {
-			if p.Unusable == nil && (strings.Contains(p.Address, "/../") || !strings.HasPrefix(p.Address, "https://") && !strings.HasPrefix(p.Address, "http://")) {
-				t.Errorf("address %q", p.Address)
-			}
-			_, err := Format{}.Dependencies(p)
-			return err
-		})
+		_ = readPrimary(strings.NewReader(text), "x86_64", "https://rpm.example", func(string) bool { return false },
+			func(p *packages.Package) error {
+				if p.Unusable == nil && (strings.Contains(p.Address, "/../") ||
+					!strings.HasPrefix(p.Address, "https://") &&
+						!strings.HasPrefix(p.Address, "http://")) {
+					t.Errorf("address %q", p.Address)
+				}
+				_, err := Format{}.Dependencies(p)
+				return err
+			})
 	})
 }
 
@@ -187,7 +212,8 @@ func FuzzParseRepomd(f *testing.F) {
 func TestLargeElement(t *testing.T) {
 	t.Parallel()
 	huge := strings.Replace(primary, `<rpm:entry name="rpmlib(X)"/>`, strings.Repeat("<rpm:entry/>", (9<<20)/12), 1)
-	err := readPrimary(strings.NewReader(huge), "x86_64", "https://rpm.example/os", func(string) bool { return false }, func(*packages.Package) error { return nil })
+	err := readPrimary(strings.NewReader(huge), "x86_64", "https://rpm.example/os", func(string) bool { return false },
+		func(*packages.Package) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "one element has more than 8 MiB") {
 		t.Error(err)
 	}

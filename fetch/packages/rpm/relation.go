@@ -55,7 +55,8 @@ func relations(text string, notes *[]string) []packages.Dependency {
 
 // merged reports whether path may be below /usr: those directories are links into it.
 func merged(path string) bool {
-	return slices.ContainsFunc([]string{"/bin/", "/sbin/", "/lib/", "/lib64/"}, func(dir string) bool { return strings.HasPrefix(path, dir) })
+	return slices.ContainsFunc([]string{"/bin/", "/sbin/", "/lib/", "/lib64/"},
+		func(dir string) bool { return strings.HasPrefix(path, dir) })
 }
 
 // rich reads a boolean dependency (rpm's manual, boolean_dependencies). Dependencies with one operator "or", "and" or

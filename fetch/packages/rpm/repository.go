@@ -35,7 +35,8 @@ type Repository struct {
 func (r *Repository) String() string { return r.URL }
 
 // Load adds the repository's packages for its architecture to a universe, and returns remarks.
-func (r *Repository) Load(ctx context.Context, files packages.Files, u *packages.Universe, now time.Time) (notes []string, err error) {
+func (r *Repository) Load(ctx context.Context, files packages.Files, u *packages.Universe,
+	now time.Time) (notes []string, err error) {
 	if notes, err = r.load(ctx, files, u, now); err != nil {
 		return nil, fmt.Errorf("%s: %w", r, err)
 	}
@@ -44,7 +45,8 @@ func (r *Repository) Load(ctx context.Context, files packages.Files, u *packages
 
 func (r *Repository) base() string { return strings.TrimSuffix(r.URL, "/") }
 
-func (r *Repository) load(ctx context.Context, files packages.Files, u *packages.Universe, now time.Time) (notes []string, err error) {
+func (r *Repository) load(ctx context.Context, files packages.Files, u *packages.Universe,
+	now time.Time) (notes []string, err error) {
 	data, err := files.Get(ctx, r.base()+"/repodata/repomd.xml", maxRepomd)
 	if err != nil {
 		return nil, err
@@ -57,7 +59,8 @@ func (r *Repository) load(ctx context.Context, files packages.Files, u *packages
 	case r.Keys == nil:
 		notes = append(notes, r.URL+" is unsigned")
 	case !signed:
-		notes = append(notes, r.URL+" has no repomd.xml.asc: the selected packages are downloaded, and each must be signed itself")
+		notes = append(notes, r.URL+
+			" has no repomd.xml.asc: the selected packages are downloaded, and each must be signed itself")
 	}
 	if r.documents, err = parseRepomd(data); err != nil {
 		return nil, fmt.Errorf("repomd.xml: %w", err)
@@ -95,18 +98,20 @@ func (r *Repository) signed(ctx context.Context, files packages.Files, repomd []
 func (r *Repository) isBase(name string) bool { return r.Base != nil && r.Base(name) }
 
 // LoadFiles makes wanted paths capabilities of their packages. It reads the long list of all files; call Load first.
-func (r *Repository) LoadFiles(ctx context.Context, files packages.Files, u *packages.Universe, wanted map[string]bool) error {
+func (r *Repository) LoadFiles(ctx context.Context, files packages.Files, u *packages.Universe,
+	wanted map[string]bool) error {
 	if _, ok := r.documents["filelists"]; !ok {
 		return nil
 	}
 	byID := map[[3]string]*packages.Package{}
 	u.All(func(p *packages.Package) { byID[[3]string{p.Name, p.Version, p.Arch}] = p })
 	err := r.document(ctx, files, "filelists", func(in io.Reader) error {
-		return readFilelists(in, func(path string) bool { return wanted[path] }, func(name, version, arch, path string) {
-			if p := byID[[3]string{name, version, arch}]; p != nil {
-				u.Provide(p, packages.Relation{Name: path})
-			}
-		})
+		return readFilelists(in, func(path string) bool { return wanted[path] },
+			func(name, version, arch, path string) {
+				if p := byID[[3]string{name, version, arch}]; p != nil {
+					u.Provide(p, packages.Relation{Name: path})
+				}
+			})
 	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", r, err)
@@ -114,10 +119,12 @@ func (r *Repository) LoadFiles(ctx context.Context, files packages.Files, u *pac
 	return nil
 }
 
-func (r *Repository) document(ctx context.Context, files packages.Files, kind string, read func(io.Reader) error) (err error) {
+func (r *Repository) document(ctx context.Context, files packages.Files, kind string,
+	read func(io.Reader) error) (err error) {
 	d, ok := r.documents[kind]
 	if !ok {
-		return fmt.Errorf("repomd.xml has no %s list in XML; it names %s", kind, strings.Join(slices.Sorted(maps.Keys(r.documents)), ", "))
+		return fmt.Errorf("repomd.xml has no %s list in XML; it names %s", kind,
+			strings.Join(slices.Sorted(maps.Keys(r.documents)), ", "))
 	}
 	if err := d.check(); err != nil {
 		return err

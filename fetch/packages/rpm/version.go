@@ -9,7 +9,8 @@ import (
 func Compare(a, b string) int {
 	epochA, versionA, releaseA := split(a)
 	epochB, versionB, releaseB := split(b)
-	if c := cmp.Or(compareNumbers(epochA, epochB), compareParts(versionA, versionB)); c != 0 || releaseA == "" || releaseB == "" {
+	if c := cmp.Or(compareNumbers(epochA, epochB), compareParts(versionA, versionB)); c != 0 || releaseA == "" ||
+		releaseB == "" {
 		return c
 	}
 	return compareParts(releaseA, releaseB)

@@ -90,7 +90,8 @@ func clearSigned(data []byte) (*clearsign.Block, error) {
 	if block == nil {
 		return nil, errors.New("not signed")
 	}
-	if len(bytes.TrimSpace(rest)) > 0 || !bytes.HasPrefix(bytes.TrimSpace(data), []byte("-----BEGIN PGP SIGNED MESSAGE-----")) {
+	if len(bytes.TrimSpace(rest)) > 0 ||
+		!bytes.HasPrefix(bytes.TrimSpace(data), []byte("-----BEGIN PGP SIGNED MESSAGE-----")) {
 		return nil, errors.New("text outside of the signed part")
 	}
 	return block, nil

@@ -40,7 +40,8 @@ func TestClear(t *testing.T) {
 	}
 	text := []byte("Suite: stable\n- dashes\nlast: line\n")
 	signed := packagestest.Clear(t, text, second)
-	if got, err := keys.Clear(signed, now()); err != nil || strings.TrimRight(string(got), "\n") != strings.TrimRight(string(text), "\n") {
+	if got, err := keys.Clear(signed, now()); err != nil ||
+		strings.TrimRight(string(got), "\n") != strings.TrimRight(string(text), "\n") {
 		t.Errorf("%q, %v", got, err)
 	}
 	for name, bad := range map[string][]byte{
@@ -79,7 +80,8 @@ func TestExpired(t *testing.T) {
 
 func TestReadKeysNone(t *testing.T) {
 	t.Parallel()
-	for _, bad := range []string{"", "text", "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nxxxx\n-----END PGP PUBLIC KEY BLOCK-----\n"} {
+	for _, bad := range []string{"", "text",
+		"-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nxxxx\n-----END PGP PUBLIC KEY BLOCK-----\n"} {
 		if _, err := signature.ReadKeys([]byte(bad)); err == nil {
 			t.Errorf("%q was taken", bad)
 		}

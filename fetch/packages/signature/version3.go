@@ -34,8 +34,10 @@ func parseVersion3(b []byte) (version3, error) {
 	}
 	copy(v.trailer[:], b[2:7])
 	v.issuer = binary.BigEndian.Uint64(b[7:15])
-	if b[algorithm] != byte(packet.PubKeyAlgoRSA) && b[algorithm] != byte(packet.PubKeyAlgoRSASignOnly) || v.trailer[0] != byte(packet.SigTypeBinary) {
-		return v, fmt.Errorf("signature of version 3 has algorithm %d and type %d; only RSA over a file is accepted", b[algorithm], v.trailer[0])
+	if b[algorithm] != byte(packet.PubKeyAlgoRSA) && b[algorithm] != byte(packet.PubKeyAlgoRSASignOnly) ||
+		v.trailer[0] != byte(packet.SigTypeBinary) {
+		return v, fmt.Errorf("signature of version 3 has algorithm %d and type %d; only RSA over a file is accepted",
+			b[algorithm], v.trailer[0])
 	}
 	v.hash = hashes[b[hash]]
 	if v.hash == 0 {

@@ -46,7 +46,8 @@ func version3(t *testing.T, by *openpgp.Entity, data []byte, at time.Time) []byt
 
 func rsaKey(t *testing.T, at time.Time, lifetime time.Duration) *openpgp.Entity {
 	t.Helper()
-	config := &packet.Config{RSABits: 2048, Time: func() time.Time { return at }, KeyLifetimeSecs: uint32(lifetime / time.Second)}
+	config := &packet.Config{RSABits: 2048, Time: func() time.Time { return at },
+		KeyLifetimeSecs: uint32(lifetime / time.Second)}
 	e, err := openpgp.NewEntity("test", "", "test@example.org", config)
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +105,8 @@ func TestSignatureOfVersion3Expired(t *testing.T) {
 		t.Fatal(err)
 	}
 	sig := version3(t, key, data, now().Add(-47*time.Hour))
-	if err := keys.Detached(data, sig, now()); err == nil || !strings.Contains(err.Error(), signature.ErrExpired.Error()) {
+	if err := keys.Detached(data, sig, now()); err == nil ||
+		!strings.Contains(err.Error(), signature.ErrExpired.Error()) {
 		t.Errorf("an expired key: %v", err)
 	}
 	keys.AllowExpired = true
@@ -133,7 +135,8 @@ func verifiedByGPG(t *testing.T, key, data, sig []byte) {
 		}
 	}
 	for _, args := range [][]string{{"--import", "key"}, {"--verify", "sig", "data"}} {
-		cmd := exec.CommandContext(t.Context(), "gpg", append([]string{"--homedir", dir, "--batch", "--no-autostart"}, args...)...)
+		cmd := exec.CommandContext(t.Context(), "gpg", append([]string{"--homedir", dir, "--batch", "--no-autostart"},
+			args...)...)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("gpg %q: %v\n%s", args, err, out)

@@ -134,7 +134,8 @@ func (s *SSHD) start(tb testing.TB, o SSHDOptions) bool {
 	tb.Helper()
 	s.log = &sshdLog{listening: make(chan struct{})}
 	s.cmd = exec.Command("/usr/bin/unshare", "--mount", "--propagation", "private", "sh", "-c", sshdScript)
-	s.cmd.Env = append(os.Environ(), "DIR="+s.Dir, "PASSWORD="+Password, "SUDOERS="+o.Sudoers, "SETUP="+o.Setup, "LOGIN_SHELL="+o.Shell, "PRIVATE="+strings.Join(o.Private, " "))
+	s.cmd.Env = append(os.Environ(), "DIR="+s.Dir, "PASSWORD="+Password, "SUDOERS="+o.Sudoers, "SETUP="+o.Setup,
+		"LOGIN_SHELL="+o.Shell, "PRIVATE="+strings.Join(o.Private, " "))
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	s.cmd.WaitDelay = time.Second // a connection left open by a test must not delay the end

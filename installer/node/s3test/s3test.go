@@ -20,8 +20,9 @@ const (
 	SecretKey = "secret-of-the-site"
 )
 
-// Start runs the server with an empty bucket until the test ends. It returns the address, host:port without TLS, and the directory that
-// has the bucket's objects as files. The test is skipped where the lab has not built the program (testdata/lab/software).
+// Start runs the server with an empty bucket until the test ends. It returns the address, host:port without TLS, and
+// the directory that has the bucket's objects as files. The test is skipped where the lab has not built the program
+// (testdata/lab/software).
 func Start(t testing.TB, bucket string) (address, objects string) {
 	t.Helper()
 	program := find(t)
@@ -37,7 +38,8 @@ func Start(t testing.TB, bucket string) (address, objects string) {
 	address = l.Addr().String()
 	_ = l.Close() // the program opens it again
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	cmd := exec.CommandContext(ctx, program, "--access="+AccessKey, "--secret="+SecretKey, "--port="+address, "--quiet", "posix", "--sidecar="+metadata, root)
+	cmd := exec.CommandContext(ctx, program, "--access="+AccessKey, "--secret="+SecretKey, "--port="+address, "--quiet",
+		"posix", "--sidecar="+metadata, root)
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	if err := cmd.Start(); err != nil {
 		cancel()
@@ -55,9 +57,10 @@ func Start(t testing.TB, bucket string) (address, objects string) {
 	return "", ""
 }
 
-// Before puts a server in front of a storage and returns its address. first sees each request, and reports whether it has answered;
-// otherwise the storage answers, and after, unless nil, may change the answer.
-func Before(t testing.TB, address string, first func(http.ResponseWriter, *http.Request) bool, after func(*http.Response) error) string {
+// Before puts a server in front of a storage and returns its address. first sees each request, and reports whether it
+// has answered; otherwise the storage answers, and after, unless nil, may change the answer.
+func Before(t testing.TB, address string, first func(http.ResponseWriter, *http.Request) bool,
+	after func(*http.Response) error) string {
 	t.Helper()
 	forward := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -65,7 +68,8 @@ func Before(t testing.TB, address string, first func(http.ResponseWriter, *http.
 			r.Out.Host = r.In.Host // it is signed
 		},
 		ModifyResponse: after,
-		ErrorHandler:   func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }, // the connection breaks here, too
+		// the connection breaks here, too
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !first(w, r) {
@@ -80,7 +84,8 @@ func Before(t testing.TB, address string, first func(http.ResponseWriter, *http.
 func Refuse(w http.ResponseWriter, status int, code string) {
 	w.Header().Set("Content-Type", "application/xml")
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte("<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>" + code + "</Code><Message>of the test</Message></Error>"))
+	_, _ = w.Write([]byte("<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>" + code +
+		"</Code><Message>of the test</Message></Error>"))
 }
 
 func find(t testing.TB) string {

@@ -29,14 +29,16 @@ func set(t *testing.T, b *browsertest.Browser, field, value string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b.Eval(fmt.Sprintf(`{const f = document.getElementById(%q); f.value = %s; f.dispatchEvent(new Event("input", {bubbles: true})); `, field, text) + seen + `}`)
+	return b.Eval(fmt.Sprintf(
+		`{const f = document.getElementById(%q); f.value = %s; f.dispatchEvent(new Event("input", {bubbles: true})); `,
+		field, text) + seen + `}`)
 }
 
 // seen counts problems, rows and columns that are to be seen.
 const seen = `[".problem", "#matrix tbody tr", "#matrix thead th:not(.corner)"].map(s => [...document.querySelectorAll(s)].filter(e => e.checkVisibility()).length).join(" ")`
 
-// TestReportInBrowser holds that the page shows everything with scripts and without, that its filter works, that it fits narrow
-// windows, that keys lead from a field to its problem, and that what hosts have said is text.
+// TestReportInBrowser holds that the page shows everything with scripts and without, that its filter works, that it
+// fits narrow windows, that keys lead from a field to its problem, and that what hosts have said is text.
 func TestReportInBrowser(t *testing.T) {
 	t.Parallel()
 	b := browsertest.Open(t)
@@ -67,7 +69,8 @@ func TestReportInBrowser(t *testing.T) {
 	if got := click("warn"); got != "4 10 4" {
 		t.Errorf("without warnings: %s", got)
 	}
-	if got := b.Eval(`document.querySelector("button[type=reset]").click(); new Promise(r => setTimeout(() => r(` + seen + `)))`); got != all {
+	if got := b.Eval(`document.querySelector("button[type=reset]").click(); new Promise(r => setTimeout(() => r(` +
+		seen + `)))`); got != all {
 		t.Errorf("after the reset: %s", got)
 	}
 	focused := b.Eval(`{const a = document.querySelector("#matrix td.warn a"); a.focus(); a.click();
@@ -81,7 +84,8 @@ func TestReportInBrowser(t *testing.T) {
 		for _, width := range []int{360, 1280} {
 			b.Look(width, 900, scheme)
 			if got := b.Eval("document.documentElement.scrollWidth <= innerWidth"); got != "true" {
-				t.Errorf("the page is %s pixels wide in a window of %d", b.Eval("document.documentElement.scrollWidth"), width)
+				t.Errorf("the page is %s pixels wide in a window of %d", b.Eval("document.documentElement.scrollWidth"),
+					width)
 			}
 			b.Eval("scrollTo(0, 0)")
 			b.Shoot(fmt.Sprintf("report-%d-%s", width, scheme))
@@ -90,7 +94,8 @@ func TestReportInBrowser(t *testing.T) {
 		}
 	}
 	hover := `for (const e of document.querySelectorAll("*")) { e.dispatchEvent(new MouseEvent("mouseover", {bubbles: true})); }`
-	if got := b.Eval(hover + ` [window.hacked, document.scripts.length, document.querySelectorAll("img, svg, iframe, base, a[href^='javascript:']").length].join()`); got != ",1,0" {
+	if got := b.Eval(hover +
+		` [window.hacked, document.scripts.length, document.querySelectorAll("img, svg, iframe, base, a[href^='javascript:']").length].join()`); got != ",1,0" {
 		t.Errorf("what a host has said is more than text: %s", got)
 	}
 	b.Quiet("the page in all its forms")
@@ -122,8 +127,10 @@ func TestLargeReportInBrowser(t *testing.T) {
 	b.Shoot("report-large-matrix")
 	const a4 = 1032 // A4 across, without margins of 12 mm, in CSS pixels
 	b.Paper(a4, 740)
-	if got := b.Eval(fmt.Sprintf(`Math.max(document.documentElement.scrollWidth, document.getElementById("matrix").getBoundingClientRect().right) <= %d`, a4)); got != "true" {
-		t.Errorf("on paper the table is %s pixels wide", b.Eval(`document.getElementById("matrix").getBoundingClientRect().width`))
+	if got := b.Eval(fmt.Sprintf(
+		`Math.max(document.documentElement.scrollWidth, document.getElementById("matrix").getBoundingClientRect().right) <= %d`, a4)); got != "true" {
+		t.Errorf("on paper the table is %s pixels wide",
+			b.Eval(`document.getElementById("matrix").getBoundingClientRect().width`))
 	}
 	b.Shoot("report-paper")
 	b.Eval(`document.getElementById("matrix-title").scrollIntoView()`)
@@ -133,11 +140,13 @@ func TestLargeReportInBrowser(t *testing.T) {
 
 // large is a report of hosts and checks, every fifth of which some hosts fail.
 func large(hosts, checks int) precheck.Report {
-	r := &reported{precheck.Report{Version: 1, Time: time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC), Cluster: "large", Hosts: series("node", 1, hosts)}}
+	r := &reported{precheck.Report{Version: 1, Time: time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC), Cluster: "large",
+		Hosts: series("node", 1, hosts)}}
 	for i := range checks {
 		c := precheck.Check{
-			ID: fmt.Sprintf("check-number-%d", i), Level: precheck.Warn, Groups: []string{precheck.Groups()[i%5]}, Title: "something is so",
-			Why: "something else would not work", Fix: "do something",
+			ID: fmt.Sprintf("check-number-%d", i), Level: precheck.Warn, Groups: []string{precheck.Groups()[i%5]},
+			Title: "something is so",
+			Why:   "something else would not work", Fix: "do something",
 		}
 		if i%10 == 0 {
 			c.Level = precheck.Block

@@ -95,8 +95,10 @@ func PolicyHash(text []byte) string {
 
 func (r report) page() page {
 	p := page{
-		Cluster: plain.Line(r.Cluster), Bundle: plain.Line(r.Bundle), Verdict: r.Verdict(), Summary: r.summary(), Groups: r.groups(),
-		Class: map[precheck.Verdict]string{precheck.Ready: "p", precheck.ReadyWithWarn: "warn", precheck.NotReady: "block", precheck.NotReached: "block"}[r.Verdict()],
+		Cluster: plain.Line(r.Cluster), Bundle: plain.Line(r.Bundle), Verdict: r.Verdict(), Summary: r.summary(),
+		Groups: r.groups(),
+		Class: map[precheck.Verdict]string{precheck.Ready: "p", precheck.ReadyWithWarn: "warn",
+			precheck.NotReady: "block", precheck.NotReached: "block"}[r.Verdict()],
 	}
 	if !r.Time.IsZero() {
 		p.Time = r.Time.UTC().Format(time.RFC3339)
@@ -133,7 +135,8 @@ func (r report) groups() []string {
 
 func newPageProblem(anchor string, one problem) pageProblem {
 	p := pageProblem{
-		Anchor: anchor, ID: one.ID, Title: plain.Line(one.Title), Level: one.Level, Word: word(one.Level), Mark: mark(one.Level),
+		Anchor: anchor, ID: one.ID, Title: plain.Line(one.Title), Level: one.Level, Word: word(one.Level),
+		Mark:   mark(one.Level),
 		Groups: strings.Join(one.Groups, " "), Where: plain.Count(one.Hosts, "host"),
 	}
 	if one.Hosts == 1 {
@@ -170,7 +173,8 @@ func (r report) matrix(p *page, anchors map[anchorKey]string) {
 	column := map[string]int{}
 	for _, c := range r.checks() {
 		column[c.ID] = len(p.Columns)
-		p.Columns = append(p.Columns, pageColumn{ID: c.ID, Title: plain.Line(c.Title), Groups: strings.Join(c.Groups, " "), Level: "ok"})
+		p.Columns = append(p.Columns, pageColumn{ID: c.ID, Title: plain.Line(c.Title),
+			Groups: strings.Join(c.Groups, " "), Level: "ok"})
 	}
 	by := map[string][]precheck.Result{}
 	worst := map[string]int{} // by host
@@ -193,14 +197,16 @@ func (r report) matrix(p *page, anchors map[anchorKey]string) {
 	hosts := slices.Clone(r.Hosts)
 	slices.SortStableFunc(hosts, func(a, b string) int { return worst[a] - worst[b] })
 	if more := len(hosts) - pageRows; more > 0 {
-		p.Left = fmt.Sprintf("The table has the %d hosts with most to do; %d more are in the report as JSON.", pageRows, more)
+		p.Left = fmt.Sprintf("The table has the %d hosts with most to do; %d more are in the report as JSON.", pageRows,
+			more)
 		hosts = hosts[:pageRows]
 	}
 	if len(by[""]) > 0 {
 		hosts = append([]string{""}, hosts...)
 	}
 	for _, h := range hosts {
-		row := pageRow{Host: plain.Line(h), Level: []string{string(precheck.Block), string(precheck.Warn), string(precheck.Off), "ok"}[worst[h]], Cells: make([]pageCell, len(p.Columns))}
+		row := pageRow{Host: plain.Line(h), Level: []string{string(precheck.Block), string(precheck.Warn),
+			string(precheck.Off), "ok"}[worst[h]], Cells: make([]pageCell, len(p.Columns))}
 		if h == "" {
 			row.Host = "the cluster"
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
-// A jsonReport is version 1 of a report as JSON. Keys may be added; existing ones keep their meaning. Values common to all
-// results of a check are in checks; a result repeats them only if different.
+// A jsonReport is version 1 of a report as JSON. Keys may be added; existing ones keep their meaning. Values common
+// to all results of a check are in checks; a result repeats them only if different.
 type jsonReport struct {
 	Version int              `json:"version" doc:"1"`
 	Time    *time.Time       `json:"time,omitempty" doc:"When the report was made."`

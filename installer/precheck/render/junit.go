@@ -72,7 +72,8 @@ func (r report) writeJUnit(w io.Writer) error {
 
 func newJUnitSuite(id int, host string, at time.Time, results []precheck.Result) junitSuite {
 	const unknownHost = "localhost" // the schema's value without a host
-	s := junitSuite{ID: id, Name: plain.Line(host), Package: "precheck", Hostname: plain.Line(host), Timestamp: at.UTC().Format("2006-01-02T15:04:05")}
+	s := junitSuite{ID: id, Name: plain.Line(host), Package: "precheck", Hostname: plain.Line(host),
+		Timestamp: at.UTC().Format("2006-01-02T15:04:05")}
 	if host == "" {
 		s.Name, s.Hostname = "the cluster", unknownHost
 	}
@@ -81,7 +82,8 @@ func newJUnitSuite(id int, host string, at time.Time, results []precheck.Result)
 		if len(one.Groups) > 0 {
 			c.Class += "." + one.Groups[0]
 		}
-		verdict := &junitVerdict{Message: clean(one.Found), Text: "\nwhy: " + plain.Line(one.Why) + "\nfix: " + plain.Line(one.Fix) + "\n"}
+		verdict := &junitVerdict{Message: clean(one.Found), Text: "\nwhy: " + plain.Line(one.Why) + "\nfix: " +
+			plain.Line(one.Fix) + "\n"}
 		switch {
 		case one.OK:
 		case one.Level != precheck.Block:

@@ -33,7 +33,8 @@ func (r report) writeMarkdown(w io.Writer) error {
 }
 
 func (p problem) writeMarkdown(b *strings.Builder) {
-	fmt.Fprintf(b, "\n### %s: %s, wanted: %s\n\n", strings.ToUpper(word(p.Level)[:1])+word(p.Level)[1:], codeSpan(p.ID), plainMarkdown(p.Title))
+	fmt.Fprintf(b, "\n### %s: %s, wanted: %s\n\n", strings.ToUpper(word(p.Level)[:1])+word(p.Level)[1:], codeSpan(p.ID),
+		plainMarkdown(p.Title))
 	if p.Level != precheck.Off {
 		fmt.Fprintf(b, "%s **Fix:** %s\n\n", plainMarkdown(sentence(p.Why)), plainMarkdown(p.Fix))
 	}
@@ -46,7 +47,8 @@ func (p problem) writeMarkdown(b *strings.Builder) {
 		fmt.Fprintf(b, "- %s: %s\n", codeSpan(f.where()), found)
 	}
 	if rest := restOf(p.Findings, len(shown)); len(rest) > 0 {
-		fmt.Fprintf(b, "- and similarly on %s: %s\n", plain.Count(len(rest), "more host"), codeSpan(precheck.Ranges(rest)))
+		fmt.Fprintf(b, "- and similarly on %s: %s\n", plain.Count(len(rest), "more host"),
+			codeSpan(precheck.Ranges(rest)))
 	}
 }
 

@@ -21,10 +21,12 @@ type report struct{ precheck.Report }
 // summary returns the report in one line.
 func (r report) summary() string {
 	verdict := map[precheck.Verdict]string{
-		precheck.Ready: "ready", precheck.ReadyWithWarn: "ready, with warnings", precheck.NotReady: "NOT ready", precheck.NotReached: "NOT ready",
+		precheck.Ready: "ready", precheck.ReadyWithWarn: "ready, with warnings", precheck.NotReady: "NOT ready",
+		precheck.NotReached: "NOT ready",
 	}[r.Verdict()]
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %s: %d passed, %s, %d blocking", plain.Count(len(r.Hosts), "host"), plain.Count(len(r.Results), "check"),
+	fmt.Fprintf(&b, "%s, %s: %d passed, %s, %d blocking", plain.Count(len(r.Hosts), "host"),
+		plain.Count(len(r.Results), "check"),
 		r.passed(), plain.Count(r.Warned, "warning"), r.Blocked)
 	if r.Ignored > 0 {
 		fmt.Fprintf(&b, ", %d ignored", r.Ignored)

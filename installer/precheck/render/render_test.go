@@ -23,7 +23,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-var update = flag.Bool("update", false, "write the golden files and docs/reference/prechecks.md anew; review the change")
+var update = flag.Bool("update", false,
+	"write the golden files and docs/reference/prechecks.md anew; review the change")
 
 // A reported is a report that a test makes by hand, so that it does not change with the checks.
 type reported struct{ precheck.Report }
@@ -32,7 +33,8 @@ type reported struct{ precheck.Report }
 func (r *reported) say(c precheck.Check, found string, ok bool, hosts ...string) {
 	for _, h := range hosts {
 		r.Results = append(r.Results, precheck.Result{
-			Host: h, ID: c.ID, Groups: c.Groups, Level: c.Level, OK: ok, Title: c.Title, Found: found, Why: c.Why, Fix: c.Fix, Source: c.Source,
+			Host: h, ID: c.ID, Groups: c.Groups, Level: c.Level, OK: ok, Title: c.Title, Found: found, Why: c.Why,
+			Fix: c.Fix, Source: c.Source,
 		})
 	}
 }
@@ -46,7 +48,8 @@ func series(prefix string, from, to int) []string {
 	return list
 }
 
-// exampleChecks are checks that there are not, but for the last: what is golden does not change with those that there are.
+// exampleChecks are checks that there are not, but for the last: what is golden does not change with those that there
+// are.
 func exampleChecks() (swap, memory, sync, networks, reachable precheck.Check) {
 	swap = precheck.Check{
 		ID: "no-swap", Level: precheck.Warn, Groups: []string{"kubernetes", "os"}, Title: "swap is off",
@@ -92,12 +95,15 @@ func example() precheck.Report {
 	r.say(networks, "podCIDR 10.0.0.0/8 holds 10.0.0.3", false, "")
 	r.say(reachable, "connect 10.0.0.9:22: connection refused", false, "node12")
 	r.Results = append(r.Results, precheck.Result{
-		Host: "cp1", ID: "clock", Groups: sync.Groups, Level: precheck.Warn, Unknown: true, Title: sync.Title, Why: sync.Why, Fix: sync.Fix, Source: sync.Source,
+		Host: "cp1", ID: "clock", Groups: sync.Groups, Level: precheck.Warn, Unknown: true, Title: sync.Title,
+		Why: sync.Why, Fix: sync.Fix, Source: sync.Source,
 		Found: "timedatectl: permission denied",
 	})
 	return r.Under(rules(
-		manifest.PrecheckRule{Check: "no-swap", Level: "off", Reason: "swap is <needed> here", Until: day("2027-01-31")},
-		manifest.PrecheckRule{Check: "enough-memory", Hosts: []string{"node[1:4]"}, Level: "warn", Reason: "memory is on order"},
+		manifest.PrecheckRule{Check: "no-swap", Level: "off", Reason: "swap is <needed> here",
+			Until: day("2027-01-31")},
+		manifest.PrecheckRule{Check: "enough-memory", Hosts: []string{"node[1:4]"}, Level: "warn",
+			Reason: "memory is on order"},
 		manifest.PrecheckRule{Check: "clock", Level: "off", Reason: "until the summer", Until: day("2026-08-31")},
 		manifest.PrecheckRule{Check: "enough-memory", Hosts: []string{"other"}, Level: "off", Reason: "another site"},
 	), time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC))
@@ -167,7 +173,8 @@ func TestReportClean(t *testing.T) {
 	r := &reported{precheck.Report{Version: 1, Hosts: series("node", 1, 3)}}
 	r.say(swap, "off", true, r.Hosts...)
 	r.say(memory, "4 GiB", true, r.Hosts...)
-	if got, want := write(t, r.Report, "table"), "3 hosts, 6 checks: 6 passed, 0 warnings, 0 blocking: ready\n"; got != want {
+	if got, want := write(t, r.Report, "table"),
+		"3 hosts, 6 checks: 6 passed, 0 warnings, 0 blocking: ready\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -189,9 +196,12 @@ func TestReportVerdict(t *testing.T) {
 		{"a warning", []precheck.Check{swap}, nil, precheck.ReadyWithWarn, nil},
 		{"a block", []precheck.Check{swap, memory}, nil, precheck.NotReady, new(*precheck.BlockedError)},
 		{"a host away", []precheck.Check{swap, reachable}, nil, precheck.NotReached, new(*precheck.UnreachableError)},
-		{"a host away, and a block", []precheck.Check{memory, reachable}, nil, precheck.NotReady, new(*precheck.BlockedError)},
-		{"a block that only warns", []precheck.Check{memory}, off("enough-memory", "warn"), precheck.ReadyWithWarn, nil},
-		{"a warning that blocks", []precheck.Check{swap}, off("no-swap", "block"), precheck.NotReady, new(*precheck.BlockedError)},
+		{"a host away, and a block", []precheck.Check{memory, reachable}, nil, precheck.NotReady,
+			new(*precheck.BlockedError)},
+		{"a block that only warns", []precheck.Check{memory}, off("enough-memory", "warn"), precheck.ReadyWithWarn,
+			nil},
+		{"a warning that blocks", []precheck.Check{swap}, off("no-swap", "block"), precheck.NotReady,
+			new(*precheck.BlockedError)},
 		{"a block that is off", []precheck.Check{memory}, off("enough-memory", "off"), precheck.Ready, nil},
 		{"a host that may be away", []precheck.Check{reachable}, off("reachable", "warn"), precheck.ReadyWithWarn, nil},
 	} {
@@ -377,7 +387,8 @@ func TestReportJUnit(t *testing.T) {
 	}
 }
 
-// TestReportOfMany holds that ten thousand hosts with the same problem are a short table and a page that a browser opens.
+// TestReportOfMany holds that ten thousand hosts with the same problem are a short table and a page that a browser
+// opens.
 func TestReportOfMany(t *testing.T) {
 	t.Parallel()
 	swap, memory, _, _, reachable := exampleChecks()
@@ -402,7 +413,8 @@ func TestReportOfMany(t *testing.T) {
 		}
 	}
 	page := write(t, all, "html")
-	if len(page) > 1<<20 || !strings.Contains(page, "The table has the 500 hosts with most to do; 9500 more are in the report as JSON.") {
+	if len(page) > 1<<20 || !strings.Contains(page,
+		"The table has the 500 hosts with most to do; 9500 more are in the report as JSON.") {
 		t.Errorf("the page has %d bytes, or does not say what it leaves out", len(page))
 	}
 	if n := strings.Count(page, "<tr data-level="); n != 500 {
@@ -433,7 +445,8 @@ func TestReportSchema(t *testing.T) {
 
 // misfits knows as much of JSON Schema as ReportSchema uses; properties have to be known.
 func misfits(s map[string]any, v any, at string) (list []string) {
-	kind := map[string]string{"string": "string", "float64": "integer", "bool": "boolean", "map[string]interface {}": "object", "[]interface {}": "array"}[fmt.Sprintf("%T", v)]
+	kind := map[string]string{"string": "string", "float64": "integer", "bool": "boolean",
+		"map[string]interface {}": "object", "[]interface {}": "array"}[fmt.Sprintf("%T", v)]
 	if want, ok := s["type"]; ok && want != kind {
 		return []string{fmt.Sprintf("%s is %s, not %s", at, kind, want)}
 	}

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-var errUnsupported = errors.New("redis is not supported: this program is built without a client for it; use another cache")
+var errUnsupported = errors.New(
+	"redis is not supported: this program is built without a client for it; use another cache")
 
 // NewUniversalClient panics, as distribution does for any configuration that it cannot work with.
 func NewUniversalClient(*UniversalOptions) UniversalClient { panic(errUnsupported) }

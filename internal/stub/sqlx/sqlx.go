@@ -3,7 +3,8 @@ package sqlx
 
 import "errors"
 
-var errUnsupported = errors.New("releases in a SQL database are not supported: this program is built without a driver; use the driver secret")
+var errUnsupported = errors.New(
+	"releases in a SQL database are not supported: this program is built without a driver; use the driver secret")
 
 // Connect fails, so that no method is ever called.
 func Connect(driver, address string) (*DB, error) { return nil, errUnsupported }

@@ -1,8 +1,9 @@
-// Package keyless checks signatures that were made with a certificate of Fulcio in place of a key, without a network. A
-// trusted root (Sigstore's trusted_root.json) names the authorities and logs; an identity and its issuer name the signer.
+// Package keyless checks signatures that were made with a certificate of Fulcio in place of a key, without a network.
+// A trusted root (Sigstore's trusted_root.json) names the authorities and logs; an identity and its issuer name the
+// signer.
 //
-// A trusted root decides alone who can sign. It counts only if the operator gave it or a lock that the operator gave has
-// its digest: one that comes with the signed thing would vouch for itself.
+// A trusted root decides alone who can sign. It counts only if the operator gave it or a lock that the operator gave
+// has its digest: one that comes with the signed thing would vouch for itself.
 package keyless
 
 import (
@@ -70,8 +71,8 @@ func ParseRoot(data []byte) (*Root, error) {
 // Digest returns the sha256 of the file, by which a lock pins it.
 func (r *Root) Digest() digest.Digest { return r.digest }
 
-// VerifyBundle checks a Sigstore bundle like trust.VerifyBundle, for a signer without a key. The error matches ErrRefused or
-// trust.ErrMalformed.
+// VerifyBundle checks a Sigstore bundle like trust.VerifyBundle, for a signer without a key. The error matches
+// ErrRefused or trust.ErrMalformed.
 func (r *Root) VerifyBundle(id Identity, data, artifact []byte) (trust.Claim, error) {
 	if len(data) > trust.MaxSignature {
 		return trust.Claim{}, fmt.Errorf("%w: the bundle has %d bytes", trust.ErrMalformed, len(data))
@@ -94,7 +95,8 @@ func (r *Root) VerifyBundle(id Identity, data, artifact []byte) (trust.Claim, er
 	return claim, nil
 }
 
-// VerifySimple checks cosign's simple signature with a certificate, whose chain and log entry are in the layer's annotations.
+// VerifySimple checks cosign's simple signature with a certificate, whose chain and log entry are in the layer's
+// annotations.
 func (r *Root) VerifySimple(id Identity, s trust.SimpleSignature, manifest digest.Digest) error {
 	b, err := simpleBundle(s)
 	if err != nil {
@@ -128,7 +130,8 @@ func (r *Root) verify(id Identity, entity verify.SignedEntity, artifact []byte) 
 	if err != nil {
 		return nil, err
 	}
-	result, err := v.Verify(entity, verify.NewPolicy(verify.WithArtifact(bytes.NewReader(artifact)), verify.WithCertificateIdentity(who)))
+	result, err := v.Verify(entity, verify.NewPolicy(verify.WithArtifact(bytes.NewReader(artifact)),
+		verify.WithCertificateIdentity(who)))
 	if err != nil {
 		return nil, fmt.Errorf("%w (%s, %s): %w", ErrRefused, id.Subject, id.Issuer, err)
 	}
@@ -172,7 +175,8 @@ func simpleBundle(s trust.SimpleSignature) (*bundle.Bundle, error) {
 			TlogEntries: []*protorekor.TransparencyLogEntry{entry},
 		},
 		Content: &protobundle.Bundle_MessageSignature{MessageSignature: &protocommon.MessageSignature{
-			MessageDigest: &protocommon.HashOutput{Algorithm: protocommon.HashAlgorithm_SHA2_256, Digest: hash}, Signature: signature,
+			MessageDigest: &protocommon.HashOutput{Algorithm: protocommon.HashAlgorithm_SHA2_256, Digest: hash},
+			Signature:     signature,
 		}},
 	})
 }

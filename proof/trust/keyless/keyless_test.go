@@ -58,7 +58,8 @@ func TestVerifyBundle(t *testing.T) {
 	if err != nil || !claim.IsSignature() {
 		t.Fatalf("%+v, %v", claim, err)
 	}
-	if claim, err := r.VerifyBundle(signer(), statementBundle(t, v, signer(), artifact, "https://slsa.dev/provenance/v1"), artifact); err != nil || claim.IsSignature() {
+	if claim, err := r.VerifyBundle(signer(), statementBundle(t, v, signer(), artifact,
+		"https://slsa.dev/provenance/v1"), artifact); err != nil || claim.IsSignature() {
 		t.Errorf("an attestation: %+v, %v", claim, err)
 	}
 	for name, c := range map[string]struct {
@@ -68,15 +69,17 @@ func TestVerifyBundle(t *testing.T) {
 		artifact string
 		want     error
 	}{
-		"another artifact":    {r, signer(), data, "x", ErrRefused},
-		"another subject":     {r, Identity{"evil@example.com", signer().Issuer}, data, string(artifact), ErrRefused},
-		"another issuer":      {r, Identity{signer().Subject, "https://evil.example"}, data, string(artifact), ErrRefused},
+		"another artifact": {r, signer(), data, "x", ErrRefused},
+		"another subject":  {r, Identity{"evil@example.com", signer().Issuer}, data, string(artifact), ErrRefused},
+		"another issuer": {r, Identity{signer().Subject, "https://evil.example"}, data, string(artifact),
+			ErrRefused},
 		"part of the subject": {r, Identity{"release@example", signer().Issuer}, data, string(artifact), ErrRefused},
 		"another root":        {otherRoot, signer(), data, string(artifact), ErrRefused},
-		"another Sigstore":    {r, signer(), statementBundle(t, other, signer(), artifact, trust.PredicateSign), string(artifact), ErrRefused},
-		"no log entry":        {r, signer(), without(t, data, "tlogEntries"), string(artifact), ErrRefused},
-		"no certificate":      {r, signer(), without(t, data, "certificate"), string(artifact), trust.ErrMalformed},
-		"no bundle":           {r, signer(), []byte("{}"), string(artifact), trust.ErrMalformed},
+		"another Sigstore": {r, signer(), statementBundle(t, other, signer(), artifact, trust.PredicateSign),
+			string(artifact), ErrRefused},
+		"no log entry":   {r, signer(), without(t, data, "tlogEntries"), string(artifact), ErrRefused},
+		"no certificate": {r, signer(), without(t, data, "certificate"), string(artifact), trust.ErrMalformed},
+		"no bundle":      {r, signer(), []byte("{}"), string(artifact), trust.ErrMalformed},
 	} {
 		if _, err := c.root.VerifyBundle(c.id, c.data, []byte(c.artifact)); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
@@ -133,18 +136,23 @@ func TestVerifySimple(t *testing.T) {
 		d    digest.Digest
 		want error
 	}{
-		"another image":     {r, signer(), good, digest.FromString("x"), trust.ErrOtherDigest},
-		"another subject":   {r, Identity{"evil@example.com", signer().Issuer}, good, manifest, ErrRefused},
-		"another root":      {otherRoot, signer(), good, manifest, ErrRefused},
-		"another payload":   {r, signer(), trust.SimpleSignature{Payload: []byte(strings.Replace(string(good.Payload), "null", "1", 1)), Annotations: good.Annotations}, manifest, ErrRefused},
-		"no log entry":      {r, signer(), changed(annotationRekor, ""), manifest, trust.ErrMalformed},
-		"a later log entry": {r, signer(), changed(annotationRekor, strings.Replace(good.Annotations[annotationRekor], `"integratedTime":1`, `"integratedTime":2`, 1)), manifest, ErrRefused},
+		"another image":   {r, signer(), good, digest.FromString("x"), trust.ErrOtherDigest},
+		"another subject": {r, Identity{"evil@example.com", signer().Issuer}, good, manifest, ErrRefused},
+		"another root":    {otherRoot, signer(), good, manifest, ErrRefused},
+		"another payload": {r, signer(),
+			trust.SimpleSignature{Payload: []byte(strings.Replace(string(good.Payload), "null", "1", 1)),
+				Annotations: good.Annotations}, manifest, ErrRefused},
+		"no log entry": {r, signer(), changed(annotationRekor, ""), manifest, trust.ErrMalformed},
+		"a later log entry": {r, signer(), changed(annotationRekor, strings.Replace(good.Annotations[annotationRekor],
+			`"integratedTime":1`, `"integratedTime":2`, 1)), manifest, ErrRefused},
 		"an entry of another": {
-			r, signer(), changed(annotationRekor, simple(t, v, signer(), digest.FromString("y")).Annotations[annotationRekor]), manifest, ErrRefused,
+			r, signer(), changed(annotationRekor, simple(t, v, signer(),
+				digest.FromString("y")).Annotations[annotationRekor]), manifest, ErrRefused,
 		},
-		"another certificate": {r, signer(), changed(trust.AnnotationCertificate, simple(t, v, signer(), manifest).Annotations[trust.AnnotationCertificate]), manifest, ErrRefused},
-		"no certificate":      {r, signer(), changed(trust.AnnotationCertificate, ""), manifest, trust.ErrMalformed},
-		"no signature":        {r, signer(), changed(trust.AnnotationSignature, ""), manifest, trust.ErrMalformed},
+		"another certificate": {r, signer(), changed(trust.AnnotationCertificate,
+			simple(t, v, signer(), manifest).Annotations[trust.AnnotationCertificate]), manifest, ErrRefused},
+		"no certificate": {r, signer(), changed(trust.AnnotationCertificate, ""), manifest, trust.ErrMalformed},
+		"no signature":   {r, signer(), changed(trust.AnnotationSignature, ""), manifest, trust.ErrMalformed},
 	} {
 		if err := c.root.VerifySimple(c.id, c.s, c.d); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
@@ -154,7 +162,8 @@ func TestVerifySimple(t *testing.T) {
 
 func TestParseRootRefuses(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"", "{}", `{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`, strings.Repeat("x", MaxRoot+1)} {
+	for _, text := range []string{"", "{}", `{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`,
+		strings.Repeat("x", MaxRoot+1)} {
 		if _, err := ParseRoot([]byte(text)); err == nil {
 			t.Errorf("%.40q is accepted", text)
 		}

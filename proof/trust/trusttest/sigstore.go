@@ -22,8 +22,8 @@ import (
 	"github.com/kkbundle/kkbundle/proof/trust"
 )
 
-// A Sigstore signs without keys: the library's own authority and log for tests. It stands in for public Sigstore and for
-// what cosign writes with it, which were not reached. It has no certificate transparency log.
+// A Sigstore signs without keys: the library's own authority and log for tests. It stands in for public Sigstore and
+// for what cosign writes with it, which were not reached. It has no certificate transparency log.
 type Sigstore struct {
 	ca *ca.VirtualSigstore
 	// Root is its trusted_root.json.
@@ -42,7 +42,8 @@ func NewSigstore() (*Sigstore, error) {
 			return nil, err
 		}
 	}
-	material, err := root.NewTrustedRoot(root.TrustedRootMediaType01, v.FulcioCertificateAuthorities(), nil, v.TimestampingAuthorities(), logs)
+	material, err := root.NewTrustedRoot(root.TrustedRootMediaType01, v.FulcioCertificateAuthorities(), nil,
+		v.TimestampingAuthorities(), logs)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +57,8 @@ type entity struct {
 	entry                  *protorekor.TransparencyLogEntry
 }
 
-// entity takes the parts of the library's entity and completes the log entry: with its kind, the log's promise, and a proof.
+// entity takes the parts of the library's entity and completes the log entry: with its kind, the log's promise, and a
+// proof.
 func (s *Sigstore) entity(e verify.SignedEntity) (one entity, err error) {
 	content, err := e.VerificationContent()
 	if err != nil {
@@ -70,7 +72,8 @@ func (s *Sigstore) entity(e verify.SignedEntity) (one entity, err error) {
 	if err != nil {
 		return one, err
 	}
-	one.certificate, one.signature, one.entry = content.Certificate().Raw, signature.Signature(), entries[0].TransparencyLogEntry()
+	one.certificate, one.signature, one.entry = content.Certificate().Raw, signature.Signature(),
+		entries[0].TransparencyLogEntry()
 	body := one.entry.GetCanonicalizedBody()
 	var kind struct {
 		Kind    string `json:"kind"`
@@ -92,28 +95,32 @@ func (s *Sigstore) entity(e verify.SignedEntity) (one entity, err error) {
 	}
 	sum, err := hex.DecodeString(*p.RootHash)
 	one.entry.InclusionProof = &protorekor.InclusionProof{
-		LogIndex: *p.LogIndex, RootHash: sum, TreeSize: *p.TreeSize, Checkpoint: &protorekor.Checkpoint{Envelope: *p.Checkpoint},
+		LogIndex: *p.LogIndex, RootHash: sum, TreeSize: *p.TreeSize,
+		Checkpoint: &protorekor.Checkpoint{Envelope: *p.Checkpoint},
 	}
 	return one, err
 }
 
 func payload(e *protorekor.TransparencyLogEntry) tlog.RekorPayload {
 	return tlog.RekorPayload{
-		Body: base64.StdEncoding.EncodeToString(e.GetCanonicalizedBody()), IntegratedTime: e.GetIntegratedTime(), LogIndex: e.GetLogIndex(),
-		LogID: hex.EncodeToString(e.GetLogId().GetKeyId()),
+		Body: base64.StdEncoding.EncodeToString(e.GetCanonicalizedBody()), IntegratedTime: e.GetIntegratedTime(),
+		LogIndex: e.GetLogIndex(),
+		LogID:    hex.EncodeToString(e.GetLogId().GetKeyId()),
 	}
 }
 
 func (e entity) bundle() *protobundle.Bundle {
-	return &protobundle.Bundle{MediaType: trust.MediaTypeBundle, VerificationMaterial: &protobundle.VerificationMaterial{
-		Content:     &protobundle.VerificationMaterial_Certificate{Certificate: &protocommon.X509Certificate{RawBytes: e.certificate}},
-		TlogEntries: []*protorekor.TransparencyLogEntry{e.entry},
-	}}
+	return &protobundle.Bundle{MediaType: trust.MediaTypeBundle,
+		VerificationMaterial: &protobundle.VerificationMaterial{
+			Content:     &protobundle.VerificationMaterial_Certificate{Certificate: &protocommon.X509Certificate{RawBytes: e.certificate}},
+			TlogEntries: []*protorekor.TransparencyLogEntry{e.entry},
+		}}
 }
 
 // Bundle is a signature of an artifact in cosign's new format: a statement with this predicate.
 func (s *Sigstore) Bundle(subject, issuer string, artifact []byte, predicate string) ([]byte, error) {
-	statement := fmt.Appendf(nil, `{"_type":"https://in-toto.io/Statement/v1","subject":[{"name":"x","digest":{"sha256":%q}}],"predicateType":%q,"predicate":{}}`,
+	statement := fmt.Appendf(nil,
+		`{"_type":"https://in-toto.io/Statement/v1","subject":[{"name":"x","digest":{"sha256":%q}}],"predicateType":%q,"predicate":{}}`,
 		digest.FromBytes(artifact).Encoded(), predicate)
 	made, err := s.ca.AttestAtTime(subject, issuer, statement, time.Now().Add(time.Minute), true)
 	if err != nil {
@@ -125,7 +132,8 @@ func (s *Sigstore) Bundle(subject, issuer string, artifact []byte, predicate str
 	}
 	b := e.bundle()
 	b.Content = &protobundle.Bundle_DsseEnvelope{DsseEnvelope: &protodsse.Envelope{
-		Payload: statement, PayloadType: "application/vnd.in-toto+json", Signatures: []*protodsse.Signature{{Sig: e.signature}},
+		Payload: statement, PayloadType: "application/vnd.in-toto+json",
+		Signatures: []*protodsse.Signature{{Sig: e.signature}},
 	}}
 	return protojson.Marshal(b)
 }
@@ -146,14 +154,16 @@ func (s *Sigstore) MessageBundle(subject, issuer string, artifact []byte) ([]byt
 	}
 	b := e.bundle()
 	b.Content = &protobundle.Bundle_MessageSignature{MessageSignature: &protocommon.MessageSignature{
-		MessageDigest: &protocommon.HashOutput{Algorithm: protocommon.HashAlgorithm_SHA2_256, Digest: sum}, Signature: e.signature,
+		MessageDigest: &protocommon.HashOutput{Algorithm: protocommon.HashAlgorithm_SHA2_256, Digest: sum},
+		Signature:     e.signature,
 	}}
 	return protojson.Marshal(b)
 }
 
 // Simple is a signature of an image in cosign's old format: a payload with certificate and log entry as annotations.
 func (s *Sigstore) Simple(subject, issuer, image string, d digest.Digest) (trust.SimpleSignature, error) {
-	text := fmt.Appendf(nil, `{"critical":{"identity":{"docker-reference":%q},"image":{"docker-manifest-digest":%q},"type":"cosign container image signature"},"optional":null}`, image, d)
+	text := fmt.Appendf(nil,
+		`{"critical":{"identity":{"docker-reference":%q},"image":{"docker-manifest-digest":%q},"type":"cosign container image signature"},"optional":null}`, image, d)
 	made, err := s.ca.Sign(subject, issuer, text)
 	if err != nil {
 		return trust.SimpleSignature{}, err

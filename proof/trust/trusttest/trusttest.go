@@ -85,7 +85,8 @@ func (s *Signer) Sign(message []byte) ([]byte, error) {
 
 // Simple makes a simple signature of a digest under a name.
 func (s *Signer) Simple(image string, d digest.Digest) (trust.SimpleSignature, error) {
-	payload := fmt.Appendf(nil, `{"critical":{"identity":{"docker-reference":%q},"image":{"docker-manifest-digest":%q},"type":"cosign container image signature"},"optional":null}`, image, d)
+	payload := fmt.Appendf(nil,
+		`{"critical":{"identity":{"docker-reference":%q},"image":{"docker-manifest-digest":%q},"type":"cosign container image signature"},"optional":null}`, image, d)
 	return s.Payload(payload)
 }
 
@@ -99,7 +100,8 @@ func (s *Signer) Payload(payload []byte) (trust.SimpleSignature, error) {
 
 // Bundle makes a Sigstore bundle with a statement of that predicate type about a digest.
 func (s *Signer) Bundle(d digest.Digest, predicate string) ([]byte, error) {
-	statement := fmt.Appendf(nil, `{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{"sha256":%q}}],"predicateType":%q,"predicate":{}}`, d.Encoded(), predicate)
+	statement := fmt.Appendf(nil,
+		`{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{"sha256":%q}}],"predicateType":%q,"predicate":{}}`, d.Encoded(), predicate)
 	const kind = "application/vnd.in-toto+json"
 	sig, err := s.Sign(fmt.Appendf(nil, "DSSEv1 %d %s %d %s", len(kind), kind, len(statement), statement))
 	if err != nil {
@@ -108,7 +110,8 @@ func (s *Signer) Bundle(d digest.Digest, predicate string) ([]byte, error) {
 	return json.Marshal(map[string]any{
 		"mediaType":            trust.MediaTypeBundle,
 		"verificationMaterial": map[string]any{"publicKey": map[string]string{"hint": "test"}},
-		"dsseEnvelope":         map[string]any{"payload": statement, "payloadType": kind, "signatures": []any{map[string]any{"sig": sig}}},
+		"dsseEnvelope": map[string]any{"payload": statement, "payloadType": kind,
+			"signatures": []any{map[string]any{"sig": sig}}},
 	})
 }
 
@@ -122,7 +125,8 @@ func (s *Signer) MessageBundle(artifact []byte) ([]byte, error) {
 	return json.Marshal(map[string]any{
 		"mediaType":            trust.MediaTypeBundle,
 		"verificationMaterial": map[string]any{"publicKey": map[string]string{"hint": "test"}},
-		"messageSignature":     map[string]any{"messageDigest": map[string]any{"algorithm": "SHA2_256", "digest": sum[:]}, "signature": sig},
+		"messageSignature": map[string]any{"messageDigest": map[string]any{"algorithm": "SHA2_256",
+			"digest": sum[:]}, "signature": sig},
 	})
 }
 
@@ -131,7 +135,8 @@ func PushSimple(repo name.Repository, of digest.Digest, list []trust.SimpleSigna
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	for _, s := range list {
 		var err error
-		img, err = mutate.Append(img, mutate.Addendum{Layer: static.NewLayer(s.Payload, trust.MediaTypeSimpleSigning), Annotations: s.Annotations})
+		img, err = mutate.Append(img, mutate.Addendum{Layer: static.NewLayer(s.Payload, trust.MediaTypeSimpleSigning),
+			Annotations: s.Annotations})
 		if err != nil {
 			return err
 		}
@@ -141,7 +146,8 @@ func PushSimple(repo name.Repository, of digest.Digest, list []trust.SimpleSigna
 
 // Attach pushes an artifact with one layer and the given subject, and returns the digest of the artifact's manifest. If
 // the registry has no referrers API, Attach adds the artifact to the index under the fallback tag.
-func Attach(repo name.Repository, subject v1.Descriptor, artifactType string, layer []byte, o ...remote.Option) (digest.Digest, error) {
+func Attach(repo name.Repository, subject v1.Descriptor, artifactType string, layer []byte,
+	o ...remote.Option) (digest.Digest, error) {
 	img, err := mutate.Append(mutate.MediaType(empty.Image, types.OCIManifestSchema1),
 		mutate.Addendum{Layer: static.NewLayer(layer, types.MediaType(artifactType))})
 	if err != nil {

@@ -85,7 +85,8 @@ func (who identity) may(p *Project, action string) bool {
 		return false
 	}
 	return slices.ContainsFunc(who.robot.Permissions, func(perm permission) bool {
-		return (perm.Namespace == p.Name || perm.Namespace == "*") && slices.Contains(perm.Access, access{Resource: "repository", Action: action})
+		return (perm.Namespace == p.Name || perm.Namespace == "*") &&
+			slices.Contains(perm.Access, access{Resource: "repository", Action: action})
 	})
 }
 
@@ -149,7 +150,8 @@ func (s *Server) createProject(w http.ResponseWriter, who identity, body []byte)
 	case !who.admin && !s.options.AnyoneMay:
 		sendError(w, http.StatusForbidden, "FORBIDDEN", "Only system admin can create project")
 	case !projectName.MatchString(req.Name) || len(req.Name) > 255:
-		sendError(w, http.StatusBadRequest, "BAD_REQUEST", "project name is not in lower case or contains illegal characters")
+		sendError(w, http.StatusBadRequest, "BAD_REQUEST",
+			"project name is not in lower case or contains illegal characters")
 	case s.projects[req.Name] != nil:
 		sendError(w, http.StatusConflict, "CONFLICT", fmt.Sprintf("The project named %s already exists", req.Name))
 	default:
@@ -178,10 +180,12 @@ func (s *Server) project(w http.ResponseWriter, r *http.Request, who identity, p
 	case p == nil:
 		sendError(w, http.StatusNotFound, "NOT_FOUND", fmt.Sprintf("project %s not found", name))
 	case len(parts) == 2:
-		quota := map[string]any{"hard": map[string]int64{"storage": p.limit()}, "used": map[string]int64{"storage": p.bytes()}}
+		quota := map[string]any{"hard": map[string]int64{"storage": p.limit()},
+			"used": map[string]int64{"storage": p.bytes()}}
 		sendJSON(w, map[string]any{"repo_count": 0, "quota": quota})
 	default:
-		doc := map[string]any{"project_id": p.id, "name": p.Name, "metadata": map[string]string{"public": strconv.FormatBool(p.Public)}}
+		doc := map[string]any{"project_id": p.id, "name": p.Name,
+			"metadata": map[string]string{"public": strconv.FormatBool(p.Public)}}
 		if p.Proxy {
 			doc["registry_id"] = 1
 		}
@@ -221,7 +225,8 @@ func (a *accounts) createRobot(w http.ResponseWriter, who identity, body []byte)
 		sendError(w, http.StatusBadRequest, "BAD_REQUEST", refuse)
 	case exists: // the OpenAPI file does not list the 409 that Harbor's unique constraint gives
 		w.WriteHeader(http.StatusConflict)
-		sendJSON(w, map[string]any{"errors": []map[string]string{{"code": "CONFLICT", "message": "robot account " + name + " already exists"}}})
+		sendJSON(w, map[string]any{"errors": []map[string]string{{"code": "CONFLICT", "message": "robot account " +
+			name + " already exists"}}})
 	default:
 		req.ID, req.Name, req.Editable = a.ids.next(), name, true
 		req.secret = fmt.Sprintf("Secret%dOfTheStandIn", req.ID)
@@ -237,7 +242,8 @@ func (a *accounts) robotProblem(who identity, req robot) string {
 		return "robot name is not in lower case or contains illegal characters"
 	case req.Duration == 0 || req.Duration < -1:
 		return "bad request error duration input"
-	case len(req.Permissions) == 0 || slices.ContainsFunc(req.Permissions, func(p permission) bool { return len(p.Access) == 0 }):
+	case len(req.Permissions) == 0 ||
+		slices.ContainsFunc(req.Permissions, func(p permission) bool { return len(p.Access) == 0 }):
 		return "bad request empty permission"
 	case req.Level == "project" && len(req.Permissions) > 1, req.Level != "project" && req.Level != "system":
 		return "bad request permission"

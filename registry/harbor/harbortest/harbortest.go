@@ -130,7 +130,8 @@ func realHarbor(t testing.TB) *Server {
 	if err != nil || u.Host == "" {
 		t.Fatalf("HARBOR_URL is %q: want https://HOST", address)
 	}
-	return &Server{Host: u.Host, Real: true, Plain: u.Scheme == "http", user: os.Getenv("HARBOR_USERNAME"), password: os.Getenv("HARBOR_PASSWORD")}
+	return &Server{Host: u.Host, Real: true, Plain: u.Scheme == "http", user: os.Getenv("HARBOR_USERNAME"),
+		password: os.Getenv("HARBOR_PASSWORD")}
 }
 
 // New runs a stand-in until Close.
@@ -148,20 +149,25 @@ func New(o Options) (*Server, error) {
 		return nil, errors.Join(err, backing.Close())
 	}
 	s := &Server{
-		user: Admin, password: cmp.Or(o.Password, AdminPassword), options: o, swagger: spec, backing: backing, Plain: true,
+		user: Admin, password: cmp.Or(o.Password, AdminPassword), options: o, swagger: spec, backing: backing,
+		Plain:    true,
 		projects: map[string]*Project{}, tokens: map[string]identity{}, ids: 1,
 	}
 	s.accounts = accounts{ids: &s.ids, password: s.password, projects: s.projects}
 	s.replications.ids = &s.ids
 	s.proxy = &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(to); r.Out.Header.Del("Authorization") },
-		Transport: backing.Transport(), ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+		Transport: backing.Transport(), ErrorHandler: func(http.ResponseWriter, *http.Request,
+			error) {
+			panic(http.ErrAbortHandler)
+		},
 	}
 	for _, p := range o.Projects {
 		s.addProject(p)
 	}
 	for i := range o.RobotsFull {
-		s.accounts.robots = append(s.accounts.robots, &robot{ID: s.ids.next(), Name: fmt.Sprintf("other%d", i), Level: "system", secret: "x"})
+		s.accounts.robots = append(s.accounts.robots, &robot{ID: s.ids.next(), Name: fmt.Sprintf("other%d", i),
+			Level: "system", secret: "x"})
 	}
 	server := httptest.NewServer(http.HandlerFunc(s.serve))
 	s.Host = server.Listener.Addr().String()
@@ -225,7 +231,8 @@ func (s *Server) AddProject(p Project) {
 }
 
 func (s *Server) addProject(p Project) {
-	p.id, p.used, p.tags, p.lists = s.ids.next(), map[string]int64{}, map[string]string{}, map[string][]json.RawMessage{}
+	p.id, p.used, p.tags, p.lists = s.ids.next(), map[string]int64{}, map[string]string{},
+		map[string][]json.RawMessage{}
 	s.projects[p.Name] = &p
 }
 
@@ -284,7 +291,8 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request) {
 	s.api(rec, r, body)
 	s.mu.Unlock()
 	s.violation(r, s.swagger.answer(op, rec.status, rec.body.Bytes()))
-	w.Header().Set("Set-Cookie", "sid=stand-in; Path=/; HttpOnly") // as in Harbor; a client that sends it back needs a CSRF token
+	// as in Harbor; a client that sends it back needs a CSRF token
+	w.Header().Set("Set-Cookie", "sid=stand-in; Path=/; HttpOnly")
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(rec.status)
 	_, _ = w.Write(rec.body.Bytes())

@@ -85,7 +85,8 @@ func (s *Server) serveRegistry(w http.ResponseWriter, r *http.Request) {
 	case action == "push" && readOnly:
 		sendError(w, http.StatusForbidden, "DENIED", "The system is in read only mode. Any modification is prohibited.")
 	case action == "push" && p.Proxy:
-		sendError(w, http.StatusMethodNotAllowed, "METHOD_NOT_ALLOWED", "can not push artifact to a proxy project: "+p.Name)
+		sendError(w, http.StatusMethodNotAllowed, "METHOD_NOT_ALLOWED", "can not push artifact to a proxy project: "+
+			p.Name)
 	case kind == "blobs/uploads" && r.Method == http.MethodPut:
 		s.putBlob(w, r, p)
 	case kind == "manifests" && r.Method == http.MethodPut:
@@ -178,7 +179,8 @@ func (s *Server) putManifest(w http.ResponseWriter, r *http.Request, p *Project,
 	s.mu.Unlock()
 	if p.Immutable && have != "" && have != d.String() {
 		_, short, _ := strings.Cut(repository, "/")
-		sendError(w, http.StatusPreconditionFailed, "PRECONDITION", fmt.Sprintf("Failed to process request due to '%s:%s' configured as immutable.", short, reference))
+		sendError(w, http.StatusPreconditionFailed, "PRECONDITION",
+			fmt.Sprintf("Failed to process request due to '%s:%s' configured as immutable.", short, reference))
 		return
 	}
 	if s.overQuota(w, p, int64(len(body))) {
@@ -198,7 +200,8 @@ func (s *Server) putManifest(w http.ResponseWriter, r *http.Request, p *Project,
 	p.tags[repository+":"+reference] = d.String()
 	if doc.Subject != nil {
 		at := repository + "@" + doc.Subject.Digest.String()
-		entry, _ := json.Marshal(ocispec.Descriptor{MediaType: r.Header.Get("Content-Type"), Digest: d, Size: int64(len(body))})
+		entry, _ := json.Marshal(ocispec.Descriptor{MediaType: r.Header.Get("Content-Type"), Digest: d,
+			Size: int64(len(body))})
 		p.lists[at] = append(p.lists[at], entry)
 	}
 }
@@ -210,7 +213,8 @@ func (s *Server) referrers(w http.ResponseWriter, p *Project, at string) {
 	if list == nil {
 		list = []json.RawMessage{}
 	}
-	data, _ := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageIndex, "manifests": list})
+	data, _ := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageIndex,
+		"manifests": list})
 	w.Header().Set("Content-Type", ocispec.MediaTypeImageIndex)
 	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 	_, _ = w.Write(data)

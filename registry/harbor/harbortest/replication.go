@@ -63,7 +63,8 @@ func (s *Server) SetIll(ill bool) {
 
 // isSecret is Harbor's rule for secrets of robots.
 func isSecret(text string) bool {
-	return len(text) >= 8 && len(text) <= 128 && strings.IndexFunc(text, unicode.IsUpper) >= 0 && strings.IndexFunc(text, unicode.IsLower) >= 0 &&
+	return len(text) >= 8 && len(text) <= 128 && strings.IndexFunc(text, unicode.IsUpper) >= 0 &&
+		strings.IndexFunc(text, unicode.IsLower) >= 0 &&
 		strings.IndexFunc(text, unicode.IsDigit) >= 0
 }
 
@@ -91,7 +92,8 @@ func (a *accounts) setSecret(w http.ResponseWriter, who identity, id string, bod
 	case i < 0:
 		sendError(w, http.StatusNotFound, "NOT_FOUND", "robot not found")
 	case !isSecret(req.Secret):
-		sendError(w, http.StatusBadRequest, "BAD_REQUEST", "the secret must be 8-128, inclusively, characters long with at least 1 uppercase letter, 1 lowercase letter and 1 number")
+		sendError(w, http.StatusBadRequest, "BAD_REQUEST",
+			"the secret must be 8-128, inclusively, characters long with at least 1 uppercase letter, 1 lowercase letter and 1 number")
 	default:
 		a.robots[i].secret = req.Secret
 		sendJSON(w, map[string]string{"secret": req.Secret})
@@ -147,7 +149,8 @@ func (c *replications) changeRemote(w http.ResponseWriter, id string, body []byt
 		if strconv.FormatInt(one.ID, 10) != id {
 			continue
 		}
-		for from, to := range map[*string]*string{req.URL: &one.URL, req.Key: &one.Credential.Key, req.Secret: &one.Credential.Secret, req.CA: &one.CA} {
+		for from, to := range map[*string]*string{req.URL: &one.URL, req.Key: &one.Credential.Key,
+			req.Secret: &one.Credential.Secret, req.CA: &one.CA} {
 			if from != nil {
 				*to = *from
 			}

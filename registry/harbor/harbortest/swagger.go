@@ -111,7 +111,8 @@ func loadSwagger() (*swagger, error) {
 	placeholder := regexp.MustCompile(`\\\{([a-z_]+)\\\}`)
 	for template := range s.Paths {
 		quoted := regexp.QuoteMeta(template)
-		r := route{template: template, pattern: regexp.MustCompile("^" + placeholder.ReplaceAllString(quoted, "([^/]+)") + "$")}
+		r := route{template: template, pattern: regexp.MustCompile("^" +
+			placeholder.ReplaceAllString(quoted, "([^/]+)") + "$")}
 		for _, m := range placeholder.FindAllStringSubmatch(quoted, -1) {
 			r.names = append(r.names, m[1])
 		}
@@ -214,7 +215,8 @@ func (p parameter) check(text string) error {
 // answer checks the stand-in's own answer.
 func (s *swagger) answer(op *operation, status int, body []byte) error {
 	r, ok := op.Responses[strconv.Itoa(status)]
-	if !ok && (status == http.StatusForbidden || status == http.StatusConflict) { // the file lacks it for POST of projects and robots
+	// the file lacks it for POST of projects and robots
+	if !ok && (status == http.StatusForbidden || status == http.StatusConflict) {
 		r, ok = s.Responses[strconv.Itoa(status)]
 	}
 	if !ok {

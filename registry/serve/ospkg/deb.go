@@ -131,7 +131,8 @@ func unpack(name string, r io.Reader) (io.ReadCloser, error) {
 		}
 		return io.NopCloser(z), nil
 	case ".zst":
-		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return nil, invalid("%s: %v", name, err)
 		}
@@ -146,7 +147,8 @@ func unpack(name string, r io.Reader) (io.ReadCloser, error) {
 func unpackXZ(r io.Reader) (io.Reader, error) {
 	const streamHeader, lzma2 = 12, 0x21
 	head := make([]byte, streamHeader+1)
-	if _, err := io.ReadFull(r, head); err != nil || !bytes.HasPrefix(head, []byte("\xfd7zXZ\x00")) || head[streamHeader] == 0 {
+	if _, err := io.ReadFull(r, head); err != nil || !bytes.HasPrefix(head, []byte("\xfd7zXZ\x00")) ||
+		head[streamHeader] == 0 {
 		return nil, notRead("control.tar.xz is not an xz stream", err)
 	}
 	block := make([]byte, int(head[streamHeader])*4+3)
@@ -232,7 +234,8 @@ func parseControl(text []byte) (*Deb, error) {
 		}
 	}
 	if !debName.MatchString(d.Package) || !debVersion.MatchString(d.Version) || !debArch.MatchString(d.Architecture) {
-		return nil, invalid("invalid package %.60q, version %.60q or architecture %.60q", d.Package, d.Version, d.Architecture)
+		return nil, invalid("invalid package %.60q, version %.60q or architecture %.60q", d.Package, d.Version,
+			d.Architecture)
 	}
 	d.Control = out.Bytes()
 	return d, nil

@@ -180,15 +180,16 @@ func TestReadDebRefuses(t *testing.T) {
 		"size":            bytes.Replace(good, []byte("4         `\n2.0"), []byte("9999999999`\n2.0"), 1),
 		"minus":           bytes.Replace(good, []byte("4         `\n2.0"), []byte("-4        `\n2.0"), 1),
 		"bzip2":           makeDeb(t, "control.tar.bz2", control),
-		"not compressed":  bytes.Replace(makeDeb(t, "control.tar.x1", control), []byte("control.tar.x1"), []byte("control.tar.xz"), 1),
-		"no name":         makeDeb(t, "control.tar", "Version: 1\nArchitecture: all\n"),
-		"path as name":    makeDeb(t, "control.tar", "Package: ../x\nVersion: 1\nArchitecture: all\n"),
-		"two paragraphs":  makeDeb(t, "control.tar", control+"\nPackage: other\n"),
-		"two names":       makeDeb(t, "control.tar", control+"package: other\n"),
-		"no field":        makeDeb(t, "control.tar", control+"something\n"),
-		"control bytes":   makeDeb(t, "control.tar", control+"Homepage: \x1b[2J\n"),
-		"middle":          makeDeb(t, "control.tar", " x\n"+control),
-		"long":            makeDeb(t, "control.tar", control+"X: "+strings.Repeat("x", maxControl)+"\n"),
+		"not compressed": bytes.Replace(makeDeb(t, "control.tar.x1", control), []byte("control.tar.x1"),
+			[]byte("control.tar.xz"), 1),
+		"no name":        makeDeb(t, "control.tar", "Version: 1\nArchitecture: all\n"),
+		"path as name":   makeDeb(t, "control.tar", "Package: ../x\nVersion: 1\nArchitecture: all\n"),
+		"two paragraphs": makeDeb(t, "control.tar", control+"\nPackage: other\n"),
+		"two names":      makeDeb(t, "control.tar", control+"package: other\n"),
+		"no field":       makeDeb(t, "control.tar", control+"something\n"),
+		"control bytes":  makeDeb(t, "control.tar", control+"Homepage: \x1b[2J\n"),
+		"middle":         makeDeb(t, "control.tar", " x\n"+control),
+		"long":           makeDeb(t, "control.tar", control+"X: "+strings.Repeat("x", maxControl)+"\n"),
 	} {
 		if d, err := ReadDeb(bytes.NewReader(data), int64(len(data))); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %+v, %v", name, d, err)
@@ -212,12 +213,15 @@ func TestReadRPM(t *testing.T) {
 	data := makeRPM(t, demoRPM()...)
 	got, err := ReadRPM(bytes.NewReader(data), int64(len(data)))
 	want := &RPM{
-		Name: "demo", Version: "2.0", Release: "1.el9", Epoch: "3", Arch: "x86_64", SourceRPM: "demo-2.0-1.el9.src.rpm", Installed: 1 << 40, Archive: 77,
+		Name: "demo", Version: "2.0", Release: "1.el9", Epoch: "3", Arch: "x86_64", SourceRPM: "demo-2.0-1.el9.src.rpm",
+		Installed: 1 << 40, Archive: 77,
 		HeaderStart: 136, HeaderEnd: int64(len(data) - len("payload")),
-		Requires: []Relation{{Name: "libc.so.6"}, {Name: "bash", Op: "EQ", Epoch: "1", Version: "5", Release: "2", Pre: true}},
+		Requires: []Relation{{Name: "libc.so.6"}, {Name: "bash", Op: "EQ", Epoch: "1", Version: "5", Release: "2",
+			Pre: true}},
 		Provides: []Relation{{Name: "demo", Op: "EQ", Epoch: "3", Version: "2.0", Release: "1.el9"}},
-		Files:    []File{{Path: "/usr/bin/demo"}, {Path: "/etc/demo.d", Type: "dir"}, {Path: "/var/log", Type: "ghost"}},
-		Changes:  []Change{{"B", "- second", 20}, {"A", "- first", 10}},
+		Files: []File{{Path: "/usr/bin/demo"}, {Path: "/etc/demo.d", Type: "dir"},
+			{Path: "/var/log", Type: "ghost"}},
+		Changes: []Change{{"B", "- second", 20}, {"A", "- first", 10}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
@@ -237,18 +241,19 @@ func TestReadRPMRefuses(t *testing.T) {
 	set := func(at int, b ...byte) []byte { c := bytes.Clone(good); copy(c[at:], b); return c }
 	long := make([]string, 2000)
 	for name, data := range map[string][]byte{
-		"empty":            nil,
-		"no header":        good[:130],
-		"cut":              good[:end-1],
-		"magic":            set(136, 0),
-		"too many tags":    set(136+8, 0, 0, 0xff),
-		"too many bytes":   set(136+12, 0x7f),
-		"negative":         set(136+12, 0xff, 0xff, 0xff, 0xff),
-		"outside":          set(136+16+8, 0x00, 0xff),
-		"count":            set(136+16+12, 0xff),
-		"no name":          makeRPM(t, demoRPM()[1:]...),
-		"path as name":     makeRPM(t, append(demoRPM(), field{tagName, "../x"})...),
-		"long directories": makeRPM(t, append(demoRPM(), field{tagBaseNames, long}, field{tagDirNames, []string{strings.Repeat("x", maxHeader/1000)}})...),
+		"empty":          nil,
+		"no header":      good[:130],
+		"cut":            good[:end-1],
+		"magic":          set(136, 0),
+		"too many tags":  set(136+8, 0, 0, 0xff),
+		"too many bytes": set(136+12, 0x7f),
+		"negative":       set(136+12, 0xff, 0xff, 0xff, 0xff),
+		"outside":        set(136+16+8, 0x00, 0xff),
+		"count":          set(136+16+12, 0xff),
+		"no name":        makeRPM(t, demoRPM()[1:]...),
+		"path as name":   makeRPM(t, append(demoRPM(), field{tagName, "../x"})...),
+		"long directories": makeRPM(t, append(demoRPM(), field{tagBaseNames, long},
+			field{tagDirNames, []string{strings.Repeat("x", maxHeader/1000)}})...),
 	} {
 		if p, err := ReadRPM(bytes.NewReader(data), int64(len(data))); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %+v, %v", name, p, err)
@@ -266,7 +271,8 @@ func TestReadRPMRefuses(t *testing.T) {
 	}
 }
 
-// FuzzDeb holds that what goes into a list of packages is one paragraph of clean lines, and that no input takes the reader down.
+// FuzzDeb holds that what goes into a list of packages is one paragraph of clean lines, and that no input takes the
+// reader down.
 func FuzzDeb(f *testing.F) {
 	for _, member := range []string{"control.tar", "control.tar.gz", "control.tar.xz", "control.tar.zst"} {
 		f.Add(makeDeb(f, member, control))
@@ -300,7 +306,8 @@ func checkControl(t *testing.T, d *Deb) {
 			continue
 		}
 		name, _, ok := strings.Cut(line, ":")
-		if strings.TrimSpace(line) == "" || !strings.HasSuffix(line, "\n") || strings.ContainsAny(line, "\r\x00") || line[0] != ' ' && line[0] != '\t' && (!ok || ofIndex(name)) {
+		if strings.TrimSpace(line) == "" || !strings.HasSuffix(line, "\n") || strings.ContainsAny(line, "\r\x00") ||
+			line[0] != ' ' && line[0] != '\t' && (!ok || ofIndex(name)) {
 			t.Errorf("line %q of %q", line, d.Control)
 		}
 	}
@@ -320,7 +327,8 @@ func FuzzRPM(f *testing.F) {
 			}
 			return
 		}
-		if p.HeaderStart < rpmLead || p.HeaderEnd > int64(len(data)) || p.HeaderStart >= p.HeaderEnd || len(p.Files)+len(p.Requires)+len(p.Provides) > len(data) || len(p.Changes) > maxChanges {
+		if p.HeaderStart < rpmLead || p.HeaderEnd > int64(len(data)) || p.HeaderStart >= p.HeaderEnd ||
+			len(p.Files)+len(p.Requires)+len(p.Provides) > len(data) || len(p.Changes) > maxChanges {
 			t.Errorf("%+v of %d bytes", p, len(data))
 		}
 	})

@@ -105,12 +105,16 @@ func ReadRPM(r io.ReaderAt, size int64) (*RPM, error) {
 		return nil, err
 	}
 	p := &RPM{
-		Name: h.text(tagName), Version: h.text(tagVersion), Release: h.text(tagRelease), Epoch: "0", Arch: h.text(tagArch),
-		Summary: h.text(tagSummary), Description: h.text(tagDescription), Packager: h.text(tagPackager), URL: h.text(tagURL),
-		License: h.text(tagLicense), Vendor: h.text(tagVendor), Group: h.text(tagGroup), BuildHost: h.text(tagBuildHost),
+		Name: h.text(tagName), Version: h.text(tagVersion), Release: h.text(tagRelease), Epoch: "0",
+		Arch:    h.text(tagArch),
+		Summary: h.text(tagSummary), Description: h.text(tagDescription), Packager: h.text(tagPackager),
+		URL:     h.text(tagURL),
+		License: h.text(tagLicense), Vendor: h.text(tagVendor), Group: h.text(tagGroup),
+		BuildHost: h.text(tagBuildHost),
 		SourceRPM: h.text(tagSourceRPM), BuildTime: h.number(tagBuildTime),
 		Installed: max(h.number(tagLongSize), h.number(tagSize)), HeaderStart: start, HeaderEnd: end,
-		Archive: max(signature.number(tagSigLongArchiveSize), signature.number(tagSigPayloadSize), h.number(tagArchiveSize)),
+		Archive: max(signature.number(tagSigLongArchiveSize), signature.number(tagSigPayloadSize),
+			h.number(tagArchiveSize)),
 	}
 	if epoch := h.numbers(tagEpoch); len(epoch) > 0 {
 		p.Epoch = strconv.FormatUint(epoch[0], 10)

@@ -43,8 +43,8 @@ spec:
         readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
 `
 
-// addons: YAML is applied; values that break a chart are taken back, with the reason, and mended ones take effect; what the
-// cluster file does not name any more is named.
+// addons: YAML is applied; values that break a chart are taken back, with the reason, and mended ones take effect;
+// what the cluster file does not name any more is named.
 func (th *thread) addons(t *testing.T) {
 	original, err := os.ReadFile(filepath.Join(th.dir, "cluster.yaml"))
 	if err != nil {
@@ -53,7 +53,8 @@ func (th *thread) addons(t *testing.T) {
 	dir := t.TempDir()
 	cluster := filepath.Join(dir, "cluster.yaml")
 	web := "  - chart: web\n    namespace: web\n    values: [web.yaml]\n"
-	text := strings.Replace(string(original), web, "  - {release: notes, namespace: notes, manifests: [notes.yaml]}\n"+strings.Replace(web, "web.yaml", "web.yaml, more.yaml", 1)+"    timeout: 15s\n", 1)
+	text := strings.Replace(string(original), web, "  - {release: notes, namespace: notes, manifests: [notes.yaml]}\n"+
+		strings.Replace(web, "web.yaml", "web.yaml, more.yaml", 1)+"    timeout: 15s\n", 1)
 	if text == string(original) {
 		t.Fatal("the lab's cluster file has another addon than this test thinks")
 	}

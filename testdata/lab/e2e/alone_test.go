@@ -16,7 +16,8 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
-// TestAlone installs a host from itself: its directory has only the program and the bundle. Later a timer renews certificates.
+// TestAlone installs a host from itself: its directory has only the program and the bundle. Later a timer renews
+// certificates.
 func TestAlone(t *testing.T) {
 	th := start(t, scenario{
 		hosts:  1,
@@ -86,8 +87,8 @@ func (th *thread) installHere(t *testing.T) {
 	}
 }
 
-// renewedInTime gives the API server a certificate of ten days and starts what the timer starts. The lab has one clock for all
-// hosts, so that the day can't be moved instead.
+// renewedInTime gives the API server a certificate of ten days and starts what the timer starts. The lab has one
+// clock for all hosts, so that the day can't be moved instead.
 func (th *thread) renewedInTime(t *testing.T) {
 	const days = 24 * time.Hour
 	th.shortCertificate(t, 10*days)
@@ -97,7 +98,8 @@ func (th *thread) renewedInTime(t *testing.T) {
 	}
 	begin := time.Now()
 	th.on(t, 1, "systemctl start kkbundle-certificates.service")
-	th.waitFor(t, 2*time.Minute, "the API server is ready", 1, "kubectl --kubeconfig /etc/kubernetes/admin.conf get --raw=/readyz")
+	th.waitFor(t, 2*time.Minute, "the API server is ready", 1,
+		"kubectl --kubeconfig /etc/kubernetes/admin.conf get --raw=/readyz")
 	t.Logf("renewed, and ready again after %s", time.Since(begin).Round(100*time.Millisecond))
 	if end := th.served(t); time.Until(end) < 300*days {
 		t.Errorf("the API server's certificate ends at %s", end)

@@ -16,8 +16,8 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
-// TestBastions installs a host behind two bastions with the operator's own authorities, packages of the host's sources, and hooks. The
-// host refuses direct logins.
+// TestBastions installs a host behind two bastions with the operator's own authorities, packages of the host's
+// sources, and hooks. The host refuses direct logins.
 func TestBastions(t *testing.T) {
 	th := start(t, scenario{
 		hosts:  3,
@@ -76,10 +76,12 @@ osPackages: host`)
 	})
 }
 
-// behindBastions lets user ops into host1 from host3 only, and into host3 from host2 only. root's login, which only the test uses, stays.
+// behindBastions lets user ops into host1 from host3 only, and into host3 from host2 only. root's login, which only
+// the test uses, stays.
 func (th *thread) behindBastions(t *testing.T) {
 	for number, from := range map[int]int{1: 3, 3: 2} {
-		th.on(t, number, "echo 'AllowUsers root ops@"+th.lab.Hosts[from-1].Address+"' >/etc/ssh/sshd_config.d/bastion.conf && systemctl reload ssh")
+		th.on(t, number, "echo 'AllowUsers root ops@"+th.lab.Hosts[from-1].Address+
+			"' >/etc/ssh/sshd_config.d/bastion.conf && systemctl reload ssh")
 	}
 	rewrite(t, th.inventory, "  host1: {address: 10.250.0.11, ssh: {user: root}}\n", `  jump1: {address: 10.250.0.12}
   jump2: {address: 10.250.0.13}
@@ -99,13 +101,15 @@ func (th *thread) refusedDirectly(t *testing.T) {
 		t.Fatal(err)
 	}
 	rewrite(t, th.inventory, `, ssh: {bastion: "jump1,jump2"}`, "")
-	if r := run(t, th.site(t, "precheck", "-c", filepath.Join(th.dir, "cluster.yaml"))).must(t, 13); !strings.Contains(r.stdout+r.stderr, "host1") {
+	if r := run(t, th.site(t, "precheck", "-c", filepath.Join(th.dir, "cluster.yaml"))).must(t,
+		13); !strings.Contains(r.stdout+r.stderr, "host1") {
 		t.Errorf("got\n%s%s", r.stdout, r.stderr)
 	}
 }
 
 func (th *thread) companySigned(t *testing.T) {
-	for file, name := range map[string]string{"apiserver.crt": "Company ca", "front-proxy-client.crt": "Company front-proxy-ca", "etcd/server.crt": "Company etcd-ca"} {
+	for file, name := range map[string]string{"apiserver.crt": "Company ca",
+		"front-proxy-client.crt": "Company front-proxy-ca", "etcd/server.crt": "Company etcd-ca"} {
 		block, _ := pem.Decode([]byte(th.on(t, 1, "cat /etc/kubernetes/pki/"+file)))
 		if block == nil {
 			t.Fatalf("%s is not PEM", file)
@@ -142,7 +146,8 @@ func (th *thread) hooked(t *testing.T) {
 	}
 }
 
-// timeService installs chrony, which Debian's hosts have and the lab's do not. It leaves the clock alone: all hosts share the machine's.
+// timeService installs chrony, which Debian's hosts have and the lab's do not. It leaves the clock alone: all hosts
+// share the machine's.
 func (th *thread) timeService(t *testing.T, number int) {
 	t.Helper()
 	th.send(t, number, "/srv/chrony.deb", "644", bytes.NewReader(debianPackage(t, "chrony")))
@@ -162,7 +167,8 @@ func (th *thread) mirrorOf(t *testing.T, number int, name string) {
 	index := fmt.Sprintf("%sFilename: ./%s.deb\nSize: %d\nSHA256: %x\n", control, name, len(data), sha256.Sum256(data))
 	th.send(t, number, "/srv/mirror/"+name+".deb", "644", bytes.NewReader(data))
 	th.send(t, number, "/srv/mirror/Packages", "644", strings.NewReader(index))
-	th.on(t, number, "dpkg --purge "+name+" && echo 'deb [trusted=yes] file:/srv/mirror ./' >/etc/apt/sources.list.d/mirror.list")
+	th.on(t, number, "dpkg --purge "+name+
+		" && echo 'deb [trusted=yes] file:/srv/mirror ./' >/etc/apt/sources.list.d/mirror.list")
 }
 
 // debianPackage downloads a package. The machine of the test needs a way to deb.debian.org.

@@ -13,9 +13,9 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-// ciliumValues leave out Envoy, whose image cannot be had, and Hubble's relay and page. external-envoy-proxy, which the chart sets by default,
-// keeps the agent from starting an Envoy of its own; only policies for HTTP need one. The capabilities are the chart's without SYS_RESOURCE, which a machine in a
-// sandbox may lack.
+// ciliumValues leave out Envoy, whose image cannot be had, and Hubble's relay and page. external-envoy-proxy, which
+// the chart sets by default, keeps the agent from starting an Envoy of its own; only policies for HTTP need one. The
+// capabilities are the chart's without SYS_RESOURCE, which a machine in a sandbox may lack.
 const ciliumValues = `envoy: {enabled: false}
 extraConfig: {external-envoy-proxy: "true"}
 hubble: {relay: {enabled: false}, ui: {enabled: false}, tls: {auto: {method: helm}}}
@@ -63,7 +63,8 @@ func TestCilium(t *testing.T) {
 	th := newCilium(t, "", software.Cilium)
 	steps(t, []step{
 		{"a cluster", func(t *testing.T) { th.makeBundle(t); th.installed(t) }},
-		{"pods reach each other and services on both nodes, and a policy forbids", func(t *testing.T) { th.works(t, th.from) }},
+		{"pods reach each other and services on both nodes, and a policy forbids",
+			func(t *testing.T) { th.works(t, th.from) }},
 		{"a rerun changes nothing", th.rerun},
 		{"status says healthy", th.looks},
 		{"reset leaves nothing", th.reset},
@@ -71,9 +72,11 @@ func TestCilium(t *testing.T) {
 	})
 }
 
-// TestUpgradeCilium takes Cilium to its next minor release and back, under running pods and while an application answers.
+// TestUpgradeCilium takes Cilium to its next minor release and back, under running pods and while an application
+// answers.
 func TestUpgradeCilium(t *testing.T) {
-	th := newCilium(t, "1 control plane, 2 nodes; Cilium "+software.CiliumVersion+" to "+software.CiliumNextVersion, software.Cilium, software.CiliumNext)
+	th := newCilium(t, "1 control plane, 2 nodes; Cilium "+software.CiliumVersion+" to "+software.CiliumNextVersion,
+		software.Cilium, software.CiliumNext)
 	steps(t, []step{
 		{"two bundles, one cluster", th.begin},
 		{"Cilium goes to its next minor release, and the application answers", th.upgrade},
@@ -91,9 +94,11 @@ func newCilium(t *testing.T, name string, releases ...software.Extra) ciliumThre
 	t.Helper()
 	release := software.KubernetesReleases()[software.Kubernetes135]
 	th := ciliumThread{newUpgraded(t, moved{
-		name: name, hosts: 2, groups: twoNodes(), etcdType: manifest.EtcdInternal, with: append(releases, software.Kubernetes135),
+		name: name, hosts: 2, groups: twoNodes(), etcdType: manifest.EtcdInternal,
+		with: append(releases, software.Kubernetes135),
 		from: side{KubernetesRelease: release, containerd: software.ContainerdVersion, cilium: software.CiliumVersion},
-		to:   side{KubernetesRelease: release, containerd: software.ContainerdVersion, cilium: software.CiliumNextVersion},
+		to: side{KubernetesRelease: release, containerd: software.ContainerdVersion,
+			cilium: software.CiliumNextVersion},
 	})}
 	write(t, th.dir, map[string]string{"cilium.yaml": ciliumValues})
 	for number := range th.nodes { // systemd does it on a machine of its own
@@ -138,9 +143,11 @@ func (th ciliumThread) works(t *testing.T, want side) {
 			th.kubectl(t, fmt.Sprintf("-n web exec %s -- /labapp get http://%s:8080/", pod, address))
 		}
 		for _, pod := range other {
-			got := th.kubectl(t, fmt.Sprintf("-n steady exec %s -- /labapp get http://%s:8080/ 2>&1 || true", pod, address))
+			got := th.kubectl(t, fmt.Sprintf("-n steady exec %s -- /labapp get http://%s:8080/ 2>&1 || true", pod,
+				address))
 			if !strings.Contains(got, "deadline exceeded") {
-				t.Errorf("%s of the namespace steady asked %s, which the policy forbids, and got\n%s", pod, address, got)
+				t.Errorf("%s of the namespace steady asked %s, which the policy forbids, and got\n%s", pod, address,
+					got)
 			}
 		}
 	}
@@ -148,20 +155,23 @@ func (th ciliumThread) works(t *testing.T, want side) {
 
 func (th ciliumThread) upgrade(t *testing.T) {
 	plan := run(t, th.withNext(t, "upgrade", "--plan")).must(t, 0)
-	if want := "cilium " + strings.TrimPrefix(th.from.cilium, "v") + " -> " + strings.TrimPrefix(th.to.cilium, "v"); !strings.Contains(plan.stderr, want) {
+	if want := "cilium " + strings.TrimPrefix(th.from.cilium, "v") + " -> " +
+		strings.TrimPrefix(th.to.cilium, "v"); !strings.Contains(plan.stderr, want) {
 		t.Errorf("no %q in\n%s", want, plan.stderr)
 	}
 	pods := th.kubectl(t, "-n steady get pods -o name")
-	th.move(t, results.Move{From: th.from.Version, To: th.to.Version}, nil, func(flags ...string) *exec.Cmd { return th.withNext(t, "upgrade", flags...) })
+	th.move(t, results.Move{From: th.from.Version, To: th.to.Version}, nil,
+		func(flags ...string) *exec.Cmd { return th.withNext(t, "upgrade", flags...) })
 	if after := th.kubectl(t, "-n steady get pods -o name"); after != pods {
 		t.Errorf("pods of the application were replaced:\n%s\n%s", pods, after)
 	}
 }
 
 func (th ciliumThread) rollback(t *testing.T) {
-	th.move(t, results.Move{From: th.to.Version, To: th.from.Version, Rollback: true}, nil, func(flags ...string) *exec.Cmd {
-		return th.site(t, "upgrade", append(flags, "--rollback")...)
-	})
+	th.move(t, results.Move{From: th.to.Version, To: th.from.Version, Rollback: true}, nil,
+		func(flags ...string) *exec.Cmd {
+			return th.site(t, "upgrade", append(flags, "--rollback")...)
+		})
 }
 
 // reset checks what Cilium leaves outside of the places of all networks.

@@ -12,8 +12,8 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
-// TestFaults breaks hosts, disks and runs while kkbundle works. After each fault the error names it, other hosts go on, and the same
-// command completes. A control plane and two workers; some minutes.
+// TestFaults breaks hosts, disks and runs while kkbundle works. After each fault the error names it, other hosts go
+// on, and the same command completes. A control plane and two workers; some minutes.
 func TestFaults(t *testing.T) {
 	th := start(t, scenario{hosts: 3})
 	th.nodes = 3
@@ -47,7 +47,8 @@ func (th *thread) registryDown(t *testing.T) {
 	t.Logf("%s", dry.stderr)
 }
 
-// diskFull leaves no room where host3 keeps its programs, and repairs the registry on the way. The precheck would see it.
+// diskFull leaves no room where host3 keeps its programs, and repairs the registry on the way. The precheck would see
+// it.
 func (th *thread) diskFull(t *testing.T) {
 	const dir = "/usr/local/bin"
 	th.on(t, 3, "mount -t tmpfs -o size=1m tmpfs "+dir)
@@ -67,7 +68,8 @@ func (th *thread) commandHangs(t *testing.T) {
 	th.on(t, 3, `printf '#!/bin/sh\nexec sleep 123456\n' >`+hanging+" && chmod 755 "+hanging)
 	r := run(t, th.site(t, "install", "--tags", "registry,cri", "--stall-limit", "1m")).must(t, 16)
 	th.on(t, 3, "rm "+hanging)
-	if !strings.Contains(r.stderr, "host3: install containerd: systemctl ") || !strings.Contains(r.stderr, "command produced no output for 1m") {
+	if !strings.Contains(r.stderr, "host3: install containerd: systemctl ") ||
+		!strings.Contains(r.stderr, "command produced no output for 1m") {
 		t.Errorf("want the host, the task and how long it was waited for, got\n%s", r.stderr)
 	}
 	if left := th.on(t, 3, "pgrep -f 'sleep 12345[6]'; true"); left != "" {
@@ -105,12 +107,14 @@ func (th *thread) twoInstalls(t *testing.T) {
 // workerLost pulls host3's cable when its kubelet is installed.
 func (th *thread) workerLost(t *testing.T) {
 	h := th.lab.Hosts[2]
-	cmd := th.site(t, "install", "--json", "--phase", "init,install", "--tags", "hosts,registry,cri,kubernetes,network,dns")
+	cmd := th.site(t, "install", "--json", "--phase", "init,install", "--tags",
+		"hosts,registry,cri,kubernetes,network,dns")
 	pulled := false
 	var errs strings.Builder
 	cmd.Stderr = io.MultiWriter(&errs, lines(func(line []byte) {
 		var e struct{ Task, State, Host string }
-		if json.Unmarshal(line, &e) == nil && e.Task == "kubelet" && e.Host == h.Name && e.State == "started" && !pulled {
+		if json.Unmarshal(line, &e) == nil && e.Task == "kubelet" && e.Host == h.Name && e.State == "started" &&
+			!pulled {
 			pulled = true
 			if err := th.lab.Link(t.Context(), h, false); err != nil {
 				t.Error(err)
@@ -148,7 +152,8 @@ func (th *thread) deletedAndAdded(t *testing.T) {
 	killed := false
 	kill.Stderr = lines(func(line []byte) {
 		var e struct{ Phase, Task, State string }
-		if json.Unmarshal(line, &e) == nil && e.Phase == "delete" && e.Task == "drain" && e.State == "started" && !killed {
+		if json.Unmarshal(line, &e) == nil && e.Phase == "delete" && e.Task == "drain" && e.State == "started" &&
+			!killed {
 			killed = true
 			_ = kill.Process.Kill()
 		}
@@ -193,7 +198,8 @@ func (th *thread) gone(t *testing.T) {
 	if !strings.Contains(r.stderr, "host3 cannot be deleted: it is not gone") {
 		t.Errorf("the cluster has not noticed yet, and it said\n%s", r.stderr)
 	}
-	th.waitFor(t, 2*time.Minute, "host3 is missed", 1, "kubectl --kubeconfig /etc/kubernetes/admin.conf get node host3 --no-headers | grep NotReady")
+	th.waitFor(t, 2*time.Minute, "host3 is missed", 1,
+		"kubectl --kubeconfig /etc/kubernetes/admin.conf get node host3 --no-headers | grep NotReady")
 	r = run(t, th.site(t, "install")).must(t, 13)
 	if !strings.Contains(r.stderr, "kkbundle nodes delete --unreachable host3") {
 		t.Errorf("install does not say what to do, but\n%s", r.stderr)
@@ -206,7 +212,8 @@ func (th *thread) gone(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the host answers again", func() bool { return th.lab.SSH(t.Context(), h, "true").Run() == nil })
-	if err := th.lab.WriteInventory(th.inventory, hosts.Groups{"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {2, 3}}); err != nil {
+	if err := th.lab.WriteInventory(th.inventory, hosts.Groups{"kube_control_plane": {1}, "etcd": {1},
+		"image_registry": {1}, "kube_worker": {2, 3}}); err != nil {
 		t.Fatal(err)
 	}
 	run(t, th.site(t, "reset", "--yes", "--limit", "host3")).must(t, 0)

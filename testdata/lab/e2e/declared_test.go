@@ -57,7 +57,8 @@ func (th *thread) needed(t *testing.T) map[string]bool {
 			NeededBy  []json.RawMessage
 		}
 	}
-	if err := json.Unmarshal([]byte(th.connected(t, "inspect", "--closure", "--json", th.bundle()).must(t, 0).stdout), &closure); err != nil {
+	if err := json.Unmarshal([]byte(th.connected(t, "inspect", "--closure", "--json", th.bundle()).must(t, 0).stdout),
+		&closure); err != nil {
 		t.Fatal(err)
 	}
 	needed := map[string]bool{}

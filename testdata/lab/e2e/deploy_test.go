@@ -34,8 +34,8 @@ spec:
       containers: [{name: c, image: "lab/labapp:1", env: [{name: NODE_NAME, value: node}]}]
 `
 
-// TestDeploy uses a cluster that kkbundle made as if it were foreign: the nodes pull from a company's registry with a login,
-// which is no mirror of theirs.
+// TestDeploy uses a cluster that kkbundle made as if it were foreign: the nodes pull from a company's registry with a
+// login, which is no mirror of theirs.
 func TestDeploy(t *testing.T) {
 	const address = "10.250.0.12:5443/mirror"
 	ca := newCompanyCA(t, "Company registries")
@@ -43,7 +43,8 @@ func TestDeploy(t *testing.T) {
 		hosts:  2,
 		groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}, "etcd": {1}, "image_registry": {1}},
 		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "addons:\n  - chart: web\n    namespace: web\n    values: [web.yaml]\n", "")
+			rewrite(t, filepath.Join(dir, "cluster.yaml"),
+				"addons:\n  - chart: web\n    namespace: web\n    values: [web.yaml]\n", "")
 			th := filepath.Join(dir, "registry-ca.pem")
 			if err := os.WriteFile(th, ca.pem, 0o644); err != nil {
 				t.Fatal(err)
@@ -63,7 +64,8 @@ func TestDeploy(t *testing.T) {
 		{"a rerun changes nothing", d.rerun},
 		{"an upgrade to a second bundle", d.upgrade},
 		{"a pod that cannot start is named, and the release rolled back", d.badImage},
-		{"pods of a job and of another's deployment are led to the company's registry by the admission policy", d.redirectPods},
+		{"pods of a job and of another's deployment are led to the company's registry by the admission policy",
+			d.redirectPods},
 		{"it is listed and removed", d.remove},
 		{"the same bundle with a registry in the cluster", d.ownRegistry},
 	})
@@ -108,7 +110,8 @@ func (d *deployment) app(version string) string { return filepath.Join(d.dir, "a
 func (d *deployment) deploy(t *testing.T, version string, flags ...string) result {
 	t.Helper()
 	args := append([]string{
-		"deploy", "--kubeconfig", d.kubeconfig, "--registry", d.address, "--ca", filepath.Join(d.dir, "registry-ca.pem"), "--username", companyUser, "--password-stdin", d.app(version),
+		"deploy", "--kubeconfig", d.kubeconfig, "--registry", d.address, "--ca",
+		filepath.Join(d.dir, "registry-ca.pem"), "--username", companyUser, "--password-stdin", d.app(version),
 	}, flags...)
 	cmd := d.lab.Command(t.Context(), d.kkbundle, args...)
 	cmd.Stdin = strings.NewReader(companyPassword + "\n")
@@ -123,8 +126,10 @@ func (d *deployment) deploy(t *testing.T, version string, flags ...string) resul
 func (d *deployment) first(t *testing.T) {
 	d.deploy(t, "1.0.0").must(t, 0)
 	for _, namespace := range []string{"shop", "batch"} {
-		got := d.kubectl(t, "--namespace="+namespace+" get pods -o jsonpath='{.items[*].spec.containers[*].image} {.items[*].status.containerStatuses[*].ready}'")
-		if !strings.HasPrefix(got, d.address+"/docker.io/lab/labapp:1@sha256:") || !strings.HasSuffix(strings.TrimSpace(got), " true") {
+		got := d.kubectl(t, "--namespace="+namespace+
+			" get pods -o jsonpath='{.items[*].spec.containers[*].image} {.items[*].status.containerStatuses[*].ready}'")
+		if !strings.HasPrefix(got, d.address+"/docker.io/lab/labapp:1@sha256:") ||
+			!strings.HasSuffix(strings.TrimSpace(got), " true") {
 			t.Errorf("%s: %s", namespace, got)
 		}
 	}
@@ -136,10 +141,12 @@ func (d *deployment) rerun(t *testing.T) {
 	if r := d.deploy(t, "1.0.0").must(t, 0); !strings.Contains(r.stderr, "2 releases, 0 changed") {
 		t.Errorf("want 0 changed, got\n%s", r.stderr)
 	}
-	if after := d.kubectl(t, "get deployments,secrets,services -A -o jsonpath='{range .items[*]}{.kind}{.metadata.name}{.metadata.generation}{.metadata.uid} {end}'"); after != before {
+	if after := d.kubectl(t,
+		"get deployments,secrets,services -A -o jsonpath='{range .items[*]}{.kind}{.metadata.name}{.metadata.generation}{.metadata.uid} {end}'"); after != before {
 		t.Errorf("before %s\nafter %s", before, after)
 	}
-	if r := d.deploy(t, "2.0.0", "--dry-run").must(t, 0); !strings.Contains(r.stdout, "-  type: NodePort") || !strings.Contains(r.stdout, "+  type: ClusterIP") {
+	if r := d.deploy(t, "2.0.0", "--dry-run").must(t, 0); !strings.Contains(r.stdout, "-  type: NodePort") ||
+		!strings.Contains(r.stdout, "+  type: ClusterIP") {
 		t.Errorf("the dry run prints\n%s", r.stdout)
 	}
 }
@@ -155,7 +162,8 @@ func (d *deployment) upgrade(t *testing.T) {
 
 func (d *deployment) badImage(t *testing.T) {
 	r := d.deploy(t, "2.0.0", "--set", "shop=image="+d.address+"/lab/none:1").must(t, 16)
-	for _, want := range []string{"shop/shop", "not ready after 40s", "pod shop/shop-", "ErrImagePull", "rolled back to revision"} {
+	for _, want := range []string{"shop/shop", "not ready after 40s", "pod shop/shop-", "ErrImagePull",
+		"rolled back to revision"} {
 		if !strings.Contains(strings.ReplaceAll(r.stderr, "ImagePullBackOff", "ErrImagePull"), want) {
 			t.Errorf("no %q in\n%s", want, r.stderr)
 		}
@@ -163,8 +171,8 @@ func (d *deployment) badImage(t *testing.T) {
 	d.kubectl(t, "--namespace=shop rollout status deployment/shop --timeout=60s")
 }
 
-// redirectPods stands for an operator: a job and a deployment name the image as upstream does, and have no pull secret. The company's registry
-// wants a login, so that only a pod with the policy's pull secret gets it from there.
+// redirectPods stands for an operator: a job and a deployment name the image as upstream does, and have no pull
+// secret. The company's registry wants a login, so that only a pod with the policy's pull secret gets it from there.
 func (d *deployment) redirectPods(t *testing.T) {
 	d.deploy(t, "2.0.0", "--redirect-pods").must(t, 0)
 	d.kubectl(t, "--namespace=batch create job once --image=docker.io/lab/labapp:1 -- /labapp lookup kubernetes.default.svc.cluster.local")
@@ -172,19 +180,22 @@ func (d *deployment) redirectPods(t *testing.T) {
 	d.kubectl(t, "--namespace=batch wait --for=condition=complete --timeout=2m job/once")
 	d.kubectl(t, "--namespace=batch rollout status deployment/operated --timeout=2m")
 	for _, selector := range []string{"job-name=once", "app=operated"} {
-		got := d.kubectl(t, "--namespace=batch get pods --selector="+selector+" -o jsonpath='{.items[*].spec.containers[*].image} {.items[*].spec.imagePullSecrets[*].name}'")
+		got := d.kubectl(t, "--namespace=batch get pods --selector="+selector+
+			" -o jsonpath='{.items[*].spec.containers[*].image} {.items[*].spec.imagePullSecrets[*].name}'")
 		if !strings.HasPrefix(got, d.address+"/docker.io/lab/labapp:1@sha256:") || !strings.Contains(got, " kkbundle") {
 			t.Errorf("%s: %s", selector, got)
 		}
 	}
-	d.kubectl(t, "--namespace=batch delete job/once deployment/operated --wait --cascade=foreground") // a removal keeps a namespace with other objects
+	// a removal keeps a namespace with other objects
+	d.kubectl(t, "--namespace=batch delete job/once deployment/operated --wait --cascade=foreground")
 }
 
 func (d *deployment) remove(t *testing.T) {
 	kkbundle := func(args ...string) result {
 		return run(t, d.lab.Command(t.Context(), d.kkbundle, append(args, "--kubeconfig", d.kubeconfig)...))
 	}
-	if r := kkbundle("deploy", "ls").must(t, 0); !strings.Contains(r.stdout, "shop/shop") || !strings.Contains(r.stdout, "batch/batch") {
+	if r := kkbundle("deploy", "ls").must(t, 0); !strings.Contains(r.stdout, "shop/shop") ||
+		!strings.Contains(r.stdout, "batch/batch") {
 		t.Errorf("listed:\n%s", r.stdout)
 	}
 	r := kkbundle("deploy", "remove", "--yes", d.app("2.0.0")).must(t, 0)
@@ -192,22 +203,26 @@ func (d *deployment) remove(t *testing.T) {
 	if left := d.kubectl(t, "get mutatingadmissionpolicies,mutatingadmissionpolicybindings -o name"); strings.TrimSpace(left) != "" {
 		t.Errorf("left: %s", left)
 	}
-	d.waitFor(t, time.Minute, "the namespaces are gone", 1, "! kubectl --kubeconfig=/etc/kubernetes/admin.conf get namespaces -o name | grep -E '/(shop|batch|kkbundle)$'")
+	d.waitFor(t, time.Minute, "the namespaces are gone", 1,
+		"! kubectl --kubeconfig=/etc/kubernetes/admin.conf get namespaces -o name | grep -E '/(shop|batch|kkbundle)$'")
 }
 
-// ownRegistry deploys with a registry that the command puts into the cluster. Its containerd leads nothing to kkbundle's registry of the
-// site any more, as in a foreign cluster.
+// ownRegistry deploys with a registry that the command puts into the cluster. Its containerd leads nothing to
+// kkbundle's registry of the site any more, as in a foreign cluster.
 func (d *deployment) ownRegistry(t *testing.T) {
 	d.on(t, 1, "rm -r /etc/containerd/certs.d/_default")
 	deploy := func(args ...string) result {
-		r := run(t, d.lab.Command(t.Context(), d.kkbundle, append([]string{"deploy", "--kubeconfig", d.kubeconfig}, args...)...)).must(t, 0)
+		r := run(t, d.lab.Command(t.Context(), d.kkbundle, append([]string{"deploy", "--kubeconfig", d.kubeconfig},
+			args...)...)).must(t, 0)
 		t.Logf("%v: %s\n%s", args, r.took.Round(100*time.Millisecond), r.stderr)
 		return r
 	}
 	deploy("--own-registry", d.app("1.0.0"))
 	for _, namespace := range []string{"shop", "batch"} {
-		got := d.kubectl(t, "--namespace="+namespace+" get pods -o jsonpath='{.items[*].spec.containers[*].image} {.items[*].status.containerStatuses[*].ready}'")
-		if !strings.HasPrefix(got, "127.0.0.1:15050/docker.io/lab/labapp:1@sha256:") || !strings.HasSuffix(strings.TrimSpace(got), " true") {
+		got := d.kubectl(t, "--namespace="+namespace+
+			" get pods -o jsonpath='{.items[*].spec.containers[*].image} {.items[*].status.containerStatuses[*].ready}'")
+		if !strings.HasPrefix(got, "127.0.0.1:15050/docker.io/lab/labapp:1@sha256:") ||
+			!strings.HasSuffix(strings.TrimSpace(got), " true") {
 			t.Errorf("%s: %s", namespace, got)
 		}
 	}
@@ -216,5 +231,6 @@ func (d *deployment) ownRegistry(t *testing.T) {
 	}
 	deploy("remove", "--yes", d.app("1.0.0"))
 	deploy("remove-registry", "--yes")
-	d.waitFor(t, time.Minute, "the registry is gone", 1, "! kubectl --kubeconfig=/etc/kubernetes/admin.conf get namespaces -o name | grep -E '/(shop|batch|kkbundle.*)$'")
+	d.waitFor(t, time.Minute, "the registry is gone", 1,
+		"! kubectl --kubeconfig=/etc/kubernetes/admin.conf get namespaces -o name | grep -E '/(shop|batch|kkbundle.*)$'")
 }

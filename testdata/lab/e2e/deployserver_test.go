@@ -36,9 +36,9 @@ func keepProcessResult(t *testing.T, standIns ...string) {
 	})
 }
 
-// TestDeployAPIServer runs the tests and the benchmark of package deploy, each against a genuine API server and etcd of its own, as
-// processes of this machine. There are no nodes and no controllers: TestDeploy has those. The benchmark prints how long deploy takes
-// compared with Helm, and fails nothing: a shared machine varies.
+// TestDeployAPIServer runs the tests and the benchmark of package deploy, each against a genuine API server and etcd
+// of its own, as processes of this machine. There are no nodes and no controllers: TestDeploy has those. The
+// benchmark prints how long deploy takes compared with Helm, and fails nothing: a shared machine varies.
 func TestDeployAPIServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it needs the lab's software; see make e2e")
@@ -50,12 +50,13 @@ func TestDeployAPIServer(t *testing.T) {
 	}
 	tests := compileTests(t, "./deploy")
 	for name, args := range map[string][]string{
-		"TestAPIServer":              {"-test.run=^TestAPIServer$"},
-		"TestAPIServerTrouble":       {"-test.run=^TestAPIServerTrouble$"},
-		"TestAPIServerRedirect":      {"-test.run=^TestAPIServerRedirect$"},
-		"TestAPIServerNoPolicies":    {"-test.run=^TestAPIServerNoPolicies$"},
-		"TestManyCharts":             {"-test.run=^TestManyCharts$"},
-		"BenchmarkDeployAgainstHelm": {"-test.run=^$", "-test.bench=^BenchmarkDeployAgainstHelm$", "-test.benchtime=3x"},
+		"TestAPIServer":           {"-test.run=^TestAPIServer$"},
+		"TestAPIServerTrouble":    {"-test.run=^TestAPIServerTrouble$"},
+		"TestAPIServerRedirect":   {"-test.run=^TestAPIServerRedirect$"},
+		"TestAPIServerNoPolicies": {"-test.run=^TestAPIServerNoPolicies$"},
+		"TestManyCharts":          {"-test.run=^TestManyCharts$"},
+		"BenchmarkDeployAgainstHelm": {"-test.run=^$", "-test.bench=^BenchmarkDeployAgainstHelm$",
+			"-test.benchtime=3x"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			off := "ServiceAccount"

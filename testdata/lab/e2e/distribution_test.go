@@ -12,8 +12,8 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
-// TestDistribution measures how long programs and images take to reach one host and three, each behind a link of 200 Mbit/s.
-// It asserts nothing about time: docs/reference/performance.md has figures.
+// TestDistribution measures how long programs and images take to reach one host and three, each behind a link of 200
+// Mbit/s. It asserts nothing about time: docs/reference/performance.md has figures.
 func TestDistribution(t *testing.T) {
 	th := start(t, scenario{
 		hosts:  5,
@@ -67,5 +67,6 @@ func (th *thread) distribute(t *testing.T, limit string) {
 	if begin.IsZero() {
 		t.Fatalf("%s: nothing was brought\n%s", limit, r.stderr)
 	}
-	t.Logf("%s: %s in all, %s with connecting", limit, end.Sub(begin).Round(10*time.Millisecond), r.took.Round(10*time.Millisecond))
+	t.Logf("%s: %s in all, %s with connecting", limit, end.Sub(begin).Round(10*time.Millisecond),
+		r.took.Round(10*time.Millisecond))
 }

@@ -20,10 +20,11 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/upstream"
 )
 
-// TestThread takes a cluster through a whole life: build, push, precheck, install, kill and continue, registry logins, addons, nodes add,
-// status, support bundle, reset.
+// TestThread takes a cluster through a whole life: build, push, precheck, install, kill and continue, registry
+// logins, addons, nodes add, status, support bundle, reset.
 func TestThread(t *testing.T) {
-	th := start(t, scenario{hosts: 3, groups: hosts.Groups{"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {2}}})
+	th := start(t, scenario{hosts: 3, groups: hosts.Groups{"kube_control_plane": {1}, "etcd": {1},
+		"image_registry": {1}, "kube_worker": {2}}})
 	th.nodes, th.pristine = 2, th.traces(t)
 	steps(t, []step{
 		{"build fetches every byte once", th.build},
@@ -59,7 +60,8 @@ func TestThread(t *testing.T) {
 // content says whether a request was for bytes of an artifact, not for what is known about it.
 func content(r upstream.Request) bool {
 	isBlob := strings.Contains(r.Path, "/blobs/")
-	isFile := strings.Contains(r.Path, "/bin/") || strings.HasSuffix(r.Path, ".tar.gz") || strings.HasSuffix(r.Path, ".tgz")
+	isFile := strings.Contains(r.Path, "/bin/") || strings.HasSuffix(r.Path, ".tar.gz") ||
+		strings.HasSuffix(r.Path, ".tgz")
 	return r.Method == "GET" && (r.Status == 200 || r.Status == 206) && (isBlob || isFile)
 }
 
@@ -97,7 +99,8 @@ func (th *thread) rebuild(t *testing.T) {
 }
 
 func (th *thread) reproduce(t *testing.T) {
-	th.connected(t, "build", "--locked", "--jobs", "1", "--cache", filepath.Join(th.dir, "cache1"), "-o", "one.kkb", "manifest.yaml").must(t, 0)
+	th.connected(t, "build", "--locked", "--jobs", "1", "--cache", filepath.Join(th.dir, "cache1"), "-o", "one.kkb",
+		"manifest.yaml").must(t, 0)
 	for _, other := range []string{"again.kkb", "one.kkb"} {
 		other = filepath.Join(th.dir, other)
 		if out, err := exec.CommandContext(t.Context(), "cmp", th.bundle(), other).CombinedOutput(); err != nil {
@@ -116,18 +119,21 @@ func (th *thread) inspect(t *testing.T) {
 		Size                        int64
 		Items                       []struct{ Kind, Name, Digest, MediaType string }
 	}
-	if err := json.Unmarshal([]byte(th.connected(t, "inspect", "--json", th.bundle()).must(t, 0).stdout), &x); err != nil {
+	if err := json.Unmarshal([]byte(th.connected(t, "inspect", "--json", th.bundle()).must(t, 0).stdout),
+		&x); err != nil {
 		t.Fatal(err)
 	}
 	if x.Name != "lab" || x.BundleVersion != "1.0.0" || x.Digest != digest || len(x.Items) < 20 {
-		t.Errorf("inspect says %s %s %s with %d items; verify says %s", x.Name, x.BundleVersion, x.Digest, len(x.Items), digest)
+		t.Errorf("inspect says %s %s %s with %d items; verify says %s", x.Name, x.BundleVersion, x.Digest, len(x.Items),
+			digest)
 	}
 }
 
 // layout unpacks the bundle with zstd and tar alone.
 func (th *thread) layout(t *testing.T) {
 	dir := t.TempDir()
-	out, err := exec.CommandContext(t.Context(), "sh", "-c", `zstd -dc "$1" | tar -x -C "$2"`, "sh", th.bundle(), dir).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "sh", "-c", `zstd -dc "$1" | tar -x -C "$2"`, "sh", th.bundle(),
+		dir).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -157,7 +163,8 @@ func (th *thread) layout(t *testing.T) {
 		t.Error("the layout has no image that is a single manifest; the lab's upstream publishes one")
 	}
 	// skopeo's layouts know OCI's own media types only; labapp has those.
-	if out, err := exec.CommandContext(t.Context(), "skopeo", "inspect", "oci:"+dir+":docker.io/lab/labapp:1").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "skopeo", "inspect", "oci:"+dir+
+		":docker.io/lab/labapp:1").CombinedOutput(); err != nil {
 		t.Errorf("skopeo: %v: %s", err, out)
 	}
 }
@@ -203,7 +210,8 @@ func (th *thread) wrongSudoPassword(t *testing.T) {
 		}
 	}
 	r := run(t, th.site(t, "install", "-i", file)).must(t, 13)
-	if !strings.Contains(r.stderr, "host2") || !strings.Contains(r.stderr, "sudo") || strings.Contains(r.stderr, wrong) {
+	if !strings.Contains(r.stderr, "host2") || !strings.Contains(r.stderr, "sudo") ||
+		strings.Contains(r.stderr, wrong) {
 		t.Errorf("want the host and the reason without the password, got\n%s", r.stderr)
 	}
 }
@@ -212,13 +220,15 @@ func (th *thread) precheck(t *testing.T) {
 	run(t, th.site(t, "reset", "--yes")).must(t, 0) // what the refused installs left; also: there is nothing to reset
 	before := th.traces(t)
 	th.on(t, 2, "systemd-run --quiet --collect --unit=busy-port socat TCP-LISTEN:10250,fork,reuseaddr /dev/null")
-	eventually(t, "something listens on 10250", func() bool { return strings.Contains(th.on(t, 2, "ss -ltnH"), ":10250") })
+	eventually(t, "something listens on 10250",
+		func() bool { return strings.Contains(th.on(t, 2, "ss -ltnH"), ":10250") })
 	r := run(t, th.site(t, "precheck")).must(t, 12)
 	if !strings.Contains(r.stdout, "10250") || !strings.Contains(r.stdout, "host2") {
 		t.Errorf("want the port and the host, got\n%s", r.stdout)
 	}
 	th.on(t, 2, "systemctl stop busy-port")
-	eventually(t, "nothing listens on 10250", func() bool { return !strings.Contains(th.on(t, 2, "ss -ltnH"), ":10250") })
+	eventually(t, "nothing listens on 10250",
+		func() bool { return !strings.Contains(th.on(t, 2, "ss -ltnH"), ":10250") })
 	run(t, th.site(t, "precheck")).must(t, 0)
 	if after := th.traces(t); after != before {
 		t.Errorf("precheck left traces:\n%s", difference(before, after))
@@ -237,11 +247,13 @@ func (th *thread) hooks(t *testing.T) {
 		}
 	}
 	r := run(t, th.site(t, "install", "--hooks", dir)).must(t, 16)
-	if !strings.Contains(r.stderr, "the disk of host2 is not the one ordered") || !strings.Contains(r.stderr, "pre_install_host2.sh") {
+	if !strings.Contains(r.stderr, "the disk of host2 is not the one ordered") ||
+		!strings.Contains(r.stderr, "pre_install_host2.sh") {
 		t.Errorf("want the script's name and its output, got\n%s", r.stderr)
 	}
 	for number, name := range map[int]string{1: "host1", 2: "host2"} {
-		if got := th.on(t, number, "cat /root/hooked; stat -c %a /etc/kubekey/scripts/pre_install.sh"); got != name+"\n755\n" {
+		if got := th.on(t, number, "cat /root/hooked; stat -c %a /etc/kubekey/scripts/pre_install.sh"); got != name+
+			"\n755\n" {
 			t.Errorf("%s: want its name and mode 755, got %q", name, got)
 		}
 	}
@@ -254,9 +266,9 @@ func (th *thread) hooks(t *testing.T) {
 	}
 }
 
-// traces is what an installer leaves on hosts: files with their modes and owners, links, units, interfaces, routes, what the
-// kernel forwards, and the packet filter's own chains and rules. Names that end in - are copies that the system's tools make of
-// /etc/passwd and the like before they change them.
+// traces is what an installer leaves on hosts: files with their modes and owners, links, units, interfaces, routes,
+// what the kernel forwards, and the packet filter's own chains and rules. Names that end in - are copies that the
+// system's tools make of /etc/passwd and the like before they change them.
 func (th *thread) traces(t *testing.T) string {
 	t.Helper()
 	const line = `find /etc /usr/local /opt /var/lib/kkbundle /var/lib/etcd /root /home -xdev ! -name '*[~-]' ! -name .sudo_as_admin_successful ! -name .cache \
@@ -282,7 +294,8 @@ func (th *thread) lostHost(t *testing.T) {
 	var errs strings.Builder
 	cmd.Stderr = io.MultiWriter(&errs, lines(func(line []byte) {
 		var e struct{ Task, State, Host string }
-		if json.Unmarshal(line, &e) == nil && e.Task == "containerd" && e.Host == h.Name && e.State == "started" && !pulled {
+		if json.Unmarshal(line, &e) == nil && e.Task == "containerd" && e.Host == h.Name && e.State == "started" &&
+			!pulled {
 			pulled = true
 			if err := th.lab.Link(t.Context(), h, false); err != nil {
 				t.Error(err)
@@ -296,7 +309,8 @@ func (th *thread) lostHost(t *testing.T) {
 	}
 	eventually(t, "the host answers again", func() bool { return th.lab.SSH(t.Context(), h, "true").Run() == nil })
 	if code := cmd.ProcessState.ExitCode(); !pulled || code != 13 || !strings.Contains(errs.String(), h.Name) {
-		t.Fatalf("cable pulled: %v; exit code %d (%v) after %s, want 13 and the host's name\n%s", pulled, code, err, time.Since(begin), errs.String())
+		t.Fatalf("cable pulled: %v; exit code %d (%v) after %s, want 13 and the host's name\n%s", pulled, code, err,
+			time.Since(begin), errs.String())
 	}
 	if active := th.on(t, 1, "systemctl is-active containerd"); active != "active\n" {
 		t.Errorf("containerd of the other host is %s", active)
@@ -329,7 +343,8 @@ func (th *thread) cluster(t *testing.T) {
 		th.kubectl(t, "-n web exec "+field(pod, 0)+" -- /labapp lookup kubernetes.default.svc.cluster.local")
 		answers := map[string]bool{}
 		eventually(t, "answers from both pods", func() bool {
-			answers[th.kubectl(t, "-n web exec "+field(pod, 0)+" -- /labapp get http://web.web.svc.cluster.local/")] = true
+			answers[th.kubectl(t, "-n web exec "+field(pod, 0)+
+				" -- /labapp get http://web.web.svc.cluster.local/")] = true
 			return len(answers) == 2
 		})
 	}
@@ -343,8 +358,9 @@ func (th *thread) snapshot(t *testing.T) string {
 	t.Helper()
 	const host = `find /etc /usr/local /opt -xdev -type f -exec sha256sum {} + | sort -k 2;
 		systemctl show containerd docker cri-docker crio kubelet kkbundle-registry -p ActiveEnterTimestampMonotonic --value 2>/dev/null`
-	// Leases, and the fields that components write about themselves, change all the time: a Deployment's status still does when the pods of
-	// its last rollout end. The token of kubeadm init ends five minutes after it, which the cluster information follows.
+	// Leases, and the fields that components write about themselves, change all the time: a Deployment's status still
+	// does when the pods of its last rollout end. The token of kubeadm init ends five minutes after it, which the
+	// cluster information follows.
 	const objects = `list() { KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf get $1 -A -o jsonpath="{range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} $2{'\n'}{end}"; }
 		for k in services configmaps secrets serviceaccounts; do list $k '{.metadata.resourceVersion}'; done | grep -v -e kube-public/cluster-info -e kube-system/bootstrap-token-
 		for k in deployments daemonsets; do list $k '{.metadata.generation} {.metadata.labels} {.metadata.annotations}'; done`
@@ -369,9 +385,11 @@ func (th *thread) notReady(t *testing.T) {
 		args := append([]string{"status", "-i", th.inventory, "--known-hosts", th.lab.KnownHostsFile()}, flags...)
 		return run(t, th.lab.Command(t.Context(), th.kkbundle, args...))
 	}
-	const manifests, kubectl = "/etc/kubernetes/manifests", "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf --namespace kube-system "
+	const manifests, kubectl = "/etc/kubernetes/manifests",
+		"KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf --namespace kube-system "
 	th.on(t, 1, "mv "+manifests+"/kube-controller-manager.yaml /root/")
-	th.waitFor(t, 2*time.Minute, "the controller manager is gone", 1, "! pgrep -f '^kube-controller-manager' && ! "+kubectl+"get pod kube-controller-manager-host1")
+	th.waitFor(t, 2*time.Minute, "the controller manager is gone", 1, "! pgrep -f '^kube-controller-manager' && ! "+
+		kubectl+"get pod kube-controller-manager-host1")
 	th.on(t, 1, kubectl+"delete pod --selector=k8s-app=kube-dns --wait=true") // nothing makes new ones
 	r := status().must(t, 23)
 	for _, want := range []string{"control-plane-pods", "kube-controller-manager", "coredns"} {
@@ -390,7 +408,8 @@ func (th *thread) looks(t *testing.T) {
 		Nodes     []struct{ Ready bool }
 		Installed struct{ Name string }
 	}
-	if err := json.Unmarshal([]byte(run(t, th.site(t, "status", "-o", "json")).must(t, 0).stdout), &status); err != nil {
+	if err := json.Unmarshal([]byte(run(t, th.site(t, "status", "-o", "json")).must(t, 0).stdout),
+		&status); err != nil {
 		t.Fatal(err)
 	}
 	if !status.Healthy || len(status.Nodes) != th.nodes || status.Installed.Name != "lab" {
@@ -402,7 +421,8 @@ func (th *thread) looks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(text), "support/hosts/host2/units.log") || !strings.Contains(string(text), "support/cluster/nodes.json") {
+	if !strings.Contains(string(text), "support/hosts/host2/units.log") ||
+		!strings.Contains(string(text), "support/cluster/nodes.json") {
 		t.Errorf("logs or objects are not in it: %s", r.stderr)
 	}
 	secrets := th.on(t, 1, `cat /etc/kubernetes/pki/*.key /etc/kubernetes/pki/etcd/*.key /etc/kkbundle/*.key 2>/dev/null | grep -v -e -----;
@@ -440,7 +460,8 @@ func difference(a, b string) string {
 
 // addWorker adds the third host, which the inventory did not have.
 func (th *thread) addWorker(t *testing.T) {
-	if err := th.lab.WriteInventory(th.inventory, hosts.Groups{"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {2, 3}}); err != nil {
+	if err := th.lab.WriteInventory(th.inventory, hosts.Groups{"kube_control_plane": {1}, "etcd": {1},
+		"image_registry": {1}, "kube_worker": {2, 3}}); err != nil {
 		t.Fatal(err)
 	}
 	before := th.snapshot(t)
@@ -486,7 +507,8 @@ func (th *thread) install(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(string(log), strings.TrimSpace(string(password))) || !strings.Contains(string(log), "kubeadm init") {
+	if strings.Contains(string(log), strings.TrimSpace(string(password))) ||
+		!strings.Contains(string(log), "kubeadm init") {
 		t.Error("install.log must have the commands and no password")
 	}
 }

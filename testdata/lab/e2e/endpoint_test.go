@@ -11,14 +11,16 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
-// TestEndpointMove installs one control plane with the default endpoint, changes the runtime's configuration while a worker is lost,
-// moves the endpoint to haproxy with a kill on the way, and goes on to three control planes. Then the first one is lost.
+// TestEndpointMove installs one control plane with the default endpoint, changes the runtime's configuration while a
+// worker is lost, moves the endpoint to haproxy with a kill on the way, and goes on to three control planes. Then the
+// first one is lost.
 func TestEndpointMove(t *testing.T) {
 	th := start(t, scenario{
 		hosts: 5, groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {2, 3}, "image_registry": {2}},
 		edit: func(t *testing.T, dir string) {
 			// haproxy's image is in the bundle from the first on; the endpoint of the first install is the default.
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: internal}\ncontrolPlaneEndpoint: {type: haproxy}")
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}",
+				"etcd: {type: internal}\ncontrolPlaneEndpoint: {type: haproxy}")
 		},
 	})
 	steps(t, []step{
@@ -34,7 +36,8 @@ func TestEndpointMove(t *testing.T) {
 // command is a kkbundle command with the bundle and a cluster file beside the manifest.
 func (th *thread) command(t *testing.T, cluster string, args ...string) *exec.Cmd {
 	t.Helper()
-	args = append(args, "-i", th.inventory, "--known-hosts", th.lab.KnownHostsFile(), "-c", filepath.Join(th.dir, cluster))
+	args = append(args, "-i", th.inventory, "--known-hosts", th.lab.KnownHostsFile(), "-c",
+		filepath.Join(th.dir, cluster))
 	return th.lab.Command(t.Context(), th.kkbundle, append(args, th.bundle())...)
 }
 
@@ -57,7 +60,8 @@ func (th *thread) installDefault(t *testing.T) {
 	r := run(t, th.command(t, "before.yaml", "install")).must(t, 0)
 	t.Logf("install: %s", r.took.Round(time.Second))
 	for number, want := range map[int]string{2: "https://10.250.0.11:6443", 3: "https://10.250.0.11:6443"} {
-		if got := th.on(t, number, "grep -o 'https://.*' /etc/kubernetes/kubelet.conf"); strings.TrimSpace(got) != want {
+		if got := th.on(t, number,
+			"grep -o 'https://.*' /etc/kubernetes/kubelet.conf"); strings.TrimSpace(got) != want {
 			t.Errorf("host%d reaches the API server by %s", number, got)
 		}
 	}
@@ -76,7 +80,8 @@ func (th *thread) starts(t *testing.T, numbers ...int) string {
 func (th *thread) runtimeIsUpgrades(t *testing.T) {
 	before := th.starts(t, 1, 2, 3)
 	r := run(t, th.command(t, "classes.yaml", "install")).must(t, 12)
-	for _, want := range []string{"containerd (another program or configuration) on host1, host2, host3", "kkbundle upgrade -i INVENTORY BUNDLE"} {
+	for _, want := range []string{"containerd (another program or configuration) on host1, host2, host3",
+		"kkbundle upgrade -i INVENTORY BUNDLE"} {
 		if !strings.Contains(r.stderr, want) {
 			t.Errorf("no %q in\n%s", want, r.stderr)
 		}
@@ -125,14 +130,18 @@ func (th *thread) moveEndpoint(t *testing.T) {
 	r := run(t, th.command(t, "cluster.yaml", "endpoint", "move", "--yes")).must(t, 0)
 	t.Logf("endpoint move after a kill: %s\n%s", r.took.Round(time.Second), r.stderr)
 	for _, number := range []int{2, 3} {
-		if got := th.on(t, number, "grep -o 'https://.*' /etc/kubernetes/kubelet.conf; getent hosts api.lab.internal"); got != "https://api.lab.internal:6443\n127.0.0.1       api.lab.internal\n" {
+		if got := th.on(t, number,
+			"grep -o 'https://.*' /etc/kubernetes/kubelet.conf; getent hosts api.lab.internal"); got != "https://api.lab.internal:6443\n127.0.0.1       api.lab.internal\n" {
 			t.Errorf("host%d reaches the API server by\n%s", number, got)
 		}
 	}
-	if proxy := th.kubectl(t, "-n kube-system get configmap kube-proxy -o jsonpath={.data.kubeconfig\\\\.conf}"); !strings.Contains(proxy, "https://127.0.0.1:6443") {
+	if proxy := th.kubectl(t,
+		"-n kube-system get configmap kube-proxy -o jsonpath={.data.kubeconfig\\\\.conf}"); !strings.Contains(proxy,
+		"https://127.0.0.1:6443") {
 		t.Errorf("kube-proxy reaches the API server by\n%s", proxy)
 	}
-	if config := th.kubectl(t, "-n kube-system get configmap kubeadm-config -o yaml"); !strings.Contains(config, "controlPlaneEndpoint: api.lab.internal:6443") {
+	if config := th.kubectl(t, "-n kube-system get configmap kubeadm-config -o yaml"); !strings.Contains(config,
+		"controlPlaneEndpoint: api.lab.internal:6443") {
 		t.Errorf("kubeadm's configuration:\n%s", config)
 	}
 	th.nodesAre(t, 1, "host1", "host2", "host3")
@@ -144,7 +153,8 @@ func (th *thread) moveEndpoint(t *testing.T) {
 }
 
 func (th *thread) oneToThree(t *testing.T) {
-	if err := th.lab.WriteInventory(th.inventory, hosts.Groups{"kube_control_plane": {1, 4, 5}, "kube_worker": {2, 3}, "image_registry": {2}}); err != nil {
+	if err := th.lab.WriteInventory(th.inventory, hosts.Groups{"kube_control_plane": {1, 4, 5}, "kube_worker": {2, 3},
+		"image_registry": {2}}); err != nil {
 		t.Fatal(err)
 	}
 	r := run(t, th.command(t, "cluster.yaml", "nodes", "add", "--yes")).must(t, 0)
@@ -154,7 +164,8 @@ func (th *thread) oneToThree(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, number := range []int{2, 3} {
-		th.waitFor(t, time.Minute, "the worker reaches an API server", number, "curl -fsS --max-time 5 --cacert /etc/kubernetes/pki/ca.crt https://api.lab.internal:6443/readyz")
+		th.waitFor(t, time.Minute, "the worker reaches an API server", number,
+			"curl -fsS --max-time 5 --cacert /etc/kubernetes/pki/ca.crt https://api.lab.internal:6443/readyz")
 	}
 	th.nodesAre(t, 4, "host2", "host3", "host4", "host5")
 }

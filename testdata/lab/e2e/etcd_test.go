@@ -21,9 +21,9 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-// TestEtcd installs external etcd with three members, renews its certificates, loses a member's data, defragments, and restores a copy.
-// Two of the members are nodes. The run that restores is killed while the control plane is stopped. Copies are then sent to a storage
-// with the S3 API, and one is restored from there.
+// TestEtcd installs external etcd with three members, renews its certificates, loses a member's data, defragments,
+// and restores a copy. Two of the members are nodes. The run that restores is killed while the control plane is
+// stopped. Copies are then sent to a storage with the S3 API, and one is restored from there.
 func TestEtcd(t *testing.T) {
 	th := start(t, scenario{
 		hosts: 3,
@@ -31,13 +31,15 @@ func TestEtcd(t *testing.T) {
 			"kube_control_plane": {1}, "image_registry": {1}, "kube_worker": {2}, "etcd": {1, 2, 3},
 		},
 		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: external, dataDir: /var/lib/etcd-own}\nbackup: {recipients: [\""+backupKey(t, dir)+"\"]}")
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}",
+				"etcd: {type: external, dataDir: /var/lib/etcd-own}\nbackup: {recipients: [\""+backupKey(t, dir)+"\"]}")
 		},
 	})
 	th.makeBundle(t)
 	run(t, th.site(t, "install")).must(t, 0)
 	t.Run("TimerSaves", func(t *testing.T) {
-		th.waitFor(t, 3*time.Minute, "the timer has saved a first copy", 3, "sudo ls /var/backups/kkbundle/etcd | grep -q db.age")
+		th.waitFor(t, 3*time.Minute, "the timer has saved a first copy", 3,
+			"sudo ls /var/backups/kkbundle/etcd | grep -q db.age")
 		th.on(t, 3, "sudo head -c 21 /var/backups/kkbundle/etcd/etcd-*.db.age | grep -q age-encryption.org/v1")
 	})
 	t.Run("CertificatesAreRenewed", th.leavesRenewed)
@@ -111,8 +113,8 @@ func (th *thread) defragmented(t *testing.T) {
 	th.waitFor(t, time.Minute, "the member is back", 2, "systemctl is-active etcd")
 }
 
-// copiesInS3 runs a storage on the third host, as a site would have one, sends it a copy, and restores that. The server is versitygw,
-// which verifies signatures and checksums.
+// copiesInS3 runs a storage on the third host, as a site would have one, sends it a copy, and restores that. The
+// server is versitygw, which verifies signatures and checksums.
 func (th *thread) copiesInS3(t *testing.T) {
 	const storage, secret = "https://10.250.0.13:9000", "secret-of-the-site"
 	ca := newCompanyCA(t, "Company storage")
@@ -138,7 +140,8 @@ func (th *thread) copiesInS3(t *testing.T) {
 	}
 	text = bytes.Replace(text, []byte("backup: {"), []byte("backup: {s3: {endpoint: \""+storage+
 		"\", bucket: backups, prefix: etcd, accessKey: site, secretKeyFile: s3.secret, ca: s3-ca.crt}, "), 1)
-	for name, data := range map[string][]byte{file: text, filepath.Join(th.dir, "s3.secret"): []byte(secret + "\n"), filepath.Join(th.dir, "s3-ca.crt"): ca.pem} {
+	for name, data := range map[string][]byte{file: text, filepath.Join(th.dir, "s3.secret"): []byte(secret + "\n"),
+		filepath.Join(th.dir, "s3-ca.crt"): ca.pem} {
 		if err := os.WriteFile(name, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +170,8 @@ func (th *thread) copiesInS3(t *testing.T) {
 	}
 	fetched := filepath.Join(t.TempDir(), "fetched.db.age")
 	run(t, th.etcd(t, "fetch", "-c", file, "--copy", name, "-o", fetched)).must(t, 0)
-	run(t, th.etcd(t, "restore", "--yes", "--from", fetched, "--identity", filepath.Join(th.dir, backupKeyFile))).must(t, 0)
+	run(t, th.etcd(t, "restore", "--yes", "--from", fetched, "--identity",
+		filepath.Join(th.dir, backupKeyFile))).must(t, 0)
 	if names := th.kubectl(t, "get configmap --output=name"); !strings.Contains(names, "/in-s3") {
 		t.Errorf("after the restore of the stored copy there are %s", names)
 	}
@@ -205,13 +209,14 @@ func (th *thread) leavesRenewed(t *testing.T) {
 	if r := run(t, th.site(t, "install")).must(t, 0); !strings.Contains(r.stderr, "0 changed") {
 		t.Errorf("a rerun changes something:\n%s", r.stderr)
 	}
-	if r := run(t, th.site(t, "certs check")).must(t, 0); !strings.Contains(r.stdout, server) || !strings.Contains(r.stdout, registry) {
+	if r := run(t, th.site(t, "certs check")).must(t, 0); !strings.Contains(r.stdout, server) ||
+		!strings.Contains(r.stdout, registry) {
 		t.Errorf("certs check lacks them:\n%s", r.stdout)
 	}
 }
 
-// restoreEtcd saves etcd, changes the cluster, and restores the copy, by a run that is killed while the control plane stands and
-// one that finishes.
+// restoreEtcd saves etcd, changes the cluster, and restores the copy, by a run that is killed while the control plane
+// stands and one that finishes.
 func (th *thread) restoreEtcd(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "etcd.db")
 	th.kubectl(t, "create configmap etcd-before --from-literal=is=there")
@@ -245,7 +250,8 @@ func (th *thread) restoreEtcd(t *testing.T) {
 		t.Errorf("it does not say where the old data are:\n%s", r.stderr)
 	}
 	t.Logf("restore: %s", r.took)
-	if names := th.kubectl(t, "get configmap --output=name"); !strings.Contains(names, "/etcd-before") || strings.Contains(names, "/etcd-after") {
+	if names := th.kubectl(t, "get configmap --output=name"); !strings.Contains(names, "/etcd-before") ||
+		strings.Contains(names, "/etcd-after") {
 		t.Errorf("after the restore there are %s", names)
 	}
 	if now := th.encryptedWith(t, "etcd-before"); now != old {
@@ -261,7 +267,8 @@ func (th *thread) encryptedWith(t *testing.T, name string) string {
 		t.Errorf("Secret %s is %s", name, got)
 	}
 	const external = "/etc/kkbundle/etcd-client"
-	line := "if [ -e " + external + "/ca.crt ]; then sudo etcdctl --endpoints=https://127.0.0.1:2379 --cacert " + external + "/ca.crt --cert " + external + "/client.crt --key " + external + "/client.key "
+	line := "if [ -e " + external + "/ca.crt ]; then sudo etcdctl --endpoints=https://127.0.0.1:2379 --cacert " +
+		external + "/ca.crt --cert " + external + "/client.crt --key " + external + "/client.key "
 	get := "get --print-value-only /registry/secrets/default/" + name
 	value := th.on(t, max(th.admin, 1), line+get+"; else "+etcdctl(get)+"; fi | head -c 80 | tr -c '[:print:]' '?'")
 	parts := strings.SplitN(value, ":", 6)
@@ -307,8 +314,8 @@ func (th *thread) etcd(t *testing.T, command string, flags ...string) *exec.Cmd 
 	return th.lab.Command(t.Context(), th.kkbundle, append(args, th.bundle())...)
 }
 
-// killCommandAt ends a command that says what it does with --json without a word (SIGKILL), as soon as a task has started
-// anywhere. It fails the test if the task never starts.
+// killCommandAt ends a command that says what it does with --json without a word (SIGKILL), as soon as a task has
+// started anywhere. It fails the test if the task never starts.
 func killCommandAt(t *testing.T, cmd *exec.Cmd, task string) {
 	t.Helper()
 	var errs bytes.Buffer

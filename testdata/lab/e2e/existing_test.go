@@ -10,7 +10,8 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
-// TestExistingRegistry installs a cluster that pulls from a company's registry, with TLS by the company's authority and a login.
+// TestExistingRegistry installs a cluster that pulls from a company's registry, with TLS by the company's authority
+// and a login.
 func TestExistingRegistry(t *testing.T) {
 	const address = "10.250.0.12:5443/mirror"
 	ca := newCompanyCA(t, "Company registries")
@@ -37,7 +38,8 @@ func TestExistingRegistry(t *testing.T) {
 	}
 	steps(t, []step{
 		{"an empty registry is reported with the command that fills it", func(t *testing.T) {
-			if r := with(t, companyPassword, "install"); r.code == 0 || !strings.Contains(r.stderr, "kkbundle push --registry "+address) {
+			if r := with(t, companyPassword, "install"); r.code == 0 ||
+				!strings.Contains(r.stderr, "kkbundle push --registry "+address) {
 				t.Errorf("exit code %d\n%s", r.code, r.stderr)
 			}
 		}},

@@ -28,11 +28,13 @@ func faults() []fault {
 		},
 		{
 			"files of an earlier control plane", 1,
-			"mkdir -p /etc/kubernetes/manifests && touch /etc/kubernetes/manifests/kube-apiserver.yaml", "rm -r /etc/kubernetes",
+			"mkdir -p /etc/kubernetes/manifests && touch /etc/kubernetes/manifests/kube-apiserver.yaml",
+			"rm -r /etc/kubernetes",
 			[]string{"host1/leftovers"},
 		},
 		{
-			"data of an earlier etcd", 1, "mkdir -p /var/lib/etcd/member/snap", "rm -r /var/lib/etcd/member", []string{"host1/leftovers"},
+			"data of an earlier etcd", 1, "mkdir -p /var/lib/etcd/member/snap", "rm -r /var/lib/etcd/member",
+			[]string{"host1/leftovers"},
 		},
 		{
 			"another pod network", 2,
@@ -40,10 +42,12 @@ func faults() []fault {
 			[]string{"host2/cni-config"},
 		},
 		{
-			"a bridge of an earlier pod network", 2, "ip link add cni0 type bridge", "ip link del cni0", []string{"host2/leftovers-network"},
+			"a bridge of an earlier pod network", 2, "ip link add cni0 type bridge", "ip link del cni0",
+			[]string{"host2/leftovers-network"},
 		},
 		{
-			"a proxy", 2, "echo http_proxy=http://10.250.0.99:3128 >> /etc/environment", "sed -i /http_proxy/d /etc/environment", []string{"host2/proxy"},
+			"a proxy", 2, "echo http_proxy=http://10.250.0.99:3128 >> /etc/environment",
+			"sed -i /http_proxy/d /etc/environment", []string{"host2/proxy"},
 		},
 		{
 			"a firewall", 1,
@@ -58,21 +62,26 @@ func faults() []fault {
 			[]string{"host2/runtime"},
 		},
 		{
-			"a packet filter on one port", 2, "iptables -I INPUT -p tcp --dport 10250 -j DROP", "iptables -D INPUT -p tcp --dport 10250 -j DROP", []string{"host1/links"},
+			"a packet filter on one port", 2, "iptables -I INPUT -p tcp --dport 10250 -j DROP",
+			"iptables -D INPUT -p tcp --dport 10250 -j DROP", []string{"host1/links"},
 		},
 		{
 			"one machine id", 0,
-			"cp /etc/machine-id /root/own-id && echo 0123456789abcdef0123456789abcdef > /etc/machine-id", "cat /root/own-id > /etc/machine-id && rm /root/own-id",
+			"cp /etc/machine-id /root/own-id && echo 0123456789abcdef0123456789abcdef > /etc/machine-id",
+			"cat /root/own-id > /etc/machine-id && rm /root/own-id",
 			[]string{"host1/machine-unique", "host2/machine-unique"},
 		},
 		{
-			"a filesystem whose programs do not run", 1, "mkdir -p /opt && mount -t tmpfs -o noexec tmpfs /opt", "umount /opt", []string{"host1/filesystems"},
+			"a filesystem whose programs do not run", 1, "mkdir -p /opt && mount -t tmpfs -o noexec tmpfs /opt",
+			"umount /opt", []string{"host1/filesystems"},
 		},
 		{
-			"programs in /tmp do not run", 2, "mount -t tmpfs -o noexec tmpfs /tmp", "umount /tmp", []string{"host2/tmp-exec"},
+			"programs in /tmp do not run", 2, "mount -t tmpfs -o noexec tmpfs /tmp", "umount /tmp",
+			[]string{"host2/tmp-exec"},
 		},
 		{
-			"a small disk", 2, "mkdir -p /var/lib/containerd && mount -t tmpfs -o size=10m tmpfs /var/lib/containerd", "umount /var/lib/containerd", []string{"host2/disk"},
+			"a small disk", 2, "mkdir -p /var/lib/containerd && mount -t tmpfs -o size=10m tmpfs /var/lib/containerd",
+			"umount /var/lib/containerd", []string{"host2/disk"},
 		},
 		{
 			"another distribution", 1,
@@ -80,10 +89,12 @@ func faults() []fault {
 			[]string{"host1/os"},
 		},
 		{
-			"smaller packets", 2, "ip link set eth0 mtu 1400", "ip link set eth0 mtu 1500", []string{"host1/mtu", "host1/path-mtu"},
+			"smaller packets", 2, "ip link set eth0 mtu 1400", "ip link set eth0 mtu 1500",
+			[]string{"host1/mtu", "host1/path-mtu"},
 		},
 		{
-			"a name that leads elsewhere", 1, "echo 10.250.0.99 host2 >> /etc/hosts", "sed -i /10.250.0.99/d /etc/hosts", []string{"host1/hosts-file"},
+			"a name that leads elsewhere", 1, "echo 10.250.0.99 host2 >> /etc/hosts",
+			"sed -i /10.250.0.99/d /etc/hosts", []string{"host1/hosts-file"},
 		},
 	}
 }

@@ -16,13 +16,15 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-// TestHA loses the first of three control planes, replaces it, and restores etcd. Both workers have a haproxy of their own. The registry is on a worker. The sixth host replaces the first.
+// TestHA loses the first of three control planes, replaces it, and restores etcd. Both workers have a haproxy of
+// their own. The registry is on a worker. The sixth host replaces the first.
 func TestHA(t *testing.T) {
 	th := start(t, scenario{
 		hosts:  6,
 		groups: hosts.Groups{"kube_control_plane": {1, 2, 3}, "kube_worker": {4, 5}, "image_registry": {4}},
 		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: internal, backup: {every: 30m, keep: 2}}\ncontrolPlaneEndpoint: {type: haproxy}")
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}",
+				"etcd: {type: internal, backup: {every: 30m, keep: 2}}\ncontrolPlaneEndpoint: {type: haproxy}")
 		},
 	})
 	steps(t, []step{
@@ -45,7 +47,8 @@ func (th *thread) installHA(t *testing.T) {
 		t.Errorf("etcd's members:\n%s", members)
 	}
 	for _, worker := range []int{4, 5} {
-		if got := th.on(t, worker, "grep -o 'server: .*' /etc/kubernetes/kubelet.conf; getent hosts api.lab.internal; ss -ltn | grep -c 127.0.0.1:6443"); got != "server: https://api.lab.internal:6443\n127.0.0.1       api.lab.internal\n1\n" {
+		if got := th.on(t, worker,
+			"grep -o 'server: .*' /etc/kubernetes/kubelet.conf; getent hosts api.lab.internal; ss -ltn | grep -c 127.0.0.1:6443"); got != "server: https://api.lab.internal:6443\n127.0.0.1       api.lab.internal\n1\n" {
 			t.Errorf("host%d reaches the API server by\n%s", worker, got)
 		}
 	}
@@ -64,7 +67,8 @@ func (th *thread) quotaHA(t *testing.T) {
 	th.raiseQuota(t, "pgrep --full '^etcd .*--quota-backend-bytes=3221225472'", 1, 2, 3)
 }
 
-// loseControlPlane pulls the plug of the first control plane, which made the cluster and which everything was joined through.
+// loseControlPlane pulls the plug of the first control plane, which made the cluster and which everything was joined
+// through.
 func (th *thread) loseControlPlane(t *testing.T) {
 	if err := th.lab.Kill(t.Context(), th.lab.Hosts[0]); err != nil {
 		t.Fatal(err)
@@ -76,23 +80,26 @@ func (th *thread) loseControlPlane(t *testing.T) {
 	}
 	t.Logf("the workers have an API server again after %s", time.Since(begin).Round(100*time.Millisecond))
 	// The cluster notices that the host is gone, and of no other that it were.
-	th.waitFor(t, 2*time.Minute, "host1 is missed", 2, "kubectl --kubeconfig /etc/kubernetes/admin.conf get node host1 --no-headers | grep NotReady")
+	th.waitFor(t, 2*time.Minute, "host1 is missed", 2,
+		"kubectl --kubeconfig /etc/kubernetes/admin.conf get node host1 --no-headers | grep NotReady")
 	now := strings.TrimSpace(th.on(t, 2, "date -u +%Y-%m-%dT%H:%M:%S"))
 	for _, name := range []string{"host2", "host3", "host4", "host5"} {
-		th.waitFor(t, time.Minute, name+" still says that it lives", 2, "kubectl --kubeconfig /etc/kubernetes/admin.conf -n kube-node-lease get lease "+name+
-			" -o jsonpath='{.spec.renewTime}' | awk '{exit !($0 > \""+now+"\")}'")
+		th.waitFor(t, time.Minute, name+" still says that it lives", 2,
+			"kubectl --kubeconfig /etc/kubernetes/admin.conf -n kube-node-lease get lease "+name+
+				" -o jsonpath='{.spec.renewTime}' | awk '{exit !($0 > \""+now+"\")}'")
 	}
 	th.nodesAre(t, 2, "host2", "host3", "host4", "host5")
 	r := run(t, th.site(t, "install", "--limit", "host5")).must(t, 0)
 	t.Logf("a run without it: %s", r.took.Round(100*time.Millisecond))
-	// admin.conf is now another control plane's, which keeps no proofs yet: Secrets are rewritten, and the network and joining are proven anew.
+	// admin.conf is now another control plane's, which keeps no proofs yet: Secrets are rewritten, and the network
+	// and joining are proven anew.
 	if !strings.Contains(r.stderr, "host1") || !strings.Contains(r.stderr, "4 changed") {
 		t.Errorf("want a word about host1, and nothing changed but admin-conf, encrypt-secrets, verify-network and verify-join, got\n%s", r.stderr)
 	}
 }
 
-// replaceControlPlane takes the lost one out of cluster and inventory, and puts another host in, which is interrupted when etcd has
-// heard of it.
+// replaceControlPlane takes the lost one out of cluster and inventory, and puts another host in, which is interrupted
+// when etcd has heard of it.
 func (th *thread) replaceControlPlane(t *testing.T) {
 	r := run(t, th.nodesCommand(t, "delete", "host2")).must(t, 12)
 	if !strings.Contains(r.stderr, "only 1 of the 2 remaining etcd members would be healthy") {
@@ -110,7 +117,8 @@ func (th *thread) replaceControlPlane(t *testing.T) {
 	th.killAddition(t, th.lab.Hosts[5].Address)
 	r = run(t, th.nodesCommand(t, "add")).must(t, 0)
 	t.Logf("another added: %s", r.took.Round(100*time.Millisecond))
-	if members := th.on(t, 2, etcdctl("member list")); strings.Count(members, "started") != 3 || strings.Count(members, "\n") != 3 {
+	if members := th.on(t, 2, etcdctl("member list")); strings.Count(members, "started") != 3 ||
+		strings.Count(members, "\n") != 3 {
 		t.Errorf("etcd's members:\n%s", members)
 	}
 	th.on(t, 6, "pgrep --full '^etcd .*--quota-backend-bytes=3221225472'")
@@ -140,7 +148,8 @@ func (th *thread) killAddition(t *testing.T, address string) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	for {
-		members, _ := th.lab.SSH(t.Context(), th.lab.Hosts[1], etcdctl("member list")).Output() // it fails for a moment now and then
+		// it fails for a moment now and then
+		members, _ := th.lab.SSH(t.Context(), th.lab.Hosts[1], etcdctl("member list")).Output()
 		if strings.Contains(string(members), "https://"+address+":2380") {
 			_ = cmd.Process.Kill()
 			if err := <-ended; err == nil {
@@ -159,7 +168,8 @@ func (th *thread) killAddition(t *testing.T, address string) {
 // nodesCommand is kkbundle nodes in the hosts' network.
 func (th *thread) nodesCommand(t *testing.T, command string, args ...string) *exec.Cmd {
 	t.Helper()
-	args = append([]string{"nodes", command, "-i", th.inventory, "--known-hosts", th.lab.KnownHostsFile(), "--yes"}, args...)
+	args = append([]string{"nodes", command, "-i", th.inventory, "--known-hosts", th.lab.KnownHostsFile(), "--yes"},
+		args...)
 	return th.lab.Command(t.Context(), th.kkbundle, append(args, th.bundle())...)
 }
 
@@ -183,7 +193,9 @@ func (th *thread) nodesAre(t *testing.T, on int, want ...string) {
 				}
 			}
 		}
-		if err := json.Unmarshal([]byte(th.on(t, on, "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf get nodes -o json")), &list); err != nil {
+		if err := json.Unmarshal([]byte(th.on(t, on,
+			"KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf get nodes -o json")),
+			&list); err != nil {
 			t.Fatal(err)
 		}
 		ready = nil
@@ -221,9 +233,9 @@ func (th *thread) waitFor(t *testing.T, limit time.Duration, what string, number
 	}
 }
 
-// TestHAVIP installs a control plane behind an address that kube-vip announces. Without kube-vip's program a stand-in announces it: see
-// software/src/kube-vip.
-// One host is enough for what is ours: that kubeadm init gets through it, and what is left behind.
+// TestHAVIP installs a control plane behind an address that kube-vip announces. Without kube-vip's program a stand-in
+// announces it: see software/src/kube-vip. One host is enough for what is ours: that kubeadm init gets through it,
+// and what is left behind.
 func TestHAVIP(t *testing.T) {
 	const vip = "10.250.0.100"
 	with, standIns := kubeVIP(t)
@@ -232,13 +244,15 @@ func TestHAVIP(t *testing.T) {
 		with:  with, standIns: standIns,
 		groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}, "image_registry": {1}},
 		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: internal}\ncontrolPlaneEndpoint: {type: kube-vip, address: "+vip+"}")
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}",
+				"etcd: {type: internal}\ncontrolPlaneEndpoint: {type: kube-vip, address: "+vip+"}")
 		},
 	})
 	th.makeBundle(t)
 	r := run(t, th.site(t, "install")).must(t, 0)
 	t.Logf("install: %s", r.took.Round(100*time.Millisecond))
-	got := th.on(t, 1, "ip -o -4 addr show to "+vip+"/32 | wc -l; grep -h server: /etc/kubernetes/admin.conf; grep -c super-admin /etc/kubernetes/manifests/kube-vip.yaml || true")
+	got := th.on(t, 1, "ip -o -4 addr show to "+vip+
+		"/32 | wc -l; grep -h server: /etc/kubernetes/admin.conf; grep -c super-admin /etc/kubernetes/manifests/kube-vip.yaml || true")
 	if want := "1\n    server: https://" + vip + ":6443\n0\n"; got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
@@ -269,15 +283,18 @@ func kubeVIP(t *testing.T) (with []software.Extra, standIns []string) {
 	return nil, []string{"kube-vip"}
 }
 
-// TestHAVIPMoves loses the one of three control planes that holds kube-vip's address; another one takes it. Without kube-vip's program a stand-in holds the lease and the address: see software/src/kube-vip.
+// TestHAVIPMoves loses the one of three control planes that holds kube-vip's address; another one takes it. Without
+// kube-vip's program a stand-in holds the lease and the address: see software/src/kube-vip.
 func TestHAVIPMoves(t *testing.T) {
-	vipMoves(t, "etcd: {type: internal}", hosts.Groups{"kube_control_plane": {1, 2, 3}, "kube_worker": {3}, "image_registry": {3}})
+	vipMoves(t, "etcd: {type: internal}", hosts.Groups{"kube_control_plane": {1, 2, 3}, "kube_worker": {3},
+		"image_registry": {3}})
 }
 
-// TestHAVIPMovesOfTwo loses the one of two control planes that holds kube-vip's address; the other one takes it. Their etcd has a third member, because etcd of two
-// members cannot lose one.
+// TestHAVIPMovesOfTwo loses the one of two control planes that holds kube-vip's address; the other one takes it.
+// Their etcd has a third member, because etcd of two members cannot lose one.
 func TestHAVIPMovesOfTwo(t *testing.T) {
-	vipMoves(t, "etcd: {type: external}", hosts.Groups{"kube_control_plane": {1, 2}, "kube_worker": {3}, "etcd": {1, 2, 3}, "image_registry": {3}})
+	vipMoves(t, "etcd: {type: external}", hosts.Groups{"kube_control_plane": {1, 2}, "kube_worker": {3},
+		"etcd": {1, 2, 3}, "image_registry": {3}})
 }
 
 func vipMoves(t *testing.T, etcd string, groups hosts.Groups) {
@@ -287,7 +304,8 @@ func vipMoves(t *testing.T, etcd string, groups hosts.Groups) {
 	th := start(t, scenario{
 		hosts: 3, with: with, standIns: standIns, groups: groups,
 		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", etcd+"\ncontrolPlaneEndpoint: {type: kube-vip, address: "+vip+"}")
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", etcd+
+				"\ncontrolPlaneEndpoint: {type: kube-vip, address: "+vip+"}")
 			rewrite(t, filepath.Join(dir, "web.yaml"), "replicas: 2", "replicas: 1")
 		},
 	})
@@ -309,7 +327,8 @@ func vipMoves(t *testing.T, etcd string, groups hosts.Groups) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	th.waitFor(t, 2*time.Minute, "an API server answers at the address again", 3, "curl -fsS --max-time 5 --cacert /etc/kubernetes/pki/ca.crt https://"+vip+":6443/readyz")
+	th.waitFor(t, 2*time.Minute, "an API server answers at the address again", 3,
+		"curl -fsS --max-time 5 --cacert /etc/kubernetes/pki/ca.crt https://"+vip+":6443/readyz")
 	t.Logf("the address answers again after %s", time.Since(begin).Round(100*time.Millisecond))
 	th.waitFor(t, 2*time.Minute, first+" is missed", other, kubectl+"get node "+first+" --no-headers | grep NotReady")
 	if now := th.on(t, other, holder); now == first || now == "" {

@@ -10,15 +10,17 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-// TestHarbor installs a cluster that pulls from Harbor on its worker. Docker and Compose are genuine, and separate from the node's
-// containerd. Harbor's images are a stand-in: see software/src/harbor.
+// TestHarbor installs a cluster that pulls from Harbor on its worker. Docker and Compose are genuine, and separate
+// from the node's containerd. Harbor's images are a stand-in: see software/src/harbor.
 func TestHarbor(t *testing.T) {
 	th := start(t, scenario{
-		hosts: 2,
-		with:  []software.Extra{software.Docker, software.DockerCompose, software.Harbor}, standIns: []string{"Harbor's images"},
-		groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {2}, "image_registry": {2}},
+		hosts:    2,
+		with:     []software.Extra{software.Docker, software.DockerCompose, software.Harbor},
+		standIns: []string{"Harbor's images"},
+		groups:   hosts.Groups{"kube_control_plane": {1}, "kube_worker": {2}, "image_registry": {2}},
 		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "imageRegistry: {type: registry}", "imageRegistry: {type: harbor}")
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "imageRegistry: {type: registry}",
+				"imageRegistry: {type: harbor}")
 		},
 	})
 	th.nodes, th.pristine = 2, th.traces(t)
@@ -55,8 +57,8 @@ func (th *thread) dockerApart(t *testing.T) {
 	}
 }
 
-// harborRenewed runs what the timer runs, as if the certificate ended soon, and then certs renew. What Harbor serves is a copy that
-// prepare makes.
+// harborRenewed runs what the timer runs, as if the certificate ended soon, and then certs renew. What Harbor serves
+// is a copy that prepare makes.
 func (th *thread) harborRenewed(t *testing.T) {
 	served := func() string {
 		return th.on(t, 2, "curl -sSkv -o /dev/null https://10.250.0.12/api/v2.0/health 2>&1 | grep 'expire date'")
@@ -87,7 +89,8 @@ func (th *thread) restartHarbor(t *testing.T) {
 	if err := th.lab.Start(t.Context(), th.lab.Hosts[1]); err != nil {
 		t.Fatal(err)
 	}
-	th.waitFor(t, 2*time.Minute, "Harbor is there", 2, "systemctl is-active harbor && curl -fsSk https://10.250.0.12/api/v2.0/health | grep healthy")
+	th.waitFor(t, 2*time.Minute, "Harbor is there", 2,
+		"systemctl is-active harbor && curl -fsSk https://10.250.0.12/api/v2.0/health | grep healthy")
 	th.rerunHA(t) // what the cluster writes about pods that were away goes on beside it
 	th.pull(t, "host1")
 }

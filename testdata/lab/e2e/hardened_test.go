@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestHardened installs a hardened dual-stack cluster with patches, arguments, labels, taints and per-host settings, and changes them.
+// TestHardened installs a hardened dual-stack cluster with patches, arguments, labels, taints and per-host settings,
+// and changes them.
 func TestHardened(t *testing.T) {
 	th := start(t, scenario{hosts: 2, edit: func(t *testing.T, dir string) {
 		rewrite(t, filepath.Join(dir, "cluster.yaml"), "  kubelet: {failCgroupV1: false}\n", `  kubelet: {failCgroupV1: false}
@@ -18,12 +19,14 @@ func TestHardened(t *testing.T) {
     apiServer: {extraArgs: {audit-log-maxage: 7}, certSANs: [api.lab.example]}
   patches: [patches/kube-scheduler0+merge.yaml]
 `)
-		rewrite(t, filepath.Join(dir, "cluster.yaml"), "cni: {type: flannel}\n", "cni: {type: flannel, ipv4MaskSize: 25}\n")
+		rewrite(t, filepath.Join(dir, "cluster.yaml"), "cni: {type: flannel}\n",
+			"cni: {type: flannel, ipv4MaskSize: 25}\n")
 		if err := os.Mkdir(filepath.Join(dir, "patches"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		patch := "metadata: {annotations: {lab.example/patched: \"yes\"}}\n"
-		if err := os.WriteFile(filepath.Join(dir, "patches", "kube-scheduler0+merge.yaml"), []byte(patch), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "patches", "kube-scheduler0+merge.yaml"), []byte(patch),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 	}})
@@ -57,7 +60,8 @@ func (th *thread) hardened(t *testing.T) {
 	if got := th.on(t, 1, "openssl version >/dev/null 2>&1; ip -6 route show fd00:233::/112; cat /etc/hosts"); !strings.Contains(got, "fd00:233::/112 dev lo") || !strings.Contains(got, "fd00:250::12 host2") {
 		t.Errorf("host1 has %s", got)
 	}
-	// A pod without any rights of its own is taken, one that is privileged is not, in a namespace that nobody has labelled.
+	// A pod without any rights of its own is taken, one that is privileged is not, in a namespace that nobody has
+	// labelled.
 	th.on(t, 1, "! kubectl --kubeconfig /etc/kubernetes/admin.conf run bad --image=none --privileged 2>/tmp/said && grep -q PodSecurity /tmp/said")
 	if r := run(t, th.site(t, "install")).must(t, 0); !strings.Contains(r.stdout+r.stderr, "0 changed") {
 		t.Errorf("a rerun changes something:\n%s", r.stderr)
@@ -71,7 +75,8 @@ func (th *thread) marks(t *testing.T) {
 	rewrite(t, th.inventory, "maxPods: 50", "maxPods: 60")
 	run(t, th.site(t, "install")).must(t, 0)
 	got := th.kubectl(t, "get node host2 --output=jsonpath='{.metadata.labels} {.spec.taints}'")
-	if strings.Contains(got, "lab.example/disk") || strings.Contains(got, "lab.example/only") || !strings.Contains(got, `"lab.example/rack":"r7"`) || !strings.Contains(got, `"theirs":"stays"`) {
+	if strings.Contains(got, "lab.example/disk") || strings.Contains(got, "lab.example/only") ||
+		!strings.Contains(got, `"lab.example/rack":"r7"`) || !strings.Contains(got, `"theirs":"stays"`) {
 		t.Errorf("host2 has %s", got)
 	}
 	eventually(t, "the kubelet takes another number of pods", func() bool {

@@ -17,8 +17,8 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-// TestDeployInClusterAPI runs the genuine API server, etcd, controller manager and scheduler as processes, and no host: what deploy/incluster
-// creates is real, and the kubelet is a stand-in.
+// TestDeployInClusterAPI runs the genuine API server, etcd, controller manager and scheduler as processes, and no
+// host: what deploy/incluster creates is real, and the kubelet is a stand-in.
 func TestDeployInClusterAPI(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it needs the lab's software; see make e2e-one")
@@ -48,7 +48,8 @@ type server struct {
 func controlPlane(t *testing.T, bin string) string {
 	t.Helper()
 	s := apiServer(t, bin)
-	background(t, s.dir, bin, "kube-controller-manager", "--kubeconfig="+s.kubeconfig, "--service-account-private-key-file="+s.accountKey,
+	background(t, s.dir, bin, "kube-controller-manager", "--kubeconfig="+s.kubeconfig,
+		"--service-account-private-key-file="+s.accountKey,
 		"--controllers=*,-node-lifecycle-controller", "--leader-elect=false", "--secure-port=0")
 	background(t, s.dir, bin, "kube-scheduler", "--kubeconfig="+s.kubeconfig, "--leader-elect=false", "--secure-port=0")
 	return s.kubeconfig
@@ -71,7 +72,8 @@ func apiServer(t *testing.T, bin string, more ...string) server {
 		}
 		return path
 	}
-	account := file("sa.key", string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})))
+	account := file("sa.key",
+		string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})))
 	config := file("kubeconfig", fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters: [{name: c, cluster: {server: "https://127.0.0.1:%d", insecure-skip-tls-verify: true}}]
@@ -81,16 +83,21 @@ current-context: x
 `, ports[0], token))
 	etcd := fmt.Sprintf("http://127.0.0.1:%d", ports[1])
 	peer := fmt.Sprintf("http://127.0.0.1:%d", ports[2])
-	background(t, dir, bin, "etcd", "--data-dir="+filepath.Join(dir, "etcd"), "--unsafe-no-fsync", "--listen-client-urls="+etcd, "--advertise-client-urls="+etcd,
+	background(t, dir, bin, "etcd", "--data-dir="+filepath.Join(dir, "etcd"), "--unsafe-no-fsync",
+		"--listen-client-urls="+etcd, "--advertise-client-urls="+etcd,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer)
-	background(t, dir, bin, "kube-apiserver", append(more, "--etcd-servers="+etcd, fmt.Sprintf("--secure-port=%d", ports[0]), "--bind-address=127.0.0.1",
-		"--cert-dir="+filepath.Join(dir, "certs"), "--token-auth-file="+file("tokens", token+",admin,admin,system:masters\nguest-token,guest,guest\n"), "--authorization-mode=RBAC",
-		"--service-account-key-file="+account, "--service-account-signing-key-file="+account, "--service-account-issuer=https://kubernetes",
+	background(t, dir, bin, "kube-apiserver", append(more, "--etcd-servers="+etcd,
+		fmt.Sprintf("--secure-port=%d", ports[0]), "--bind-address=127.0.0.1",
+		"--cert-dir="+filepath.Join(dir, "certs"), "--token-auth-file="+
+			file("tokens", token+",admin,admin,system:masters\nguest-token,guest,guest\n"), "--authorization-mode=RBAC",
+		"--service-account-key-file="+account, "--service-account-signing-key-file="+account,
+		"--service-account-issuer=https://kubernetes",
 		"--service-cluster-ip-range=10.96.0.0/16", "--endpoint-reconciler-type=none", "--allow-privileged")...)
 	kubectl := filepath.Join(bin, "kubectl")
 	ready := false
 	for end := time.Now().Add(2 * time.Minute); !ready && time.Now().Before(end); time.Sleep(time.Second) {
-		ready = exec.CommandContext(t.Context(), kubectl, "--kubeconfig", config, "get", "--raw", "/readyz").Run() == nil
+		ready = exec.CommandContext(t.Context(), kubectl, "--kubeconfig", config, "get", "--raw",
+			"/readyz").Run() == nil
 	}
 	if !ready {
 		log, _ := os.ReadFile(filepath.Join(dir, "kube-apiserver.log"))

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// TestDeployInCluster puts kkbundle's registry into a cluster through its API server alone. kkbundle made the cluster, which is used
-// as if it were foreign: the tests of deploy/incluster get its admin.conf, and no way to the hosts.
+// TestDeployInCluster puts kkbundle's registry into a cluster through its API server alone. kkbundle made the
+// cluster, which is used as if it were foreign: the tests of deploy/incluster get its admin.conf, and no way to the
+// hosts.
 func TestDeployInCluster(t *testing.T) {
 	th := start(t, scenario{hosts: 2})
 	tests := compileTests(t, "./deploy/incluster")
@@ -23,7 +24,8 @@ func TestDeployInCluster(t *testing.T) {
 				th.on(t, n+1, "rm -r /etc/containerd/certs.d/_default")
 			}
 		}},
-		{"a registry through the API server: pushed to, pulled from by every node, its pod lost", do("TestClusterRegistry")},
+		{"a registry through the API server: pushed to, pulled from by every node, its pod lost",
+			do("TestClusterRegistry")},
 		{"its node is switched off and on", th.rebootRegistry},
 		{"every node pulls again, and nothing had to change", do("TestClusterPulls")},
 		{"the registry is removed", do("TestClusterRemove")},
@@ -64,7 +66,8 @@ func (th *thread) inCluster(t *testing.T, tests, name string) {
 	r := run(t, cmd)
 	t.Logf("%s\n%s", r.stdout, r.stderr)
 	if r.code != 0 || !strings.Contains(r.stdout, "--- PASS: "+name) {
-		t.Logf("%s", th.kubectl(t, "get pods -A -o wide; kubectl --kubeconfig /etc/kubernetes/admin.conf -n kkbundle-registry get events"))
+		t.Logf("%s", th.kubectl(t,
+			"get pods -A -o wide; kubectl --kubeconfig /etc/kubernetes/admin.conf -n kkbundle-registry get events"))
 		t.Fatalf("%s: exit code %d", name, r.code)
 	}
 }

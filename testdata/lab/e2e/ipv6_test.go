@@ -8,8 +8,8 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
-// TestIPv6 installs an IPv6-only cluster with kube-proxy in nftables mode. The host is reached for the installation by IPv4.
-// TestHardened has both families.
+// TestIPv6 installs an IPv6-only cluster with kube-proxy in nftables mode. The host is reached for the installation
+// by IPv4. TestHardened has both families.
 func TestIPv6(t *testing.T) {
 	th := start(t, scenario{
 		hosts:  1,

@@ -33,12 +33,13 @@ type scenario struct {
 	noCluster bool
 	// groups of the inventory; nil makes the first host everything but a worker, and the others workers.
 	groups hosts.Groups
-	// edit, if set, changes the upstream's manifest.yaml, cluster.yaml or any other file beside them before anything is built.
+	// edit, if set, changes the upstream's manifest.yaml, cluster.yaml or any other file beside them before anything
+	// is built.
 	edit func(t *testing.T, dir string)
 }
 
-// A thread is the lab that the subtests of a scenario share: the upstream on one side, hosts on the other, and the bundle
-// between them.
+// A thread is the lab that the subtests of a scenario share: the upstream on one side, hosts on the other, and the
+// bundle between them.
 type thread struct {
 	kkbundle  string // the program under test
 	upstream  *upstream.Server
@@ -82,7 +83,8 @@ func start(t *testing.T, want scenario) *thread {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lab, err := hosts.Up(t.Context(), hosts.Options{State: state, RootFS: made.RootFS, Roots: made.RootsOf(releases), Hosts: want.hosts, Groups: want.groups, Log: os.Stderr})
+	lab, err := hosts.Up(t.Context(), hosts.Options{State: state, RootFS: made.RootFS, Roots: made.RootsOf(releases),
+		Hosts: want.hosts, Groups: want.groups, Log: os.Stderr})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,8 +97,8 @@ func start(t *testing.T, want scenario) *thread {
 // downTime is what a busy machine needs to stop a test's hosts.
 const downTime = 90 * time.Second
 
-// downAtEnd stops the hosts of a test at its end, and a little before its time limit: go ends it there without its cleanup, and the hosts
-// would go on running beside all later tests.
+// downAtEnd stops the hosts of a test at its end, and a little before its time limit: go ends it there without its
+// cleanup, and the hosts would go on running beside all later tests.
 func downAtEnd(t *testing.T, down func(context.Context) error) {
 	t.Helper()
 	once := sync.OnceValue(func() error { return down(context.WithoutCancel(t.Context())) })
@@ -152,7 +154,8 @@ func connect(t *testing.T, want scenario) (*thread, *software.Software) {
 	dir := t.TempDir()
 	th := &thread{kkbundle: program, dir: dir, bin: made.Bin, kind: results.Namespaces}
 	th.keepResult(t, want)
-	th.env = append(os.Environ(), "DOCKER_CONFIG="+filepath.Join(dir, "docker"), "KKBUNDLE_CACHE="+filepath.Join(dir, "cache"))
+	th.env = append(os.Environ(), "DOCKER_CONFIG="+filepath.Join(dir, "docker"), "KKBUNDLE_CACHE="+
+		filepath.Join(dir, "cache"))
 	th.upstream, err = upstream.Start(upstream.Options{Content: made.Upstream, Extra: made.Extra, State: dir})
 	if err != nil {
 		t.Fatal(err)
@@ -173,8 +176,9 @@ func (th *thread) keepResult(t *testing.T, want scenario) {
 			return
 		}
 		r := results.Result{
-			Test: t.Name(), Outcome: results.Passed, Lab: th.kind, Hosts: th.systems, Arches: th.machines, StandIns: want.standIns,
-			Date: begin.UTC().Format(time.DateOnly), Seconds: int(time.Since(begin).Seconds()), Moves: th.moves,
+			Test: t.Name(), Outcome: results.Passed, Lab: th.kind, Hosts: th.systems, Arches: th.machines,
+			StandIns: want.standIns,
+			Date:     begin.UTC().Format(time.DateOnly), Seconds: int(time.Since(begin).Seconds()), Moves: th.moves,
 		}
 		if t.Failed() {
 			r.Outcome = results.Failed

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// refusedWrites sends with the login of host2's hosts.toml what would replace or delete an image of the site's registry, and a pod
-// afterwards pulls the image.
+// refusedWrites sends with the login of host2's hosts.toml what would replace or delete an image of the site's
+// registry, and a pod afterwards pulls the image.
 func (th *thread) refusedWrites(t *testing.T) {
 	// The address has no port with Harbor. The manifest is the image's own, with another byte.
 	out := th.on(t, 2, `set -eu
@@ -88,7 +88,8 @@ func (th *thread) rotate(t *testing.T, flags ...string) {
 	}
 }
 
-// pushByHand pushes with the push login through a port that the test's SSH session would forward; here curl runs on the registry host.
+// pushByHand pushes with the push login through a port that the test's SSH session would forward; here curl runs on
+// the registry host.
 func (th *thread) pushByHand(t *testing.T) {
 	work := strings.TrimSuffix(th.inventory, filepath.Ext(th.inventory)) + ".work"
 	password, err := os.ReadFile(filepath.Join(work, "registry", "push-password"))

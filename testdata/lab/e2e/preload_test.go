@@ -60,7 +60,8 @@ func (th *thread) preloaded(t *testing.T) {
 		}
 		for line := range strings.Lines(out) {
 			// What the CRI plugin itself calls images: by the digest of their configuration.
-			if named := strings.Contains(line, "/"); named && !strings.HasPrefix(line, "sha256:") && !strings.HasPrefix(line, "REF") &&
+			if named := strings.Contains(line, "/"); named && !strings.HasPrefix(line, "sha256:") &&
+				!strings.HasPrefix(line, "REF") &&
 				!strings.Contains(line, "io.cri-containerd.pinned=pinned") {
 				t.Errorf("host%d: not pinned: %s", number, line)
 			}

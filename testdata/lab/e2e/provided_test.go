@@ -10,7 +10,8 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
-// TestProvided installs two control planes on an etcd and behind a haproxy of the site's own, and loses the first of them.
+// TestProvided installs two control planes on an etcd and behind a haproxy of the site's own, and loses the first of
+// them.
 func TestProvided(t *testing.T) {
 	const endpoint = "10.250.0.13:8443"
 	ca := newCompanyCA(t, "Company etcd")
@@ -47,13 +48,15 @@ func TestProvided(t *testing.T) {
 			t.Logf("install: %s\n%s", r.took.Round(100*time.Millisecond), r.stderr)
 			th.nodesAre(t, 1, "host1", "host2")
 		}},
-		{"the cluster's objects are in that etcd, and nodes use that address", func(t *testing.T) { th.usesProvided(t, endpoint) }},
+		{"the cluster's objects are in that etcd, and nodes use that address",
+			func(t *testing.T) { th.usesProvided(t, endpoint) }},
 		{"a rerun changes nothing", func(t *testing.T) {
 			if r := with(t, "install").must(t, 0); !strings.Contains(r.stderr, "0 changed") {
 				t.Errorf("want 0 changed, got\n%s", r.stderr)
 			}
 		}},
-		{"the first control plane is lost, and the other goes on", func(t *testing.T) { th.loseBehindBalancer(t, endpoint) }},
+		{"the first control plane is lost, and the other goes on",
+			func(t *testing.T) { th.loseBehindBalancer(t, endpoint) }},
 		{"reset leaves the site's etcd and haproxy running", func(t *testing.T) {
 			with(t, "reset", "--yes", "--with-data").must(t, 0)
 			th.on(t, 3, "systemctl is-active company-etcd company-balancer")
@@ -69,27 +72,35 @@ func (th *thread) usesProvided(t *testing.T, endpoint string) {
 		t.Errorf("etcd has the nodes %q", got)
 	}
 	for number := range 2 {
-		if got := th.on(t, number+1, "ls /etc/kubernetes/manifests; grep -h server: /etc/kubernetes/admin.conf"); strings.Contains(got, "etcd") || !strings.Contains(got, "https://"+endpoint) {
+		if got := th.on(t, number+1,
+			"ls /etc/kubernetes/manifests; grep -h server: /etc/kubernetes/admin.conf"); strings.Contains(got,
+			"etcd") || !strings.Contains(got, "https://"+endpoint) {
 			t.Errorf("host%d has\n%s", number+1, got)
 		}
 	}
-	if got := th.kubectl(t, "get configmaps --all-namespaces -o yaml"); strings.Count(got, "server: https://"+endpoint) < 2 { // cluster-info and kube-proxy
+	// cluster-info and kube-proxy
+	if got := th.kubectl(t, "get configmaps --all-namespaces -o yaml"); strings.Count(got, "server: https://"+
+		endpoint) < 2 {
 		t.Errorf("cluster-info or kube-proxy do not go through the balancer:\n%s", got)
 	}
 }
 
-// loseBehindBalancer pulls the plug of host1. host2 reaches an API server through the balancer, and its node stays ready.
+// loseBehindBalancer pulls the plug of host1. host2 reaches an API server through the balancer, and its node stays
+// ready.
 func (th *thread) loseBehindBalancer(t *testing.T, endpoint string) {
 	if err := th.lab.Kill(t.Context(), th.lab.Hosts[0]); err != nil {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	th.waitFor(t, time.Minute, "host2 reaches an API server", 2, "curl -fsS --max-time 5 --cacert /etc/kubernetes/pki/ca.crt https://"+endpoint+"/readyz")
+	th.waitFor(t, time.Minute, "host2 reaches an API server", 2,
+		"curl -fsS --max-time 5 --cacert /etc/kubernetes/pki/ca.crt https://"+endpoint+"/readyz")
 	t.Logf("an API server answers through the balancer after %s", time.Since(begin).Round(100*time.Millisecond))
-	th.waitFor(t, 2*time.Minute, "host1 is missed", 2, "kubectl --kubeconfig /etc/kubernetes/admin.conf get node host1 --no-headers | grep NotReady")
+	th.waitFor(t, 2*time.Minute, "host1 is missed", 2,
+		"kubectl --kubeconfig /etc/kubernetes/admin.conf get node host1 --no-headers | grep NotReady")
 	th.nodesAre(t, 2, "host2")
 	if err := th.lab.Start(t.Context(), th.lab.Hosts[0]); err != nil {
 		t.Fatal(err)
 	}
-	th.waitFor(t, 3*time.Minute, "host1 is back", 2, "kubectl --kubeconfig /etc/kubernetes/admin.conf get node host1 --no-headers | grep -w Ready")
+	th.waitFor(t, 3*time.Minute, "host1 is back", 2,
+		"kubectl --kubeconfig /etc/kubernetes/admin.conf get node host1 --no-headers | grep -w Ready")
 }

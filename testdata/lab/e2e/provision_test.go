@@ -13,8 +13,8 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-// TestProvision makes a control plane from a cloud-init document and a worker from an Ignition document, as Cluster API's kubeadm provider
-// writes them. No Cluster API controller runs. Images come from a company's registry.
+// TestProvision makes a control plane from a cloud-init document and a worker from an Ignition document, as Cluster
+// API's kubeadm provider writes them. No Cluster API controller runs. Images come from a company's registry.
 func TestProvision(t *testing.T) {
 	const address = "10.250.0.13:5443/mirror"
 	ca := newCompanyCA(t, "Company registries")
@@ -31,7 +31,8 @@ func TestProvision(t *testing.T) {
 	th.makeBundle(t)
 	provision := func(t *testing.T, host, document string) result {
 		t.Helper()
-		cmd := th.lab.Command(t.Context(), th.kkbundle, "provision", "-i", th.inventory, "-c", filepath.Join(th.dir, "cluster.yaml"),
+		cmd := th.lab.Command(t.Context(), th.kkbundle, "provision", "-i", th.inventory, "-c",
+			filepath.Join(th.dir, "cluster.yaml"),
 			"--known-hosts", th.lab.KnownHostsFile(), host, filepath.Join(th.dir, document), th.bundle())
 		cmd.Env = append(os.Environ(), "SITE_REGISTRY="+companyPassword)
 		r := run(t, cmd).must(t, 0)
@@ -111,16 +112,19 @@ nodeRegistration: {name: host2, criSocket: "unix:///run/containerd/containerd.so
 func ignition(t *testing.T) string {
 	t.Helper()
 	file := func(path string, mode int, text string) map[string]any {
-		return map[string]any{"path": path, "mode": mode, "contents": map[string]any{"source": "data:," + url.PathEscape(text)}}
+		return map[string]any{"path": path, "mode": mode, "contents": map[string]any{"source": "data:," +
+			url.PathEscape(text)}}
 	}
 	const unit = "[Unit]\nConditionPathExists=/etc/kubeadm.yml\n[Service]\nType=oneshot\nExecStart=/etc/kubeadm.sh\n[Install]\nWantedBy=multi-user.target\n"
 	document, err := json.Marshal(map[string]any{
 		"ignition": map[string]any{"version": "3.0.0"},
 		"storage": map[string]any{"files": []any{
 			file("/etc/kubeadm.yml", 0o600, joinConfiguration),
-			file("/etc/kubeadm.sh", 0o700, "#!/bin/bash\nset -e\nkubeadm join --config /etc/kubeadm.yml\nmv /etc/kubeadm.yml /tmp/\n"),
+			file("/etc/kubeadm.sh", 0o700,
+				"#!/bin/bash\nset -e\nkubeadm join --config /etc/kubeadm.yml\nmv /etc/kubeadm.yml /tmp/\n"),
 		}},
-		"systemd": map[string]any{"units": []any{map[string]any{"name": "kubeadm.service", "enabled": true, "contents": unit}}},
+		"systemd": map[string]any{"units": []any{map[string]any{"name": "kubeadm.service", "enabled": true,
+			"contents": unit}}},
 	})
 	if err != nil {
 		t.Fatal(err)

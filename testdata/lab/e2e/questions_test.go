@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// askAgain is a shell script that asks its arguments' addresses one after the other, about ten times a second, and prints a line each:
-// address, time in milliseconds, curl's exit code.
+// askAgain is a shell script that asks its arguments' addresses one after the other, about ten times a second, and
+// prints a line each: address, time in milliseconds, curl's exit code.
 const askAgain = `while :; do for url; do
 	curl -sk -o /dev/null --fail --max-time 1 "$url"; code=$?; echo "$url $(date +%s%3N) $code"
 done; sleep 0.1; done`
@@ -23,7 +23,8 @@ type gap struct {
 	asked, failed int
 	codes         map[string]int  // curl's, of questions without an answer: 7 refused, 28 no answer within a second
 	times         []time.Duration // longer than a second
-	missed        []string        // when the first questions without an answer ended, in UTC as in install.log, and curl's code
+	// when the first questions without an answer ended, in UTC as in install.log, and curl's code
+	missed []string
 }
 
 // ask starts commands that run askAgain. answers waits until all have ended and returns what each address gave.
@@ -54,14 +55,15 @@ func ask(t *testing.T, cmds ...*exec.Cmd) (answers func() map[string]*gap) {
 	return func() map[string]*gap {
 		reading.Wait()
 		for url, g := range seen {
-			t.Logf("%s: %d of %d questions were not answered (curl's exit codes: %v); no answer for %s; the first: %q", url, g.failed, g.asked, g.codes, g.times, g.missed)
+			t.Logf("%s: %d of %d questions were not answered (curl's exit codes: %v); no answer for %s; the first: %q",
+				url, g.failed, g.asked, g.codes, g.times, g.missed)
 		}
 		return seen
 	}
 }
 
-// bearable fails the test if the address refused a question, or did not answer for longer than a client that tries again bears. An answer
-// that took longer than a second is counted only: the lab's machine may be busy.
+// bearable fails the test if the address refused a question, or did not answer for longer than a client that tries
+// again bears. An answer that took longer than a second is counted only: the lab's machine may be busy.
 func (g *gap) bearable(t *testing.T, url string) {
 	t.Helper()
 	if late := g.codes["28"]; g.failed > late {

@@ -11,15 +11,17 @@ import (
 
 const registryVIP = "10.250.0.90"
 
-// TestRegistryPair installs two registry hosts with a shared address, and loses one of them. keepalived is Debian's: the bundle brings
-// it, so the machine that builds needs a way to deb.debian.org.
+// TestRegistryPair installs two registry hosts with a shared address, and loses one of them. keepalived is Debian's:
+// the bundle brings it, so the machine that builds needs a way to deb.debian.org.
 func TestRegistryPair(t *testing.T) {
 	th := start(t, scenario{
 		hosts:  3,
 		groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {3}, "image_registry": {2, 3}},
 		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "imageRegistry: {type: registry}", "imageRegistry: {type: registry, vip: "+registryVIP+"}")
-			rewrite(t, filepath.Join(dir, "manifest.yaml"), "images:\n", "packages:\n  - {distribution: debian/12}\nimages:\n")
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "imageRegistry: {type: registry}",
+				"imageRegistry: {type: registry, vip: "+registryVIP+"}")
+			rewrite(t, filepath.Join(dir, "manifest.yaml"), "images:\n",
+				"packages:\n  - {distribution: debian/12}\nimages:\n")
 		},
 	})
 	steps(t, []step{
@@ -58,7 +60,9 @@ func (th *thread) installPair(t *testing.T) {
 	if two != three || strings.Count(two, "sha256:") < 10 {
 		t.Errorf("the registries differ, or are empty:\n%s\n%s", two, three)
 	}
-	if got := th.on(t, 1, "grep -l 'https://"+registryVIP+":5000' /etc/containerd/certs.d/*/hosts.toml | wc -l; grep -L 'https://"+registryVIP+":5000' /etc/containerd/certs.d/*/hosts.toml"); strings.TrimSpace(got) == "0" || strings.Contains(got, "/") {
+	if got := th.on(t, 1, "grep -l 'https://"+registryVIP+
+		":5000' /etc/containerd/certs.d/*/hosts.toml | wc -l; grep -L 'https://"+registryVIP+
+		":5000' /etc/containerd/certs.d/*/hosts.toml"); strings.TrimSpace(got) == "0" || strings.Contains(got, "/") {
 		t.Errorf("host1 pulls from elsewhere:\n%s", got)
 	}
 }
@@ -73,8 +77,8 @@ func (th *thread) pull(t *testing.T, host string) {
 	th.kubectl(t, "delete pod pulls --now")
 }
 
-// loseRegistry pulls the plug of the registry host that has the address; where that is the worker, of the other one after the
-// address was moved there, because the worker is needed.
+// loseRegistry pulls the plug of the registry host that has the address; where that is the worker, of the other one
+// after the address was moved there, because the worker is needed.
 func (th *thread) loseRegistry(t *testing.T) {
 	th.pull(t, "host1")
 	if th.registryHolders(t, 2, 3)[0] == 3 {
@@ -106,7 +110,8 @@ func (th *thread) registryBack(t *testing.T) {
 	if err := th.lab.Start(t.Context(), th.lab.Hosts[1]); err != nil {
 		t.Fatal(err)
 	}
-	th.waitFor(t, time.Minute, "host2's registry is back", 2, "systemctl is-active kkbundle-registry kkbundle-registry-address")
+	th.waitFor(t, time.Minute, "host2's registry is back", 2,
+		"systemctl is-active kkbundle-registry kkbundle-registry-address")
 	if r := run(t, th.site(t, "install")).must(t, 0); !strings.Contains(r.stderr, "0 changed") {
 		t.Errorf("want 0 changed, got\n%s", r.stderr)
 	}
@@ -119,7 +124,8 @@ func (th *thread) registryBack(t *testing.T) {
 func (th *thread) stopRegistry(t *testing.T) {
 	th.on(t, 3, "systemctl stop kkbundle-registry")
 	begin := time.Now()
-	eventually(t, "the address moves to host2", func() bool { return len(th.registryHolders(t, 2)) == 1 && len(th.registryHolders(t, 3)) == 0 })
+	eventually(t, "the address moves to host2",
+		func() bool { return len(th.registryHolders(t, 2)) == 1 && len(th.registryHolders(t, 3)) == 0 })
 	t.Logf("the address has moved after %s", time.Since(begin).Round(100*time.Millisecond))
 	th.pull(t, "host1")
 	r := run(t, th.site(t, "install")).must(t, 0)
@@ -131,7 +137,8 @@ func (th *thread) stopRegistry(t *testing.T) {
 func (th *thread) resetPair(t *testing.T) {
 	run(t, th.site(t, "reset", "--yes", "--with-data")).must(t, 0)
 	for _, n := range []int{2, 3} {
-		if left := th.on(t, n, "ip -o -4 addr show to "+registryVIP+"/32; ls -d /etc/kkbundle /var/lib/kkbundle /etc/systemd/system/kkbundle-* 2>/dev/null; pgrep -a keepalived || true"); left != "" {
+		if left := th.on(t, n, "ip -o -4 addr show to "+registryVIP+
+			"/32; ls -d /etc/kkbundle /var/lib/kkbundle /etc/systemd/system/kkbundle-* 2>/dev/null; pgrep -a keepalived || true"); left != "" {
 			t.Errorf("reset leaves on host%d:\n%s", n, left)
 		}
 	}

@@ -10,8 +10,9 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
-// TestRotateCA replaces the certificate authorities of a cluster while an application answers: begun with two kills, undone between two
-// stages, begun again, and finished with a kill. At the end the old authorities' clients are refused.
+// TestRotateCA replaces the certificate authorities of a cluster while an application answers: begun with two kills,
+// undone between two stages, begun again, and finished with a kill. At the end the old authorities' clients are
+// refused.
 func TestRotateCA(t *testing.T) {
 	th := start(t, scenario{hosts: 2})
 	th.nodes = 2
@@ -34,12 +35,14 @@ func TestRotateCA(t *testing.T) {
 	})
 }
 
-// TestRotateCAHA is TestRotateCA with three control planes and a worker that reaches them by haproxy: begun with a kill, and finished.
+// TestRotateCAHA is TestRotateCA with three control planes and a worker that reaches them by haproxy: begun with a
+// kill, and finished.
 func TestRotateCAHA(t *testing.T) {
 	th := start(t, scenario{
 		hosts: 4, groups: hosts.Groups{"kube_control_plane": {1, 2, 3}, "kube_worker": {4}, "image_registry": {4}},
 		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: internal}\n"+haproxyEndpoint)
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: internal}\n"+
+				haproxyEndpoint)
 		},
 	})
 	th.nodes = 4
@@ -67,7 +70,8 @@ func TestRotateCAHA(t *testing.T) {
 	})
 }
 
-// controlPlanesHave checks that each API server and each member of etcd has a certificate of the authorities in a directory.
+// controlPlanesHave checks that each API server and each member of etcd has a certificate of the authorities in a
+// directory.
 func (th *thread) controlPlanesHave(t *testing.T, dir string) {
 	t.Helper()
 	for number := range 3 {
@@ -76,7 +80,8 @@ func (th *thread) controlPlanesHave(t *testing.T, dir string) {
 		for _, name := range []string{"server", "peer"} {
 			th.on(t, number+1, "openssl verify -CAfile "+dir+"/etcd/ca.crt /etc/kubernetes/pki/etcd/"+name+".crt")
 		}
-		th.on(t, number+1, "curl -fsS --max-time 10 --cacert "+dir+"/etcd/ca.crt --cert /etc/kubernetes/pki/etcd/healthcheck-client.crt --key /etc/kubernetes/pki/etcd/healthcheck-client.key -o /dev/null https://"+at+":2379/health")
+		th.on(t, number+1, "curl -fsS --max-time 10 --cacert "+dir+
+			"/etcd/ca.crt --cert /etc/kubernetes/pki/etcd/healthcheck-client.crt --key /etc/kubernetes/pki/etcd/healthcheck-client.key -o /dev/null https://"+at+":2379/health")
 	}
 	if members := th.on(t, 1, etcdctl("endpoint health --cluster")); strings.Count(members, "is healthy") != 3 {
 		t.Errorf("etcd's members:\n%s", members)
@@ -133,7 +138,8 @@ func (th *thread) rotationRehearsed(t *testing.T) {
 // servedBy checks that the API server of the host has a certificate of the first authority in a file.
 func (th *thread) servedBy(t *testing.T, file string) {
 	t.Helper()
-	th.on(t, 1, "curl -fsS --max-time 10 --cacert "+file+" -o /dev/null https://"+th.lab.Hosts[0].Address+":6443/readyz")
+	th.on(t, 1, "curl -fsS --max-time 10 --cacert "+file+" -o /dev/null https://"+th.lab.Hosts[0].Address+
+		":6443/readyz")
 }
 
 func (th *thread) rotationInterrupted(t *testing.T) {
@@ -182,7 +188,8 @@ func (th *thread) rotationUndone(t *testing.T) {
 	r := run(t, th.site(t, "certs rotate-ca", "--rollback", "--yes")).must(t, 0)
 	t.Logf("rollback: %s\n%s", r.took.Round(time.Second), r.stderr)
 	for _, name := range []string{"ca", "front-proxy-ca", "etcd/ca"} {
-		th.on(t, 1, "cmp /root/before/pki/"+name+".crt /etc/kubernetes/pki/"+name+".crt; cmp /root/before/pki/"+name+".key /etc/kubernetes/pki/"+name+".key")
+		th.on(t, 1, "cmp /root/before/pki/"+name+".crt /etc/kubernetes/pki/"+name+".crt; cmp /root/before/pki/"+name+
+			".key /etc/kubernetes/pki/"+name+".key")
 	}
 	th.on(t, 1, "kubectl --kubeconfig /root/before/admin.conf get nodes; test ! -e /etc/kubernetes/pki/kkbundle-ca")
 	if r = run(t, th.site(t, "install")).must(t, 0); !strings.Contains(r.stderr, "0 changed") {
@@ -192,18 +199,21 @@ func (th *thread) rotationUndone(t *testing.T) {
 
 func (th *thread) rotationFinished(t *testing.T) {
 	killCommandAt(t, th.site(t, "certs rotate-ca", "--finish", "--yes", "--json"), "authority-remove")
-	if r := run(t, th.site(t, "certs rotate-ca", "--rollback", "--yes")).must(t, 12); !strings.Contains(r.stderr, "--finish") {
+	if r := run(t, th.site(t, "certs rotate-ca", "--rollback", "--yes")).must(t, 12); !strings.Contains(r.stderr,
+		"--finish") {
 		t.Errorf("want what to do, got\n%s", r.stderr)
 	}
 	r := run(t, th.site(t, "certs rotate-ca", "--finish", "--yes")).must(t, 0)
 	t.Logf("finished: %s\n%s", r.took.Round(time.Second), r.stderr)
 }
 
-// oldClientsRefused asks every server with a certificate of the old authorities. curl does not check the servers' own here.
+// oldClientsRefused asks every server with a certificate of the old authorities. curl does not check the servers' own
+// here.
 func (th *thread) oldClientsRefused(t *testing.T) {
 	const pki = "/root/before/pki/"
 	ask := func(cert, url string) string {
-		return strings.TrimSpace(th.on(t, 1, "curl -sk --max-time 10 -o /dev/null -w '%{http_code}' --cert "+cert+".crt --key "+cert+".key "+url+"; echo \" exit $?\""))
+		return strings.TrimSpace(th.on(t, 1, "curl -sk --max-time 10 -o /dev/null -w '%{http_code}' --cert "+cert+
+			".crt --key "+cert+".key "+url+"; echo \" exit $?\""))
 	}
 	th.on(t, 1, `for part in certificate key; do sed -n "s/.*client-$part-data: //p" /root/before/admin.conf | base64 -d >/root/before/pki/admin.$part; done
 		mv /root/before/pki/admin.certificate /root/before/pki/admin.crt`)
@@ -216,7 +226,8 @@ func (th *thread) oldClientsRefused(t *testing.T) {
 			t.Errorf("%s answered a client of the old authority: %s", what, got)
 		}
 	}
-	if got := ask(pki+"etcd/healthcheck-client", "https://127.0.0.1:2379/health"); strings.HasPrefix(got, "200") || strings.HasSuffix(got, "exit 0") {
+	if got := ask(pki+"etcd/healthcheck-client", "https://127.0.0.1:2379/health"); strings.HasPrefix(got, "200") ||
+		strings.HasSuffix(got, "exit 0") {
 		t.Errorf("etcd answered a client of the old authority: %s", got)
 	}
 	now := "/etc/kubernetes/pki/"
@@ -227,7 +238,9 @@ func (th *thread) oldClientsRefused(t *testing.T) {
 		t.Errorf("the kubelet refused a client of the new authority: %s", got)
 	}
 	old := strings.TrimSpace(th.on(t, 1, "sed -n 2p "+pki+"front-proxy-ca.crt"))
-	if trusted := th.kubectl(t, "-n kube-system get configmap extension-apiserver-authentication -o yaml"); strings.Contains(trusted, old) || !strings.Contains(trusted, "BEGIN") {
+	if trusted := th.kubectl(t,
+		"-n kube-system get configmap extension-apiserver-authentication -o yaml"); strings.Contains(trusted, old) ||
+		!strings.Contains(trusted, "BEGIN") {
 		t.Errorf("aggregated API servers trust the old authority:\n%s", trusted)
 	}
 }
@@ -238,10 +251,12 @@ func (th *thread) afterRotation(t *testing.T) {
 	if r := run(t, th.site(t, "install")).must(t, 0); !strings.Contains(r.stderr, "0 changed") {
 		t.Errorf("want 0 changed, got\n%s", r.stderr)
 	}
-	// A node joins: it learns the authority from cluster-info, and the controller manager signs its kubelet's certificate.
+	// A node joins: it learns the authority from cluster-info, and the controller manager signs its kubelet's
+	// certificate.
 	run(t, th.deletion(t, "host2")).must(t, 0)
 	run(t, th.site(t, "nodes add", "--yes", "host2")).must(t, 0)
 	th.nodesAre(t, 1, "host1", "host2")
 	authority := th.on(t, 1, "cat /etc/kubernetes/pki/ca.crt")
-	th.on(t, 2, "cat >/root/ca.crt <<'END'\n"+authority+"END\nopenssl verify -CAfile /root/ca.crt /var/lib/kubelet/pki/kubelet-client-current.pem")
+	th.on(t, 2, "cat >/root/ca.crt <<'END'\n"+authority+
+		"END\nopenssl verify -CAfile /root/ca.crt /var/lib/kubelet/pki/kubelet-client-current.pem")
 }

@@ -28,9 +28,10 @@ type podRuntime struct {
 func TestDocker(t *testing.T) {
 	number := "0.3.21" // the catalog's
 	runtimeThread(t, podRuntime{
-		cri:     "cri: {type: docker}",
-		with:    []software.Extra{software.Docker},
-		given:   []string{"github.com/Mirantis/cri-dockerd/releases/download/v" + number + "/cri-dockerd-" + number + ".amd64.tgz"},
+		cri:  "cri: {type: docker}",
+		with: []software.Extra{software.Docker},
+		given: []string{"github.com/Mirantis/cri-dockerd/releases/download/v" + number + "/cri-dockerd-" + number +
+			".amd64.tgz"},
 		task:    "docker",
 		version: "docker://" + strings.TrimPrefix(software.DockerVersion, "v"),
 		unit:    "docker cri-docker",
@@ -44,8 +45,9 @@ func TestDocker(t *testing.T) {
 func TestCRIO(t *testing.T) {
 	version := "v1.36.1" // the catalog's for Kubernetes 1.36
 	runtimeThread(t, podRuntime{
-		cri:     "cri: {type: crio}",
-		given:   []string{"storage.googleapis.com/cri-o/artifacts/cri-o.amd64." + version + ".tar.gz", "storage.googleapis.com/cri-o/artifacts/cri-o.amd64." + version + ".tar.gz.sha256sum"},
+		cri: "cri: {type: crio}",
+		given: []string{"storage.googleapis.com/cri-o/artifacts/cri-o.amd64." + version + ".tar.gz",
+			"storage.googleapis.com/cri-o/artifacts/cri-o.amd64." + version + ".tar.gz.sha256sum"},
 		task:    "crio",
 		version: "cri-o://" + strings.TrimPrefix(version, "v"),
 		unit:    "crio",
@@ -55,7 +57,8 @@ func TestCRIO(t *testing.T) {
 	})
 }
 
-// TestContainerd1 installs two nodes with containerd 1.7, whose configuration is another. Kubernetes 1.35 is the last release for it.
+// TestContainerd1 installs two nodes with containerd 1.7, whose configuration is another. Kubernetes 1.35 is the last
+// release for it.
 func TestContainerd1(t *testing.T) {
 	version := software.Containerd1Version
 	runtimeThread(t, podRuntime{
@@ -70,8 +73,8 @@ func TestContainerd1(t *testing.T) {
 	})
 }
 
-// runtimeThread installs a cluster of two nodes with another runtime than the default, in two runs of which the first is
-// killed, and takes it away again.
+// runtimeThread installs a cluster of two nodes with another runtime than the default, in two runs of which the first
+// is killed, and takes it away again.
 func runtimeThread(t *testing.T, r podRuntime) {
 	t.Helper()
 	for _, url := range r.given {
@@ -117,7 +120,8 @@ func (th *thread) pulls(t *testing.T) {
 	for number := range th.nodes {
 		name := fmt.Sprintf("puller%d", number+1)
 		image := th.lab.Hosts[0].Address + ":5000/docker.io/lab/labapp:1"
-		overrides := fmt.Sprintf(`{"spec":{"nodeName":%q,"tolerations":[{"operator":"Exists"}]}}`, th.lab.Hosts[number].Name)
+		overrides := fmt.Sprintf(`{"spec":{"nodeName":%q,"tolerations":[{"operator":"Exists"}]}}`,
+			th.lab.Hosts[number].Name)
 		th.kubectl(t, "run "+name+" --image="+image+" --image-pull-policy=Always --overrides='"+overrides+"'")
 		th.kubectl(t, "wait pod/"+name+" --for=condition=Ready --timeout=60s")
 		th.kubectl(t, "delete pod "+name+" --wait --grace-period=1")
@@ -142,7 +146,8 @@ func (th *thread) resetRuntime(t *testing.T, r podRuntime) {
 	got := run(t, th.site(t, "reset", "--yes", "--with-data")).must(t, 0)
 	t.Logf("reset: %s", got.took.Round(100*time.Millisecond))
 	for number := range th.nodes {
-		if out := th.on(t, number+1, r.left+"; ps -eo comm= | grep -E '^(kube|etcd|pause|labapp|flanneld)'; true"); out != "" {
+		if out := th.on(t, number+1, r.left+
+			"; ps -eo comm= | grep -E '^(kube|etcd|pause|labapp|flanneld)'; true"); out != "" {
 			t.Errorf("host%d still has\n%s", number+1, out)
 		}
 	}

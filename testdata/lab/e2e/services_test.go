@@ -41,7 +41,8 @@ nodePathMap: [{node: DEFAULT_PATH_FOR_NON_LISTED_NODES, paths: [` + userVolumes 
 // userVolumes is where a user's provisioner has its volumes on nodes.
 const userVolumes = "/srv/volumes"
 
-// TestAddons installs multus on flannel, metrics-server, and local-path-provisioner as the default storage class. All are genuine.
+// TestAddons installs multus on flannel, metrics-server, and local-path-provisioner as the default storage class. All
+// are genuine.
 func TestAddons(t *testing.T) {
 	th := start(t, scenario{hosts: 2, with: []software.Extra{software.Addons}, edit: func(t *testing.T, dir string) {
 		rewrite(t, filepath.Join(dir, "cluster.yaml"),
@@ -51,7 +52,8 @@ func TestAddons(t *testing.T) {
 		rewrite(t, filepath.Join(dir, "manifest.yaml"),
 			"  - docker.io/lab/labapp:1\n", "  - docker.io/lab/labapp:1\n  - docker.io/library/busybox:1.37.0\n",
 			"charts:\n", "charts:\n  - {name: local-path-provisioner, repo: https://charts.lab.example/local-path, version: 0.0.x, values: [volumes.yaml]}\n")
-		write(t, dir, map[string]string{"catalog.yaml": metricsCatalog, "second.yaml": second, "volumes.yaml": volumeValues})
+		write(t, dir, map[string]string{"catalog.yaml": metricsCatalog, "second.yaml": second,
+			"volumes.yaml": volumeValues})
 	}})
 	th.nodes, th.pristine = 2, th.traces(t)
 	th.makeBundle(t)
@@ -69,7 +71,8 @@ func TestAddons(t *testing.T) {
 		{"a pod on each node writes to a volume of its own", func(t *testing.T) { th.volumes(t, userVolumes) }},
 		{"a rerun changes nothing", th.rerun},
 		{"status says healthy", th.looks},
-		{"reset leaves a user's volumes, and nothing else", func(t *testing.T) { th.resetVolumes(t, userVolumes, false) }},
+		{"reset leaves a user's volumes, and nothing else",
+			func(t *testing.T) { th.resetVolumes(t, userVolumes, false) }},
 		{"no packet left the hosts' network", th.packets},
 	})
 }
@@ -86,17 +89,21 @@ components:
       - docker.io/openebs/linux-utils:` + software.LocalPVToolsVersion + `
 `
 
-// TestLocalVolumes installs two nodes with storage.local. OpenEBS' provisioner is no module: its program and its chart have to be given.
+// TestLocalVolumes installs two nodes with storage.local. OpenEBS' provisioner is no module: its program and its
+// chart have to be given.
 func TestLocalVolumes(t *testing.T) {
 	const path = "/var/openebs/local"
 	for _, url := range []string{software.LocalPVProgram, software.LocalPVChart} {
 		needsGiven(t, url)
 	}
-	th := start(t, scenario{hosts: 2, with: []software.Extra{software.LocalPV, software.Addons}, edit: func(t *testing.T, dir string) {
-		rewrite(t, filepath.Join(dir, "cluster.yaml"), "cni: {type: flannel}\n", "cni: {type: flannel}\nstorage: {local: true}\ncatalog: [catalog.yaml]\n")
-		rewrite(t, filepath.Join(dir, "manifest.yaml"), "  - docker.io/lab/labapp:1\n", "  - docker.io/lab/labapp:1\n  - docker.io/library/busybox:1.37.0\n")
-		write(t, dir, map[string]string{"catalog.yaml": localVolumesCatalog})
-	}})
+	th := start(t, scenario{hosts: 2, with: []software.Extra{software.LocalPV, software.Addons},
+		edit: func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "cni: {type: flannel}\n",
+				"cni: {type: flannel}\nstorage: {local: true}\ncatalog: [catalog.yaml]\n")
+			rewrite(t, filepath.Join(dir, "manifest.yaml"), "  - docker.io/lab/labapp:1\n",
+				"  - docker.io/lab/labapp:1\n  - docker.io/library/busybox:1.37.0\n")
+			write(t, dir, map[string]string{"catalog.yaml": localVolumesCatalog})
+		}})
 	th.nodes, th.pristine = 2, th.traces(t)
 	th.makeBundle(t)
 	steps(t, []step{
@@ -108,7 +115,8 @@ func TestLocalVolumes(t *testing.T) {
 		{"a volume was proved", func(t *testing.T) { th.volumeProved(t, "local") }},
 		{"a pod on each node writes to a volume of its own", func(t *testing.T) { th.volumes(t, path) }},
 		{"a rerun changes nothing", th.rerun},
-		{"reset leaves volumes alone until it is told to take them", func(t *testing.T) { th.resetVolumes(t, path, true) }},
+		{"reset leaves volumes alone until it is told to take them",
+			func(t *testing.T) { th.resetVolumes(t, path, true) }},
 	})
 }
 
@@ -127,7 +135,8 @@ func (th *thread) volumeProved(t *testing.T, class string) {
 	if got := th.on(t, 1, "cat /var/lib/kkbundle/applied/volume-proof"); got != class+"\n" {
 		t.Errorf("a volume of %q was proved", got)
 	}
-	if got := th.kubectl(t, "get storageclass "+class+` --output=jsonpath='{.metadata.annotations.storageclass\.kubernetes\.io/is-default-class}'`); got != "true" {
+	if got := th.kubectl(t, "get storageclass "+class+
+		` --output=jsonpath='{.metadata.annotations.storageclass\.kubernetes\.io/is-default-class}'`); got != "true" {
 		t.Errorf("class %s is the default: %q", class, got)
 	}
 	eventually(t, "the proof's volume and namespace are gone", func() bool {
@@ -139,7 +148,8 @@ func (th *thread) volumeProved(t *testing.T, class string) {
 func (th *thread) top(t *testing.T) {
 	th.waitFor(t, 2*time.Minute, "figures of both nodes", 1,
 		`[ "$(KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf top nodes --no-headers | awk '$2 ~ /^[0-9]+m$/ && $4 ~ /^[0-9]+Mi$/' | grep -c '^host[12] ')" = 2 ]`)
-	if got := th.kubectl(t, "top pods -n kube-system --no-headers"); !strings.Contains(got, "kube-apiserver-host1") || !strings.Contains(got, "metrics-server-") {
+	if got := th.kubectl(t, "top pods -n kube-system --no-headers"); !strings.Contains(got, "kube-apiserver-host1") ||
+		!strings.Contains(got, "metrics-server-") {
 		t.Errorf("figures of kube-system's pods:\n%s", got)
 	}
 }
@@ -148,14 +158,19 @@ func (th *thread) top(t *testing.T) {
 func (th *thread) secondInterface(t *testing.T) {
 	for number := range th.nodes {
 		pod := fmt.Sprintf("second%d", number+1)
-		overrides := fmt.Sprintf(`{"spec":{"nodeName":%q,"tolerations":[{"operator":"Exists"}]}}`, th.lab.Hosts[number].Name)
-		th.kubectl(t, "run "+pod+" --image=docker.io/library/busybox:1.37.0 --annotations=k8s.v1.cni.cncf.io/networks=second --overrides='"+overrides+"' -- sleep 3600")
+		overrides := fmt.Sprintf(`{"spec":{"nodeName":%q,"tolerations":[{"operator":"Exists"}]}}`,
+			th.lab.Hosts[number].Name)
+		th.kubectl(t, "run "+pod+
+			" --image=docker.io/library/busybox:1.37.0 --annotations=k8s.v1.cni.cncf.io/networks=second --overrides='"+
+			overrides+"' -- sleep 3600")
 		th.kubectl(t, "wait pod/"+pod+" --for=condition=Ready --timeout=60s")
 		addresses := th.kubectl(t, "exec "+pod+" -- ip -o -4 addr")
-		if !strings.Contains(addresses, " eth0 ") || !strings.Contains(addresses, "net1") || !strings.Contains(addresses, " 10.77.0.") {
+		if !strings.Contains(addresses, " eth0 ") || !strings.Contains(addresses, "net1") ||
+			!strings.Contains(addresses, " 10.77.0.") {
 			t.Errorf("%s has\n%s", pod, addresses)
 		}
-		if status := th.kubectl(t, "get pod "+pod+` --output=jsonpath='{.metadata.annotations.k8s\.v1\.cni\.cncf\.io/network-status}'`); !strings.Contains(status, `"interface": "net1"`) {
+		if status := th.kubectl(t, "get pod "+pod+
+			` --output=jsonpath='{.metadata.annotations.k8s\.v1\.cni\.cncf\.io/network-status}'`); !strings.Contains(status, `"interface": "net1"`) {
 			t.Errorf("multus says of %s: %s", pod, status)
 		}
 		th.kubectl(t, "delete pod "+pod+" --now")
@@ -187,7 +202,8 @@ spec:
 // volumes has a pod on each node write to a volume, and finds what it wrote below path of that node and no other.
 func (th *thread) volumes(t *testing.T, path string) {
 	for _, h := range th.lab.Hosts {
-		th.on(t, 1, "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf apply -f - <<'END'"+fmt.Sprintf(claimant, h.Name)+"END")
+		th.on(t, 1, "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf apply -f - <<'END'"+
+			fmt.Sprintf(claimant, h.Name)+"END")
 	}
 	for _, h := range th.lab.Hosts {
 		th.kubectl(t, "wait pod/"+h.Name+" --for=condition=Ready --timeout=120s")
@@ -206,7 +222,8 @@ func (th *thread) resetVolumes(t *testing.T, path string, ours bool) {
 		if got := th.on(t, h.Number, "cat "+path+"/*/text"); got != "written by "+h.Name+"\n" {
 			t.Errorf("after a reset without --with-data, %s has %q", h.Name, got)
 		}
-		if got := th.on(t, h.Number, "ls /etc/cni /opt/cni 2>&1; ip -br link | grep -E 'cni0|flannel|veth'; mount | grep -E '/var/lib/kubelet/|local-path|openebs'; true"); strings.Count(got, "No such file") != 2 || strings.Count(got, "\n") != 2 {
+		if got := th.on(t, h.Number,
+			"ls /etc/cni /opt/cni 2>&1; ip -br link | grep -E 'cni0|flannel|veth'; mount | grep -E '/var/lib/kubelet/|local-path|openebs'; true"); strings.Count(got, "No such file") != 2 || strings.Count(got, "\n") != 2 {
 			t.Errorf("reset leaves on %s\n%s", h.Name, got)
 		}
 	}

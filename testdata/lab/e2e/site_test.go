@@ -39,8 +39,10 @@ const companyLife = 365 * 24 * time.Hour
 func newCompanyCA(t *testing.T, name string) *companyCA {
 	t.Helper()
 	ca := &companyCA{cert: &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name, Organization: []string{"Lab Company"}}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(10 * companyLife), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name, Organization: []string{"Lab Company"}},
+		NotBefore: time.Now().Add(-time.Hour),
+		NotAfter:  time.Now().Add(10 * companyLife), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
 	}}
 	ca.cert, ca.key, ca.pem, ca.keyPEM = sign(t, ca.cert, nil)
 	return ca
@@ -50,8 +52,10 @@ func newCompanyCA(t *testing.T, name string) *companyCA {
 func (ca *companyCA) issue(t *testing.T, name string, addresses ...string) (cert, key []byte) {
 	t.Helper()
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(companyLife),
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(companyLife),
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	for _, a := range addresses {
 		template.IPAddresses = append(template.IPAddresses, net.ParseIP(a))
@@ -61,7 +65,8 @@ func (ca *companyCA) issue(t *testing.T, name string, addresses ...string) (cert
 }
 
 // sign signs a template with a new key by ca, or by itself.
-func sign(t *testing.T, template *x509.Certificate, ca *companyCA) (*x509.Certificate, *rsa.PrivateKey, []byte, []byte) {
+func sign(t *testing.T, template *x509.Certificate,
+	ca *companyCA) (*x509.Certificate, *rsa.PrivateKey, []byte, []byte) {
 	t.Helper()
 	const bits = 2048
 	key, err := rsa.GenerateKey(rand.Reader, bits)
@@ -129,17 +134,20 @@ const (
 	companyPassword = "correct-horse-battery"
 )
 
-// useCompanyRegistry makes the cluster file of a scenario name the company's registry on a host. Its password comes from $SITE_REGISTRY.
+// useCompanyRegistry makes the cluster file of a scenario name the company's registry on a host. Its password comes
+// from $SITE_REGISTRY.
 func useCompanyRegistry(t *testing.T, dir, address string, ca *companyCA) {
 	t.Helper()
 	rewrite(t, filepath.Join(dir, "cluster.yaml"), "imageRegistry: {type: registry}",
-		"imageRegistry: {type: existing, address: \""+address+"\", ca: registry-ca.pem, auth: {username: "+companyUser+", passwordEnv: SITE_REGISTRY}}")
+		"imageRegistry: {type: existing, address: \""+address+"\", ca: registry-ca.pem, auth: {username: "+companyUser+
+			", passwordEnv: SITE_REGISTRY}}")
 	if err := os.WriteFile(filepath.Join(dir, "registry-ca.pem"), ca.pem, 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// companyRegistry runs the CNCF registry on a host, with TLS and a login, as a company has one. Nothing of kkbundle is on the host.
+// companyRegistry runs the CNCF registry on a host, with TLS and a login, as a company has one. Nothing of kkbundle
+// is on the host.
 func (th *thread) companyRegistry(t *testing.T, number int, ca *companyCA) {
 	t.Helper()
 	hash, err := bcrypt.GenerateFromPassword([]byte(companyPassword), bcrypt.MinCost)
@@ -149,7 +157,8 @@ func (th *thread) companyRegistry(t *testing.T, number int, ca *companyCA) {
 	cert, key := ca.issue(t, "registry", th.lab.Hosts[number-1].Address)
 	th.sendCommand(t, number, "registry")
 	th.sendFiles(t, number, map[string][]byte{
-		"/srv/registry/tls.crt": cert, "/srv/registry/tls.key": key, "/srv/registry/htpasswd": []byte(companyUser + ":" + string(hash) + "\n"),
+		"/srv/registry/tls.crt": cert, "/srv/registry/tls.key": key, "/srv/registry/htpasswd": []byte(companyUser +
+			":" + string(hash) + "\n"),
 		"/srv/registry/config.yml": []byte(`version: 0.1
 storage: {filesystem: {rootdirectory: /srv/registry/data}}
 http: {addr: ":5443", secret: of-the-lab, tls: {certificate: /srv/registry/tls.crt, key: /srv/registry/tls.key}}
@@ -157,13 +166,15 @@ auth: {htpasswd: {realm: company, path: /srv/registry/htpasswd}}
 `),
 	})
 	th.on(t, number, "systemd-run --unit=company-registry /srv/bin/registry serve /srv/registry/config.yml")
-	th.waitFor(t, time.Minute, "the company's registry asks for a login", number, "curl -sk https://127.0.0.1:5443/v2/ | grep -q UNAUTHORIZED")
+	th.waitFor(t, time.Minute, "the company's registry asks for a login", number,
+		"curl -sk https://127.0.0.1:5443/v2/ | grep -q UNAUTHORIZED")
 }
 
 // pushToCompany pushes the bundle into the company's registry.
 func (th *thread) pushToCompany(t *testing.T, address string) {
 	t.Helper()
-	cmd := th.lab.Command(t.Context(), th.kkbundle, "push", "--registry", address, "--ca", filepath.Join(th.dir, "registry-ca.pem"),
+	cmd := th.lab.Command(t.Context(), th.kkbundle, "push", "--registry", address, "--ca",
+		filepath.Join(th.dir, "registry-ca.pem"),
 		"--username", companyUser, "--password-stdin", th.bundle())
 	cmd.Stdin = strings.NewReader(companyPassword + "\n")
 	r := run(t, cmd).must(t, 0)
@@ -176,14 +187,16 @@ func (th *thread) companyEtcd(t *testing.T, number int, ca *companyCA) {
 	address := th.lab.Hosts[number-1].Address
 	cert, key := ca.issue(t, "etcd", address, "127.0.0.1")
 	th.sendCommand(t, number, "etcd")
-	th.sendFiles(t, number, map[string][]byte{"/srv/etcd/ca.crt": ca.pem, "/srv/etcd/tls.crt": cert, "/srv/etcd/tls.key": key})
+	th.sendFiles(t, number, map[string][]byte{"/srv/etcd/ca.crt": ca.pem, "/srv/etcd/tls.crt": cert,
+		"/srv/etcd/tls.key": key})
 	th.on(t, number, "systemd-run --unit=company-etcd /srv/bin/etcd --name company --data-dir /srv/etcd/data --client-cert-auth --trusted-ca-file /srv/etcd/ca.crt"+
 		" --cert-file /srv/etcd/tls.crt --key-file /srv/etcd/tls.key --listen-client-urls https://0.0.0.0:2379 --advertise-client-urls https://"+address+":2379")
 	th.waitFor(t, time.Minute, "the company's etcd is healthy", number,
 		"curl -fsS --cacert /srv/etcd/ca.crt --cert /srv/etcd/tls.crt --key /srv/etcd/tls.key https://127.0.0.1:2379/health | grep -q true")
 }
 
-// companyBalancer runs haproxy on a host in front of the API servers of the hosts with these numbers. It is Debian's haproxy.
+// companyBalancer runs haproxy on a host in front of the API servers of the hosts with these numbers. It is Debian's
+// haproxy.
 func (th *thread) companyBalancer(t *testing.T, number int, servers ...int) {
 	t.Helper()
 	config := `global
@@ -225,7 +238,8 @@ func (th *thread) rootOf(t *testing.T, image string) io.ReadCloser {
 	}
 	t.Setenv("DOCKER_CONFIG", filepath.Join(th.dir, "docker"))
 	img, err := remote.Image(ref, remote.WithContext(t.Context()), remote.WithAuthFromKeychain(authn.DefaultKeychain),
-		remote.WithTransport(&http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}))
+		remote.WithTransport(&http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots,
+			MinVersion: tls.VersionTLS12}}))
 	if err != nil {
 		t.Fatal(err)
 	}

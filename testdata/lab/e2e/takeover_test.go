@@ -11,9 +11,9 @@ import (
 // siteConfig is the configuration of the containerd that the worker has before kkbundle comes.
 const siteConfig = "version = 3\n\n[debug]\n  level = \"warn\"\n"
 
-// TestTakeOver installs on a worker whose containerd of its own runs a container: it is refused, then permitted; the container
-// lives through the installation and the reset, after which the worker has its own containerd again. The cluster has a runtime
-// class and a drop-in besides.
+// TestTakeOver installs on a worker whose containerd of its own runs a container: it is refused, then permitted; the
+// container lives through the installation and the reset, after which the worker has its own containerd again. The
+// cluster has a runtime class and a drop-in besides.
 func TestTakeOver(t *testing.T) {
 	th := start(t, scenario{hosts: 2, edit: func(t *testing.T, dir string) {
 		rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}\n",
@@ -27,7 +27,8 @@ func TestTakeOver(t *testing.T) {
 		{"it is refused, and nothing is changed", func(t *testing.T) {
 			before := th.traces(t)
 			r := run(t, th.site(t, "precheck", "--set", "cri.takeOver=false")).must(t, 12)
-			if !strings.Contains(r.stdout, "containerd") || !strings.Contains(r.stdout, "is running, containers in site") {
+			if !strings.Contains(r.stdout, "containerd") ||
+				!strings.Contains(r.stdout, "is running, containers in site") {
 				t.Errorf("want the runtime and its containers, got\n%s", r.stdout)
 			}
 			if after := th.traces(t); after != before {
@@ -73,8 +74,8 @@ func TestTakeOver(t *testing.T) {
 	th.on(t, 2, "ctr -n site tasks kill -s SIGKILL app; systemctl disable --now containerd")
 }
 
-// ownContainerd gives the worker the bundle's containerd and runc where a distribution has them, and starts a container with
-// them. It returns the process of the container.
+// ownContainerd gives the worker the bundle's containerd and runc where a distribution has them, and starts a
+// container with them. It returns the process of the container.
 func (th *thread) ownContainerd(t *testing.T) string {
 	t.Helper()
 	for name, line := range map[string]string{
@@ -89,7 +90,8 @@ func (th *thread) ownContainerd(t *testing.T) string {
 		printf '[Service]\nType=notify\nDelegate=yes\nKillMode=process\nExecStart=/usr/bin/containerd\n[Install]\nWantedBy=multi-user.target\n' >/lib/systemd/system/containerd.service
 		systemctl daemon-reload && systemctl enable --now containerd`)
 	image := filepath.Join(th.dir, "own-image.tar")
-	th.connected(t, "extract", th.bundle(), "docker.io/lab/labapp:1", "--format", "docker-archive", "--platform", "linux/amd64", "-o", image).must(t, 0)
+	th.connected(t, "extract", th.bundle(), "docker.io/lab/labapp:1", "--format", "docker-archive", "--platform",
+		"linux/amd64", "-o", image).must(t, 0)
 	th.feedFile(t, 2, image, "ctr -n site images import -")
 	th.on(t, 2, "ctr -n site run -d docker.io/lab/labapp:1 app /labapp sleep")
 	pid := strings.TrimSpace(th.on(t, 2, "ctr -n site tasks ls 2>/dev/null | awk '$1 == \"app\" {print $2}'"))
@@ -102,7 +104,8 @@ func (th *thread) ownContainerd(t *testing.T) string {
 // siteContainer checks that the worker's own container is the process that it was.
 func (th *thread) siteContainer(t *testing.T, pid string) {
 	t.Helper()
-	if got := th.on(t, 2, "ctr -n site tasks ls 2>/dev/null"); !strings.Contains(got, pid) || !strings.Contains(got, "RUNNING") {
+	if got := th.on(t, 2, "ctr -n site tasks ls 2>/dev/null"); !strings.Contains(got, pid) ||
+		!strings.Contains(got, "RUNNING") {
 		t.Errorf("the site's container is not what it was (%s):\n%s", pid, got)
 	}
 	th.on(t, 2, "test -d /proc/"+pid)

@@ -71,8 +71,8 @@ type upgraded struct {
 // kubeadmBegan holds when kubeadm has begun to replace the pods of a control plane.
 const kubeadmBegan = "ls -d /etc/kubernetes/tmp/kubeadm-backup-manifests*"
 
-// TestUpgrade upgrades a cluster of two nodes to the next minor release and rolls it back, while an application answers. Both nodes run
-// pods. Each release is compiled from its own sources, with its own etcd and CoreDNS.
+// TestUpgrade upgrades a cluster of two nodes to the next minor release and rolls it back, while an application
+// answers. Both nodes run pods. Each release is compiled from its own sources, with its own etcd and CoreDNS.
 func TestUpgrade(t *testing.T) {
 	m := toNextMinor("1 control plane, 2 nodes", twoNodes())
 	m.forth = []kill{{"control-plane", 1, kubeadmBegan}, {"kubelet", 2, "true"}}
@@ -80,24 +80,27 @@ func TestUpgrade(t *testing.T) {
 	upgradeAndBack(t, m)
 }
 
-// TestUpgradeKilled is TestUpgrade with kkbundle killed in each task on each host, up to two times in those that take long.
+// TestUpgradeKilled is TestUpgrade with kkbundle killed in each task on each host, up to two times in those that take
+// long.
 func TestUpgradeKilled(t *testing.T) {
 	m := toNextMinor("1 control plane, 2 nodes; killed in every task", twoNodes())
 	m.everywhere = true
 	upgradeAndBack(t, m)
 }
 
-// TestUpgradeHA upgrades three control planes and two workers to the next minor release and rolls them back, while an application answers.
+// TestUpgradeHA upgrades three control planes and two workers to the next minor release and rolls them back, while an
+// application answers.
 func TestUpgradeHA(t *testing.T) {
-	m := toNextMinor("3 control planes, 2 workers", hosts.Groups{"kube_control_plane": {1, 2, 3}, "image_registry": {4}, "kube_worker": {4, 5}})
+	m := toNextMinor("3 control planes, 2 workers", hosts.Groups{"kube_control_plane": {1, 2, 3}, "image_registry": {4},
+		"kube_worker": {4, 5}})
 	m.hosts, m.endpoint = 5, haproxyEndpoint
 	m.forth = []kill{{"control-plane", 2, kubeadmBegan}, {"kubelet", 5, "true"}}
 	m.back = []kill{{"kubelet", 5, "true"}, {"control-plane", 2, m.etcdIsBack()}}
 	upgradeAndBack(t, m)
 }
 
-// TestUpgradeExternalEtcd is TestUpgradeHA with etcd on three hosts of its own. Its flannel goes to a release whose health server would take
-// haproxy's port.
+// TestUpgradeExternalEtcd is TestUpgradeHA with etcd on three hosts of its own. Its flannel goes to a release whose
+// health server would take haproxy's port.
 func TestUpgradeExternalEtcd(t *testing.T) {
 	m := toNextMinor("3 control planes, 2 workers, external etcd",
 		hosts.Groups{"kube_control_plane": {1, 2, 3}, "image_registry": {4}, "kube_worker": {4, 5}, "etcd": {6, 7, 8}})
@@ -118,14 +121,16 @@ func TestUpgradeRuntime(t *testing.T) {
 	upgradeAndBack(t, m)
 }
 
-// TestUpgradeOld goes from Kubernetes 1.33 to 1.34, over the etcd that repairs lists of members, and from containerd 1.7 to 2.3. etcd's
-// data move on to 3.6, so that there is no way back.
+// TestUpgradeOld goes from Kubernetes 1.33 to 1.34, over the etcd that repairs lists of members, and from containerd
+// 1.7 to 2.3. etcd's data move on to 3.6, so that there is no way back.
 func TestUpgradeOld(t *testing.T) {
 	releases := software.KubernetesReleases()
 	from, to := releases[software.Kubernetes133], releases[software.Kubernetes134]
 	upgradeAndBack(t, moved{
-		name: "1 control plane, 2 nodes; etcd 3.5.24 to 3.5.32 to 3.6.5, containerd 1.7 to 2.3", hosts: 2, groups: twoNodes(), etcdType: manifest.EtcdInternal,
-		with: []software.Extra{software.Kubernetes133, software.Kubernetes134, software.Containerd1, software.FlannelNext},
+		name: "1 control plane, 2 nodes; etcd 3.5.24 to 3.5.32 to 3.6.5, containerd 1.7 to 2.3", hosts: 2,
+		groups: twoNodes(), etcdType: manifest.EtcdInternal,
+		with: []software.Extra{software.Kubernetes133, software.Kubernetes134, software.Containerd1,
+			software.FlannelNext},
 		from: side{KubernetesRelease: from, containerd: software.Containerd1Version, flannel: software.FlannelVersion},
 		to:   side{KubernetesRelease: to, containerd: software.ContainerdVersion, flannel: software.FlannelNextVersion},
 		over: []string{from.Version},
@@ -134,17 +139,19 @@ func TestUpgradeOld(t *testing.T) {
 			"step " + to.Version + ": etcd 3.5.32 -> 3.6.5, coredns v1.12.0 -> v1.12.1;",
 		},
 		stuck: "have moved on to 3.6, which etcd 3.5.24 cannot read",
-		forth: []kill{{"control-plane", 1, "grep -q etcd:3.5.32 /etc/kubernetes/manifests/etcd.yaml"}, {"containerd", 2, "true"}},
+		forth: []kill{{"control-plane", 1, "grep -q etcd:3.5.32 /etc/kubernetes/manifests/etcd.yaml"},
+			{"containerd", 2, "true"}},
 	})
 }
 
-// TestUpgradePatch goes to the next patch release of Kubernetes. Its bundle is not at the site: there is the bundle before, and a delta.
-// Hosts that were reset are then installed with both.
+// TestUpgradePatch goes to the next patch release of Kubernetes. Its bundle is not at the site: there is the bundle
+// before, and a delta. Hosts that were reset are then installed with both.
 func TestUpgradePatch(t *testing.T) {
 	releases := software.KubernetesReleases()
 	from, to := releases[software.Kubernetes134], releases[software.Kubernetes1344]
 	th := upgradeAndBack(t, moved{
-		name: "1 control plane, 2 nodes; the next bundle as a delta", hosts: 2, groups: twoNodes(), etcdType: manifest.EtcdInternal, delta: true,
+		name: "1 control plane, 2 nodes; the next bundle as a delta", hosts: 2, groups: twoNodes(),
+		etcdType: manifest.EtcdInternal, delta: true,
 		with:  []software.Extra{software.Kubernetes134, software.Kubernetes1344},
 		from:  side{KubernetesRelease: from, containerd: software.ContainerdVersion, flannel: software.FlannelVersion},
 		to:    side{KubernetesRelease: to, containerd: software.ContainerdVersion, flannel: software.FlannelVersion},
@@ -157,17 +164,22 @@ func TestUpgradePatch(t *testing.T) {
 	})
 }
 
-// TestUpgradeNew goes from Kubernetes 1.35 over 1.36 to 1.37, with etcd 3.7. Its data move on, so that there is no way back.
+// TestUpgradeNew goes from Kubernetes 1.35 over 1.36 to 1.37, with etcd 3.7. Its data move on, so that there is no
+// way back.
 func TestUpgradeNew(t *testing.T) {
 	releases := software.KubernetesReleases()
 	from, over, to := releases[software.Kubernetes135], software.KubernetesVersion, releases[software.Kubernetes137]
 	upgradeAndBack(t, moved{
-		name: "1 control plane, 2 nodes; over " + over + ", etcd 3.6.6 to 3.6.13 to 3.7.0, containerd 2.1 to 2.3", hosts: 2, groups: twoNodes(),
+		name:  "1 control plane, 2 nodes; over " + over + ", etcd 3.6.6 to 3.6.13 to 3.7.0, containerd 2.1 to 2.3",
+		hosts: 2, groups: twoNodes(),
 		etcdType: manifest.EtcdInternal,
-		with:     []software.Extra{software.Kubernetes135, software.Kubernetes137, software.Containerd21, software.FlannelNext},
-		from:     side{KubernetesRelease: from, containerd: software.Containerd21Version, flannel: software.FlannelVersion},
-		to:       side{KubernetesRelease: to, containerd: software.ContainerdVersion, flannel: software.FlannelNextVersion},
-		over:     []string{over},
+		with: []software.Extra{software.Kubernetes135, software.Kubernetes137, software.Containerd21,
+			software.FlannelNext},
+		from: side{KubernetesRelease: from, containerd: software.Containerd21Version,
+			flannel: software.FlannelVersion},
+		to: side{KubernetesRelease: to, containerd: software.ContainerdVersion,
+			flannel: software.FlannelNextVersion},
+		over: []string{over},
 		plan: []string{
 			over + " takes etcd 3.6.13-0", "step " + over + ": etcd 3.6.6 -> 3.6.13, coredns v1.13.1 -> v1.14.2;",
 			"step " + to.Version + ": etcd 3.6.13 -> 3.7.0, coredns v1.14.2 -> v1.14.6;",
@@ -177,8 +189,8 @@ func TestUpgradeNew(t *testing.T) {
 	})
 }
 
-// TestUpgradeMembers goes from Kubernetes 1.36 to 1.37 with three members of etcd, over the release of etcd 3.6 that 3.7 goes together with. Kills
-// leave members of two releases together for a while, and the application goes on.
+// TestUpgradeMembers goes from Kubernetes 1.36 to 1.37 with three members of etcd, over the release of etcd 3.6 that
+// 3.7 goes together with. Kills leave members of two releases together for a while, and the application goes on.
 func TestUpgradeMembers(t *testing.T) {
 	own, to := software.OwnRelease(), software.KubernetesReleases()[software.Kubernetes137]
 	upgradeAndBack(t, moved{
@@ -194,16 +206,20 @@ func TestUpgradeMembers(t *testing.T) {
 			"step " + to.Version + ": etcd 3.6.13 -> 3.7.0, coredns v1.14.2 -> v1.14.6;",
 		},
 		stuck: "have moved on to 3.7, which etcd 3.6.8 cannot read",
-		forth: []kill{{"control-plane", 2, "grep -q etcd:3.6.13 /etc/kubernetes/manifests/etcd.yaml"}, {"control-plane", 2, "grep -q etcd:3.7.0 /etc/kubernetes/manifests/etcd.yaml"}},
+		forth: []kill{{"control-plane", 2, "grep -q etcd:3.6.13 /etc/kubernetes/manifests/etcd.yaml"},
+			{"control-plane", 2, "grep -q etcd:3.7.0 /etc/kubernetes/manifests/etcd.yaml"}},
 	})
 }
 
-// TestUpgradeAway changes a setting of two nodes, and takes the only API server away for more than a minute before the worker is drained. Its
-// clients then wait longer than the upgrade needs to get there, while the application answers.
+// TestUpgradeAway changes a setting of two nodes, and takes the only API server away for more than a minute before
+// the worker is drained. Its clients then wait longer than the upgrade needs to get there, while the application
+// answers.
 func TestUpgradeAway(t *testing.T) {
-	own := side{KubernetesRelease: software.OwnRelease(), containerd: software.ContainerdVersion, flannel: software.FlannelVersion}
+	own := side{KubernetesRelease: software.OwnRelease(), containerd: software.ContainerdVersion,
+		flannel: software.FlannelVersion}
 	th := newUpgraded(t, moved{
-		name: "1 control plane, 2 nodes; another setting, the API server taken away for 70 s before the worker's drain", hosts: 2, groups: twoNodes(),
+		name:  "1 control plane, 2 nodes; another setting, the API server taken away for 70 s before the worker's drain",
+		hosts: 2, groups: twoNodes(),
 		etcdType: manifest.EtcdInternal, from: own, to: own,
 	})
 	steps(t, []step{
@@ -218,7 +234,8 @@ func TestUpgradeAway(t *testing.T) {
 const takeAway = `m=/etc/kubernetes/manifests/kube-apiserver.yaml
 mv $m /root/ && kill -9 $(pidof kube-apiserver); sleep 70; mv /root/kube-apiserver.yaml $m`
 
-// upgradeAway upgrades, and takes the API server away when the control plane is complete: as soon as it answers again, the worker's turn comes.
+// upgradeAway upgrades, and takes the API server away when the control plane is complete: as soon as it answers
+// again, the worker's turn comes.
 func (th *upgraded) upgradeAway(t *testing.T) {
 	stop := th.watch(t)
 	begin := time.Now()
@@ -242,7 +259,8 @@ func (th *upgraded) upgradeAway(t *testing.T) {
 	}))
 	err := cmd.Run()
 	away.Wait()
-	m := results.Move{From: th.from.Version, To: th.to.Version, Topology: th.name, Seconds: int(time.Since(begin).Seconds())}
+	m := results.Move{From: th.from.Version, To: th.to.Version, Topology: th.name,
+		Seconds: int(time.Since(begin).Seconds())}
 	stop(&m)
 	if err != nil || !taken {
 		t.Fatalf("taken away: %t; %v\n%s", taken, err, errs.String())
@@ -276,7 +294,8 @@ func twoNodes() hosts.Groups {
 func toNextMinor(name string, groups hosts.Groups) moved {
 	from, to := software.KubernetesReleases()[software.Kubernetes135], software.OwnRelease()
 	return moved{
-		name: name, hosts: 2, groups: groups, etcdType: manifest.EtcdInternal, with: []software.Extra{software.Kubernetes135},
+		name: name, hosts: 2, groups: groups, etcdType: manifest.EtcdInternal,
+		with: []software.Extra{software.Kubernetes135},
 		from: side{KubernetesRelease: from, containerd: software.ContainerdVersion, flannel: software.FlannelVersion},
 		to:   side{KubernetesRelease: to, containerd: software.ContainerdVersion, flannel: software.FlannelVersion},
 		plan: []string{"step " + to.Version + ": etcd 3.6.6 -> 3.6.8, coredns v1.13.1 -> v1.14.2;"},
@@ -290,7 +309,8 @@ func newUpgraded(t *testing.T, m moved) *upgraded {
 		hosts: m.hosts, with: m.with, groups: m.groups,
 		edit: func(t *testing.T, dir string) {
 			rewrite(t, filepath.Join(dir, "cluster.yaml"), software.KubernetesVersion, m.from.Version,
-				"etcd: {type: internal}", "etcd: {type: "+string(m.etcdType)+"}\n"+m.endpoint, "cni: {type: flannel}", m.from.lines())
+				"etcd: {type: internal}", "etcd: {type: "+string(m.etcdType)+"}\n"+m.endpoint, "cni: {type: flannel}",
+				m.from.lines())
 		},
 	})}
 	members := slices.Sorted(slices.Values(slices.Concat(m.groups["kube_control_plane"], m.groups["kube_worker"])))
@@ -349,7 +369,8 @@ func (th *upgraded) begin(t *testing.T) {
 	th.kubectl(t, "-n steady rollout status deployment/steady --timeout=5m")
 }
 
-// asDelta replaces the next bundle by a delta. It returns the argument that stands for the bundle in commands: OLD.kkb+NEW.kkd.
+// asDelta replaces the next bundle by a delta. It returns the argument that stands for the bundle in commands:
+// OLD.kkb+NEW.kkd.
 func (th *upgraded) asDelta(t *testing.T) string {
 	t.Helper()
 	delta := filepath.Join(th.dir, "lab-1.1.0.kkd")
@@ -399,7 +420,8 @@ spec:
 
 func (th *upgraded) apply(t *testing.T, objects string) {
 	t.Helper()
-	cmd := th.lab.SSH(t.Context(), th.lab.Hosts[0], "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf apply -f -")
+	cmd := th.lab.SSH(t.Context(), th.lab.Hosts[0],
+		"KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf apply -f -")
 	cmd.Stdin = strings.NewReader(objects)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -426,7 +448,8 @@ func (th *upgraded) refused(t *testing.T) {
 	th.kubectl(t, "-n steady run alone --image=docker.io/lab/labapp:1 --command -- /labapp sleep")
 	th.kubectl(t, "-n steady wait --for=condition=Ready pod/alone --timeout=5m")
 	eventually(t, "the budget knows its pods", func() bool {
-		return strings.TrimSpace(th.kubectl(t, "-n steady get poddisruptionbudget never -o jsonpath={.status.desiredHealthy}")) == "2"
+		return strings.TrimSpace(th.kubectl(t,
+			"-n steady get poddisruptionbudget never -o jsonpath={.status.desiredHealthy}")) == "2"
 	})
 	before := th.snapshot(t)
 	r := run(t, th.withNext(t, "upgrade", "--yes")).must(t, 12)
@@ -459,7 +482,8 @@ func (m moved) replaces() []string {
 	case m.from.containerd != m.to.containerd:
 		list = append(list, "changes: containerd "+m.from.containerd+" -> "+m.to.containerd)
 	case m.from.Pause != m.to.Pause: // which containerd's configuration names
-		list = append(list, "changes: containerd (another program or configuration) on", "host2: replaces containerd, kubelet")
+		list = append(list, "changes: containerd (another program or configuration) on",
+			"host2: replaces containerd, kubelet")
 	default:
 		list = append(list, "host2: replaces kubelet")
 	}
@@ -509,8 +533,8 @@ func (th *upgraded) killRun(t *testing.T, cmd *exec.Cmd, at kill) {
 	t.Logf("killed in %s on %s after %s", at.task, h.Name, time.Since(begin).Round(time.Second))
 }
 
-// killEverywhere runs a command again and again, ends each run in a task and on a host where fewer have ended, and returns how many it
-// ended. The last run has completed.
+// killEverywhere runs a command again and again, ends each run in a task and on a host where fewer have ended, and
+// returns how many it ended. The last run has completed.
 func (th *upgraded) killEverywhere(t *testing.T, command func(flags ...string) *exec.Cmd) (kills int) {
 	t.Helper()
 	const most = 200
@@ -610,7 +634,8 @@ func (th *upgraded) move(t *testing.T, m results.Move, kills []kill, command fun
 }
 
 func (th *upgraded) upgrade(t *testing.T) {
-	th.move(t, results.Move{From: th.from.Version, To: th.to.Version}, th.forth, func(flags ...string) *exec.Cmd { return th.withNext(t, "upgrade", flags...) })
+	th.move(t, results.Move{From: th.from.Version, To: th.to.Version}, th.forth,
+		func(flags ...string) *exec.Cmd { return th.withNext(t, "upgrade", flags...) })
 	work := strings.TrimSuffix(th.inventory, ".yaml") + ".work"
 	saved, err := filepath.Glob(filepath.Join(work, "upgrade", "*-"+th.from.Version+"-to-"+th.to.Version, "etcd.db"))
 	if err != nil || len(saved) != 1 {
@@ -627,7 +652,8 @@ func (th *upgraded) upgrade(t *testing.T) {
 func (th *upgraded) rollback(t *testing.T) {
 	th.wayBack(t)
 	th.kubectl(t, "-n steady create configmap written --from-literal=after=upgrade")
-	th.move(t, results.Move{From: th.to.Version, To: th.from.Version, Rollback: true}, th.back, func(flags ...string) *exec.Cmd { return th.site(t, "upgrade", append(flags, "--rollback")...) })
+	th.move(t, results.Move{From: th.to.Version, To: th.from.Version, Rollback: true}, th.back,
+		func(flags ...string) *exec.Cmd { return th.site(t, "upgrade", append(flags, "--rollback")...) })
 	if got := th.kubectl(t, "-n steady get configmap written -o jsonpath={.data.after}"); got != "upgrade" {
 		t.Errorf("what was written after the upgrade is %q", got)
 	}
@@ -644,7 +670,8 @@ func (th *upgraded) rollback(t *testing.T) {
 		t.Errorf("the rerun changed something:\n%s", difference(before, after))
 	}
 	for number := range th.nodes {
-		if left := th.on(t, number+1, "ls -d /usr/local/lib/kkbundle/before-upgrade /etc/kubernetes/tmp/kubeadm-* 2>/dev/null || true"); left != "" {
+		if left := th.on(t, number+1,
+			"ls -d /usr/local/lib/kkbundle/before-upgrade /etc/kubernetes/tmp/kubeadm-* 2>/dev/null || true"); left != "" {
 			t.Errorf("host%d still has\n%s", number+1, left)
 		}
 	}
@@ -673,8 +700,9 @@ func (th *upgraded) noRollback(t *testing.T) {
 	}
 }
 
-// watch asks the application all the time, by both workers in turn and about ten times a second, and the API as often, by the way of
-// the last worker's kubelet, until stop is called. stop fails the test if the application did not answer for longer than a client that tries again bears.
+// watch asks the application all the time, by both workers in turn and about ten times a second, and the API as
+// often, by the way of the last worker's kubelet, until stop is called. stop fails the test if the application did
+// not answer for longer than a client that tries again bears.
 func (th *upgraded) watch(t *testing.T) (stop func(*results.Move)) {
 	workers := th.groups["kube_worker"]
 	last := th.lab.Hosts[workers[len(workers)-1]-1]
@@ -707,12 +735,14 @@ func (th *upgraded) watch(t *testing.T) (stop func(*results.Move)) {
 func (th *upgraded) verify(t *testing.T) {
 	th.running(t, th.to)
 	th.podsOfNodes(t, "120")
-	if marks := th.kubectl(t, "get nodes -o jsonpath={.items[*].metadata.annotations}"); strings.Contains(marks, "kkbundle.io/upgrading") {
+	if marks := th.kubectl(t, "get nodes -o jsonpath={.items[*].metadata.annotations}"); strings.Contains(marks,
+		"kkbundle.io/upgrading") {
 		t.Errorf("nodes are still marked: %s", marks)
 	}
 	kept := "/usr/local/lib/kkbundle/before-upgrade/" + th.last()
 	for number := range th.nodes {
-		left := th.on(t, number+1, "ls -d "+kept+"/finished "+kept+"/usr /etc/kubernetes/tmp/kubeadm-* 2>/dev/null || true")
+		left := th.on(t, number+1, "ls -d "+kept+"/finished "+kept+
+			"/usr /etc/kubernetes/tmp/kubeadm-* 2>/dev/null || true")
 		if strings.TrimSpace(left) != kept+"/finished" {
 			t.Errorf("host%d should have a way back without programs, and no copies of kubeadm's:\n%s", number+1, left)
 		}
@@ -748,12 +778,14 @@ func (th *upgraded) running(t *testing.T, want side) {
 		t.Errorf("want %s running on each node, got %s", image, network)
 	}
 	nodes := th.kubectl(t, "get nodes --no-headers")
-	if strings.Count(nodes, " Ready ") != th.nodes || strings.Count(nodes, want.Version) != th.nodes || strings.Contains(nodes, "SchedulingDisabled") {
+	if strings.Count(nodes, " Ready ") != th.nodes || strings.Count(nodes, want.Version) != th.nodes ||
+		strings.Contains(nodes, "SchedulingDisabled") {
 		t.Errorf("want %d nodes that are Ready, got\n%s", th.nodes, nodes)
 	}
 	planes := th.groups["kube_control_plane"]
 	for _, number := range planes {
-		if got := th.kubectl(t, "--server=https://"+th.lab.Hosts[number-1].Address+":6443 get --raw=/version"); !strings.Contains(got, want.Version) {
+		if got := th.kubectl(t, "--server=https://"+th.lab.Hosts[number-1].Address+
+			":6443 get --raw=/version"); !strings.Contains(got, want.Version) {
 			t.Errorf("the API server of host%d is\n%s", number, got)
 		}
 	}
@@ -772,7 +804,8 @@ func (th *upgraded) running(t *testing.T, want side) {
 	}
 	for _, number := range th.groups["etcd"] { // a replaced program that still runs is "(deleted)"
 		got := th.on(t, number, "etcd --version | head -n 1; readlink /proc/$(pidof etcd)/exe")
-		if lines := strings.Split(got, "\n"); lines[0] != "etcd Version: "+strings.TrimPrefix(want.Etcd, "v") || !strings.HasSuffix(lines[1], "/etcd") {
+		if lines := strings.Split(got, "\n"); lines[0] != "etcd Version: "+strings.TrimPrefix(want.Etcd, "v") ||
+			!strings.HasSuffix(lines[1], "/etcd") {
 			t.Errorf("host%d runs %s", number, got)
 		}
 	}

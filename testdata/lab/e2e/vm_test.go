@@ -19,8 +19,8 @@ type virtual struct {
 	machines *vm.Lab
 }
 
-// startVM is start with virtual machines. They run only where make vm-e2e asks for them: they are 15 times slower than hosts in
-// namespaces.
+// startVM is start with virtual machines. They run only where make vm-e2e asks for them: they are 15 times slower
+// than hosts in namespaces.
 func startVM(t *testing.T, want scenario, memory int, kernelArgs string) *virtual {
 	t.Helper()
 	edit := want.edit
@@ -33,7 +33,8 @@ func startVM(t *testing.T, want scenario, memory int, kernelArgs string) *virtua
 	return bootVM(t, want, runtime.GOARCH, vm.Options{Memory: memory, KernelArgs: kernelArgs})
 }
 
-// bootVM is startVM with machines of an architecture, and with hosts in namespaces beside them if the options name some.
+// bootVM is startVM with machines of an architecture, and with hosts in namespaces beside them if the options name
+// some.
 func bootVM(t *testing.T, want scenario, arch string, o vm.Options) *virtual {
 	t.Helper()
 	if testing.Short() || os.Getenv("KKBUNDLE_VM") == "" {
@@ -65,7 +66,8 @@ func plainCluster(t *testing.T, dir string) {
 	t.Helper()
 	rewrite(t, filepath.Join(dir, "cluster.yaml"),
 		"  kubelet: {failCgroupV1: false}\n", "",
-		"  kubeProxy:\n    conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}\n", "")
+		"  kubeProxy:\n    conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}\n",
+		"")
 }
 
 // allInOne is an inventory of one host for everything.
@@ -106,7 +108,8 @@ func TestVMAllInOne(t *testing.T) {
 	})
 }
 
-// TestVMIPVS is a cluster of one machine with kube-proxy in mode ipvs, for which the kernel of the hosts in namespaces has no modules.
+// TestVMIPVS is a cluster of one machine with kube-proxy in mode ipvs, for which the kernel of the hosts in
+// namespaces has no modules.
 func TestVMIPVS(t *testing.T) {
 	v := startVM(t, scenario{hosts: 1, groups: allInOne(), edit: func(t *testing.T, dir string) {
 		rewrite(t, filepath.Join(dir, "cluster.yaml"), "kubernetes:\n", "kubernetes:\n  proxyMode: ipvs\n")
@@ -162,8 +165,8 @@ func (v *virtual) installs(t *testing.T) {
 // installed installs until the installation is verified.
 func (v *virtual) installed(t *testing.T) {
 	t.Helper()
-	// kubeadm gives a control plane ten minutes to start, and the proof of the network its pods two. On a busy machine that may be too little: the next
-	// run continues.
+	// kubeadm gives a control plane ten minutes to start, and the proof of the network its pods two. On a busy
+	// machine that may be too little: the next run continues.
 	const runs, kubeadmFailed, unhealthy = 4, 16, 23
 	var r result
 	for n := range runs {
@@ -176,8 +179,8 @@ func (v *virtual) installed(t *testing.T) {
 	r.must(t, 0)
 }
 
-// status asks until the cluster is healthy, seldom: each question takes an emulated machine half a minute of work. Beside others on two
-// processors it has needed more than 15 minutes.
+// status asks until the cluster is healthy, seldom: each question takes an emulated machine half a minute of work.
+// Beside others on two processors it has needed more than 15 minutes.
 func (v *virtual) status(t *testing.T) {
 	t.Helper()
 	var r result
@@ -199,5 +202,6 @@ func (v *virtual) comesBack(t *testing.T, boot func() error) {
 	booted := time.Since(begin)
 	v.status(t)
 	t.Logf("boot: %s; healthy after %s", booted.Round(time.Second), time.Since(begin).Round(time.Second))
-	v.waitFor(t, 5*time.Minute, "the application answers", 1, "curl -fsS --max-time 5 http://"+v.lab.Hosts[0].Address+":30080/")
+	v.waitFor(t, 5*time.Minute, "the application answers", 1, "curl -fsS --max-time 5 http://"+v.lab.Hosts[0].Address+
+		":30080/")
 }

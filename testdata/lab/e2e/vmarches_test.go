@@ -13,14 +13,15 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/vm"
 )
 
-// TestVMArches installs one cluster of both architectures from one bundle: an amd64 control plane in a namespace, and an arm64 worker that is
-// a virtual machine with Debian's own kernel.
+// TestVMArches installs one cluster of both architectures from one bundle: an amd64 control plane in a namespace, and
+// an arm64 worker that is a virtual machine with Debian's own kernel.
 func TestVMArches(t *testing.T) {
 	v := bootVM(t, scenario{
 		hosts: 2, with: []software.Extra{software.BothArches},
 		groups: hosts.Groups{"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {2}},
 		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "manifest.yaml"), "platforms: [linux/amd64]", "platforms: [linux/amd64, linux/arm64]")
+			rewrite(t, filepath.Join(dir, "manifest.yaml"), "platforms: [linux/amd64]",
+				"platforms: [linux/amd64, linux/arm64]")
 		},
 	}, "arm64", vm.Options{Containers: []int{1}, Memory: 2048})
 	v.nodes, v.pristine = 2, v.traces(t)
@@ -45,7 +46,8 @@ func (v *virtual) oneArch(t *testing.T) {
 	v.connected(t, "copy", both, "--platform", "linux/amd64", "-o", v.bundle()).must(t, 0)
 	const refused = 12
 	r := run(t, v.site(t, "precheck")).must(t, refused)
-	for _, want := range []string{"host2", "arm64, the bundle has amd64", "build the bundle with this platform in platforms"} {
+	for _, want := range []string{"host2", "arm64, the bundle has amd64",
+		"build the bundle with this platform in platforms"} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("%q is not in\n%s", want, r.stdout)
 		}
@@ -73,18 +75,22 @@ func (v *virtual) arches(t *testing.T) {
 		names := ""
 		for _, line := range list {
 			if names += field(line, 0) + "\n"; field(line, 1) != want.machine {
-				t.Errorf("host%d, which is %s: %s is for ELF machine %s", number, want.arch, field(line, 0), field(line, 1))
+				t.Errorf("host%d, which is %s: %s is for ELF machine %s", number, want.arch, field(line, 0),
+					field(line, 1))
 			}
 		}
-		for _, program := range []string{"/kubelet", "/kubectl", "/kubeadm", "/containerd", "/containerd-shim-runc-v2", "/runc", "/bridge", "/flannel", "/kkbundle-node"} {
+		for _, program := range []string{"/kubelet", "/kubectl", "/kubeadm", "/containerd", "/containerd-shim-runc-v2",
+			"/runc", "/bridge", "/flannel", "/kkbundle-node"} {
 			if !strings.Contains(names, program+"\n") {
 				t.Errorf("host%d has no program %s:\n%s", number, program, names)
 			}
 		}
-		if label := v.kubectl(t, fmt.Sprintf("get node host%d", number)+" -o jsonpath='{.metadata.labels.kubernetes\\.io/arch}'"); label != want.arch {
+		if label := v.kubectl(t, fmt.Sprintf("get node host%d", number)+
+			" -o jsonpath='{.metadata.labels.kubernetes\\.io/arch}'"); label != want.arch {
 			t.Errorf("host%d calls itself %s", number, label)
 		}
-		images[number] = strings.Fields(v.on(t, number, `ctr -n k8s.io images ls 2>/dev/null | awk '/^docker.io\/lab\/labapp:1 /{print $3}'`))
+		images[number] = strings.Fields(v.on(t, number,
+			`ctr -n k8s.io images ls 2>/dev/null | awk '/^docker.io\/lab\/labapp:1 /{print $3}'`))
 	}
 	if len(images[1]) != 1 || !slices.Equal(images[1], images[2]) {
 		t.Errorf("the hosts have pulled different indexes of the application: %v", images)

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestVMHost is one machine without a cluster: what the precheck finds and the first phase of an installation changes where the
-// kernel, its clock and its swap are the host's own.
+// TestVMHost is one machine without a cluster: what the precheck finds and the first phase of an installation changes
+// where the kernel, its clock and its swap are the host's own.
 func TestVMHost(t *testing.T) {
 	v := startVM(t, scenario{hosts: 1, noCluster: true, groups: allInOne(), edit: func(t *testing.T, dir string) {
 		file := filepath.Join(dir, "cluster.yaml")
@@ -23,7 +23,8 @@ func TestVMHost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		write(t, dir, map[string]string{"nfs.yaml": strings.Replace(string(data), "addons:\n", "storage: {nfs: true}\naddons:\n", 1)})
+		write(t, dir, map[string]string{"nfs.yaml": strings.Replace(string(data), "addons:\n",
+			"storage: {nfs: true}\naddons:\n", 1)})
 	}}, 2048, "")
 	v.nodes = 1
 	v.on(t, 1, `fallocate -l 128M /swapfile && chmod 600 /swapfile && mkswap /swapfile &&
@@ -32,7 +33,8 @@ func TestVMHost(t *testing.T) {
 	v.makeBundle(t)
 	v.timeServer(t)
 	steps(t, []step{
-		{"precheck finds swap, a clock that is behind, and a kernel whose modules an upgrade has removed", v.kernelFaults},
+		{"precheck finds swap, a clock that is behind, and a kernel whose modules an upgrade has removed",
+			v.kernelFaults},
 		{"a disk that stops answering is named, and the run goes on when it answers", v.stalls},
 		{"the first phase has switched swap off, set the clock and loaded modules", v.firstPhase},
 		{"NFS: the server exports, and the host mounts it", v.exports},
@@ -45,10 +47,12 @@ func TestVMHost(t *testing.T) {
 func (v *virtual) timeServer(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
-	conf := "local stratum 8\nallow 10.250.0.0/24\nbindcmdaddress /\ncmdport 0\nuser root\npidfile " + dir + "/pid\ndriftfile " + dir + "/drift\n"
+	conf := "local stratum 8\nallow 10.250.0.0/24\nbindcmdaddress /\ncmdport 0\nuser root\npidfile " + dir +
+		"/pid\ndriftfile " + dir + "/drift\n"
 	write(t, dir, map[string]string{"chrony.conf": conf})
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	cmd := v.lab.Command(ctx, "chronyd", "-x", "-d", "-f", filepath.Join(dir, "chrony.conf")) // -x leaves this machine's clock alone
+	// -x leaves this machine's clock alone
+	cmd := v.lab.Command(ctx, "chronyd", "-x", "-d", "-f", filepath.Join(dir, "chrony.conf"))
 	if err := cmd.Start(); err != nil {
 		stop()
 		t.Fatal(err)
@@ -83,8 +87,9 @@ func (v *virtual) kernelFaults(t *testing.T) {
 	}
 }
 
-// These commands put kkbundle's directory on a device of its own, suspend and resume the device, and give the directory back to the root file
-// system. A suspended device queues every request, as a disk does that has lost its cable.
+// These commands put kkbundle's directory on a device of its own, suspend and resume the device, and give the
+// directory back to the root file system. A suspended device queues every request, as a disk does that has lost its
+// cable.
 const (
 	slowDisk = `set -e; truncate -s 512M /root/disk; loop=$(losetup -f --show /root/disk); mkfs.ext4 -q "$loop"
 		echo "0 $(blockdev --getsz "$loop") linear $loop 0" | dmsetup create site; mkdir /var/lib/kkbundle; mount /dev/mapper/site /var/lib/kkbundle`
@@ -94,14 +99,16 @@ const (
 		rmdir /var/lib/kkbundle/lost+found; dmsetup remove site; losetup -d "$(losetup -j /root/disk -O NAME -n)"; rm /root/disk`
 )
 
-// stalls runs the first phase while the disk below kkbundle's files does not answer: from the beginning, and from its first task on.
+// stalls runs the first phase while the disk below kkbundle's files does not answer: from the beginning, and from its
+// first task on.
 func (v *virtual) stalls(t *testing.T) {
 	v.on(t, 1, slowDisk)
 	v.on(t, 1, stopDisk)
 	r := run(t, v.site(t, "install", "--tags", "hosts"))
 	v.on(t, 1, startDisk)
 	t.Logf("a disk that does not answer: exit code %d after %s\n%s", r.code, r.took.Round(time.Second), r.stderr)
-	if r.code == 0 || !strings.Contains(r.stderr, "host1") || !strings.Contains(r.stderr, "the host hangs: check its load, memory and disks") {
+	if r.code == 0 || !strings.Contains(r.stderr, "host1") ||
+		!strings.Contains(r.stderr, "the host hangs: check its load, memory and disks") {
 		t.Error("the host that hangs is not named")
 	}
 
@@ -138,8 +145,10 @@ func (v *virtual) stalls(t *testing.T) {
 func (v *virtual) firstPhase(t *testing.T) {
 	r := run(t, v.site(t, "install", "--tags", "hosts")).must(t, 0)
 	t.Logf("first phase: %s\n%s", r.took.Round(time.Second), r.stderr)
-	v.waitFor(t, 3*time.Minute, "the clock is synchronised", 1, "chronyc tracking | grep -q 'Leap status.*Normal' && chronyc -n sources | grep -qF '^* 10.250.0.1'")
-	if got := v.checks(t); slices.Contains(got, "clock") || slices.Contains(got, "time-sync") || slices.Contains(got, "swap") {
+	v.waitFor(t, 3*time.Minute, "the clock is synchronised", 1,
+		"chronyc tracking | grep -q 'Leap status.*Normal' && chronyc -n sources | grep -qF '^* 10.250.0.1'")
+	if got := v.checks(t); slices.Contains(got, "clock") || slices.Contains(got, "time-sync") ||
+		slices.Contains(got, "swap") {
 		t.Errorf("the precheck still finds %q", got)
 	}
 	v.nodeSettings(t)
@@ -193,7 +202,8 @@ func (v *virtual) keepsSettings(t *testing.T) {
 func (v *virtual) givesBack(t *testing.T) {
 	r := run(t, v.site(t, "reset", "--yes", "--with-data", "-c", filepath.Join(v.dir, "nfs.yaml"))).must(t, 0)
 	t.Logf("reset: %s", r.took.Round(time.Second))
-	if out := v.on(t, 1, "tail -n +2 /proc/swaps; exportfs"); !strings.HasPrefix(out, "/swapfile") || strings.Contains(out, "/srv/nfs") {
+	if out := v.on(t, 1, "tail -n +2 /proc/swaps; exportfs"); !strings.HasPrefix(out, "/swapfile") ||
+		strings.Contains(out, "/srv/nfs") {
 		t.Errorf("want swap on and no export, got\n%s", out)
 	}
 	if after := v.traces(t); after != v.pristine {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestVMNetwork is a cluster on a machine whose interface belongs to NetworkManager, behind firewalld and then ufw. Both are opened by the
-// commands that the precheck names, word by word.
+// TestVMNetwork is a cluster on a machine whose interface belongs to NetworkManager, behind firewalld and then ufw.
+// Both are opened by the commands that the precheck names, word by word.
 func TestVMNetwork(t *testing.T) {
 	v := startNetwork(t)
 	steps(t, append(v.behindFirewalld(),
@@ -22,15 +22,16 @@ func TestVMNetwork(t *testing.T) {
 	))
 }
 
-// TestVMNetworkBoots boots such a machine with firewalld, changes kube-proxy to nftables behind ufw, cuts its power behind nftables.service,
-// and resets it.
+// TestVMNetworkBoots boots such a machine with firewalld, changes kube-proxy to nftables behind ufw, cuts its power
+// behind nftables.service, and resets it.
 func TestVMNetworkBoots(t *testing.T) {
 	v := startNetwork(t)
 	steps(t, append(v.behindFirewalld(),
 		step{"after a reboot all is back by itself, behind firewalld", v.bootsAgain},
 		step{"ufw takes firewalld's place", v.changesToUFW},
 		step{"kube-proxy changes to nftables, behind ufw", v.changesProxy},
-		step{"nftables.service takes ufw's place, with a policy to drop; after a power cut all is back by itself", v.changesToNFTables},
+		step{"nftables.service takes ufw's place, with a policy to drop; after a power cut all is back by itself",
+			v.changesToNFTables},
 		step{"reset leaves what the operator wrote", v.leavesOperators},
 		step{"no packet left the machine's network", v.packets},
 	))
@@ -43,7 +44,8 @@ func startNetwork(t *testing.T) *virtual {
 		if err != nil {
 			t.Fatal(err)
 		}
-		write(t, dir, map[string]string{"nftables.yaml": strings.Replace(string(data), "kubernetes:\n", "kubernetes:\n  proxyMode: nftables\n", 1)})
+		write(t, dir, map[string]string{"nftables.yaml": strings.Replace(string(data), "kubernetes:\n",
+			"kubernetes:\n  proxyMode: nftables\n", 1)})
 	}}, 4096, "")
 	v.nodes = 1
 	v.serveOutside(t)
@@ -54,7 +56,8 @@ func (v *virtual) behindFirewalld() []step {
 	return []step{
 		{"build", v.makeBundle},
 		{"NetworkManager and firewalld begin with the next boot", v.managed},
-		{"precheck names commands that open firewalld, and is content after them", func(t *testing.T) { v.opens(t, "firewalld") }},
+		{"precheck names commands that open firewalld, and is content after them",
+			func(t *testing.T) { v.opens(t, "firewalld") }},
 		{"install ends verified", v.installed},
 		{"NetworkManager leaves pods' interfaces and the operator's alone", v.unmanaged},
 		{"the application answers, and pods reach hosts and what is outside", v.reaches},
@@ -79,7 +82,8 @@ func (v *virtual) serveOutside(t *testing.T) {
 	})
 }
 
-// managed gives the interface to NetworkManager, whose configuration has a list of the operator's in a file that is read after kkbundle's.
+// managed gives the interface to NetworkManager, whose configuration has a list of the operator's in a file that is
+// read after kkbundle's.
 func (v *virtual) managed(t *testing.T) {
 	v.on(t, 1, `set -e
 		cat > /etc/NetworkManager/system-connections/site.nmconnection <<-EOF
@@ -167,7 +171,8 @@ func (v *virtual) unmanaged(t *testing.T) {
 			t.Errorf("NetworkManager: %s is %s", name, state)
 		}
 	}
-	if out := v.on(t, 1, states); !strings.Contains(out, "op0:") || !strings.Contains(out, "cni0:") || !strings.Contains(out, "flannel.1:") || !strings.Contains(out, "veth") {
+	if out := v.on(t, 1, states); !strings.Contains(out, "op0:") || !strings.Contains(out, "cni0:") ||
+		!strings.Contains(out, "flannel.1:") || !strings.Contains(out, "veth") {
 		t.Errorf("NetworkManager does not know all interfaces:\n%s", out)
 	}
 }
@@ -175,7 +180,9 @@ func (v *virtual) unmanaged(t *testing.T) {
 // fromPod runs the application's client in one of its pods.
 func (v *virtual) fromPod(t *testing.T, args string) (string, error) {
 	t.Helper()
-	out, err := v.lab.SSH(t.Context(), v.lab.Hosts[0], "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf -n web exec deploy/web -- /labapp "+args).CombinedOutput()
+	out, err := v.lab.SSH(t.Context(), v.lab.Hosts[0],
+		"KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf -n web exec deploy/web -- /labapp "+
+			args).CombinedOutput()
 	return string(out), err
 }
 
@@ -195,7 +202,8 @@ func (v *virtual) reaches(t *testing.T) {
 			t.Errorf("outside, a pod has another address than its host: %s", out)
 		}
 	}
-	if out, err := v.lab.Command(t.Context(), "curl", "-sS", "--max-time", "5", hostServer).CombinedOutput(); err == nil {
+	if out, err := v.lab.Command(t.Context(), "curl", "-sS", "--max-time", "5",
+		hostServer).CombinedOutput(); err == nil {
 		t.Errorf("the host's server answers from outside, so the firewall is not what this test thinks it is: %s", out)
 	}
 }
@@ -206,7 +214,8 @@ func (v *virtual) answers(t *testing.T) {
 	var out []byte
 	var err error
 	for deadline := time.Now().Add(10 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Second) {
-		if out, err = v.lab.Command(t.Context(), "curl", "-fsS", "--max-time", "10", "http://10.250.0.11:30080/").CombinedOutput(); err == nil {
+		if out, err = v.lab.Command(t.Context(), "curl", "-fsS", "--max-time", "10",
+			"http://10.250.0.11:30080/").CombinedOutput(); err == nil {
 			return
 		}
 	}
@@ -249,7 +258,8 @@ func (v *virtual) changesProxy(t *testing.T) {
 	t.Logf("upgrade: exit code %d after %s\n%s", r.code, r.took.Round(time.Second), r.stderr)
 	r.must(t, 0)
 	v.status(t)
-	if out := v.on(t, 1, "nft list tables; iptables-save | grep -c KUBE-SVC; true"); !strings.Contains(out, "table ip kube-proxy") || !strings.HasSuffix(out, "\n0\n") {
+	if out := v.on(t, 1, "nft list tables; iptables-save | grep -c KUBE-SVC; true"); !strings.Contains(out,
+		"table ip kube-proxy") || !strings.HasSuffix(out, "\n0\n") {
 		t.Errorf("want tables of kube-proxy, and no rules of its for iptables:\n%s", out)
 	}
 	v.reaches(t)
@@ -285,7 +295,8 @@ func (v *virtual) changesToNFTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.comesBack(t, func() error { return v.machines.Start(t.Context(), v.lab.Hosts[0]) })
-	if ok, found, fix := v.firewall(t); ok || found != "nftables" || !strings.Contains(fix, "accept 10.233.64.0/18, 10.233.0.0/18 in the chains input and forward of nftables") {
+	if ok, found, fix := v.firewall(t); ok || found != "nftables" ||
+		!strings.Contains(fix, "accept 10.233.64.0/18, 10.233.0.0/18 in the chains input and forward of nftables") {
 		t.Errorf("the precheck finds %t, %s; %s", ok, found, fix)
 	}
 	if out := v.on(t, 1, "cat /proc/net/ip_tables_names 2>/dev/null; true"); out != "" {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Down kills the lab's hosts and removes their processes, mounts, disks, cgroups and networks. It may be called again, and
-// after a crash of anything.
+// Down kills the lab's hosts and removes their processes, mounts, disks, cgroups and networks. It may be called
+// again, and after a crash of anything.
 func (l *Lab) Down(ctx context.Context) error {
 	if _, err := os.Stat(filepath.Join(l.State, "lab.json")); errors.Is(err, os.ErrNotExist) {
 		return nil // it goes last
@@ -42,7 +42,8 @@ func (l *Lab) Down(ctx context.Context) error {
 	if m, err := mountsBelow(hosts); err != nil || len(m) > 0 {
 		return errors.Join(err, fmt.Errorf("still mounted: %q", m))
 	}
-	for _, name := range []string{"hosts", "host.sh", "id_ed25519", "id_ed25519.pub", "known_hosts", "inventory.yaml", "sudo-password", "lab.json"} {
+	for _, name := range []string{"hosts", "host.sh", "id_ed25519", "id_ed25519.pub", "known_hosts", "inventory.yaml",
+		"sudo-password", "lab.json"} {
 		if err := os.RemoveAll(filepath.Join(l.State, name)); err != nil {
 			return fmt.Errorf("remove the lab: %w", err)
 		}

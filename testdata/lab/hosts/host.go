@@ -31,7 +31,8 @@ func (l *Lab) Start(ctx context.Context, h Host) error {
 		return fmt.Errorf("start %s: %w", h.Name, err)
 	}
 	note := process{cmd.Process.Pid, startTime(cmd.Process.Pid)} // now, so that Down finds it whatever happens to us
-	if err := os.WriteFile(filepath.Join(l.hostDir(h), "supervisor"), []byte(fmt.Sprintln(note.pid, note.started)), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(l.hostDir(h), "supervisor"), []byte(fmt.Sprintln(note.pid, note.started)),
+		0o644); err != nil {
 		return errors.Join(fmt.Errorf("start %s: %w", h.Name, err), cmd.Process.Kill())
 	}
 	ended := make(chan error, 1)
@@ -49,9 +50,11 @@ func (l *Lab) waitForSSH(ctx context.Context, h Host, ended <-chan error) error 
 		}
 		select {
 		case err := <-ended:
-			return fmt.Errorf("%s did not start: %w; see %s", h.Name, errors.Join(err, errors.New("the host is off")), filepath.Join(l.hostDir(h), "supervisor.log"))
+			return fmt.Errorf("%s did not start: %w; see %s", h.Name, errors.Join(err, errors.New("the host is off")),
+				filepath.Join(l.hostDir(h), "supervisor.log"))
 		case <-ctx.Done():
-			return fmt.Errorf("%s does not answer: %w: %s; see %s", h.Name, err, bytes.TrimSpace(out), filepath.Join(l.hostDir(h), "console.log"))
+			return fmt.Errorf("%s does not answer: %w: %s; see %s", h.Name, err, bytes.TrimSpace(out),
+				filepath.Join(l.hostDir(h), "console.log"))
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
@@ -96,7 +99,8 @@ func (l *Lab) signal(ctx context.Context, h Host, s syscall.Signal) error {
 	return nil
 }
 
-// thaw lets frozen processes of a host end. runc freezes a container while it sets up its devices, and may be killed then.
+// thaw lets frozen processes of a host end. runc freezes a container while it sets up its devices, and may be killed
+// then.
 func (l *Lab) thaw(h Host) error {
 	groups, err := os.ReadFile(filepath.Join(l.hostDir(h), "cgroups"))
 	if err != nil {

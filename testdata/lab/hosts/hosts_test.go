@@ -44,11 +44,13 @@ func TestHosts(t *testing.T) {
 		expect(ctx, t, target{l, one}, "cat /proc/sys/net/ipv4/ip_forward", "0")
 	})
 	t.Run("knows users", func(t *testing.T) {
-		ssh := l.Command(ctx, "ssh", "-i", l.KeyFile(), "-o", "UserKnownHostsFile="+l.KnownHostsFile(), "-o", "BatchMode=yes",
+		ssh := l.Command(ctx, "ssh", "-i", l.KeyFile(), "-o", "UserKnownHostsFile="+l.KnownHostsFile(), "-o",
+			"BatchMode=yes",
 			software.SudoUser+"@"+two.Address, "sudo -n true; sudo -S -k -p '' id -un")
 		ssh.Stdin = strings.NewReader(software.SudoPassword + "\n")
 		out, err := ssh.CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "a password is required") || !strings.HasSuffix(string(out), "root\n") {
+		if err != nil || !strings.Contains(string(out), "a password is required") ||
+			!strings.HasSuffix(string(out), "root\n") {
 			t.Errorf("sudo: %v: %s", err, out)
 		}
 	})
@@ -60,7 +62,8 @@ func TestHosts(t *testing.T) {
 			t.Errorf("packets: %+v, %v; want none that left, and an attempt", p, err)
 		}
 		// The count is worth something: a host that is given a way is noticed.
-		expect(ctx, t, target{l, one}, "ip route add default via "+AdminAddress+"; ping -c2 -i0.2 -W1 192.0.2.1 >/dev/null; ip route del default", "")
+		expect(ctx, t, target{l, one}, "ip route add default via "+AdminAddress+
+			"; ping -c2 -i0.2 -W1 192.0.2.1 >/dev/null; ip route del default", "")
 		if n, err := l.LeftPackets(ctx); err != nil || n != 2 {
 			t.Errorf("left: %d, %v; want the two that were sent", n, err)
 		}
@@ -153,7 +156,8 @@ func noTrace(t *testing.T, l *Lab, groups []string) {
 	}
 	for _, file := range append(loops, procs...) {
 		data, err := os.ReadFile(file)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ESRCH) { // ended since it was listed
+		// ended since it was listed
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ESRCH) {
 			t.Fatal(err)
 		}
 		if strings.Contains(string(data), l.State+"/") || strings.Contains(string(data), l.Name) {

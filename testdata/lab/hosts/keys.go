@@ -38,7 +38,9 @@ func (l *Lab) keys() error {
 			"etc/ssh/ssh_host_ed25519_key":     hostPrivate,
 			"etc/ssh/ssh_host_ed25519_key.pub": hostPublic,
 			"etc/hostname":                     []byte(h.Name + "\n"),
-			"etc/hosts":                        []byte("127.0.0.1 localhost\n127.0.1.1 " + h.Name + "\n::1 localhost ip6-localhost ip6-loopback\n"), // as Debian's installer leaves it
+			// as Debian's installer leaves it
+			"etc/hosts": []byte("127.0.0.1 localhost\n127.0.1.1 " + h.Name +
+				"\n::1 localhost ip6-localhost ip6-loopback\n"),
 		}); err != nil {
 			return fmt.Errorf("files of %s: %w", h.Name, err)
 		}
@@ -56,7 +58,8 @@ func (l *Lab) seed(h Host, files map[string][]byte) error {
 		if strings.Contains(name, ".ssh/") {
 			mode, dirMode = 0o600, 0o700
 		}
-		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Dir(to)), 0o755), os.MkdirAll(filepath.Dir(to), dirMode), os.WriteFile(to, data, mode)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Dir(to)), 0o755),
+			os.MkdirAll(filepath.Dir(to), dirMode), os.WriteFile(to, data, mode)); err != nil {
 			return err
 		}
 	}

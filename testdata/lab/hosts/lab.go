@@ -60,7 +60,8 @@ type Host struct {
 	RootFS  string `json:"rootfs,omitempty"` // if it is not the lab's
 }
 
-// Up boots the hosts of a new lab and returns when all of them answer over SSH. What a failed or killed Up left is removed by Down.
+// Up boots the hosts of a new lab and returns when all of them answer over SSH. What a failed or killed Up left is
+// removed by Down.
 func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err := Check(); err != nil {
 		return nil, err
@@ -80,9 +81,9 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	return l, nil
 }
 
-// Prepare makes a lab without its hosts: keys, an inventory, a directory with each host's own files (SeedDir) and a network
-// with the port Port for each host. The caller boots the hosts there, and ends them before Down. With a RootFS, hosts that the caller
-// does not boot are for Start.
+// Prepare makes a lab without its hosts: keys, an inventory, a directory with each host's own files (SeedDir) and a
+// network with the port Port for each host. The caller boots the hosts there, and ends them before Down. With a
+// RootFS, hosts that the caller does not boot are for Start.
 func Prepare(ctx context.Context, o Options) (*Lab, error) {
 	if o.RootFS != "" {
 		if err := Check(); err != nil {
@@ -165,7 +166,8 @@ func (l *Lab) Command(ctx context.Context, name string, args ...string) *exec.Cm
 
 // SSH returns a command that runs a shell line on a host as root.
 func (l *Lab) SSH(ctx context.Context, h Host, line string) *exec.Cmd {
-	return l.Command(ctx, "ssh", "-i", l.KeyFile(), "-o", "UserKnownHostsFile="+l.KnownHostsFile(), "-o", "IdentitiesOnly=yes",
+	return l.Command(ctx, "ssh", "-i", l.KeyFile(), "-o", "UserKnownHostsFile="+l.KnownHostsFile(), "-o",
+		"IdentitiesOnly=yes",
 		"-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-o", "LogLevel=ERROR", "root@"+h.Address, line)
 }
 
@@ -178,8 +180,8 @@ func (l *Lab) KnownHostsFile() string { return filepath.Join(l.State, "known_hos
 // HostDir is where a host's disk and logs are.
 func (l *Lab) HostDir(h Host) string { return l.hostDir(h) }
 
-// SeedDir has the files that differ from host to host, below the root of its file system. They are root's, and the sudo user's
-// below home/.
+// SeedDir has the files that differ from host to host, below the root of its file system. They are root's, and the
+// sudo user's below home/.
 func (l *Lab) SeedDir(h Host) string { return filepath.Join(l.hostDir(h), "seed") }
 
 // Port is the name of a host's port at the lab's bridge: an interface in the network namespace that Command runs in.
@@ -236,7 +238,8 @@ func (l *Lab) say(format string, args ...any) {
 func (l *Lab) script(ctx context.Context, h Host, verb string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "bash", filepath.Join(l.State, "host.sh"), verb)
 	cmd.Env = append(os.Environ(),
-		"LAB="+l.Name, fmt.Sprintf("N=%d", h.Number), "DIR="+l.hostDir(h), "ROOTFS="+cmp.Or(h.RootFS, l.RootFS), "ADDRESS="+h.Address,
+		"LAB="+l.Name, fmt.Sprintf("N=%d", h.Number), "DIR="+l.hostDir(h), "ROOTFS="+cmp.Or(h.RootFS, l.RootFS),
+		"ADDRESS="+h.Address,
 		"PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
 	return cmd
 }

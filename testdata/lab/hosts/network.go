@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// counters counts, on the bridge, what a host sent anywhere else than to the lab's subnet: addresses outside, broadcasts
-// to everywhere, multicasts beyond the link. ARP requests for foreign addresses are counted apart: they ask, and don't leave.
+// counters counts, on the bridge, what a host sent anywhere else than to the lab's subnet: addresses outside,
+// broadcasts to everywhere, multicasts beyond the link. ARP requests for foreign addresses are counted apart: they
+// ask, and don't leave.
 const counters = `table bridge lab {
 	counter left4 { }
 	counter left6 { }
@@ -127,7 +128,8 @@ func (l *Lab) refused(ctx context.Context, h Host) (int64, error) {
 	if exec.CommandContext(ctx, "ip", "-n", netns, "link", "show", "lo").Run() != nil {
 		return 0, ctx.Err()
 	}
-	out, err := exec.CommandContext(ctx, "ip", "netns", "exec", netns, "cat", "/proc/net/snmp", "/proc/net/netstat").Output()
+	out, err := exec.CommandContext(ctx, "ip", "netns", "exec", netns, "cat", "/proc/net/snmp",
+		"/proc/net/netstat").Output()
 	if err != nil {
 		return 0, fmt.Errorf("counters of %s: %w", h.Name, err)
 	}

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// instancesFile says how many inotify instances a user may have. All hosts of all labs are one user, root, and each host takes some 15
-// of the kernel's 128: kube-proxy and others that get none end with "too many open files".
+// instancesFile says how many inotify instances a user may have. All hosts of all labs are one user, root, and each
+// host takes some 15 of the kernel's 128: kube-proxy and others that get none end with "too many open files".
 const (
 	instancesFile = "/proc/sys/fs/inotify/max_user_instances"
 	instances     = 8192 // what kkbundle gives a node

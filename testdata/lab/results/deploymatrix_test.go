@@ -76,7 +76,8 @@ const (
 )
 
 func deployFeatures() []deployFeature {
-	return []deployFeature{deployRewrite, deployPull, deployRedirect, deployOwn, deployUpgrade, deployRollback, deployPrune, deployRemoval, deployContinuing}
+	return []deployFeature{deployRewrite, deployPull, deployRedirect, deployOwn, deployUpgrade, deployRollback,
+		deployPrune, deployRemoval, deployContinuing}
 }
 
 // A deployCluster is a row of the matrix: the tests that show a feature on this kind of cluster.
@@ -89,10 +90,12 @@ func deployClusters() []deployCluster {
 	const nodes, server = "TestDeploy", "TestDeployAPIServer"
 	return []deployCluster{
 		{"two lab hosts, Kubernetes and containerd, made by kkbundle and treated as foreign", map[deployFeature]string{
-			deployRewrite: nodes, deployPull: nodes, deployRedirect: nodes, deployOwn: "TestDeployInCluster", deployUpgrade: nodes, deployRollback: nodes, deployRemoval: nodes,
+			deployRewrite: nodes, deployPull: nodes, deployRedirect: nodes, deployOwn: "TestDeployInCluster",
+			deployUpgrade: nodes, deployRollback: nodes, deployRemoval: nodes,
 		}},
 		{"a genuine API server and etcd, without nodes and controllers", map[deployFeature]string{
-			deployRewrite: server, deployRedirect: server, deployOwn: "TestDeployInClusterAPI", deployUpgrade: server, deployRollback: server, deployPrune: server, deployRemoval: server,
+			deployRewrite: server, deployRedirect: server, deployOwn: "TestDeployInClusterAPI", deployUpgrade: server,
+			deployRollback: server, deployPrune: server, deployRemoval: server,
 			deployContinuing: server,
 		}},
 		{name: "k3s"},

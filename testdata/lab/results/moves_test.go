@@ -84,7 +84,8 @@ func movesTable(all []Result) string {
 				away = []string{fmt.Sprintf("%d times, at most %.1f s", len(away), float64(slices.Max(m.Away))/1000)}
 			}
 			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %d min %02d s | %d of %d | %s | %s, %s |\n",
-				m.From, m.To, kind, m.Topology, result, m.Seconds/60, m.Seconds%60, m.Missed, m.Asked, strings.Join(away, ", "), r.Test, r.Date)
+				m.From, m.To, kind, m.Topology, result, m.Seconds/60, m.Seconds%60, m.Missed, m.Asked,
+				strings.Join(away, ", "), r.Test, r.Date)
 		}
 	}
 	return b.String()

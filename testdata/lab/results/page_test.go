@@ -64,8 +64,10 @@ func TestResultsAreOfLabTests(t *testing.T) {
 // A failed run takes a platform's proof away, and an undated one is not shown as a dated one.
 func TestCellShowsTheLastResult(t *testing.T) {
 	t.Parallel()
-	c := Cluster{Distribution: manifest.DistributionKubernetes, Runtime: manifest.RuntimeContainerd, Network: manifest.NetworkFlannel}
-	passed := Result{Test: "TestA", Outcome: Passed, Date: "2026-11-22", Lab: Namespaces, Hosts: []string{"debian/12"}, Cluster: c}
+	c := Cluster{Distribution: manifest.DistributionKubernetes, Runtime: manifest.RuntimeContainerd,
+		Network: manifest.NetworkFlannel}
+	passed := Result{Test: "TestA", Outcome: Passed, Date: "2026-11-22", Lab: Namespaces, Hosts: []string{"debian/12"},
+		Cluster: c}
 	failed, undated, machine := passed, passed, passed
 	failed.Test, failed.Outcome = "TestB", Failed
 	undated.Date = ""
@@ -132,7 +134,8 @@ func runtimes() []podRuntime {
 
 func networks() []manifest.NetworkType {
 	return []manifest.NetworkType{
-		manifest.NetworkFlannel, manifest.NetworkMultus, manifest.NetworkCalico, manifest.NetworkCilium, manifest.NetworkHybridnet, manifest.NetworkKubeOVN,
+		manifest.NetworkFlannel, manifest.NetworkMultus, manifest.NetworkCalico, manifest.NetworkCilium,
+		manifest.NetworkHybridnet, manifest.NetworkKubeOVN,
 	}
 }
 
@@ -206,7 +209,8 @@ func page(all []Result, tests map[string]string) string {
 	return b.String()
 }
 
-// arm64 is the sentence about hosts with arm64. A lab's arm64 host is a virtual machine on a processor that QEMU emulates.
+// arm64 is the sentence about hosts with arm64. A lab's arm64 host is a virtual machine on a processor that QEMU
+// emulates.
 func arm64(all []Result) string {
 	var proofs []string
 	for _, r := range all {
@@ -217,7 +221,8 @@ func arm64(all []Result) string {
 	if proofs == nil {
 		return "Hosts with arm64 were **not seen on a real one**."
 	}
-	return "Hosts with arm64 were seen as virtual machines with an emulated processor (" + strings.Join(proofs, "; ") + "), and **not on a real one**."
+	return "Hosts with arm64 were seen as virtual machines with an emulated processor (" + strings.Join(proofs, "; ") +
+		"), and **not on a real one**."
 }
 
 // cell returns the strongest proof of a combination on hosts, and its failed tests.
@@ -225,7 +230,8 @@ func cell(all []Result, host string, row podRuntime, network manifest.NetworkTyp
 	var best *Result
 	var failed []string
 	for i, r := range all {
-		if !slices.Contains(r.Hosts, host) || r.Distribution != row.distribution || r.Runtime != row.runtime || r.Network != network {
+		if !slices.Contains(r.Hosts, host) || r.Distribution != row.distribution || r.Runtime != row.runtime ||
+			r.Network != network {
 			continue
 		}
 		if r.Outcome == Failed {

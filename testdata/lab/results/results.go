@@ -1,5 +1,5 @@
-// Package results keeps the outcome of the lab's tests, one file per test and host system. docs/reference/platforms.md and
-// deploy-matrix.md are generated from them.
+// Package results keeps the outcome of the lab's tests, one file per test and host system.
+// docs/reference/platforms.md and deploy-matrix.md are generated from them.
 package results
 
 import (
@@ -48,7 +48,8 @@ type Result struct {
 	Seconds int      `json:"seconds,omitempty"`
 	Lab     Lab      `json:"lab"`
 	Hosts   []string `json:"hosts"` // ID and version of their distributions, as debian/12
-	// Arches are the hosts' architectures in Go's spelling. They are empty in results from before they were noted, of amd64.
+	// Arches are the hosts' architectures in Go's spelling. They are empty in results from before they were noted, of
+	// amd64.
 	Arches []string `json:"arches,omitempty"`
 	Cluster
 	// StandIns are programs that took the place of genuine ones.
@@ -94,7 +95,8 @@ func ClusterOf(file string) (Cluster, error) {
 	}
 	c := parsed.WithDefaults()
 	return Cluster{
-		Distribution: c.Kubernetes.Distribution, Kubernetes: c.Kubernetes.Version, Runtime: c.CRI.Type, Network: c.CNI.Type,
+		Distribution: c.Kubernetes.Distribution, Kubernetes: c.Kubernetes.Version, Runtime: c.CRI.Type,
+		Network:  c.CNI.Type,
 		Registry: c.ImageRegistry.Type, Etcd: c.Etcd.Type, Endpoint: c.ControlPlaneEndpoint.Type,
 	}, nil
 }

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// Versions of the addons: the newest that the Go proxy has with what the modules have of charts. Multus' is the catalog's.
+// Versions of the addons: the newest that the Go proxy has with what the modules have of charts. Multus' is the
+// catalog's.
 const (
 	MetricsServerVersion      = "v0.9.0"
 	MetricsServerChartVersion = "3.13.1" // in the module of that version
@@ -56,7 +57,8 @@ func multusPlugin() recipe {
 
 func localPath() recipe {
 	return recipe{
-		Name: "local-path-provisioner", Module: "github.com/rancher/local-path-provisioner@" + LocalPathVersion, Mod: "readonly",
+		Name: "local-path-provisioner", Module: "github.com/rancher/local-path-provisioner@" + LocalPathVersion,
+		Mod:      "readonly",
 		LDFlags:  "-X main.VERSION=" + LocalPathVersion,
 		Packages: map[string]string{"local-path-provisioner": "."},
 	}
@@ -68,7 +70,8 @@ func (f fileSet) addons(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	to, err := f.place(githubRelease("kubernetes-sigs/metrics-server", "metrics-server-helm-chart-"+MetricsServerChartVersion, "metrics-server-"+MetricsServerChartVersion+".tgz"))
+	to, err := f.place(githubRelease("kubernetes-sigs/metrics-server", "metrics-server-helm-chart-"+
+		MetricsServerChartVersion, "metrics-server-"+MetricsServerChartVersion+".tgz"))
 	if err != nil {
 		return err
 	}
@@ -104,7 +107,8 @@ func (s *imageSet) extra(ctx context.Context, e Extra) []imageSpec {
 		return imageSpec{
 			ref: ref, arches: here, attested: true, entrypoint: []string{dir + "/" + recipe}, user: user,
 			layers: func(arch string) ([]*layer, error) {
-				return s.stack(s.busybox(ctx, arch), func() (*layer, error) { return s.command(recipe, arch, dir, recipe) })
+				return s.stack(s.busybox(ctx, arch),
+					func() (*layer, error) { return s.command(recipe, arch, dir, recipe) })
 			},
 		}
 	}
@@ -118,14 +122,16 @@ func (s *imageSet) extra(ctx context.Context, e Extra) []imageSpec {
 	case FlannelNext:
 		return nextFlannel().images(ctx, s)
 	case Addons:
-		volumes := one("docker.io/rancher/local-path-provisioner:"+LocalPathVersion, "local-path-provisioner", "/usr/bin", "")
+		volumes := one("docker.io/rancher/local-path-provisioner:"+LocalPathVersion, "local-path-provisioner",
+			"/usr/bin", "")
 		volumes.entrypoint, volumes.cmd = nil, []string{"local-path-provisioner"}
 		return []imageSpec{
 			one("registry.k8s.io/metrics-server/metrics-server:"+MetricsServerVersion, "metrics-server", "", "65534"),
 			s.multusImage(here), volumes, s.toolsImage(ctx, "docker.io/library/busybox:1.37.0", here),
 		}
 	case LocalPV:
-		return []imageSpec{s.localPVImage(ctx, here), s.toolsImage(ctx, "docker.io/openebs/linux-utils:"+LocalPVToolsVersion, here)}
+		return []imageSpec{s.localPVImage(ctx, here), s.toolsImage(ctx, "docker.io/openebs/linux-utils:"+
+			LocalPVToolsVersion, here)}
 	case KubeVIP:
 		return []imageSpec{{
 			ref: KubeVIPProgram, arches: here, entrypoint: []string{"/kube-vip"},
@@ -140,14 +146,17 @@ func (s *imageSet) extra(ctx context.Context, e Extra) []imageSpec {
 // multusImage has its programs where the published image has them, for install_multus looks there.
 func (s *imageSet) multusImage(on []string) imageSpec {
 	return imageSpec{
-		ref: "ghcr.io/k8snetworkplumbingwg/multus-cni:" + MultusVersion, arches: on, attested: true, entrypoint: []string{"/thin_entrypoint"},
+		ref: "ghcr.io/k8snetworkplumbingwg/multus-cni:" + MultusVersion, arches: on, attested: true,
+		entrypoint: []string{"/thin_entrypoint"},
 		layers: func(arch string) ([]*layer, error) {
 			const bin = "usr/src/multus-cni/bin/"
 			from := func(command string) string { return s.b.command("multus", arch, command) }
 			return s.stack(func() (*layer, error) {
 				return s.layer("multus"+arch,
-					entry{Name: bin + "multus", From: from("multus")}, entry{Name: bin + "passthru", From: from("passthru-cni")},
-					entry{Name: "install_multus", From: from("install_multus")}, entry{Name: "thin_entrypoint", From: from("thin_entrypoint")})
+					entry{Name: bin + "multus", From: from("multus")},
+					entry{Name: bin + "passthru", From: from("passthru-cni")},
+					entry{Name: "install_multus", From: from("install_multus")},
+					entry{Name: "thin_entrypoint", From: from("thin_entrypoint")})
 			})
 		},
 	}
@@ -167,7 +176,8 @@ func (s *imageSet) localPVImage(ctx context.Context, on []string) imageSpec {
 		ref: LocalPVProgram, arches: on, entrypoint: []string{"/usr/local/bin/provisioner-localpv"},
 		layers: func(arch string) ([]*layer, error) {
 			return s.stack(
-				func() (*layer, error) { return s.debian(ctx, arch, "procps", "procps,base-files,netbase") }, s.busybox(ctx, arch),
+				func() (*layer, error) { return s.debian(ctx, arch, "procps", "procps,base-files,netbase") },
+				s.busybox(ctx, arch),
 				func() (*layer, error) { return s.given(LocalPVProgram, "usr/local/bin/provisioner-localpv") },
 			)
 		},
@@ -188,7 +198,8 @@ func (s *imageSet) given(program, at string) (*layer, error) {
 
 // withImages returns content that has the extras' images besides base's; base if they have none.
 func (b *builder) withImages(ctx context.Context, base string, with []Extra) (string, error) {
-	with = slices.DeleteFunc(slices.Clone(with), func(e Extra) bool { return len((&imageSet{b: b}).extra(ctx, e)) == 0 })
+	with = slices.DeleteFunc(slices.Clone(with),
+		func(e Extra) bool { return len((&imageSet{b: b}).extra(ctx, e)) == 0 })
 	if len(with) == 0 {
 		return base, nil
 	}
@@ -240,7 +251,8 @@ func givenState(program string) (string, error) {
 	return fmt.Sprint(info.Size(), info.ModTime().Format(time.RFC3339Nano)), nil
 }
 
-// linkTree makes a copy of a directory whose files are links: the registry's storage never writes into a file that is there.
+// linkTree makes a copy of a directory whose files are links: the registry's storage never writes into a file that is
+// there.
 func linkTree(from, to string) error {
 	return filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {

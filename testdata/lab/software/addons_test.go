@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// A program that has to be given and is not there is named; one that is there becomes a layer, and another one another output.
+// A program that has to be given and is not there is named; one that is there becomes a layer, and another one
+// another output.
 func TestGivenProgram(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("KKBUNDLE_LAB", dir)
@@ -37,7 +38,8 @@ func TestGivenProgram(t *testing.T) {
 	}
 }
 
-// Content without extras that are images is the lab's own; a copy of a registry's storage has all files and shares none of its directories.
+// Content without extras that are images is the lab's own; a copy of a registry's storage has all files and shares
+// none of its directories.
 func TestContentWithImages(t *testing.T) {
 	t.Parallel()
 	b := &builder{dir: t.TempDir()}

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// debianFiles returns an archive with the files of Debian packages and of all that they depend on. Nothing of them runs here, so
-// they may be of another architecture.
+// debianFiles returns an archive with the files of Debian packages and of all that they depend on. Nothing of them
+// runs here, so they may be of another architecture.
 func (b *builder) debianFiles(ctx context.Context, arch, name, packages string) (string, error) {
 	inputs, as := []any{name, packages, 1}, name
 	args := []string{"--quiet", "--variant=extract", "--include=" + packages}
@@ -41,7 +41,8 @@ func (b *builder) debianParts(ctx context.Context, arch, name, packages string, 
 		return "", err
 	}
 	return b.output(name+"-parts-"+arch, key, func(tmp string) error {
-		cmd := exec.CommandContext(ctx, "tar", append([]string{"-x", "-f", files, "-C", tmp, "--wildcards"}, patterns...)...)
+		cmd := exec.CommandContext(ctx, "tar", append([]string{"-x", "-f", files, "-C", tmp, "--wildcards"},
+			patterns...)...)
 		cmd.Stdout, cmd.Stderr = b.log, b.log
 		return cmd.Run()
 	})
@@ -65,8 +66,8 @@ func (b *builder) busybox(ctx context.Context, arch string) (string, error) {
 	return "", fmt.Errorf("busybox-static for %s has no program", arch)
 }
 
-// cTools returns the environment that makes cgo compile for an architecture and find libseccomp: that of Debian's package, whatever the
-// machine has installed of its own.
+// cTools returns the environment that makes cgo compile for an architecture and find libseccomp: that of Debian's
+// package, whatever the machine has installed of its own.
 func (b *builder) cTools(ctx context.Context, arch string) ([]string, error) {
 	if arch == runtime.GOARCH {
 		return nil, nil
@@ -77,11 +78,13 @@ func (b *builder) cTools(ctx context.Context, arch string) ([]string, error) {
 		pkg := strings.ReplaceAll(triplet, "_", "-")
 		return nil, fmt.Errorf("programs with C for %[1]s need the Debian packages gcc-%[2]s and libc6-dev-%[1]s-cross: %[3]w", arch, pkg, err)
 	}
-	root, err := b.debianParts(ctx, arch, "libseccomp", "libseccomp-dev", "*/include/seccomp*.h", "*/libseccomp.a", "*/libseccomp.pc")
+	root, err := b.debianParts(ctx, arch, "libseccomp", "libseccomp-dev", "*/include/seccomp*.h", "*/libseccomp.a",
+		"*/libseccomp.pc")
 	if err != nil {
 		return nil, err
 	}
 	return []string{
-		"CC=" + gcc, "PKG_CONFIG_SYSROOT_DIR=" + root, "PKG_CONFIG_LIBDIR=" + filepath.Join(root, "usr/lib", triplet, "pkgconfig"), "PKG_CONFIG_PATH=",
+		"CC=" + gcc, "PKG_CONFIG_SYSROOT_DIR=" + root, "PKG_CONFIG_LIBDIR=" +
+			filepath.Join(root, "usr/lib", triplet, "pkgconfig"), "PKG_CONFIG_PATH=",
 	}, nil
 }

@@ -48,8 +48,8 @@ type builder struct {
 	bin    map[string]string // recipe's name and architecture: directory of its commands
 }
 
-// Build makes what is not there yet. Concurrent calls, of other processes too, wait for each other. What it needs besides
-// Go is listed by Needs; Build fails with the list of what is missing.
+// Build makes what is not there yet. Concurrent calls, of other processes too, wait for each other. What it needs
+// besides Go is listed by Needs; Build fails with the list of what is missing.
 func Build(ctx context.Context, o Options) (s *Software, err error) {
 	b := &builder{log: o.Log, dir: o.Dir, arches: []string{runtime.GOARCH}, bin: map[string]string{}}
 	if b.log == nil {

@@ -29,8 +29,8 @@ const (
 //go:embed cilium.go
 var ciliumSource string
 
-// ciliumPackages are what the agent's image has besides its own programs. The agent compiles its BPF programs on the node, with the
-// compiler of the same version as upstream's.
+// ciliumPackages are what the agent's image has besides its own programs. The agent compiles its BPF programs on the
+// node, with the compiler of the same version as upstream's.
 const ciliumPackages = "clang-19,bpftool,iptables,ipset,kmod,iproute2,bash,dash,coreutils,findutils,grep,sed,util-linux,mount,base-files,netbase"
 
 // A ciliumRelease is a release of Cilium.
@@ -41,19 +41,22 @@ func ciliumReleases() map[Extra]ciliumRelease {
 	return map[Extra]ciliumRelease{Cilium: {CiliumVersion}, CiliumNext: {CiliumNextVersion}}
 }
 
-// recipe builds all programs at once: they share most packages. The tag leaves the clouds out of the operator, as upstream's generic one does.
-// The Go proxy lacks two modules at the versions that CiliumNext asks for: BGP is of the release after it, the controllers of imported services
-// are those of Cilium's release before.
+// recipe builds all programs at once: they share most packages. The tag leaves the clouds out of the operator, as
+// upstream's generic one does. The Go proxy lacks two modules at the versions that CiliumNext asks for: BGP is of the
+// release after it, the controllers of imported services are those of Cilium's release before.
 func (r ciliumRelease) recipe() recipe {
 	packages := map[string]string{}
 	for name, dir := range map[string]string{
-		"daemon": "daemon", "operator": "operator", "cilium-dbg": "cilium-dbg", "cilium-health": "cilium-health", "responder": "cilium-health/responder",
-		"bugtool": "bugtool", "cilium-cni": "plugins/cilium-cni", "mount": "tools/mount", "sysctlfix": "tools/sysctlfix", "hubble-relay": "hubble-relay",
+		"daemon": "daemon", "operator": "operator", "cilium-dbg": "cilium-dbg", "cilium-health": "cilium-health",
+		"responder": "cilium-health/responder",
+		"bugtool":   "bugtool", "cilium-cni": "plugins/cilium-cni", "mount": "tools/mount",
+		"sysctlfix": "tools/sysctlfix", "hubble-relay": "hubble-relay",
 	} {
 		packages[name] = "./" + dir
 	}
 	made := recipe{
-		Name: "cilium-" + majorMinor(r.version), Module: "github.com/cilium/cilium@" + r.version, Mod: "readonly", Tags: "osusergo,ipam_provider_operator",
+		Name: "cilium-" + majorMinor(r.version), Module: "github.com/cilium/cilium@" + r.version, Mod: "readonly",
+		Tags:     "osusergo,ipam_provider_operator",
 		LDFlags:  "-X github.com/cilium/cilium/pkg/version.ciliumVersion=" + strings.TrimPrefix(r.version, "v"),
 		Packages: packages,
 	}
@@ -87,7 +90,8 @@ func (r ciliumRelease) images(ctx context.Context, s *imageSet) []imageSpec {
 	here := []string{runtime.GOARCH}
 	one := func(name, program string) imageSpec {
 		return imageSpec{
-			ref: "quay.io/cilium/" + name + ":" + r.version, arches: here, attested: true, entrypoint: []string{"/usr/bin/" + program},
+			ref: "quay.io/cilium/" + name + ":" + r.version, arches: here, attested: true,
+			entrypoint: []string{"/usr/bin/" + program},
 			layers: func(arch string) ([]*layer, error) {
 				return s.stack(func() (*layer, error) {
 					return r.programs(s, arch, map[string]string{"usr/bin/" + program: goName(program)})
@@ -128,10 +132,13 @@ func (r ciliumRelease) agent(ctx context.Context, s *imageSet, on []string) imag
 				func() (*layer, error) { return r.sources(ctx, s) },
 				func() (*layer, error) {
 					return r.programs(s, arch, map[string]string{
-						"usr/bin/cilium-agent": "daemon", "usr/bin/cilium-dbg": "cilium-dbg", "usr/bin/cilium-health": "cilium-health",
+						"usr/bin/cilium-agent": "daemon", "usr/bin/cilium-dbg": "cilium-dbg",
+						"usr/bin/cilium-health":           "cilium-health",
 						"usr/bin/cilium-health-responder": "responder", "usr/bin/cilium-bugtool": "bugtool",
-						"usr/bin/cilium-mount": "mount", "usr/bin/cilium-sysctlfix": "sysctlfix", "opt/cni/bin/cilium-cni": "cilium-cni",
-					}, entry{Name: "usr/bin/cilium", Link: "cilium-dbg"}, entry{Name: "cni/loopback", From: s.b.command("cni", arch, "loopback")})
+						"usr/bin/cilium-mount": "mount", "usr/bin/cilium-sysctlfix": "sysctlfix",
+						"opt/cni/bin/cilium-cni": "cilium-cni",
+					}, entry{Name: "usr/bin/cilium", Link: "cilium-dbg"},
+						entry{Name: "cni/loopback", From: s.b.command("cni", arch, "loopback")})
 				},
 			)
 		},
@@ -149,16 +156,20 @@ func (r ciliumRelease) sources(ctx context.Context, s *imageSet) (*layer, error)
 		return nil, fmt.Errorf("sources of Cilium's BPF programs: %w", err)
 	}
 	entries = slices.DeleteFunc(entries, func(e entry) bool {
-		return strings.HasPrefix(e.Name, "var/lib/cilium/bpf/tests/") || strings.HasPrefix(e.Name, "var/lib/cilium/bpf/complexity-tests/")
+		return strings.HasPrefix(e.Name, "var/lib/cilium/bpf/tests/") ||
+			strings.HasPrefix(e.Name, "var/lib/cilium/bpf/complexity-tests/")
 	})
-	for _, script := range []string{"images/cilium/init-container.sh", "plugins/cilium-cni/install-plugin.sh", "plugins/cilium-cni/cni-uninstall.sh"} {
-		entries = append(entries, entry{Name: filepath.Base(script), From: filepath.Join(dir, filepath.FromSlash(script))})
+	for _, script := range []string{"images/cilium/init-container.sh", "plugins/cilium-cni/install-plugin.sh",
+		"plugins/cilium-cni/cni-uninstall.sh"} {
+		entries = append(entries, entry{Name: filepath.Base(script),
+			From: filepath.Join(dir, filepath.FromSlash(script))})
 	}
 	return s.layer(r.recipe().Name+" sources", entries...)
 }
 
 // compilesForTheNode matches files of compiler and linker that programs for BPF do not need.
-var compilesForTheNode = regexp.MustCompile(`^usr/include/|^usr/lib/gcc/|\.a$|/lib(clang-19|asan|tsan|lsan|ubsan)\.so|^usr/lib/llvm-19/lib/(clang/|LLVMPolly)|^usr/bin/x86_64-linux-gnu-|/gprofng`)
+var compilesForTheNode = regexp.MustCompile(
+	`^usr/include/|^usr/lib/gcc/|\.a$|/lib(clang-19|asan|tsan|lsan|ubsan)\.so|^usr/lib/llvm-19/lib/(clang/|LLVMPolly)|^usr/bin/x86_64-linux-gnu-|/gprofng`)
 
 // ciliumUserland is the layer of the compiler, iptables and other tools.
 func (s *imageSet) ciliumUserland(ctx context.Context, arch string) (*layer, error) {
@@ -171,7 +182,8 @@ func (s *imageSet) ciliumUserland(ctx context.Context, arch string) (*layer, err
 		return nil, err
 	}
 	links := []entry{{Name: "usr/bin/clang", Link: "../lib/llvm-19/bin/clang"}}
-	for _, c := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+	for _, c := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save",
+		"ip6tables-restore"} {
 		links = append(links, entry{Name: "usr/sbin/" + c, Link: "xtables-nft-multi"})
 	}
 	keep := func(name string) bool { return wanted(name) && !compilesForTheNode.MatchString(name) }

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// DefaultDir is where the lab keeps what it has built: $KKBUNDLE_LAB, else kkbundle-lab in the user's cache directory. It
-// lies outside the checkout, so that a fresh clone finds what an earlier one built.
+// DefaultDir is where the lab keeps what it has built: $KKBUNDLE_LAB, else kkbundle-lab in the user's cache
+// directory. It lies outside the checkout, so that a fresh clone finds what an earlier one built.
 func DefaultDir() (string, error) {
 	if dir := os.Getenv("KKBUNDLE_LAB"); dir != "" {
 		return filepath.Abs(dir)
@@ -55,7 +55,8 @@ func lock(ctx context.Context, dir string, say func(string, ...any)) (unlock fun
 	}
 }
 
-// output makes dir/name-key by calling fill with an empty directory. A directory under its final name is always complete.
+// output makes dir/name-key by calling fill with an empty directory. A directory under its final name is always
+// complete.
 func output(dir, name, key string, fill func(tmp string) error) (string, error) {
 	tmp, err := os.MkdirTemp(dir, "tmp-"+name+"-")
 	if err != nil {

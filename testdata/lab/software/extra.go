@@ -48,7 +48,8 @@ const (
 
 // Extras lists all extras.
 func Extras() []Extra {
-	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, BothArches, Containerd21, FlannelNext, Cilium, CiliumNext, Kubernetes133, Kubernetes134, Kubernetes1344, Kubernetes135, Kubernetes137}
+	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, BothArches, Containerd21,
+		FlannelNext, Cilium, CiliumNext, Kubernetes133, Kubernetes134, Kubernetes1344, Kubernetes135, Kubernetes137}
 }
 
 // What an extra is made of besides is part of its key.
@@ -59,8 +60,8 @@ var extraSource string
 // givenDir is where people put what cannot be built from modules, below the lab's directory.
 const givenDir = "given"
 
-// Given returns the place for a file that upstream publishes at url (without a scheme) and that the lab cannot build, and
-// whether somebody has put it there.
+// Given returns the place for a file that upstream publishes at url (without a scheme) and that the lab cannot build,
+// and whether somebody has put it there.
 func Given(url string) (file string, there bool, err error) {
 	dir, err := DefaultDir()
 	if err != nil {
@@ -74,8 +75,8 @@ func Given(url string) (file string, there bool, err error) {
 	return file, err == nil, err
 }
 
-// extras makes what is asked for and returns a directory for each, which has a folder for each upstream host. What people
-// have given comes last.
+// extras makes what is asked for and returns a directory for each, which has a folder for each upstream host. What
+// people have given comes last.
 func (b *builder) extras(ctx context.Context, with []Extra) ([]string, error) {
 	var dirs []string
 	for _, e := range with {
@@ -161,7 +162,8 @@ func dockerd() recipe {
 	const pkg = "github.com/docker/docker/dockerversion"
 	return recipe{
 		Name: "dockerd", Module: "github.com/docker/docker@" + DockerVersion + "+incompatible",
-		Copy: []string{"."}, Remove: []string{"vendor"}, Rename: map[string]string{"vendor.mod": "go.mod", "vendor.sum": "go.sum"},
+		Copy: []string{"."}, Remove: []string{"vendor"}, Rename: map[string]string{"vendor.mod": "go.mod",
+			"vendor.sum": "go.sum"},
 		Mod:     "mod",
 		LDFlags: "-X " + pkg + ".Version=" + strings.TrimPrefix(DockerVersion, "v") + " -X " + pkg + ".GitCommit=lab",
 		Packages: map[string]string{
@@ -174,7 +176,8 @@ func dockerCLI() recipe {
 	const pkg = "github.com/docker/cli/cli/version"
 	return recipe{
 		Name: "docker", Module: "github.com/docker/cli@" + DockerVersion + "+incompatible",
-		Copy: []string{"."}, Remove: []string{"vendor"}, Rename: map[string]string{"vendor.mod": "go.mod", "vendor.sum": "go.sum"},
+		Copy: []string{"."}, Remove: []string{"vendor"}, Rename: map[string]string{"vendor.mod": "go.mod",
+			"vendor.sum": "go.sum"},
 		Mod:      "mod",
 		LDFlags:  "-X " + pkg + ".Version=" + strings.TrimPrefix(DockerVersion, "v") + " -X " + pkg + ".GitCommit=lab",
 		Packages: map[string]string{"docker": "./cmd/docker"},
@@ -196,7 +199,8 @@ func containerd1() recipe {
 		Mod: "readonly", Tags: "no_aufs no_btrfs no_devmapper no_zfs",
 		LDFlags: "-X github.com/containerd/containerd/version.Version=" + Containerd1Version,
 		Packages: map[string]string{
-			"containerd": "./cmd/containerd", "containerd-shim-runc-v2": "./cmd/containerd-shim-runc-v2", "ctr": "./cmd/ctr",
+			"containerd": "./cmd/containerd", "containerd-shim-runc-v2": "./cmd/containerd-shim-runc-v2",
+			"ctr": "./cmd/ctr",
 		},
 	}
 }
@@ -217,7 +221,8 @@ func (f fileSet) docker(ctx context.Context, arch string) error {
 		return err
 	}
 	entries = append(entries, entry{Name: "docker/docker-init", From: tini})
-	to := fmt.Sprintf("download.docker.com/linux/static/stable/%s/docker-%s.tgz", machine(arch), strings.TrimPrefix(DockerVersion, "v"))
+	to := fmt.Sprintf("download.docker.com/linux/static/stable/%s/docker-%s.tgz", machine(arch),
+		strings.TrimPrefix(DockerVersion, "v"))
 	name, err := f.place(to)
 	if err != nil {
 		return err
@@ -275,7 +280,8 @@ func (f fileSet) harbor(arch string) (err error) {
 	})
 }
 
-// harborPrepare does what Harbor's own does: it gives a container harbor.yml, the data, the configuration and the host's files.
+// harborPrepare does what Harbor's own does: it gives a container harbor.yml, the data, the configuration and the
+// host's files.
 const harborPrepare = `#!/bin/bash
 set -e
 base="$(cd "$(dirname "$0")" && pwd -P)"
@@ -291,7 +297,8 @@ rm -rf "$base/input"
 func (f fileSet) harborImages(work, to, arch string) (err error) {
 	l, err := newLayer(work, false, func(w io.Writer) error {
 		return writeTar(w, []entry{
-			{Name: "tmp/", Mode: 0o1777}, {Name: "harbor", From: f.b.command("harbor", arch, "harbor")}, {Name: "registry", From: f.b.command("registry", arch, "registry")},
+			{Name: "tmp/", Mode: 0o1777}, {Name: "harbor", From: f.b.command("harbor", arch, "harbor")},
+			{Name: "registry", From: f.b.command("registry", arch, "registry")},
 		})
 	})
 	if err != nil {
@@ -299,7 +306,8 @@ func (f fileSet) harborImages(work, to, arch string) (err error) {
 	}
 	images := map[name.Reference]v1.Image{}
 	for repository, entrypoint := range map[string][]string{
-		"goharbor/prepare": {"/harbor"}, "goharbor/nginx-photon": {"/harbor", "serve"}, "goharbor/registry-photon": {"/registry", "serve", "/etc/registry/config.yml"},
+		"goharbor/prepare": {"/harbor"}, "goharbor/nginx-photon": {"/harbor", "serve"},
+		"goharbor/registry-photon": {"/registry", "serve", "/etc/registry/config.yml"},
 	} {
 		ref, err := name.NewTag(repository + ":" + HarborVersion)
 		if err != nil {
@@ -311,7 +319,8 @@ func (f fileSet) harborImages(work, to, arch string) (err error) {
 		}
 		if images[ref], err = mutate.ConfigFile(img, &v1.ConfigFile{
 			Architecture: arch, OS: "linux", RootFS: v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{l.diffID}},
-			Config: v1.Config{Entrypoint: entrypoint, Env: []string{"VERSION=" + HarborVersion, "OTEL_TRACES_EXPORTER=none"}},
+			Config: v1.Config{Entrypoint: entrypoint, Env: []string{"VERSION=" + HarborVersion,
+				"OTEL_TRACES_EXPORTER=none"}},
 		}); err != nil {
 			return err
 		}

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// What people have given is found where it is served from, and extras that nobody knows are refused before anything is made.
+// What people have given is found where it is served from, and extras that nobody knows are refused before anything
+// is made.
 func TestGivenAndUnknownExtras(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("KKBUNDLE_LAB", dir)
@@ -46,7 +47,8 @@ func TestRenameIsNoPartOfOtherKeys(t *testing.T) {
 	}
 }
 
-// A release whose recipe does not name what its kubeadm asks for is not compiled: its images would be missing at the site.
+// A release whose recipe does not name what its kubeadm asks for is not compiled: its images would be missing at the
+// site.
 func TestKubernetesReleaseMatchesKubeadm(t *testing.T) {
 	t.Parallel()
 	r := KubernetesReleases()[Kubernetes135]
@@ -54,13 +56,15 @@ func TestKubernetesReleaseMatchesKubeadm(t *testing.T) {
 	if err := r.compare(constants); err != nil {
 		t.Error(err)
 	}
-	for _, other := range []string{"", strings.Replace(constants, "3.6.6-0", "3.6.7-0", 1), strings.Replace(constants, "3.10.1", "3.10", 1)} {
+	for _, other := range []string{"", strings.Replace(constants, "3.6.6-0", "3.6.7-0", 1),
+		strings.Replace(constants, "3.10.1", "3.10", 1)} {
 		if err := r.compare(other); err == nil {
 			t.Errorf("the release is taken for kubeadm's constants %q", other)
 		}
 	}
 	// The programs of the lab's own release, and of another one, have places of their own.
-	if own, next := OwnRelease().recipes()[0].Name, r.recipes()[0].Name; own != "kubernetes" || next != "kubernetes-1.35" {
+	if own, next := OwnRelease().recipes()[0].Name, r.recipes()[0].Name; own != "kubernetes" ||
+		next != "kubernetes-1.35" {
 		t.Errorf("recipes %q and %q", own, next)
 	}
 }

@@ -24,8 +24,8 @@ import (
 //go:embed layers.go images.go specs.go files.go charts.go kubernetes.go flannel.go arches.go
 var assembly embed.FS
 
-// upstream assembles the content that package upstream serves: registry/ is the registry's storage, files/ has a directory
-// for each upstream host, images.json lists the images.
+// upstream assembles the content that package upstream serves: registry/ is the registry's storage, files/ has a
+// directory for each upstream host, images.json lists the images.
 func (b *builder) upstream(ctx context.Context, small bool) (string, error) {
 	inputs := []any{b.bin, b.arches, small}
 	for _, fsys := range []embed.FS{assembly, sources} {
@@ -76,7 +76,8 @@ func (f fileSet) publish(ctx context.Context, small bool) error {
 		return f.charts(ctx, small)
 	}
 	for _, arch := range f.b.arches {
-		if err := errors.Join(f.containerd(arch, "containerd", ContainerdVersion), f.cni(arch), f.registry(arch)); err != nil {
+		if err := errors.Join(f.containerd(arch, "containerd", ContainerdVersion), f.cni(arch),
+			f.registry(arch)); err != nil {
 			return err
 		}
 	}
@@ -112,7 +113,8 @@ func (f fileSet) containerd(arch, recipe, version string) error {
 func (f fileSet) runc(arches []string) error {
 	lines := ""
 	for _, arch := range arches {
-		sum, err := f.link(githubRelease("opencontainers/runc", RuncVersion, "runc."+arch), f.b.command("runc", arch, "runc"))
+		sum, err := f.link(githubRelease("opencontainers/runc", RuncVersion, "runc."+arch),
+			f.b.command("runc", arch, "runc"))
 		if err != nil {
 			return err
 		}
@@ -131,7 +133,8 @@ func (f fileSet) cni(arch string) error {
 	for name := range cni().Packages {
 		entries = append(entries, entry{Name: "./" + name, From: f.b.command("cni", arch, name)})
 	}
-	entries = append(entries, entry{Name: "./LICENSE", Text: "Apache License 2.0\n"}, entry{Name: "./README.md", Text: "CNI plugins, built for the kkbundle lab\n"})
+	entries = append(entries, entry{Name: "./LICENSE", Text: "Apache License 2.0\n"},
+		entry{Name: "./README.md", Text: "CNI plugins, built for the kkbundle lab\n"})
 	file := fmt.Sprintf("cni-plugins-linux-%s-%s.tgz", arch, CNIVersion)
 	return f.archive(githubRelease("containernetworking/plugins", CNIVersion, file), ".sha256", entries)
 }
@@ -149,8 +152,8 @@ func (f fileSet) etcd(arches []string, version, server string, r KubernetesRelea
 	return f.text(githubRelease("etcd-io/etcd", version, "SHA256SUMS"), lines)
 }
 
-// etcdArchive has its commands in a directory that is named like it, and returns its digest as sha256sum prints it. The server is of a recipe,
-// and the tools are the release's.
+// etcdArchive has its commands in a directory that is named like it, and returns its digest as sha256sum prints it.
+// The server is of a recipe, and the tools are the release's.
 func (f fileSet) etcdArchive(arch, version, server string, r KubernetesRelease) (string, error) {
 	name := "etcd-" + version + "-linux-" + arch
 	entries := []entry{
@@ -184,7 +187,8 @@ func (f fileSet) registry(arch string) error {
 }
 
 func (f fileSet) labapp(arch string) error {
-	entries := []entry{{Name: "README.md", Text: "The application of the kkbundle lab\n"}, {Name: "labapp", From: f.b.command("labapp", arch, "labapp")}}
+	entries := []entry{{Name: "README.md", Text: "The application of the kkbundle lab\n"},
+		{Name: "labapp", From: f.b.command("labapp", arch, "labapp")}}
 	file := fmt.Sprintf("labapp_%s_linux_%s.tar.gz", LabappVersion, arch)
 	return f.archive(githubRelease("lab/labapp", "v"+LabappVersion, file), ".sha256", entries)
 }

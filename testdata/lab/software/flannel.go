@@ -33,16 +33,18 @@ type flannelRelease struct {
 // ownFlannel returns the release that every build of the lab has.
 func ownFlannel() flannelRelease {
 	return flannelRelease{
-		version: FlannelVersion, pluginTag: FlannelCNIImageTag, daemon: flanneld("flanneld", FlannelVersion), plugin: flannelPlugin(),
+		version: FlannelVersion, pluginTag: FlannelCNIImageTag, daemon: flanneld("flanneld", FlannelVersion),
+		plugin:   flannelPlugin(),
 		programs: map[string]string{"opt/bin/flanneld": "flanneld"},
 	}
 }
 
-// nextFlannel returns FlannelNext. Its chart's init container runs a program of its own, and its configuration is of CNI 1.0.0: the plugin
-// is built with a library that knows that.
+// nextFlannel returns FlannelNext. Its chart's init container runs a program of its own, and its configuration is of
+// CNI 1.0.0: the plugin is built with a library that knows that.
 func nextFlannel() flannelRelease {
 	r := flannelRelease{
-		version: FlannelNextVersion, pluginTag: flannelNextCNIImageTag, daemon: flanneld("flanneld-next", FlannelNextVersion), plugin: flannelPlugin(),
+		version: FlannelNextVersion, pluginTag: flannelNextCNIImageTag,
+		daemon: flanneld("flanneld-next", FlannelNextVersion), plugin: flannelPlugin(),
 		programs: map[string]string{"opt/bin/flanneld": "flannel", "opt/bin/install-conf": "install_conf"},
 	}
 	r.daemon.Packages = map[string]string{"flannel": ".", "install_conf": "./cmd/install_conf"} // as Go names them
@@ -57,7 +59,8 @@ func (r flannelRelease) images(ctx context.Context, s *imageSet) []imageSpec {
 	on := s.b.arches
 	return []imageSpec{
 		{
-			ref: "ghcr.io/flannel-io/flannel:" + r.version, arches: on, attested: true, entrypoint: []string{"/opt/bin/flanneld"},
+			ref: "ghcr.io/flannel-io/flannel:" + r.version, arches: on, attested: true,
+			entrypoint: []string{"/opt/bin/flanneld"},
 			layers: func(arch string) ([]*layer, error) {
 				var programs []entry
 				for at, command := range r.programs {
@@ -72,7 +75,8 @@ func (r flannelRelease) images(ctx context.Context, s *imageSet) []imageSpec {
 		{
 			ref: "ghcr.io/flannel-io/flannel-cni-plugin:" + r.pluginTag, arches: on, attested: true,
 			layers: func(arch string) ([]*layer, error) {
-				return s.stack(s.busybox(ctx, arch), func() (*layer, error) { return s.command(r.plugin.Name, arch, "", "flannel") })
+				return s.stack(s.busybox(ctx, arch),
+					func() (*layer, error) { return s.command(r.plugin.Name, arch, "", "flannel") })
 			},
 		},
 	}

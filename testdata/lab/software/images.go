@@ -72,14 +72,16 @@ func (s *imageSet) once(name string, asZstd bool, write func(io.Writer) error) (
 func (s *imageSet) base() ([]*layer, error) {
 	files, err := s.layer("base",
 		entry{Name: "etc/"}, entry{Name: "tmp/", Mode: 0o1777}, entry{Name: "var/"}, entry{Name: "var/run/"},
-		entry{Name: "etc/passwd", Text: "root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n"},
+		entry{Name: "etc/passwd",
+			Text: "root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n"},
 		entry{Name: "etc/group", Text: "root:x:0:\nnobody:x:65534:\nnonroot:x:65532:\n"},
 		entry{Name: "etc/nsswitch.conf", Text: "hosts: files dns\n"},
 	)
 	if err != nil {
 		return nil, err
 	}
-	release, err := s.layer("release", entry{Name: "etc/"}, entry{Name: "etc/os-release", Text: "ID=lab\nNAME=\"kkbundle lab\"\nPRETTY_NAME=\"kkbundle lab\"\n"})
+	release, err := s.layer("release", entry{Name: "etc/"}, entry{Name: "etc/os-release",
+		Text: "ID=lab\nNAME=\"kkbundle lab\"\nPRETTY_NAME=\"kkbundle lab\"\n"})
 	return []*layer{files, release}, err
 }
 
@@ -111,7 +113,8 @@ func (s *imageSet) stack(more ...func() (*layer, error)) ([]*layer, error) {
 // userland is the layer of iptables and its friends from Debian packages, for kube-proxy and flannel.
 func (s *imageSet) userland(ctx context.Context, arch string) (*layer, error) {
 	var links []entry
-	for _, c := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+	for _, c := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save",
+		"ip6tables-restore"} {
 		links = append(links, entry{Name: "usr/sbin/" + c, Link: "xtables-nft-multi"})
 	}
 	return s.debian(ctx, arch, "userland", userlandPackages(), links...)
@@ -140,8 +143,10 @@ func userlandPackages() string { return "iptables,nftables,conntrack,kmod,ipset,
 // wanted leaves out what a container has no use for, and what the base layers have.
 func wanted(name string) bool {
 	for _, p := range []string{
-		"usr/share/doc/", "usr/share/man/", "usr/share/lintian/", "usr/share/bash-completion/", "usr/share/info/", "usr/share/common-licenses/",
-		"var/lib/apt/", "var/lib/dpkg/", "var/cache/", "var/log/", "dev/", "proc/", "sys/", "etc/os-release", "tmp/", "var/run",
+		"usr/share/doc/", "usr/share/man/", "usr/share/lintian/", "usr/share/bash-completion/", "usr/share/info/",
+		"usr/share/common-licenses/",
+		"var/lib/apt/", "var/lib/dpkg/", "var/cache/", "var/log/", "dev/", "proc/", "sys/", "etc/os-release", "tmp/",
+		"var/run",
 	} {
 		if strings.HasPrefix(name, p) {
 			return false
@@ -157,7 +162,8 @@ func (s *imageSet) busybox(ctx context.Context, arch string) func() (*layer, err
 			return nil, err
 		}
 		entries := []entry{{Name: "bin/"}, {Name: "bin/busybox", From: path}}
-		for _, c := range []string{"cat", "cp", "ip", "ls", "mkdir", "mv", "nslookup", "ps", "rm", "sh", "sleep", "test", "wget"} {
+		for _, c := range []string{"cat", "cp", "ip", "ls", "mkdir", "mv", "nslookup", "ps", "rm", "sh", "sleep",
+			"test", "wget"} {
 			entries = append(entries, entry{Name: "bin/" + c, Link: "busybox"})
 		}
 		return s.layer("busybox"+arch, entries...)
@@ -218,7 +224,8 @@ func (s *imageSet) image(spec imageSpec, arch string) (v1.Image, error) {
 	}
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, manifest), config)
 	for _, l := range layers {
-		add := mutate.Addendum{Layer: l.as(spec.docker), History: v1.History{Created: v1.Time{Time: epoch()}, CreatedBy: "kkbundle lab"}}
+		add := mutate.Addendum{Layer: l.as(spec.docker), History: v1.History{Created: v1.Time{Time: epoch()},
+			CreatedBy: "kkbundle lab"}}
 		if img, err = mutate.Append(img, add); err != nil {
 			return nil, err
 		}
@@ -258,14 +265,16 @@ func indexOf(spec imageSpec, images []v1.Image) (v1.ImageIndex, error) {
 			return nil, err
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: attestation, Descriptor: v1.Descriptor{
-			Platform:    &v1.Platform{OS: "unknown", Architecture: "unknown"},
-			Annotations: map[string]string{"vnd.docker.reference.digest": subject.String(), "vnd.docker.reference.type": "attestation-manifest"},
+			Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"},
+			Annotations: map[string]string{"vnd.docker.reference.digest": subject.String(),
+				"vnd.docker.reference.type": "attestation-manifest"},
 		}})
 	}
 	return asPublished(index)
 }
 
-// asPublished takes the artifact types out of an index: this library writes them for images too, where nobody else does.
+// asPublished takes the artifact types out of an index: this library writes them for images too, where nobody else
+// does.
 func asPublished(made v1.ImageIndex) (v1.ImageIndex, error) {
 	m, err := made.IndexManifest()
 	if err != nil {
@@ -312,7 +321,8 @@ func attestationOf(ref string, subject v1.Hash) (v1.Image, error) {
 		return nil, err
 	}
 	return mutate.ConfigFile(img, &v1.ConfigFile{
-		OS: "unknown", Architecture: "unknown", RootFS: v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{sha256Of(statement)}},
+		OS: "unknown", Architecture: "unknown", RootFS: v1.RootFS{Type: "layers",
+			DiffIDs: []v1.Hash{sha256Of(statement)}},
 	})
 }
 
@@ -330,13 +340,15 @@ func (b *builder) images(ctx context.Context, dir string, small bool) (published
 			}
 			published = append(published, p)
 		}
-		return publishChart(ctx, s.registry+"/ghcr.io/lab/charts/web:1.0.0", filepath.Join(filepath.Dir(dir), "files", webChart))
+		return publishChart(ctx, s.registry+"/ghcr.io/lab/charts/web:1.0.0",
+			filepath.Join(filepath.Dir(dir), "files", webChart))
 	})
 	return published, err
 }
 
 // intoRegistry calls publish with a registry whose storage is dir.
-func (b *builder) intoRegistry(ctx context.Context, dir string, publish func(context.Context, *imageSet) error) (err error) {
+func (b *builder) intoRegistry(ctx context.Context, dir string,
+	publish func(context.Context, *imageSet) error) (err error) {
 	work, err := os.MkdirTemp(b.dir, "tmp-layers-")
 	if err != nil {
 		return err

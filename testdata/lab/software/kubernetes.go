@@ -21,7 +21,8 @@ const (
 	Kubernetes137  Extra = "kubernetes-1.37"
 )
 
-// A KubernetesRelease is a release of Kubernetes, compiled from its own modules, with the releases that its kubeadm asks for.
+// A KubernetesRelease is a release of Kubernetes, compiled from its own modules, with the releases that its kubeadm
+// asks for.
 type KubernetesRelease struct {
 	Version string
 	// Etcd is a release, EtcdImage the tag of its image.
@@ -40,7 +41,8 @@ var kubernetesSource string
 
 // OwnRelease returns the release that every build of the lab has.
 func OwnRelease() KubernetesRelease {
-	return KubernetesRelease{Version: KubernetesVersion, Etcd: EtcdVersion, EtcdImage: EtcdImageTag, CoreDNS: CoreDNSVersion, Pause: PauseVersion}
+	return KubernetesRelease{Version: KubernetesVersion, Etcd: EtcdVersion, EtcdImage: EtcdImageTag,
+		CoreDNS: CoreDNSVersion, Pause: PauseVersion}
 }
 
 // KubernetesReleases returns the genuine releases that extras add.
@@ -53,7 +55,8 @@ func KubernetesReleases() map[Extra]KubernetesRelease {
 		Kubernetes134:  {Version: "v1.34.3", Etcd: "v3.6.5", EtcdImage: "3.6.5-0", CoreDNS: "v1.12.1", Pause: "3.10.1"},
 		Kubernetes1344: {Version: "v1.34.4", Etcd: "v3.6.5", EtcdImage: "3.6.5-0", CoreDNS: "v1.12.1", Pause: "3.10.1"},
 		Kubernetes135:  {Version: "v1.35.4", Etcd: "v3.6.6", EtcdImage: "3.6.6-0", CoreDNS: "v1.13.1", Pause: "3.10.1"},
-		Kubernetes137:  {Version: "v1.37.2", Etcd: "v3.7.0", EtcdImage: "3.7.0-0", CoreDNS: "v1.14.6", Pause: "3.10.2", Through: "v3.6.13"},
+		Kubernetes137: {Version: "v1.37.2", Etcd: "v3.7.0", EtcdImage: "3.7.0-0", CoreDNS: "v1.14.6", Pause: "3.10.2",
+			Through: "v3.6.13"},
 	}
 	for extra, r := range releases {
 		r.suffix = strings.TrimPrefix(string(extra), "kubernetes")
@@ -66,7 +69,8 @@ func KubernetesReleases() map[Extra]KubernetesRelease {
 func (r KubernetesRelease) recipes() []recipe {
 	tools := cmp.Or(r.EtcdTools, r.Etcd)
 	list := []recipe{
-		kubernetes(r.Version), etcd("etcd", "server", r.Etcd), etcd("etcdctl", "etcdctl", tools), etcdutl(tools), coredns(r.CoreDNS),
+		kubernetes(r.Version), etcd("etcd", "server", r.Etcd), etcd("etcdctl", "etcdctl", tools), etcdutl(tools),
+		coredns(r.CoreDNS),
 	}
 	if r.Through != "" {
 		through := etcd("etcd", "server", r.Through)
@@ -106,10 +110,12 @@ func (r KubernetesRelease) matches(ctx context.Context, b *builder) error {
 
 func (r KubernetesRelease) compare(constants string) error {
 	var errs []error
-	for name, want := range map[string]string{"DefaultEtcdVersion": r.EtcdImage, "CoreDNSVersion": r.CoreDNS, "PauseVersion": r.Pause} {
+	for name, want := range map[string]string{"DefaultEtcdVersion": r.EtcdImage, "CoreDNSVersion": r.CoreDNS,
+		"PauseVersion": r.Pause} {
 		found := regexp.MustCompile(`(?m)^\s*` + name + `\s*=\s*"([^"]*)"`).FindStringSubmatch(constants)
 		if found == nil || found[1] != want {
-			errs = append(errs, fmt.Errorf("kubeadm %s has %s %q, and the lab's recipe says %q", r.Version, name, found, want))
+			errs = append(errs, fmt.Errorf("kubeadm %s has %s %q, and the lab's recipe says %q", r.Version, name, found,
+				want))
 		}
 	}
 	return errors.Join(errs...)
@@ -130,7 +136,8 @@ func (r KubernetesRelease) publish(f fileSet, arches []string) error {
 // kubernetesImages returns the images of a release.
 func (s *imageSet) kubernetesImages(ctx context.Context, r KubernetesRelease) []imageSpec {
 	on := s.b.arches
-	images := append(s.controlPlane(ctx, r), s.etcdImage(on, r.EtcdImage, r.recipe("etcd"), r), s.coreDNSImage(on, r), s.pauseImage(r.Pause))
+	images := append(s.controlPlane(ctx, r), s.etcdImage(on, r.EtcdImage, r.recipe("etcd"), r), s.coreDNSImage(on, r),
+		s.pauseImage(r.Pause))
 	if r.Through != "" {
 		images = append(images, s.etcdImage(on, strings.TrimPrefix(r.Through, "v")+"-0", r.recipe(etcdThrough), r))
 	}

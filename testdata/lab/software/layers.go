@@ -34,10 +34,12 @@ type entry struct {
 	Binds bool
 }
 
-// mayBind is what `setcap cap_net_bind_service=+ep` puts on a file: struct vfs_cap_data of linux/capability.h, revision 2.
+// mayBind is what `setcap cap_net_bind_service=+ep` puts on a file: struct vfs_cap_data of linux/capability.h,
+// revision 2.
 const mayBind = "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 
-// writeTar writes entries in the order of their names: equal entries give equal bytes, whoever writes them, and whenever.
+// writeTar writes entries in the order of their names: equal entries give equal bytes, whoever writes them, and
+// whenever.
 func writeTar(w io.Writer, entries []entry) error {
 	entries = slices.Clone(entries)
 	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Compare(a.Name, b.Name) })
@@ -101,7 +103,8 @@ func normalTar(w io.Writer, r io.Reader, keep func(name string) bool, more []ent
 			continue
 		}
 		h = &tar.Header{
-			Typeflag: h.Typeflag, Name: name, Linkname: h.Linkname, Mode: h.Mode, Uid: h.Uid, Gid: h.Gid, Size: h.Size, ModTime: epoch(),
+			Typeflag: h.Typeflag, Name: name, Linkname: h.Linkname, Mode: h.Mode, Uid: h.Uid, Gid: h.Gid, Size: h.Size,
+			ModTime: epoch(),
 		}
 		if h.Typeflag == tar.TypeLink {
 			h.Linkname = strings.TrimPrefix(h.Linkname, "./")

@@ -74,7 +74,8 @@ func Install(ctx context.Context, small bool, log io.Writer) error {
 		return fmt.Errorf("missing %q: %w", missing, err)
 	}
 	update := exec.CommandContext(ctx, "apt-get", "-q", "update")
-	install := exec.CommandContext(ctx, "apt-get", append([]string{"-q", "install", "-y", "--no-install-recommends"}, missing...)...)
+	install := exec.CommandContext(ctx, "apt-get", append([]string{"-q", "install", "-y", "--no-install-recommends"},
+		missing...)...)
 	for _, cmd := range []*exec.Cmd{update, install} {
 		// RUNLEVEL=1: services that come with a package are not started.
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1")

@@ -27,9 +27,10 @@ const (
 
 // A recipe says how the commands of one module are built. It is data: its JSON is part of the key of what it makes.
 type recipe struct {
-	Name     string
-	Module   string            // path@version
-	Copy     []string          // what of the module is copied before the build, "." for all; nothing: built where the module cache has it
+	Name   string
+	Module string // path@version
+	// what of the module is copied before the build, "." for all; nothing: built where the module cache has it
+	Copy     []string
 	Source   string            // or: a folder of this package's src
 	Remove   []string          // of the copy
 	Rename   map[string]string `json:",omitempty"` // of the copy
@@ -48,7 +49,8 @@ type edit struct{ File, Match, With string }
 
 // kubernetes is built from the version's own sources. One build makes all seven programs: they share most packages.
 func kubernetes(version string) recipe {
-	commands := []string{"kubeadm", "kubelet", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy"}
+	commands := []string{"kubeadm", "kubelet", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler",
+		"kube-proxy"}
 	packages, imports := map[string]string{}, ""
 	for _, c := range commands {
 		packages[c] = "k8s.io/kubernetes/cmd/" + c
@@ -57,12 +59,15 @@ func kubernetes(version string) recipe {
 	var stamp []string
 	minor := strings.TrimPrefix(majorMinor(version), "1.")
 	for _, p := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		stamp = append(stamp, fmt.Sprintf("-X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=%[3]s -X %[1]s.gitTreeState=clean", p, version, minor))
+		stamp = append(stamp, fmt.Sprintf(
+			"-X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=%[3]s -X %[1]s.gitTreeState=clean", p,
+			version, minor))
 	}
 	staging := strings.Replace(version, "v1.", "v0.", 1)
 	return recipe{
 		Name: "kubernetes", Module: "k8s.io/kubernetes@" + version,
-		// Kubernetes' own go.mod and go.sum, under another module's name, with the staging directories as the modules that they are published as.
+		// Kubernetes' own go.mod and go.sum, under another module's name, with the staging directories as the modules
+		// that they are published as.
 		Copy: []string{"go.mod", "go.sum"},
 		Edits: []edit{
 			{"go.mod", `(?m)^module .*`, "module lab.local/k8s"},
@@ -80,20 +85,22 @@ func containerd(name, version string) recipe {
 		Mod: "readonly", Tags: "no_btrfs no_devmapper no_zfs",
 		LDFlags: "-X github.com/containerd/containerd/v2/version.Version=" + version,
 		Packages: map[string]string{
-			"containerd": "./cmd/containerd", "containerd-shim-runc-v2": "./cmd/containerd-shim-runc-v2", "ctr": "./cmd/ctr",
+			"containerd": "./cmd/containerd", "containerd-shim-runc-v2": "./cmd/containerd-shim-runc-v2",
+			"ctr": "./cmd/ctr",
 		},
 	}
 }
 
-// runc is changed in one line: a machine without CAP_SYS_RESOURCE (a VM in a sandbox, say) can't lower oom_score_adj, and
-// runc would fail every pod for it.
+// runc is changed in one line: a machine without CAP_SYS_RESOURCE (a VM in a sandbox, say) can't lower oom_score_adj,
+// and runc would fail every pod for it.
 func runc() recipe {
 	return recipe{
 		Name: "runc", Module: "github.com/opencontainers/runc@" + RuncVersion,
 		Copy: []string{"."}, Remove: []string{"vendor"},
 		Edits: []edit{{
 			"libcontainer/nsenter/nsexec.c",
-			`bail\("failed to update /proc/self/oom_score_adj"\)`, `write_log(WARNING, "failed to update /proc/self/oom_score_adj")`,
+			`bail\("failed to update /proc/self/oom_score_adj"\)`,
+			`write_log(WARNING, "failed to update /proc/self/oom_score_adj")`,
 		}},
 		Mod: "readonly", Tags: "seccomp netgo osusergo", Cgo: true,
 		LDFlags:  "-X main.version=" + strings.TrimPrefix(RuncVersion, "v") + " -extldflags -static",
@@ -139,7 +146,8 @@ func cni() recipe {
 	packages := map[string]string{}
 	for _, p := range []string{
 		"main/bridge", "main/host-device", "main/ipvlan", "main/loopback", "main/macvlan", "main/ptp", "main/vlan",
-		"ipam/dhcp", "ipam/host-local", "ipam/static", "meta/bandwidth", "meta/firewall", "meta/portmap", "meta/sbr", "meta/tuning", "meta/vrf",
+		"ipam/dhcp", "ipam/host-local", "ipam/static", "meta/bandwidth", "meta/firewall", "meta/portmap", "meta/sbr",
+		"meta/tuning", "meta/vrf",
 	} {
 		packages[p[strings.IndexByte(p, '/')+1:]] = "./plugins/" + p
 	}

@@ -68,7 +68,8 @@ func (b *builder) roots(ctx context.Context, releases []Release) (map[Release]st
 			return nil, err
 		}
 		roots[r], err = b.output("rootfs-"+string(r), key, func(tmp string) error {
-			cmd := exec.CommandContext(ctx, "mmdebstrap", "--quiet", "--variant=minbase", "--include="+strings.Join(packages(), ","), string(r), tmp)
+			cmd := exec.CommandContext(ctx, "mmdebstrap", "--quiet", "--variant=minbase", "--include="+
+				strings.Join(packages(), ","), string(r), tmp)
 			cmd.Stdout, cmd.Stderr = b.log, b.log
 			if err := cmd.Run(); err != nil {
 				return fmt.Errorf("mmdebstrap %s: %w", r, err)

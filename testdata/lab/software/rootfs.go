@@ -28,7 +28,8 @@ var labInit string
 //go:embed rootfs.go
 var rootfsSource string
 
-// packages is a Debian server as an administrator leaves it for Kubernetes: reachable, and with what kubeadm's preflight asks for.
+// packages is a Debian server as an administrator leaves it for Kubernetes: reachable, and with what kubeadm's
+// preflight asks for.
 func packages() []string {
 	return strings.Fields(`systemd systemd-sysv dbus udev openssh-server iproute2 iptables nftables conntrack ethtool socat ebtables kmod
 		procps ca-certificates curl libseccomp2 sudo util-linux mount iputils-ping netbase login passwd tar xz-utils zstd less`)
@@ -52,7 +53,8 @@ func (b *builder) rootFS(ctx context.Context) (string, error) {
 		return "", err
 	}
 	return b.output("rootfs", key, func(tmp string) error {
-		cmd := exec.CommandContext(ctx, "mmdebstrap", "--quiet", "--variant=minbase", "--include="+strings.Join(packages(), ","), "bookworm", tmp)
+		cmd := exec.CommandContext(ctx, "mmdebstrap", "--quiet", "--variant=minbase", "--include="+
+			strings.Join(packages(), ","), "bookworm", tmp)
 		cmd.Stdout, cmd.Stderr = b.log, b.log
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("mmdebstrap: %w", err)
@@ -98,7 +100,8 @@ func (b *builder) prepare(ctx context.Context, root string) error {
 	if err := modules(ctx, root); err != nil {
 		return err
 	}
-	useradd := exec.CommandContext(ctx, "chroot", root, "useradd", "--create-home", "--shell", "/bin/bash", "--groups", "sudo", SudoUser)
+	useradd := exec.CommandContext(ctx, "chroot", root, "useradd", "--create-home", "--shell", "/bin/bash", "--groups",
+		"sudo", SudoUser)
 	chpasswd := exec.CommandContext(ctx, "chroot", root, "chpasswd")
 	chpasswd.Stdin = strings.NewReader(SudoUser + ":" + SudoPassword + "\n")
 	for _, cmd := range []*exec.Cmd{useradd, chpasswd} {
@@ -114,7 +117,8 @@ func (b *builder) prepare(ctx context.Context, root string) error {
 func modules(ctx context.Context, root string) error {
 	dir := filepath.Join(root, "lib/modules", kernelRelease())
 	var list strings.Builder
-	for _, m := range []string{"fs/overlayfs/overlay", "net/bridge/br_netfilter", "net/netfilter/nf_conntrack", "net/netfilter/nf_tables", "drivers/net/vxlan/vxlan"} {
+	for _, m := range []string{"fs/overlayfs/overlay", "net/bridge/br_netfilter", "net/netfilter/nf_conntrack",
+		"net/netfilter/nf_tables", "drivers/net/vxlan/vxlan"} {
 		fmt.Fprintf(&list, "kernel/%s.ko\n", m)
 	}
 	for _, name := range []string{"modules.builtin", "modules.order"} {
@@ -129,7 +133,8 @@ func modules(ctx context.Context, root string) error {
 }
 
 func writeFile(name, text string) error {
-	return errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), ignoreMissing(os.Remove(name)), os.WriteFile(name, []byte(text), 0o644))
+	return errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), ignoreMissing(os.Remove(name)),
+		os.WriteFile(name, []byte(text), 0o644))
 }
 
 func ignoreMissing(err error) error {

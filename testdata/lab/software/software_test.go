@@ -17,7 +17,9 @@ func TestEditMustMatch(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	name := filepath.Join(dir, "go.mod")
-	if err := os.WriteFile(name, []byte("module k8s.io/kubernetes\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n"), 0o644); err != nil {
+	if err := os.WriteFile(name,
+		[]byte("module k8s.io/kubernetes\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range kubernetes(KubernetesVersion).Edits {
@@ -90,7 +92,8 @@ func TestTarIsDeterministic(t *testing.T) {
 	if err := os.WriteFile(from, []byte("\x7fELF"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	entries := []entry{{Name: "b/", Mode: 0o1777}, {Name: "c", Link: "b"}, {Name: "a", Text: "text"}, {Name: "d", From: from, Binds: true}}
+	entries := []entry{{Name: "b/", Mode: 0o1777}, {Name: "c", Link: "b"}, {Name: "a", Text: "text"},
+		{Name: "d", From: from, Binds: true}}
 	backwards := []entry{entries[3], entries[2], entries[1], entries[0]}
 	var one, two bytes.Buffer
 	if err := errors.Join(writeTar(&one, entries), writeTar(&two, backwards)); err != nil {
@@ -113,7 +116,8 @@ func TestTarIsDeterministic(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if binds := h.PAXRecords["SCHILY.xattr.security.capability"]; len(binds) != 20 && h.Name == "d" || binds != "" && h.Name != "d" {
+		if binds := h.PAXRecords["SCHILY.xattr.security.capability"]; len(binds) != 20 && h.Name == "d" ||
+			binds != "" && h.Name != "d" {
 			t.Errorf("%s has the capabilities %q", h.Name, binds)
 		}
 		got = append(got, member{h.Name, h.Linkname, h.FileInfo().Mode(), h.Size})

@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// cluster are the images of the lab's cluster. Most are for the machine's architecture only, unless BothArches was asked for.
+// cluster are the images of the lab's cluster. Most are for the machine's architecture only, unless BothArches was
+// asked for.
 func (s *imageSet) cluster(ctx context.Context) []imageSpec {
 	return slices.Concat(s.kubernetesImages(ctx, OwnRelease()), ownFlannel().images(ctx, s),
 		[]imageSpec{s.labappImage(), s.haproxyImage(ctx, s.b.arches), s.kubeVIPImage(s.b.arches)})
@@ -34,7 +35,8 @@ func (s *imageSet) controlPlane(ctx context.Context, r KubernetesRelease) []imag
 			layers: k8s("kube-scheduler"), entrypoint: []string{"/usr/local/bin/kube-scheduler"},
 		},
 		{
-			ref: "registry.k8s.io/kube-proxy:" + version, docker: true, arches: here, entrypoint: []string{"/usr/local/bin/kube-proxy"},
+			ref: "registry.k8s.io/kube-proxy:" + version, docker: true, arches: here,
+			entrypoint: []string{"/usr/local/bin/kube-proxy"},
 			layers: func(arch string) ([]*layer, error) {
 				return s.stack(
 					func() (*layer, error) { return s.userland(ctx, arch) },
@@ -49,7 +51,8 @@ func (s *imageSet) controlPlane(ctx context.Context, r KubernetesRelease) []imag
 // attestations as BuildKit makes them. They share layers.
 func (s *imageSet) demo() []imageSpec {
 	probe := imageSpec{
-		ref: "ghcr.io/lab/probe:" + LabappVersion, attested: true, arches: arches(), entrypoint: []string{"/bin/labapp"}, cmd: []string{"sleep"},
+		ref: "ghcr.io/lab/probe:" + LabappVersion, attested: true, arches: arches(),
+		entrypoint: []string{"/bin/labapp"}, cmd: []string{"sleep"},
 		layers: func(arch string) ([]*layer, error) {
 			return s.stack(func() (*layer, error) { return s.command("labapp", arch, "/bin", "labapp") })
 		},
@@ -65,7 +68,10 @@ func (s *imageSet) etcdImage(on []string, tag, server string, release Kubernetes
 		layers: func(arch string) ([]*layer, error) {
 			return s.stack(
 				func() (*layer, error) { return s.command(server, arch, "/usr/local/bin", "etcd") },
-				func() (*layer, error) { return s.command(release.recipe("etcdctl"), arch, "/usr/local/bin", "etcdctl") },
+				func() (*layer, error) {
+					return s.command(release.recipe("etcdctl"), arch, "/usr/local/bin",
+						"etcdctl")
+				},
 			)
 		},
 	}
@@ -73,11 +79,13 @@ func (s *imageSet) etcdImage(on []string, tag, server string, release Kubernetes
 
 func (s *imageSet) coreDNSImage(on []string, r KubernetesRelease) imageSpec {
 	return imageSpec{
-		ref: "registry.k8s.io/coredns/coredns:" + r.CoreDNS, docker: true, arches: on, entrypoint: []string{"/coredns"}, user: "nonroot:nonroot",
+		ref: "registry.k8s.io/coredns/coredns:" + r.CoreDNS, docker: true, arches: on, entrypoint: []string{"/coredns"},
+		user: "nonroot:nonroot",
 		layers: func(arch string) ([]*layer, error) {
 			return s.stack(func() (*layer, error) {
 				// As published: it is nobody special, and runtimes differ in whether anybody may listen on port 53.
-				return s.layer(r.recipe("coredns")+arch, entry{Name: "coredns", From: s.b.command(r.recipe("coredns"), arch, "coredns"), Binds: true})
+				return s.layer(r.recipe("coredns")+arch, entry{Name: "coredns",
+					From: s.b.command(r.recipe("coredns"), arch, "coredns"), Binds: true})
 			})
 		},
 	}
@@ -85,7 +93,8 @@ func (s *imageSet) coreDNSImage(on []string, r KubernetesRelease) imageSpec {
 
 func (s *imageSet) pauseImage(version string) imageSpec {
 	return imageSpec{
-		ref: "registry.k8s.io/pause:" + version, docker: true, arches: arches(), entrypoint: []string{"/pause"}, user: "65535:65535",
+		ref: "registry.k8s.io/pause:" + version, docker: true, arches: arches(), entrypoint: []string{"/pause"},
+		user: "65535:65535",
 		layers: func(arch string) ([]*layer, error) {
 			l, err := s.command("pause", arch, "", "pause")
 			return []*layer{l}, err
@@ -96,7 +105,8 @@ func (s *imageSet) pauseImage(version string) imageSpec {
 // labappImage has a zstd layer, as some publishers make them now.
 func (s *imageSet) labappImage() imageSpec {
 	return imageSpec{
-		ref: "docker.io/lab/labapp:1", arches: arches(), entrypoint: []string{"/labapp"}, cmd: []string{"serve"}, user: "65532:65532",
+		ref: "docker.io/lab/labapp:1", arches: arches(), entrypoint: []string{"/labapp"}, cmd: []string{"serve"},
+		user: "65532:65532",
 		layers: func(arch string) ([]*layer, error) {
 			return s.stack(func() (*layer, error) {
 				return s.once("labapp-"+arch, true, func(w io.Writer) error {
@@ -110,9 +120,13 @@ func (s *imageSet) labappImage() imageSpec {
 // haproxyImage is Debian's haproxy under the name that the catalog has for Docker's image.
 func (s *imageSet) haproxyImage(ctx context.Context, on []string) imageSpec {
 	return imageSpec{
-		ref: "docker.io/library/haproxy:" + HAProxyImageTag, attested: true, arches: on, entrypoint: []string{"haproxy"}, user: "99:99",
+		ref: "docker.io/library/haproxy:" + HAProxyImageTag, attested: true, arches: on,
+		entrypoint: []string{"haproxy"}, user: "99:99",
 		layers: func(arch string) ([]*layer, error) {
-			return s.stack(func() (*layer, error) { return s.debian(ctx, arch, "haproxy", "haproxy,base-files,netbase") })
+			return s.stack(func() (*layer, error) {
+				return s.debian(ctx, arch, "haproxy",
+					"haproxy,base-files,netbase")
+			})
 		},
 	}
 }

@@ -10,10 +10,12 @@ import (
 // manifests returns the files that make kkbundle fetch from the upstream at addr, by name.
 func manifests(addr string, small bool) map[string]string {
 	if small {
-		return map[string]string{"manifest.yaml": smallManifest + sources(addr, "registry.k8s.io", "docker.io", "ghcr.io", "github.com", "charts.lab.example")}
+		return map[string]string{"manifest.yaml": smallManifest + sources(addr, "registry.k8s.io", "docker.io",
+			"ghcr.io", "github.com", "charts.lab.example")}
 	}
 	hosts := []string{
-		"registry.k8s.io", "ghcr.io", "docker.io", "dl.k8s.io", "github.com", "flannel-io.github.io", "charts.lab.example",
+		"registry.k8s.io", "ghcr.io", "docker.io", "dl.k8s.io", "github.com", "flannel-io.github.io",
+		"charts.lab.example",
 		"download.docker.com", "storage.googleapis.com", "openebs.github.io", "quay.io", "helm.cilium.io",
 	}
 	return map[string]string{

@@ -52,9 +52,11 @@ func Start(o Options) (*Server, error) {
 	}
 	files := &fileServer{dirs: append([]string{filepath.Join(o.Content, "files")}, o.Extra...)}
 	registry, err := registrytest.New(registrytest.Options{
-		Addr: o.Listen, Dir: filepath.Join(o.Content, "registry"), ReadOnly: true, TLS: true, Auth: registrytest.AuthToken,
+		Addr: o.Listen, Dir: filepath.Join(o.Content, "registry"), ReadOnly: true, TLS: true,
+		Auth: registrytest.AuthToken,
 		// An effect on every request: it is logged, and files are served beside the registry.
-		Faults: []registrytest.Fault{{Times: -1, Effect: func(next http.Handler) http.Handler { return log.record(files.or(next)) }}},
+		Faults: []registrytest.Fault{{Times: -1,
+			Effect: func(next http.Handler) http.Handler { return log.record(files.or(next)) }}},
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start the upstream: %w", err), log.close())
@@ -76,7 +78,8 @@ func (s *Server) describe(small bool) error {
 		return err
 	}
 	login := base64.StdEncoding.EncodeToString([]byte(s.registry.Username + ":" + s.registry.Password))
-	config, err := json.MarshalIndent(map[string]any{"auths": map[string]any{s.Addr: map[string]string{"auth": login}}}, "", "  ")
+	config, err := json.MarshalIndent(map[string]any{"auths": map[string]any{s.Addr: map[string]string{"auth": login}}},
+		"", "  ")
 	if err != nil {
 		return err
 	}
@@ -139,8 +142,8 @@ func (f *fileServer) serve(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	// The content under one name never changes: what is served lies in a directory that is named after all of it, or was put
-	// where it is at the time that it has.
+	// The content under one name never changes: what is served lies in a directory that is named after all of it, or
+	// was put where it is at the time that it has.
 	w.Header().Set("ETag", `"`+signature(fmt.Sprint(file.Name(), name, info.Size(), info.ModTime()))+`"`)
 	w.Header().Set("Content-Type", contentType(name))
 	http.ServeContent(w, r, path.Base(name), info.ModTime(), file)

@@ -92,7 +92,8 @@ func TestFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		if resp.StatusCode != c.status || c.status < 300 && (string(body) != c.want || resp.Header.Get("ETag") == "") {
-			t.Errorf("%s %s: %s %q %v; want %d %q and an ETag", c.path, c.ranges, resp.Status, body, resp.Header, c.status, c.want)
+			t.Errorf("%s %s: %s %q %v; want %d %q and an ETag", c.path, c.ranges, resp.Status, body, resp.Header,
+				c.status, c.want)
 		}
 	}
 	got, err := s.Requests()
@@ -117,7 +118,8 @@ func TestRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	with := func(a authn.Authenticator) error {
-		_, err := remote.Image(ref, remote.WithAuth(a), remote.WithTransport(s.registry.Transport()), remote.WithContext(t.Context()))
+		_, err := remote.Image(ref, remote.WithAuth(a), remote.WithTransport(s.registry.Transport()),
+			remote.WithContext(t.Context()))
 		return err
 	}
 	if err := with(authn.Anonymous); err == nil {

@@ -26,8 +26,8 @@ import (
 //go:embed image.go foreign.go
 var recipe embed.FS
 
-// packages is a Debian server, and services that the tests switch on. A machine of another architecture has none of these: its packages are
-// set up by emulated programs, which takes long.
+// packages is a Debian server, and services that the tests switch on. A machine of another architecture has none of
+// these: its packages are set up by emulated programs, which takes long.
 func packages(arch string) []string {
 	server := strings.Fields(`systemd systemd-sysv dbus udev openssh-server iproute2 iptables nftables conntrack ethtool socat ebtables kmod
 		procps ca-certificates curl libseccomp2 sudo util-linux mount iputils-ping netbase login passwd tar xz-utils zstd less chrony`)
@@ -35,7 +35,8 @@ func packages(arch string) []string {
 	if arch != runtime.GOARCH {
 		return server
 	}
-	return append(server, strings.Fields(`nfs-kernel-server nfs-common ipvsadm ipset firewalld ufw network-manager apparmor selinux-basics selinux-policy-default dmsetup`)...)
+	return append(server, strings.Fields(
+		`nfs-kernel-server nfs-common ipvsadm ipset firewalld ufw network-manager apparmor selinux-basics selinux-policy-default dmsetup`)...)
 }
 
 // disabled are services that their packages enable, and that a test enables where it needs them.
@@ -44,7 +45,8 @@ func disabled(arch string) []string {
 	if arch != runtime.GOARCH {
 		return timers
 	}
-	return append(timers, strings.Fields("firewalld.service ufw.service NetworkManager.service NetworkManager-wait-online.service nfs-server.service rpcbind.service rpcbind.socket")...)
+	return append(timers, strings.Fields(
+		"firewalld.service ufw.service NetworkManager.service NetworkManager-wait-online.service nfs-server.service rpcbind.service rpcbind.socket")...)
 }
 
 // diskSize is the size of a machine's disk. The file is sparse.
@@ -93,7 +95,9 @@ func Check(arch string) error {
 	}
 	var errs []error
 	if missing := Missing(arch); len(missing) > 0 {
-		errs = append(errs, fmt.Errorf("the lab's virtual machines need the Debian packages %[1]s: apt-get install --no-install-recommends %[1]s", strings.Join(missing, " ")))
+		errs = append(errs, fmt.Errorf(
+			"the lab's virtual machines need the Debian packages %[1]s: apt-get install --no-install-recommends %[1]s",
+			strings.Join(missing, " ")))
 	}
 	for _, device := range []string{"/dev/net/tun", "/dev/loop-control"} {
 		if err := unix.Access(device, unix.R_OK|unix.W_OK); err != nil {
@@ -110,8 +114,8 @@ func (i Image) disk() string   { return filepath.Join(i.Dir, "disk.img") }
 func (i Image) kernel() string { return filepath.Join(i.Dir, "vmlinuz") }
 func (i Image) initrd() string { return filepath.Join(i.Dir, "initrd.img") }
 
-// Build makes the image that all machines of an architecture boot from, unless the lab's directory has it: about three minutes for this machine's
-// own, ten for another one.
+// Build makes the image that all machines of an architecture boot from, unless the lab's directory has it: about
+// three minutes for this machine's own, ten for another one.
 func Build(ctx context.Context, arch string, log io.Writer) (Image, error) {
 	if err := Check(arch); err != nil {
 		return Image{}, err
@@ -167,7 +171,8 @@ func (f filling) fill(ctx context.Context) error {
 	if err := os.Mkdir(image.Dir, 0o755); err != nil {
 		return err
 	}
-	if err := f.run(ctx, "", "mmdebstrap", "--quiet", "--variant=minbase", "--architectures="+f.arch, "--include="+strings.Join(packages(f.arch), ","),
+	if err := f.run(ctx, "", "mmdebstrap", "--quiet", "--variant=minbase", "--architectures="+f.arch, "--include="+
+		strings.Join(packages(f.arch), ","),
 		"--dpkgopt=force-unsafe-io", "--essential-hook="+fewModules, "bookworm", f.root()); err != nil {
 		return err
 	}
@@ -186,7 +191,8 @@ func (f filling) fill(ctx context.Context) error {
 	return command(ctx, f.log, "", "mkfs.ext4", "-q", "-d", f.root(), image.disk(), fmt.Sprintf("%dk", diskSize>>10))
 }
 
-// fewModules limits the initial file system to the modules of a machine's disk: each module more is several emulated programs.
+// fewModules limits the initial file system to the modules of a machine's disk: each module more is several emulated
+// programs.
 const fewModules = `mkdir -p "$1/etc/initramfs-tools/conf.d" "$1/usr/share/initramfs-tools/modules.d" &&
 	echo MODULES=list >"$1/etc/initramfs-tools/conf.d/lab" && printf '%s\n' virtio_pci virtio_blk ext4 >"$1/usr/share/initramfs-tools/modules.d/lab"`
 
@@ -203,7 +209,8 @@ func (f filling) prepare(ctx context.Context) error {
 	}
 	for name, text := range texts {
 		path := filepath.Join(f.root(), name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.RemoveAll(path), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.RemoveAll(path),
+			os.WriteFile(path, []byte(text), 0o644)); err != nil {
 			return err
 		}
 	}
@@ -224,18 +231,20 @@ func (f filling) prepare(ctx context.Context) error {
 		chroot("", "systemctl", "enable", "systemd-networkd.service"),
 		chroot("", "useradd", "--create-home", "--shell", "/bin/bash", "--groups", "sudo", software.SudoUser),
 		chroot(software.SudoUser+":"+software.SudoPassword+"\n", "chpasswd"),
-		f.label(ctx, "/bin", "/boot", "/etc", "/home", "/lib", "/lib64", "/opt", "/root", "/sbin", "/srv", "/usr", "/var"),
+		f.label(ctx, "/bin", "/boot", "/etc", "/home", "/lib", "/lib64", "/opt", "/root", "/sbin", "/srv", "/usr",
+			"/var"),
 	)
 }
 
-// label gives the files of a machine's file system the labels of Debian's SELinux policy, if it is installed: mkfs.ext4 copies them, and without
-// them an enforcing machine would not boot. setfiles needs /proc.
+// label gives the files of a machine's file system the labels of Debian's SELinux policy, if it is installed:
+// mkfs.ext4 copies them, and without them an enforcing machine would not boot. setfiles needs /proc.
 func (f filling) label(ctx context.Context, dirs ...string) error {
 	if f.arch != runtime.GOARCH {
 		return nil
 	}
 	const script = `mount -t proc proc "$1/proc" && root=$1 && shift && exec chroot "$root" setfiles -F /etc/selinux/default/contexts/files/file_contexts "$@"`
-	return command(ctx, f.log, "", "unshare", append([]string{"--mount", "sh", "-c", script, "sh", f.root()}, dirs...)...)
+	return command(ctx, f.log, "", "unshare", append([]string{"--mount", "sh", "-c", script, "sh", f.root()},
+		dirs...)...)
 }
 
 // run runs a command, and programs of the image's architecture below it.

@@ -42,16 +42,18 @@ type Lab struct {
 	o Options
 }
 
-// bootTime is how long a machine may take until it answers over SSH: 72 s with amd64 on a busy machine of two processors. An arm64 machine did not
-// answer within ten minutes at load 35.
+// bootTime is how long a machine may take until it answers over SSH: 72 s with amd64 on a busy machine of two
+// processors. An arm64 machine did not answer within ten minutes at load 35.
 const bootTime = 30 * time.Minute
 
-// Up boots the machines of a new lab and returns when all of them answer over SSH. Down removes what a failed or killed Up left.
+// Up boots the machines of a new lab and returns when all of them answer over SSH. Down removes what a failed or
+// killed Up left.
 func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err := Check(o.Image.Arch); err != nil {
 		return nil, err
 	}
-	network, err := hosts.Prepare(ctx, hosts.Options{State: o.State, RootFS: o.RootFS, Hosts: o.Hosts, Groups: o.Groups, Log: o.Log})
+	network, err := hosts.Prepare(ctx, hosts.Options{State: o.State, RootFS: o.RootFS, Hosts: o.Hosts, Groups: o.Groups,
+		Log: o.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +98,8 @@ func (l *Lab) save() error {
 	return os.WriteFile(filepath.Join(l.State, optionsFile), data, 0o644)
 }
 
-// seed puts a machine's own files on its disk, in a mount namespace of its own: nothing stays mounted, whatever happens.
+// seed puts a machine's own files on its disk, in a mount namespace of its own: nothing stays mounted, whatever
+// happens.
 const seed = `set -e
 mount -o loop "$DISK" "$MNT"
 mount -t proc proc "$MNT/proc"
@@ -128,7 +131,8 @@ func (l *Lab) disk(ctx context.Context, h hosts.Host) error {
 	}
 	for _, args := range [][]string{
 		{"cp", "--sparse=always", "--reflink=auto", l.o.Image.disk(), disk},
-		{"env", "DISK=" + disk, "MNT=" + mnt, "SEED=" + l.SeedDir(h), "ADDRESS=" + h.Address, "unshare", "--mount", "sh", "-c", seed},
+		{"env", "DISK=" + disk, "MNT=" + mnt, "SEED=" + l.SeedDir(h), "ADDRESS=" + h.Address, "unshare", "--mount",
+			"sh", "-c", seed},
 	} {
 		if err := command(ctx, io.Discard, "", args[0], args[1:]...); err != nil {
 			return fmt.Errorf("disk of %s: %w", h.Name, err)
@@ -171,8 +175,8 @@ func (l *Lab) boot(ctx context.Context, h hosts.Host) error {
 		return fmt.Errorf("start %s: %w", h.Name, err)
 	}
 	defer log.Close()
-	// Writes that the guest has finished are in this machine's page cache, which survives the end of QEMU. So cache=unsafe
-	// only spares this machine's disk.
+	// Writes that the guest has finished are in this machine's page cache, which survives the end of QEMU. So
+	// cache=unsafe only spares this machine's disk.
 	console, args := l.o.Image.hardware()
 	cmd := l.Command(context.WithoutCancel(ctx), emulator(l.o.Image.Arch), append(args, "-name", h.Name, "-smp", "2",
 		"-m", strconv.Itoa(l.o.Memory), "-kernel", l.o.Image.kernel(), "-initrd", l.o.Image.initrd(),
@@ -197,8 +201,9 @@ func (l *Lab) boot(ctx context.Context, h hosts.Host) error {
 	return fmt.Errorf("start %s: QEMU ended; see %s", h.Name, log.Name())
 }
 
-// favour gives a machine's session the processors first. The kernel weighs sessions against each other, whatever their processes' nice value: beside a
-// few programs that compile, a machine in a session of its own did not boot within ten minutes.
+// favour gives a machine's session the processors first. The kernel weighs sessions against each other, whatever
+// their processes' nice value: beside a few programs that compile, a machine in a session of its own did not boot
+// within ten minutes.
 func favour(pid int) error {
 	const niceness = "-10"
 	err := os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", pid), []byte(niceness), 0o644)
@@ -208,8 +213,8 @@ func favour(pid int) error {
 	return err
 }
 
-// hardware returns the name of the console and the machine's kind. Without KVM, a processor of Arm's own is faster than "max", whose
-// pointer authentication is emulated.
+// hardware returns the name of the console and the machine's kind. Without KVM, a processor of Arm's own is faster
+// than "max", whose pointer authentication is emulated.
 func (i Image) hardware() (console string, args []string) {
 	accel := "tcg,thread=multi,tb-size=1024"
 	if i.Arch == runtime.GOARCH && os.Getenv("KKBUNDLE_VM_ACCEL") == "kvm" {
@@ -277,7 +282,8 @@ func (l *Lab) Reboot(ctx context.Context, h hosts.Host) error {
 	}
 }
 
-// Pause stops a machine's processors and its clock for a time, as a hypervisor does for a snapshot. Its clock is behind then.
+// Pause stops a machine's processors and its clock for a time, as a hypervisor does for a snapshot. Its clock is
+// behind then.
 func (l *Lab) Pause(ctx context.Context, h hosts.Host, d time.Duration) error {
 	if err := l.monitor(ctx, h, "stop"); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Command encoder compresses its input as programs with a generation of klauspost/compress do. The test that builds it names the
-// generation in go.mod.
+// Command encoder compresses its input as programs with a generation of klauspost/compress do. The test that builds
+// it names the generation in go.mod.
 package main
 
 import (

@@ -2,8 +2,8 @@
 //
 //	pack DIRECTORY PROGRAM...
 //
-// writes DIRECTORY/PROGRAM.zst of each program. The same program gives the same bytes. A file that holds the program already stays
-// untouched, so that Go does not link kkbundle and run tests again.
+// writes DIRECTORY/PROGRAM.zst of each program. The same program gives the same bytes. A file that holds the program
+// already stays untouched, so that Go does not link kkbundle and run tests again.
 package main
 
 import (

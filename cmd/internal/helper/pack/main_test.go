@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestPack packs a program again where its file is missing, damaged or another program's, with the same bytes, and only there.
+// TestPack packs a program again where its file is missing, damaged or another program's, with the same bytes, and
+// only there.
 func TestPack(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -47,7 +48,8 @@ func TestPack(t *testing.T) {
 			continue
 		}
 		if !bytes.Equal(data, first) || (text == "program") != os.SameFile(before, after) {
-			t.Errorf("%s: the file has %d bytes, %d at first; it was replaced: %t", text, len(data), len(first), !os.SameFile(before, after))
+			t.Errorf("%s: the file has %d bytes, %d at first; it was replaced: %t", text, len(data), len(first),
+				!os.SameFile(before, after))
 		}
 	}
 }

@@ -1,6 +1,7 @@
-// Command harbor stands in for the containers of Harbor, whose installer is published as archives of images only: it has as much of
-// Harbor's API as an installation asks for, over a real registry. `prepare` makes of harbor.yml what Harbor's own makes of it, for
-// one service and its registry; `serve` is that service. What it is told is kept below /data, as Harbor's database is.
+// Command harbor stands in for the containers of Harbor, whose installer is published as archives of images only: it
+// has as much of Harbor's API as an installation asks for, over a real registry. `prepare` makes of harbor.yml what
+// Harbor's own makes of it, for one service and its registry; `serve` is that service. What it is told is kept below
+// /data, as Harbor's database is.
 package main
 
 import (
@@ -84,7 +85,8 @@ func prepare() error {
 	if err != nil {
 		return err
 	}
-	for _, key := range []string{"hostname", "harbor_admin_password", "data_volume", "certificate", "private_key", "max_job_workers", "webhook_job_max_retry", "level"} {
+	for _, key := range []string{"hostname", "harbor_admin_password", "data_volume", "certificate", "private_key",
+		"max_job_workers", "webhook_job_max_retry", "level"} {
 		if s[key] == "" {
 			return fmt.Errorf("harbor.yml has no %s", key)
 		}
@@ -167,7 +169,9 @@ func (h *harbor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writes := r.Method != http.MethodGet && r.Method != http.MethodHead
 	if !ok || repository != "" && !slices.Contains(projects, project) || writes && name != "admin" {
 		w.Header().Set("WWW-Authenticate", `Basic realm="harbor"`)
-		send(w, http.StatusUnauthorized, map[string]any{"errors": []any{map[string]string{"code": "UNAUTHORIZED", "message": "unauthorized to access repository: " + repository}}})
+		send(w, http.StatusUnauthorized,
+			map[string]any{"errors": []any{map[string]string{"code": "UNAUTHORIZED",
+				"message": "unauthorized to access repository: " + repository}}})
 		return
 	}
 	h.proxy.ServeHTTP(w, r)
@@ -206,7 +210,8 @@ func (h *harbor) api(w http.ResponseWriter, r *http.Request, path string, admin 
 	case path == "/systeminfo":
 		send(w, http.StatusOK, map[string]any{"auth_mode": "db_auth", "harbor_version": "stand-in"})
 	case !admin:
-		send(w, http.StatusUnauthorized, map[string]any{"errors": []any{map[string]string{"code": "UNAUTHORIZED", "message": "unauthorized"}}})
+		send(w, http.StatusUnauthorized,
+			map[string]any{"errors": []any{map[string]string{"code": "UNAUTHORIZED", "message": "unauthorized"}}})
 	case path == "/users/current":
 		send(w, http.StatusOK, map[string]any{"username": "admin"})
 	case parts[0] == "projects":
@@ -237,9 +242,11 @@ func (h *harbor) projects(w http.ResponseWriter, r *http.Request, parts []string
 		h.Projects = append(h.Projects, asked.Name)
 		w.WriteHeader(http.StatusCreated)
 	case len(parts) == 0 || !slices.Contains(h.Projects, parts[0]):
-		send(w, http.StatusNotFound, map[string]any{"errors": []any{map[string]string{"code": "NOT_FOUND", "message": "project not found"}}})
+		send(w, http.StatusNotFound,
+			map[string]any{"errors": []any{map[string]string{"code": "NOT_FOUND", "message": "project not found"}}})
 	case len(parts) == 2: // the summary
-		send(w, http.StatusOK, map[string]any{"quota": map[string]any{"hard": map[string]int{"storage": -1}, "used": map[string]int{"storage": 0}}})
+		send(w, http.StatusOK, map[string]any{"quota": map[string]any{"hard": map[string]int{"storage": -1},
+			"used": map[string]int{"storage": 0}}})
 	default:
 		send(w, http.StatusOK, map[string]any{"name": parts[0], "metadata": map[string]string{"public": "false"}})
 	}

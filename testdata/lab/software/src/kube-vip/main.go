@@ -1,8 +1,8 @@
-// This is not kube-vip, whose modules cannot be built here without its whole tree: it stands in for its image in the lab.
-// It reads the environment that kube-vip's static pod is given (control plane, ARP mode, one address), holds the same
-// Lease by the same rules, puts the address on the same interface, announces it, and talks to the same API server
-// (https://kubernetes:PORT, with the certificate of /etc/kubernetes/admin.conf). What kube-vip does beyond that, it does
-// not do.
+// This is not kube-vip, whose modules cannot be built here without its whole tree: it stands in for its image in the
+// lab. It reads the environment that kube-vip's static pod is given (control plane, ARP mode, one address), holds the
+// same Lease by the same rules, puts the address on the same interface, announces it, and talks to the same API
+// server (https://kubernetes:PORT, with the certificate of /etc/kubernetes/admin.conf). What kube-vip does beyond
+// that, it does not do.
 package main
 
 import (
@@ -77,7 +77,8 @@ func newElection() (*election, error) {
 		}
 	}
 	e := &election{node: os.Getenv("vip_nodename")}
-	for name, to := range map[string]*time.Duration{"vip_leaseduration": &e.term, "vip_renewdeadline": &e.deadline, "vip_retryperiod": &e.retry} {
+	for name, to := range map[string]*time.Duration{"vip_leaseduration": &e.term, "vip_renewdeadline": &e.deadline,
+		"vip_retryperiod": &e.retry} {
 		n, err := strconv.Atoi(os.Getenv(name))
 		if err != nil || n < 1 {
 			return nil, fmt.Errorf("%s: a number of seconds is wanted: %q", name, os.Getenv(name))
