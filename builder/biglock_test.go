@@ -20,8 +20,10 @@ import (
 // lockOf returns the text of a lock of n images, with the length of real names.
 func lockOf(t *testing.T, n int) []byte {
 	t.Helper()
-	l := manifest.Lock{Metadata: manifest.Metadata{Name: "big", Version: "1.0.0"},
-		Manifest: digest.FromString("x").String()}
+	l := manifest.Lock{
+		Metadata: manifest.Metadata{Name: "big", Version: "1.0.0"},
+		Manifest: digest.FromString("x").String(),
+	}
 	for i := range n {
 		name := fmt.Sprintf("registry.example.com/team/product/component-%06d", i)
 		l.Items = append(l.Items, manifest.Pin{
@@ -108,10 +110,14 @@ func TestLockTooLarge(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a lock of 70 MB is written")
 	}
-	l := manifest.Lock{Metadata: manifest.Metadata{Name: "big", Version: "1.0.0"},
-		Manifest: digest.FromString("x").String()}
-	pin := manifest.Pin{Kind: manifest.ItemFile, Ref: "https://a.example/" + strings.Repeat("b", 9_000), Name: "b",
-		Digest: digest.FromString("x"), Verified: manifest.VerifiedUpstream}
+	l := manifest.Lock{
+		Metadata: manifest.Metadata{Name: "big", Version: "1.0.0"},
+		Manifest: digest.FromString("x").String(),
+	}
+	pin := manifest.Pin{
+		Kind: manifest.ItemFile, Ref: "https://a.example/" + strings.Repeat("b", 9_000), Name: "b",
+		Digest: digest.FromString("x"), Verified: manifest.VerifiedUpstream,
+	}
 	for range 8_000 {
 		l.Items = append(l.Items, pin)
 	}

@@ -220,7 +220,8 @@ func (b *builder) settle(ctx context.Context) error {
 // assemble writes the bundle while the contents that the cache lacks are downloaded. The phase fetching ends with the
 // last download, except without a cache.
 func (b *builder) assemble(ctx context.Context, job *fetch.Job, index bundle.Index,
-	fetching *phase) (bundle.Summary, error) {
+	fetching *phase,
+) (bundle.Summary, error) {
 	if b.NoCache {
 		return b.assembleUncached(ctx, job, index)
 	}
@@ -267,8 +268,10 @@ func (b *builder) writeArriving(
 	ctx context.Context, later []ocispec.Descriptor, arrivals *fetch.Arrivals, index bundle.Index,
 	progress func(done, total int64),
 ) (bundle.Summary, error) {
-	src, err := bundle.NewIncoming(b.cache, bundle.IncomingOptions{Blobs: later, Fetch: arrivals.Wait, Jobs: 1,
-		Window: math.MaxInt64})
+	src, err := bundle.NewIncoming(b.cache, bundle.IncomingOptions{
+		Blobs: later, Fetch: arrivals.Wait, Jobs: 1,
+		Window: math.MaxInt64,
+	})
 	if err != nil {
 		return bundle.Summary{}, err
 	}
@@ -277,7 +280,8 @@ func (b *builder) writeArriving(
 
 // write writes the bundle to the output.
 func (b *builder) write(ctx context.Context, src bundle.Source, x bundle.Index,
-	o bundle.WriteOptions) (bundle.Summary, error) {
+	o bundle.WriteOptions,
+) (bundle.Summary, error) {
 	o.Recipients, b.written = agefile.Remember(b.Recipients)
 	if b.Stream != nil {
 		return b.stream(ctx, src, x, o)
@@ -289,7 +293,8 @@ func (b *builder) write(ctx context.Context, src bundle.Source, x bundle.Index,
 // stream writes the bundle to the stream. Written bytes cannot be taken back, so a damaged copy in the cache is
 // dropped, for the next run to fetch, and is an error.
 func (b *builder) stream(ctx context.Context, src bundle.Source, x bundle.Index,
-	o bundle.WriteOptions) (bundle.Summary, error) {
+	o bundle.WriteOptions,
+) (bundle.Summary, error) {
 	sum, err := bundle.Write(ctx, b.Stream, src, x, o)
 	damaged := cache.EntryErrors(err)
 	if len(damaged) == 0 {
@@ -356,8 +361,10 @@ func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, erro
 	if err := cmp.Or(err, b.failures.err()); err != nil {
 		return bundle.Index{}, err
 	}
-	x := bundle.Index{Name: b.Manifest.Metadata.Name, Version: b.Manifest.Metadata.Version,
-		Platforms: b.Manifest.Platforms}
+	x := bundle.Index{
+		Name: b.Manifest.Metadata.Name, Version: b.Manifest.Metadata.Version,
+		Platforms: b.Manifest.Platforms,
+	}
 	for _, it := range items {
 		x.Items = append(x.Items, bundle.Item(it))
 	}
@@ -369,8 +376,10 @@ func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, erro
 	if err != nil {
 		return x, err
 	}
-	for _, d := range slices.Concat(extras, []bundle.Document{{Kind: bundle.KindLock, Ref: bundle.DocumentLock,
-		Data: data}}) {
+	for _, d := range slices.Concat(extras, []bundle.Document{{
+		Kind: bundle.KindLock, Ref: bundle.DocumentLock,
+		Data: data,
+	}}) {
 		if err := b.include(ctx, &x, d); err != nil {
 			return x, err
 		}

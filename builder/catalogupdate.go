@@ -34,7 +34,8 @@ const updateHeader = `# Written by kkbundle catalog update, which writes it anew
 // file of an earlier update; nil for none. components selects some; none selects all. Rows whose upstream fails have
 // the error, and so has the result.
 func UpdateCatalog(ctx context.Context, own *manifest.Catalog, components []string,
-	o fetch.Options) (*CatalogUpdate, error) {
+	o fetch.Options,
+) (*CatalogUpdate, error) {
 	var others []*manifest.Catalog
 	if own != nil {
 		others = append(others, own)
@@ -65,8 +66,10 @@ func UpdateCatalog(ctx context.Context, own *manifest.Catalog, components []stri
 			u.Rows[i].Newer, newer = newer[0], newer[1:]
 		}
 		if r := u.Rows[i]; r.Patch != "" && r.Err == nil {
-			u.Changes = append(u.Changes, catalog.Change{Component: r.Component, Since: r.Since, From: r.Version,
-				To: r.Patch})
+			u.Changes = append(u.Changes, catalog.Change{
+				Component: r.Component, Since: r.Since, From: r.Version,
+				To: r.Patch,
+			})
 		}
 	}
 	u.Catalog = catalog.Apply(k, own, u.Changes)

@@ -326,8 +326,10 @@ func (f *finder) plan(list []fetch.Chart) ([]findJob, error) {
 				MaxOutput: charts.MaxRendered,
 			}
 			source := fmt.Sprintf("chart %s %s", c.Pin.Name, c.Pin.Version)
-			jobs = append(jobs, findJob{archive: c.Archive, request: findRequest{Source: source,
-				Chart: &chartRequest{Options: o, Values: values}}})
+			jobs = append(jobs, findJob{archive: c.Archive, request: findRequest{
+				Source: source,
+				Chart:  &chartRequest{Options: o, Values: values},
+			}})
 		}
 	}
 	more, bad := f.yamlJobs()
@@ -351,8 +353,10 @@ func (f *finder) usesOf(c fetch.Chart) []manifest.ChartUse {
 		}
 	}
 	if len(uses) == 0 || len(c.Chart.Values) > 0 {
-		uses = append(uses, manifest.ChartUse{Chart: c.Pin.Name, Release: c.Pin.Name, Namespace: "default",
-			Values: c.Chart.Values})
+		uses = append(uses, manifest.ChartUse{
+			Chart: c.Pin.Name, Release: c.Pin.Name, Namespace: "default",
+			Values: c.Chart.Values,
+		})
 	}
 	return uses
 }

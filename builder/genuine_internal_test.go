@@ -81,8 +81,10 @@ func (n network) images(t *testing.T) (found, kinds, defined []string) {
 		if err := chart.Archive(&archive); err != nil {
 			t.Fatal(err)
 		}
-		o := charts.RenderOptions{Release: use.Release, Namespace: use.Namespace, Values: use.Set,
-			KubeVersion: n.kubernetes, MaxOutput: charts.MaxRendered}
+		o := charts.RenderOptions{
+			Release: use.Release, Namespace: use.Namespace, Values: use.Set,
+			KubeVersion: n.kubernetes, MaxOutput: charts.MaxRendered,
+		}
 		answer := findRequest{Source: "chart " + use.Chart, Chart: &chartRequest{Options: o}}.answer(archive.Bytes())
 		for _, problem := range answer.Problems {
 			t.Errorf("%s: %s", use.Chart, problem)
@@ -158,19 +160,31 @@ func (n network) check(t *testing.T) {
 func TestNetworksOfUpstream(t *testing.T) {
 	t.Parallel()
 	for _, n := range []network{
-		{kind: "calico", version: "v3.31.4", kubernetes: "v1.34.3", want: []string{"quay.io/tigera/operator:v1.40.7"},
-			own: []string{"quay.io/calico/node:v3.31.4", "quay.io/calico/typha:v3.31.4"}},
+		{
+			kind: "calico", version: "v3.31.4", kubernetes: "v1.34.3", want: []string{"quay.io/tigera/operator:v1.40.7"},
+			own: []string{"quay.io/calico/node:v3.31.4", "quay.io/calico/typha:v3.31.4"},
+		},
 		{kind: "calico", version: "v3.31.7", kubernetes: "v1.35.4", own: []string{"quay.io/calico/apiserver:v3.31.7"}},
-		{kind: "calico", version: "v3.32.1", kubernetes: "v1.35.4", want: []string{"quay.io/tigera/operator:v1.42.3"},
-			own: []string{"quay.io/calico/cni:v3.32.1"}},
-		{kind: "calico", version: "v3.33.0", kubernetes: "v1.36.1", own: []string{"quay.io/calico/calico:v3.33.0",
-			"quay.io/calico/node:v3.33.0"}},
-		{kind: "cilium", version: "v1.19.6", kubernetes: "v1.34.3", own: []string{"quay.io/cilium/cilium:v1.19.6",
-			"quay.io/cilium/operator-generic:v1.19.6"}},
-		{kind: "cilium", version: "v1.20.2", kubernetes: "v1.36.1", own: []string{"quay.io/cilium/cilium:v1.20.2",
-			"quay.io/cilium/hubble-relay:v1.20.2"}},
-		{kind: "flannel", version: "v0.28.4", kubernetes: "v1.34.3", own: []string{"ghcr.io/flannel-io/flannel:v0.28.4",
-			"ghcr.io/flannel-io/flannel-cni-plugin:v1.9.1-flannel1"}},
+		{
+			kind: "calico", version: "v3.32.1", kubernetes: "v1.35.4", want: []string{"quay.io/tigera/operator:v1.42.3"},
+			own: []string{"quay.io/calico/cni:v3.32.1"},
+		},
+		{kind: "calico", version: "v3.33.0", kubernetes: "v1.36.1", own: []string{
+			"quay.io/calico/calico:v3.33.0",
+			"quay.io/calico/node:v3.33.0",
+		}},
+		{kind: "cilium", version: "v1.19.6", kubernetes: "v1.34.3", own: []string{
+			"quay.io/cilium/cilium:v1.19.6",
+			"quay.io/cilium/operator-generic:v1.19.6",
+		}},
+		{kind: "cilium", version: "v1.20.2", kubernetes: "v1.36.1", own: []string{
+			"quay.io/cilium/cilium:v1.20.2",
+			"quay.io/cilium/hubble-relay:v1.20.2",
+		}},
+		{kind: "flannel", version: "v0.28.4", kubernetes: "v1.34.3", own: []string{
+			"ghcr.io/flannel-io/flannel:v0.28.4",
+			"ghcr.io/flannel-io/flannel-cni-plugin:v1.9.1-flannel1",
+		}},
 	} {
 		t.Run(n.kind+"-"+n.version, func(t *testing.T) {
 			t.Parallel()
@@ -225,11 +239,15 @@ func TestNetworksOfStandIns(t *testing.T) {
 		return standIn(t, all[name])
 	}
 	for _, n := range []network{
-		{kind: "calico", version: "v3.32.77", kubernetes: "v1.35.4", charts: charts,
-			want: []string{"quay.io/tigera/operator:v1.42.99"}, own: []string{"quay.io/calico/node:v3.32.77"}},
-		{kind: "cilium", version: "v1.20.77", kubernetes: "v1.35.4", charts: charts,
+		{
+			kind: "calico", version: "v3.32.77", kubernetes: "v1.35.4", charts: charts,
+			want: []string{"quay.io/tigera/operator:v1.42.99"}, own: []string{"quay.io/calico/node:v3.32.77"},
+		},
+		{
+			kind: "cilium", version: "v1.20.77", kubernetes: "v1.35.4", charts: charts,
 			want: []string{"quay.io/cilium/cilium-envoy:v9", "quay.io/cilium/hubble-ui:v8"},
-			own:  []string{"quay.io/cilium/hubble-relay:v1.20.77"}},
+			own:  []string{"quay.io/cilium/hubble-relay:v1.20.77"},
+		},
 	} {
 		t.Run(n.kind, func(t *testing.T) {
 			t.Parallel()

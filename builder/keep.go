@@ -18,7 +18,8 @@ import (
 // Keeper returns a function that reports whether the lock files or bundles use a blob. An unreadable file is an
 // error: its blobs would be removed. open opens a bundle.
 func Keeper(ctx context.Context, dir cache.Dir, files []string,
-	open func(path string) (*bundle.Reader, error)) (func(digest.Digest) bool, error) {
+	open func(path string) (*bundle.Reader, error),
+) (func(digest.Digest) bool, error) {
 	kept := map[digest.Digest]bool{}
 	var roots []digest.Digest
 	var errs []error

@@ -54,8 +54,10 @@ func (s *session) defaults(ctx context.Context, k kubeadmProgram) (manifest.Kube
 		at := strings.LastIndexByte(ref, ':')
 		tags[ref[strings.LastIndexByte(ref, '/')+1:at]] = ref[at+1:]
 	}
-	images := manifest.KubeadmImages{Etcd: tags["etcd"], CoreDNS: tags["coredns"], Pause: tags["pause"],
-		Program: k.pin.Digest}
+	images := manifest.KubeadmImages{
+		Etcd: tags["etcd"], CoreDNS: tags["coredns"], Pause: tags["pause"],
+		Program: k.pin.Digest,
+	}
 	for _, name := range manifest.KubeadmComponents() {
 		if images.Tag(name) == "" {
 			return images, fmt.Errorf("it lists no image of %s, but %s", name, strings.Join(refs, ", "))
@@ -210,7 +212,8 @@ func (s *session) unasked(c *manifest.Cluster, reason error) error {
 
 // defaultsOf returns the tags of one release.
 func (s *session) defaultsOf(ctx context.Context, c *manifest.Cluster,
-	l *manifest.Lock) (manifest.KubeadmImages, error) {
+	l *manifest.Lock,
+) (manifest.KubeadmImages, error) {
 	k, err := s.programFor(ctx, c, l)
 	if err != nil {
 		return manifest.KubeadmImages{}, err
@@ -235,8 +238,10 @@ func (s *session) programFor(ctx context.Context, c *manifest.Cluster, l *manife
 		if ref == "" {
 			return k, fmt.Errorf("upstream does not publish it for %s", platform)
 		}
-		alone, err := fetch.Resolve(ctx, &manifest.Bundle{Metadata: s.Manifest.Metadata, Platforms: o.Platforms,
-			Files: s.programFiles(c, platform)}, o)
+		alone, err := fetch.Resolve(ctx, &manifest.Bundle{
+			Metadata: s.Manifest.Metadata, Platforms: o.Platforms,
+			Files: s.programFiles(c, platform),
+		}, o)
 		if err != nil {
 			return k, err
 		}
@@ -264,7 +269,8 @@ func (s *session) programFiles(c *manifest.Cluster, platform string) []manifest.
 
 // lockedProgram returns the reference of kubeadm for a platform, "" if there is none, and its pin in a lock.
 func (s *session) lockedProgram(c *manifest.Cluster, l *manifest.Lock,
-	platform string) (ref string, pin manifest.Pin, found bool) {
+	platform string,
+) (ref string, pin manifest.Pin, found bool) {
 	ref, err := catalog.Ref(c, kubeadmNeed(), platform)
 	if err != nil {
 		return "", pin, false
@@ -312,11 +318,15 @@ func (b *builder) programNeeds(ctx context.Context) ([]closure.Need, error) {
 			}
 			continue
 		}
-		by := closure.User{Program: "kubeadm " + c.Kubernetes.Version,
-			Roles: []manifest.Role{manifest.RoleControlPlane}}
+		by := closure.User{
+			Program: "kubeadm " + c.Kubernetes.Version,
+			Roles:   []manifest.Role{manifest.RoleControlPlane},
+		}
 		for _, ref := range refs {
-			needs = append(needs, closure.Need{Kind: manifest.ItemImage, Ref: ref, Platforms: b.Manifest.Platforms,
-				By: by})
+			needs = append(needs, closure.Need{
+				Kind: manifest.ItemImage, Ref: ref, Platforms: b.Manifest.Platforms,
+				By: by,
+			})
 		}
 	}
 	return needs, nil

@@ -140,15 +140,19 @@ func TestRealKubeadmsListTheirImages(t *testing.T) {
 func TestNoKubeadm(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	for name, text := range map[string]string{"bytes": "not a program",
-		"script": "#!/bin/sh\necho registry.k8s.io/etcd:1\n", "empty": ""} {
+	for name, text := range map[string]string{
+		"bytes":  "not a program",
+		"script": "#!/bin/sh\necho registry.k8s.io/etcd:1\n", "empty": "",
+	} {
 		path := filepath.Join(t.TempDir(), "kubeadm")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		s, d := askable(t, path)
-		got, err := s.defaults(context.Background(), kubeadmProgram{clusterOf(t, "kubernetes: {version: v1.34.3}\n"),
-			manifest.Pin{Digest: d}})
+		got, err := s.defaults(context.Background(), kubeadmProgram{
+			clusterOf(t, "kubernetes: {version: v1.34.3}\n"),
+			manifest.Pin{Digest: d},
+		})
 		if err == nil {
 			t.Errorf("%s: %+v", name, got)
 		}
@@ -202,10 +206,14 @@ func builderOf(t *testing.T, p *Project, program string) *builder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pin := manifest.Pin{Kind: manifest.ItemFile, Ref: ref, Name: "kubeadm", Version: c.Kubernetes.Version,
-		Platform: platform, Digest: d, Size: size, Verified: manifest.VerifiedUpstream}
-	return &builder{session: s, lock: &manifest.Lock{Metadata: p.Manifest.Metadata, Manifest: d.String(),
-		Items: []manifest.Pin{pin}}}
+	pin := manifest.Pin{
+		Kind: manifest.ItemFile, Ref: ref, Name: "kubeadm", Version: c.Kubernetes.Version,
+		Platform: platform, Digest: d, Size: size, Verified: manifest.VerifiedUpstream,
+	}
+	return &builder{session: s, lock: &manifest.Lock{
+		Metadata: p.Manifest.Metadata, Manifest: d.String(),
+		Items: []manifest.Pin{pin},
+	}}
 }
 
 func hasImage(p *Project, name string) bool {
@@ -228,15 +236,19 @@ func TestImagesAreKubeadms(t *testing.T) {
 	if differs, err := b.learn(t.Context(), b.lock, b.clusters); err != nil || !differs {
 		t.Fatalf("learnt %v, %v", differs, err)
 	}
-	for name, there := range map[string]bool{"etcd:3.7.0-0": true, "etcd:3.6.8-0": false,
-		"coredns/coredns:v1.14.6": true, "pause:3.10.2": true} {
+	for name, there := range map[string]bool{
+		"etcd:3.7.0-0": true, "etcd:3.6.8-0": false,
+		"coredns/coredns:v1.14.6": true, "pause:3.10.2": true,
+	} {
 		if hasImage(b.Project, "registry.k8s.io/"+name) != there {
 			t.Errorf("image %s: %v", name, !there)
 		}
 	}
 	b.lock.Kubeadm = b.listed()
-	want := manifest.KubeadmImages{Etcd: "3.7.0-0", CoreDNS: "v1.14.6", Pause: "3.10.2",
-		Program: b.lock.Items[0].Digest}
+	want := manifest.KubeadmImages{
+		Etcd: "3.7.0-0", CoreDNS: "v1.14.6", Pause: "3.10.2",
+		Program: b.lock.Items[0].Digest,
+	}
 	if got := b.lock.Kubeadm[version]; got != want {
 		t.Errorf("locked %+v", got)
 	}

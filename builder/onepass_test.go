@@ -31,8 +31,10 @@ type twoFiles struct {
 func newTwoFiles(t *testing.T, serve func(s *twoFiles, i int, r *http.Request)) *twoFiles {
 	t.Helper()
 	dir := t.TempDir()
-	s := &twoFiles{dir: dir, cache: filepath.Join(dir, "cache"), output: filepath.Join(dir, "out.kkb"),
-		contents: [][]byte{noise(1), noise(2)}}
+	s := &twoFiles{
+		dir: dir, cache: filepath.Join(dir, "cache"), output: filepath.Join(dir, "out.kkb"),
+		contents: [][]byte{noise(1), noise(2)},
+	}
 	slices.SortFunc(s.contents, func(a, b []byte) int {
 		return strings.Compare(digest.FromBytes(a).String(), digest.FromBytes(b).String())
 	})

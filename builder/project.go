@@ -93,9 +93,11 @@ func load(file string, how loading) (*Project, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file), hosts: fetch.NewHosts(), own: b.Images,
+	p := &Project{
+		File: file, Manifest: b, dir: filepath.Dir(file), hosts: fetch.NewHosts(), own: b.Images,
 		charts: b.Charts, loading: how,
-		extras: []bundle.Document{{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest, Data: data}}}
+		extras: []bundle.Document{{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest, Data: data}},
+	}
 	if err := discover.CheckRules(b.ImageRules); err != nil {
 		return nil, &InputError{fmt.Errorf("%s: %w", file, err)}
 	}
@@ -111,7 +113,8 @@ func load(file string, how loading) (*Project, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if len(b.ClusterFiles())+len(b.Images)+len(b.Charts)+len(b.Manifests)+len(b.Files)+len(b.Packages)+len(p.applied) == 0 {
+	items := len(b.Images) + len(b.Charts) + len(b.Manifests) + len(b.Files) + len(b.Packages)
+	if len(b.ClusterFiles())+items+len(p.applied) == 0 {
 		return nil, noContent(file)
 	}
 	if len(p.clusters) > 0 {
@@ -258,7 +261,8 @@ func CarriedCatalog(ctx context.Context, c *bundle.Catalog) (*manifest.Catalog, 
 
 // ReadCatalogs reads the catalogs that a cluster file in directory dir names.
 func ReadCatalogs(c *manifest.Cluster, read func(path string) ([]byte, error),
-	dir string) ([]*manifest.Catalog, error) {
+	dir string,
+) ([]*manifest.Catalog, error) {
 	var list []*manifest.Catalog
 	var errs []error
 	for _, name := range c.Catalog {
@@ -395,8 +399,10 @@ func BundleQuestion(ctx context.Context, r *bundle.Reader) (*Question, error) {
 		return q, nil
 	}
 	for _, it := range r.Index().Items {
-		pin := manifest.Pin{Kind: it.Kind, Ref: it.Ref, Name: it.Name, Version: it.Version,
-			Platform: bundle.PlatformString(it.Descriptor.Platform)}
+		pin := manifest.Pin{
+			Kind: it.Kind, Ref: it.Ref, Name: it.Name, Version: it.Version,
+			Platform: bundle.PlatformString(it.Descriptor.Platform),
+		}
 		switch it.Kind {
 		case bundle.KindImage:
 			pin.Digest, pin.Platform = it.Descriptor.Digest, ""
@@ -426,8 +432,10 @@ func unlocked(b *manifest.Bundle) ([]manifest.Pin, error) {
 	}
 	for _, c := range b.Charts {
 		ref := manifest.ChartRef(c, c.Name, c.Version)
-		pins = append(pins, manifest.Pin{Kind: manifest.ItemChart, Ref: ref, Name: cmp.Or(c.Name, ref),
-			Version: c.Version})
+		pins = append(pins, manifest.Pin{
+			Kind: manifest.ItemChart, Ref: ref, Name: cmp.Or(c.Name, ref),
+			Version: c.Version,
+		})
 	}
 	for _, f := range b.Files {
 		for _, p := range f.PlatformsIn(b.Platforms) {

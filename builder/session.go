@@ -117,8 +117,10 @@ type phase struct {
 
 func (s *session) begin(name string) *phase {
 	s.Events(Event{Type: EventBegan, Phase: name})
-	return &phase{name: name, tell: s.Events,
-		end: sync.OnceFunc(func() { s.Events(Event{Type: EventEnded, Phase: name}) })}
+	return &phase{
+		name: name, tell: s.Events,
+		end: sync.OnceFunc(func() { s.Events(Event{Type: EventEnded, Phase: name}) }),
+	}
 }
 
 func (p *phase) set(done, total int64) {
@@ -143,8 +145,10 @@ func (s *session) fetchOptions(m *phase) fetch.Options {
 			case fetch.EventStarted:
 				m.tell(Event{Type: EventItemBegan, Phase: m.name, Kind: e.Kind, Ref: e.Ref, Platform: e.Platform})
 			case fetch.EventFinished:
-				m.tell(Event{Type: EventItem, Phase: m.name, Kind: e.Kind, Ref: e.Ref, Platform: e.Platform,
-					Err: e.Err})
+				m.tell(Event{
+					Type: EventItem, Phase: m.name, Kind: e.Kind, Ref: e.Ref, Platform: e.Platform,
+					Err: e.Err,
+				})
 			case fetch.EventBytes:
 			}
 		},

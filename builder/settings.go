@@ -92,7 +92,8 @@ type refusal struct {
 
 // refused returns the settings that a program of a release refuses.
 func (b *builder) refused(ctx context.Context, c *manifest.Cluster, program string,
-	settings []setting) ([]refusal, error) {
+	settings []setting,
+) ([]refusal, error) {
 	var args []string
 	for _, s := range settings {
 		args = append(args, s.argument)
@@ -120,7 +121,8 @@ func (b *builder) refused(ctx context.Context, c *manifest.Cluster, program stri
 
 // complains runs a program with arguments, and returns its reason for not starting with them, "" if it takes them.
 func (b *builder) complains(ctx context.Context, c *manifest.Cluster, program string,
-	args []string) (reason string, err error) {
+	args []string,
+) (reason string, err error) {
 	content, err := b.openProgram(ctx, c, program)
 	if err != nil {
 		return "", err

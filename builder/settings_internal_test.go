@@ -53,8 +53,10 @@ func layer(t *testing.T, name string, content []byte) []byte {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	w := tar.NewWriter(z)
-	if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content)),
-		Typeflag: tar.TypeReg}); err != nil {
+	if err := w.WriteHeader(&tar.Header{
+		Name: name, Mode: 0o755, Size: int64(len(content)),
+		Typeflag: tar.TypeReg,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.Write(content); err != nil {
@@ -111,8 +113,10 @@ func TestProgramsAreAskedForSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.lock.Items = append(b.lock.Items, manifest.Pin{Kind: manifest.ItemFile, Ref: ref, Platform: platform,
-		Digest: keep(t, s, file).Digest})
+	b.lock.Items = append(b.lock.Items, manifest.Pin{
+		Kind: manifest.ItemFile, Ref: ref, Platform: platform,
+		Digest: keep(t, s, file).Digest,
+	})
 	for _, name := range []string{"kube-apiserver", "kube-scheduler"} {
 		if file, err = os.ReadFile(filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)

@@ -60,8 +60,10 @@ func (r *Reader) stream(ctx context.Context, b format.Blob, offset int64, whole 
 		if whole && at >= b.Size {
 			whole = false
 			if got := format.Sum(hash.Sum(nil)); got != b.Sum {
-				return nil, &DamageError{Blob: b.Sum.Digest(), Offset: r.frames[b.Frame].Off,
-					Part: r.partAt(r.frames[b.Frame].Off), Reason: "content has digest " + string(got.Digest())}
+				return nil, &DamageError{
+					Blob: b.Sum.Digest(), Offset: r.frames[b.Frame].Off,
+					Part: r.partAt(r.frames[b.Frame].Off), Reason: "content has digest " + string(got.Digest()),
+				}
 			}
 		}
 		return piece, nil

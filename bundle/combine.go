@@ -62,8 +62,10 @@ func Combine(scratch *cache.Cache, from ...From) (*Combined, error) {
 		}
 	}
 	enc.FrameSize, enc.ID = from[0].dir.FrameSize, joinIDs(ids)
-	return &Combined{from: from, scratch: scratch, enc: enc, checks: newChecks(level.Jobs()),
-		glue: make(map[glueKey][]byte)}, nil
+	return &Combined{
+		from: from, scratch: scratch, enc: enc, checks: newChecks(level.Jobs()),
+		glue: make(map[glueKey][]byte),
+	}, nil
 }
 
 // joinIDs joins the names of all encoders that made frames, including this program's own.

@@ -83,8 +83,10 @@ func TestCombineWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	part := reopen(t, combine(t, nil, b.Reader), bundle.Index{Name: "part", Items: b.Reader.Index().Items[2:]})
-	for name, readers := range map[string][]*bundle.Reader{"one": {b.Reader}, "two": {b.Reader, part},
-		"part first": {part, b.Reader}} {
+	for name, readers := range map[string][]*bundle.Reader{
+		"one": {b.Reader}, "two": {b.Reader, part},
+		"part first": {part, b.Reader},
+	} {
 		var got bytes.Buffer
 		if _, err := bundle.Write(t.Context(), &got, combine(t, nil, readers...), b.Reader.Index(),
 			bundle.WriteOptions{}); err != nil {
@@ -242,12 +244,16 @@ func attested(t testing.TB) v1.ImageIndex {
 			t.Fatal(err)
 		}
 		idx = mutate.AppendManifests(idx,
-			mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux",
-				Architecture: arch}}},
+			mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{
+				OS:           "linux",
+				Architecture: arch,
+			}}},
 			mutate.IndexAddendum{Add: bundletest.RandomImage(t, int64(200+i), 1, 500), Descriptor: v1.Descriptor{
 				Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"},
-				Annotations: map[string]string{"vnd.docker.reference.type": "attestation-manifest",
-					"vnd.docker.reference.digest": d.String()},
+				Annotations: map[string]string{
+					"vnd.docker.reference.type":   "attestation-manifest",
+					"vnd.docker.reference.digest": d.String(),
+				},
 			}})
 	}
 	return idx
@@ -305,8 +311,10 @@ func TestReferrers(t *testing.T) {
 		config.MediaType = bundle.MediaTypeEmpty
 		layer := b.Bytes([]byte(text))
 		layer.MediaType = "text/plain"
-		d := b.JSON(ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Config: config,
-			Layers: []ocispec.Descriptor{layer}, Subject: subject})
+		d := b.JSON(ocispec.Manifest{
+			MediaType: ocispec.MediaTypeImageManifest, Config: config,
+			Layers: []ocispec.Descriptor{layer}, Subject: subject,
+		})
 		d.MediaType = ocispec.MediaTypeImageManifest
 		b.Item(bundle.Item{Kind: bundle.KindReferrer, Ref: ref, Descriptor: d})
 		return d

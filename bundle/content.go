@@ -44,8 +44,10 @@ func (c *Catalog) ContentOf(ctx context.Context, it Item) (ocispec.Descriptor, e
 		return fail(err)
 	}
 	if size, ok, err := c.blobs.lookup(ctx, s); err != nil || !ok || size != layer.Size {
-		return fail(&DamageError{Blob: layer.Digest, Offset: -1,
-			Reason: "the content is missing, or its size differs from the manifest", Err: err})
+		return fail(&DamageError{
+			Blob: layer.Digest, Offset: -1,
+			Reason: "the content is missing, or its size differs from the manifest", Err: err,
+		})
 	}
 	if mode, ok := m.Annotations[AnnotationMode]; ok && layer.Annotations[AnnotationMode] == "" {
 		layer.Annotations = maps.Clone(layer.Annotations)

@@ -45,8 +45,10 @@ func newDocuments(items []Item) (*documents, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := d.need(i, child{sum: root, size: it.Descriptor.Size,
-			class: classOf(it.Descriptor.MediaType)}); err != nil {
+		if err := d.need(i, child{
+			sum: root, size: it.Descriptor.Size,
+			class: classOf(it.Descriptor.MediaType),
+		}); err != nil {
 			return nil, err
 		}
 	}

@@ -80,8 +80,10 @@ func largeGraph(t testing.TB, images, layers int) (*memorySource, Index) {
 			t.Fatal(err)
 		}
 		ref := fmt.Sprintf("registry.example/team/image-%d:1", i)
-		x.Items = append(x.Items, Item{Kind: KindImage, Ref: ref, Name: ref,
-			Descriptor: m.add(t, data, ocispec.MediaTypeImageManifest)})
+		x.Items = append(x.Items, Item{
+			Kind: KindImage, Ref: ref, Name: ref,
+			Descriptor: m.add(t, data, ocispec.MediaTypeImageManifest),
+		})
 	}
 	return m, x
 }

@@ -40,8 +40,10 @@ func putFile(t testing.TB, c *cache.Cache, name string, content []byte) Item {
 	t.Helper()
 	config, layer := put(t, c, []byte("{}")), put(t, c, content)
 	config.MediaType, layer.MediaType = MediaTypeEmpty, MediaTypeFileContent
-	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: ArtifactTypeFile, Config: config,
-		Layers: []ocispec.Descriptor{layer}}
+	m := ocispec.Manifest{
+		MediaType: ocispec.MediaTypeImageManifest, ArtifactType: ArtifactTypeFile, Config: config,
+		Layers: []ocispec.Descriptor{layer},
+	}
 	m.SchemaVersion = 2
 	data, err := json.Marshal(m)
 	if err != nil {
@@ -127,8 +129,10 @@ func assembleWith(appendFrame func(dst, content []byte) []byte, frames [][]byte)
 	var b, entries []byte
 	for _, content := range frames {
 		f := appendFrame(nil, content)
-		entries = format.AppendEntry(entries, format.FrameInfo{Len: uint32(len(f)), Size: uint32(len(content)),
-			Checksum: binary.LittleEndian.Uint32(f[len(f)-4:])})
+		entries = format.AppendEntry(entries, format.FrameInfo{
+			Len: uint32(len(f)), Size: uint32(len(content)),
+			Checksum: binary.LittleEndian.Uint32(f[len(f)-4:]),
+		})
 		b = append(b, f...)
 	}
 	return format.AppendSeekTable(b, entries)
@@ -230,8 +234,10 @@ func TestForged(t *testing.T) {
 		{"a place outside", editDirectory(dir, func(d *format.Directory) { d.Blobs[0].Frame = 99 }), ""},
 		{"an absurd size", editDirectory(dir, func(d *format.Directory) { d.Blobs[0].Size = format.MaxSize }), ""},
 		{"frame size 0", editDirectory(dir, func(d *format.Directory) { d.FrameSize = 0 }), "frame size 0"},
-		{"another frame size", editDirectory(dir, func(d *format.Directory) { d.FrameSize = format.MinFrameSize * 3 }),
-			""},
+		{
+			"another frame size", editDirectory(dir, func(d *format.Directory) { d.FrameSize = format.MinFrameSize * 3 }),
+			"",
+		},
 		{"white space", func(f [][]byte) [][]byte {
 			f[dir] = bytes.Replace(f[dir], []byte(":1,"), []byte(": 1,"),
 				1)
@@ -359,13 +365,16 @@ func TestWalkEnds(t *testing.T) {
 		want string
 	}{
 		"self reference": {fakeSource{format.Sum{0}: index(0, 0, 0)}, ""},
-		"loop": {fakeSource{format.Sum{0}: index(1, 2), format.Sum{1}: index(2, 0),
-			format.Sum{2}: index(0, 1)}, ""},
+		"loop": {fakeSource{
+			format.Sum{0}: index(1, 2), format.Sum{1}: index(2, 0),
+			format.Sum{2}: index(0, 1),
+		}, ""},
 		"too deep": {chain, "more than 8 deep"},
 	} {
 		var got error
 		w := &walk{src: tt.src, report: func(_ format.Sum, _ Item,
-			err error) error {
+			err error,
+		) error {
 			got = errors.Join(got, err)
 			return nil
 		}}
@@ -401,8 +410,10 @@ func TestStrangers(t *testing.T) {
 		blobs []format.Blob
 		want  string
 	}{
-		"stranger": {append(blobs[:len(blobs):len(blobs)], format.Blob{Sum: s, Size: stranger.Size}),
-			"nothing in the bundle refers to it"},
+		"stranger": {
+			append(blobs[:len(blobs):len(blobs)], format.Blob{Sum: s, Size: stranger.Size}),
+			"nothing in the bundle refers to it",
+		},
 		"order":   {[]format.Blob{blobs[1], blobs[0], blobs[2]}, "the order of the blobs deviates"},
 		"missing": {blobs[:2], "is missing"},
 	} {
@@ -416,8 +427,10 @@ func TestStrangers(t *testing.T) {
 // writeOrder writes a well-formed bundle of any blobs in any order.
 func writeOrder(t *testing.T, c *cache.Cache, p *plan, blobs []format.Blob) []byte {
 	t.Helper()
-	forged := &plan{index: p.index, layout: format.Layout{FrameSize: p.layout.FrameSize, IndexSize: p.layout.IndexSize,
-		Blobs: blobs}}
+	forged := &plan{index: p.index, layout: format.Layout{
+		FrameSize: p.layout.FrameSize, IndexSize: p.layout.IndexSize,
+		Blobs: blobs,
+	}}
 	forged.layout.Put()
 	if err := forged.addDirectory(c.Encoding()); err != nil {
 		t.Fatal(err)
@@ -433,8 +446,10 @@ func writeOrder(t *testing.T, c *cache.Cache, p *plan, blobs []format.Blob) []by
 func TestCombineForged(t *testing.T) {
 	t.Parallel()
 	data := tiny(t)
-	for name, change := range map[string][2]string{"small": {"hello\n", "jello\n"},
-		"large": {"0123456789abcdef", "0123456789abcdeF"}} {
+	for name, change := range map[string][2]string{
+		"small": {"hello\n", "jello\n"},
+		"large": {"0123456789abcdef", "0123456789abcdeF"},
+	} {
 		frames := contents(t, data)
 		for i, f := range frames {
 			frames[i] = bytes.Replace(f, []byte(change[0]), []byte(change[1]), 1)

@@ -58,8 +58,10 @@ const maxAhead = 4
 // NewIncoming returns a Source of the blobs in the cache and of those to come. They stay, unless the cache is scratch
 // space: then each leaves it once the bundle has it.
 func NewIncoming(c *cache.Cache, o IncomingOptions) (*Incoming, error) {
-	st := &Incoming{Cache: c, o: o, coming: make(map[format.Sum]*coming, len(o.Blobs)),
-		written: make(map[format.Sum]int64)}
+	st := &Incoming{
+		Cache: c, o: o, coming: make(map[format.Sum]*coming, len(o.Blobs)),
+		written: make(map[format.Sum]int64),
+	}
 	for _, b := range o.Blobs {
 		d, err := format.ParseDigest(b.Digest)
 		if err != nil {

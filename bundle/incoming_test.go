@@ -35,8 +35,10 @@ type arriving struct {
 func newArriving(t *testing.T) *arriving {
 	t.Helper()
 	var contents [][]byte
-	for i, n := range []int{0, 1, 100, 64 << 10, 64<<10 + 1, 3 * frameSize, frameSize, 70_000, 71_000, 90_000,
-		2 * frameSize, 5, 6, 7, 8, 9} {
+	for i, n := range []int{
+		0, 1, 100, 64 << 10, 64<<10 + 1, 3 * frameSize, frameSize, 70_000, 71_000, 90_000,
+		2 * frameSize, 5, 6, 7, 8, 9,
+	} {
 		contents = append(contents, bundletest.Random(int64(i), n))
 	}
 	return arrivingOf(t, contents)
@@ -111,7 +113,8 @@ func TestIncoming(t *testing.T) {
 			var mu sync.Mutex
 			fetched := map[digest.Digest]int{}
 			var out bytes.Buffer
-			err := s.write(t, &out, bundle.IncomingOptions{Jobs: tt.jobs, Window: tt.window,
+			err := s.write(t, &out, bundle.IncomingOptions{
+				Jobs: tt.jobs, Window: tt.window,
 				Fetch: func(ctx context.Context, d digest.Digest) error {
 					mu.Lock()
 					fetched[d]++
@@ -127,7 +130,8 @@ func TestIncoming(t *testing.T) {
 						t.Errorf("%d bytes are ahead of the writer, want at most %d", ahead, most)
 					}
 					return bundletest.Put(ctx, s.scratch.Cache, s.content[d])
-				}})
+				},
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -153,7 +157,8 @@ func TestIncomingFails(t *testing.T) {
 	broken := errors.New("no such blob")
 	var mu sync.Mutex
 	n, running := 0, 0
-	err := s.write(t, io.Discard, bundle.IncomingOptions{Jobs: 4, Window: 1 << 40,
+	err := s.write(t, io.Discard, bundle.IncomingOptions{
+		Jobs: 4, Window: 1 << 40,
 		Fetch: func(ctx context.Context, d digest.Digest) error {
 			mu.Lock()
 			n++
@@ -173,7 +178,8 @@ func TestIncomingFails(t *testing.T) {
 				return ctx.Err()
 			}
 			return bundletest.Put(ctx, s.scratch.Cache, s.content[d])
-		}})
+		},
+	})
 	if !errors.Is(err, broken) {
 		t.Errorf("got %v, want %v", err, broken)
 	}

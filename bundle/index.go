@@ -154,8 +154,10 @@ func (x Index) annotations() (map[string]string, error) {
 		top[k] = v
 	}
 	platforms := slices.Compact(slices.Sorted(slices.Values(x.Platforms)))
-	for k, v := range map[string]string{annotationTitle: x.Name, annotationVersion: x.Version,
-		AnnotationPlatforms: strings.Join(platforms, ",")} {
+	for k, v := range map[string]string{
+		annotationTitle: x.Name, annotationVersion: x.Version,
+		AnnotationPlatforms: strings.Join(platforms, ","),
+	} {
 		if v != "" {
 			top[k] = v
 		}

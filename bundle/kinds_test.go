@@ -24,8 +24,10 @@ func TestNoKindOfManifestHidesAMissingBlob(t *testing.T) {
 	}
 	image := func(mediaType string) func(b *bundletest.Builder) ocispec.Descriptor {
 		return func(b *bundletest.Builder) ocispec.Descriptor {
-			d := b.JSON(map[string]any{"schemaVersion": 2, "mediaType": mediaType, "config": config(b),
-				"layers": []any{gone}})
+			d := b.JSON(map[string]any{
+				"schemaVersion": 2, "mediaType": mediaType, "config": config(b),
+				"layers": []any{gone},
+			})
 			d.MediaType = mediaType
 			return d
 		}
@@ -41,8 +43,10 @@ func TestNoKindOfManifestHidesAMissingBlob(t *testing.T) {
 	}
 	schema1 := func(mediaType string) func(b *bundletest.Builder) ocispec.Descriptor {
 		return func(b *bundletest.Builder) ocispec.Descriptor {
-			d := b.JSON(map[string]any{"schemaVersion": 1, "name": "a/b", "tag": "1",
-				"fsLayers": []any{map[string]any{"blobSum": gone.Digest}}})
+			d := b.JSON(map[string]any{
+				"schemaVersion": 1, "name": "a/b", "tag": "1",
+				"fsLayers": []any{map[string]any{"blobSum": gone.Digest}},
+			})
 			d.MediaType = mediaType
 			return d
 		}
@@ -68,8 +72,10 @@ func TestNoKindOfManifestHidesAMissingBlob(t *testing.T) {
 			if below {
 				child := d
 				child.Platform = &ocispec.Platform{OS: "linux", Architecture: "amd64"}
-				d = b.JSON(ocispec.Index{MediaType: ocispec.MediaTypeImageIndex,
-					Manifests: []ocispec.Descriptor{child}})
+				d = b.JSON(ocispec.Index{
+					MediaType: ocispec.MediaTypeImageIndex,
+					Manifests: []ocispec.Descriptor{child},
+				})
 				d.MediaType = ocispec.MediaTypeImageIndex
 			}
 			b.Item(bundle.Item{Kind: bundle.KindImage, Ref: "a.example/b:1", Name: "b", Descriptor: d})

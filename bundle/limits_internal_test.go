@@ -16,8 +16,10 @@ func TestCheckDirectory(t *testing.T) {
 		d := format.Directory{Encoder: "x", FrameSize: format.MinFrameSize, Blobs: make([]format.Blob, blobs)}
 		for i := range sizes {
 			sizes[i] = int64(i % 5000)
-			d.Blobs[i] = format.Blob{Size: sizes[i], Place: format.Place{Frame: uint32(i / 20),
-				At: uint32(i % 20 * 5000)}}
+			d.Blobs[i] = format.Blob{Size: sizes[i], Place: format.Place{
+				Frame: uint32(i / 20),
+				At:    uint32(i % 20 * 5000),
+			}}
 		}
 		_, written := d.Marshal()
 		err := CheckDirectory(slices.Values(sizes))

@@ -129,8 +129,10 @@ func TestPartsAgain(t *testing.T) {
 	if _, err := Create(t.Context(), base, c, x, WriteOptions{PartSize: 100_000}); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := names(t, filepath.Dir(base)), []string{"x.kkb.001", "x.kkb.002",
-		"x.kkb.parts.json"}; !slices.Equal(got, want) {
+	if got, want := names(t, filepath.Dir(base)), []string{
+		"x.kkb.001", "x.kkb.002",
+		"x.kkb.parts.json",
+	}; !slices.Equal(got, want) {
 		t.Errorf("there is %q, want %q", got, want)
 	}
 	if _, err := parts.Verify(t.Context(), base, 0, nil, nil); err != nil {
@@ -173,13 +175,19 @@ func TestPartsDamage(t *testing.T) {
 		{"first missing", remove(".001"), "x.kkb.001: missing", "", "x.kkb.001: missing"},
 		{"middle missing", remove(".003"), "", "x.kkb.003: missing", "x.kkb.003: missing"},
 		{"last missing", remove(".006"), "x.kkb.006: missing", "", "x.kkb.006: missing"},
-		{"all missing", remove(".001", ".002", ".003", ".004", ".005", ".006"), "x.kkb.004: missing", "",
-			"x.kkb.004: missing"},
-		{"cut", func(t *testing.T, base string) { cut(t, base+".002", 5) },
+		{
+			"all missing", remove(".001", ".002", ".003", ".004", ".005", ".006"), "x.kkb.004: missing", "",
+			"x.kkb.004: missing",
+		},
+		{
+			"cut", func(t *testing.T, base string) { cut(t, base+".002", 5) },
 			"x.kkb.002: 99995 bytes long; x.kkb.parts.json says 100000", "",
-			"x.kkb.002: 99995 bytes long instead of 100000"},
-		{"longer", func(t *testing.T, base string) { write(t, base+".002", make([]byte, 100_001)) },
-			"x.kkb.002: 100001 bytes long", "", "x.kkb.002: 100001 bytes long"},
+			"x.kkb.002: 99995 bytes long instead of 100000",
+		},
+		{
+			"longer", func(t *testing.T, base string) { write(t, base+".002", make([]byte, 100_001)) },
+			"x.kkb.002: 100001 bytes long", "", "x.kkb.002: 100001 bytes long",
+		},
 		{"a bit", func(t *testing.T, base string) {
 			data := read(t, base+".002")
 			data[500] ^= 1
@@ -195,15 +203,23 @@ func TestPartsDamage(t *testing.T) {
 			slices.Reverse(other)
 			write(t, base+".004", other)
 		}, "", "a frame is bad", "x.kkb.004: content differs"},
-		{"surplus", func(t *testing.T, base string) { write(t, base+".009", nil) }, "", "",
-			"x.kkb.009: not part of this bundle, which has 6 parts: remove the file"},
+		{
+			"surplus", func(t *testing.T, base string) { write(t, base+".009", nil) }, "", "",
+			"x.kkb.009: not part of this bundle, which has 6 parts: remove the file",
+		},
 		{"no parts.json", remove(".parts.json"), "", "x.kkb.parts.json: missing", "x.kkb.parts.json: missing"},
-		{"neither parts.json nor a middle part", remove(".parts.json", ".003"), "", "x.kkb.003: missing",
-			"x.kkb.parts.json: missing"},
-		{"neither parts.json nor the last part", remove(".parts.json", ".006"), "perhaps x.kkb.006 too", "",
-			"x.kkb.parts.json: missing"},
-		{"an empty part", func(t *testing.T, base string) { write(t, base+".003", nil) },
-			"x.kkb.003: 0 bytes long; x.kkb.parts.json says 100000", "", "x.kkb.003: 0 bytes long instead of 100000"},
+		{
+			"neither parts.json nor a middle part", remove(".parts.json", ".003"), "", "x.kkb.003: missing",
+			"x.kkb.parts.json: missing",
+		},
+		{
+			"neither parts.json nor the last part", remove(".parts.json", ".006"), "perhaps x.kkb.006 too", "",
+			"x.kkb.parts.json: missing",
+		},
+		{
+			"an empty part", func(t *testing.T, base string) { write(t, base+".003", nil) },
+			"x.kkb.003: 0 bytes long; x.kkb.parts.json says 100000", "", "x.kkb.003: 0 bytes long instead of 100000",
+		},
 		{"an empty part without parts.json", func(t *testing.T, base string) {
 			remove(".parts.json")(t, base)
 			write(t, base+".003", nil)
@@ -221,14 +237,20 @@ func TestPartsDamage(t *testing.T) {
 			}
 		}, "", "", ""},
 		{"a symlink to nowhere", link(".003", "nowhere"), "", "x.kkb.003: missing", "x.kkb.003: missing"},
-		{"a symlink to a device", link(".003", "/dev/zero"), "", "x.kkb.003: not a regular file",
-			"x.kkb.003: not a regular file"},
-		{"parts.json is a device", link(".parts.json", "/dev/zero"), "x.kkb.parts.json: unusable", "",
-			"x.kkb.parts.json: unusable"},
+		{
+			"a symlink to a device", link(".003", "/dev/zero"), "", "x.kkb.003: not a regular file",
+			"x.kkb.003: not a regular file",
+		},
+		{
+			"parts.json is a device", link(".parts.json", "/dev/zero"), "x.kkb.parts.json: unusable", "",
+			"x.kkb.parts.json: unusable",
+		},
 		{"parts.json is garbage", overwrite(".parts.json", "junk"), "x.kkb.parts.json: unusable", "", "not canonical"},
 		{"parts.json is large", overwrite(".parts.json", strings.Repeat(" ", 256<<10+1)), "more than", "", "more than"},
-		{"parts.json of a later version", overwrite(".parts.json", `{"version":2}`), "needs version 2 of parts.json",
-			"", "use a newer kkbundle"},
+		{
+			"parts.json of a later version", overwrite(".parts.json", `{"version":2}`), "needs version 2 of parts.json",
+			"", "use a newer kkbundle",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -376,8 +398,10 @@ func TestPartsCancelled(t *testing.T) {
 	x := Index{Name: "tiny", Items: []Item{putFile(t, c, "large", noise(350_000))}}
 	ctx, cancel := context.WithCancel(t.Context())
 	dir := t.TempDir()
-	_, err = Create(ctx, filepath.Join(dir, "x.kkb"), c, x, WriteOptions{PartSize: 100_000,
-		Progress: func(int64, int64) { cancel() }})
+	_, err = Create(ctx, filepath.Join(dir, "x.kkb"), c, x, WriteOptions{
+		PartSize: 100_000,
+		Progress: func(int64, int64) { cancel() },
+	})
 	if !errors.Is(err, context.Canceled) || len(names(t, dir)) > 0 {
 		t.Errorf("%v; there is %q", err, names(t, dir))
 	}

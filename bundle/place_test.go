@@ -87,7 +87,8 @@ func TestPlaces(t *testing.T) {
 				for _, d := range s.later {
 					seeds[d.Digest] = r.Int63()
 				}
-				s.create(t, bundle.IncomingOptions{Jobs: 1 + r.Intn(12), Window: r.Int63n(16 << 20),
+				s.create(t, bundle.IncomingOptions{
+					Jobs: 1 + r.Intn(12), Window: r.Int63n(16 << 20),
 					Fetch: func(ctx context.Context, d digest.Digest) error {
 						if err := trickle(ctx, s.scratch.Cache, s.content[d],
 							rand.New(rand.NewSource(seeds[d]))); err != nil {
@@ -103,7 +104,8 @@ func TestPlaces(t *testing.T) {
 							}
 						}
 						return err
-					}})
+					},
+				})
 			})
 		}
 	})
@@ -153,14 +155,17 @@ func trickle(ctx context.Context, c *cache.Cache, data []byte, r *rand.Rand) err
 // their places.
 func TestPlacesAreBounded(t *testing.T) {
 	t.Parallel()
-	s := arrivingOf(t, [][]byte{bundletest.Random(1, 2*frameSize), bundletest.Random(2, 2*frameSize),
-		bundletest.Random(3, 2*frameSize)})
+	s := arrivingOf(t, [][]byte{
+		bundletest.Random(1, 2*frameSize), bundletest.Random(2, 2*frameSize),
+		bundletest.Random(3, 2*frameSize),
+	})
 	for i := range s.later {
 		s.later[i].MediaType = ocispec.MediaTypeImageLayerGzip
 	}
 	var others sync.WaitGroup
 	others.Add(2)
-	s.create(t, bundle.IncomingOptions{Jobs: 3, Window: 1 << 40,
+	s.create(t, bundle.IncomingOptions{
+		Jobs: 3, Window: 1 << 40,
 		Fetch: func(ctx context.Context, d digest.Digest) error {
 			if d != s.later[0].Digest {
 				defer others.Done()
@@ -181,5 +186,6 @@ func TestPlacesAreBounded(t *testing.T) {
 				return err
 			}
 			return bundletest.Put(ctx, s.scratch.Cache, s.content[d])
-		}})
+		},
+	})
 }

@@ -42,8 +42,10 @@ func (c *Catalog) ForPlatform(ctx context.Context, it Item, wanted func(platform
 		return it, fmt.Errorf("%s: several platforms: choose one with --platform: %s", it, strings.Join(there, ", "))
 	}
 	one := found[0]
-	it.Descriptor = ocispec.Descriptor{MediaType: one.MediaType, Digest: one.Digest, Size: one.Size,
-		Platform: one.Platform}
+	it.Descriptor = ocispec.Descriptor{
+		MediaType: one.MediaType, Digest: one.Digest, Size: one.Size,
+		Platform: one.Platform,
+	}
 	it.Absent = nil
 	return it, nil
 }

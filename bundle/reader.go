@@ -271,8 +271,10 @@ func (r *Reader) loadIndex() error {
 	r.identity = digest.FromBytes(data)
 	for _, it := range r.index.Items {
 		if size, ok := r.Stat(it.Descriptor.Digest); !ok || size != it.Descriptor.Size {
-			return &DamageError{Blob: it.Descriptor.Digest, Offset: -1,
-				Reason: fmt.Sprintf("%s is not in the directory with its size", it)}
+			return &DamageError{
+				Blob: it.Descriptor.Digest, Offset: -1,
+				Reason: fmt.Sprintf("%s is not in the directory with its size", it),
+			}
 		}
 	}
 	return nil
@@ -316,7 +318,8 @@ func (d directory) blobOf(of digest.Digest) (format.Blob, error) {
 
 func (d directory) find(s format.Sum) (format.Blob, bool) {
 	i, ok := slices.BinarySearchFunc(d.dir.Blobs, s, func(b format.Blob,
-		s format.Sum) int {
+		s format.Sum,
+	) int {
 		return format.CompareSums(b.Sum, s)
 	})
 	if !ok {

@@ -27,8 +27,11 @@ import (
 func TestFind(t *testing.T) {
 	t.Parallel()
 	b := bundletest.NewBuilder(t)
-	for _, p := range []*ocispec.Platform{nil, {OS: "linux", Architecture: "amd64"},
-		{OS: "linux", Architecture: "arm64", Variant: "v8"}} {
+	for _, p := range []*ocispec.Platform{
+		nil,
+		{OS: "linux", Architecture: "amd64"},
+		{OS: "linux", Architecture: "arm64", Variant: "v8"},
+	} {
 		b.File("local/it", "it", p, []byte(bundle.PlatformString(p)))
 	}
 	r := b.Bundle().Reader
@@ -49,8 +52,10 @@ func TestFind(t *testing.T) {
 func TestContentOf(t *testing.T) {
 	t.Parallel()
 	b := bundletest.New(t)
-	for kind, want := range map[string]string{bundle.KindFile: bundletest.FileContent,
-		bundle.KindChart: string(bundletest.ChartArchive(t, "demo", "0.1.0"))} {
+	for kind, want := range map[string]string{
+		bundle.KindFile:  bundletest.FileContent,
+		bundle.KindChart: string(bundletest.ChartArchive(t, "demo", "0.1.0")),
+	} {
 		for _, it := range b.Reader.Index().Items {
 			if it.Kind != kind {
 				continue
@@ -224,19 +229,25 @@ func TestOddGraphs(t *testing.T) {
 
 	odd := b.Bytes([]byte("something opaque"))
 	odd.MediaType = "application/vnd.example.unknown"
-	nested := ocispec.Index{MediaType: ocispec.MediaTypeImageIndex,
-		Manifests: []ocispec.Descriptor{b.Index.Items[1].Descriptor, odd}}
+	nested := ocispec.Index{
+		MediaType: ocispec.MediaTypeImageIndex,
+		Manifests: []ocispec.Descriptor{b.Index.Items[1].Descriptor, odd},
+	}
 	nested.SchemaVersion = 2
 	d := b.JSON(nested)
 	d.MediaType = nested.MediaType
-	b.Item(bundle.Item{Kind: bundle.KindImage, Ref: "docker.io/library/nested:1", Descriptor: d,
-		Absent: b.Index.Items[1].Absent})
+	b.Item(bundle.Item{
+		Kind: bundle.KindImage, Ref: "docker.io/library/nested:1", Descriptor: d,
+		Absent: b.Index.Items[1].Absent,
+	})
 
 	config := b.Bytes([]byte("{}"))
 	config.MediaType = bundle.MediaTypeEmpty
 	subject := b.Index.Items[0].Descriptor
-	referrer := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "application/vnd.example.sig",
-		Config: config, Layers: []ocispec.Descriptor{config, odd}, Subject: &subject}
+	referrer := ocispec.Manifest{
+		MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "application/vnd.example.sig",
+		Config: config, Layers: []ocispec.Descriptor{config, odd}, Subject: &subject,
+	}
 	referrer.SchemaVersion = 2
 	d = b.JSON(referrer)
 	d.MediaType, d.ArtifactType = referrer.MediaType, referrer.ArtifactType

@@ -33,7 +33,8 @@ type Remote struct {
 // NewRemote returns the bundle of that identity with those blobs, and with its index.json, which must have the
 // identity as digest. Manifests are brought on demand and read from local.
 func NewRemote(identity digest.Digest, blobs []ocispec.Descriptor, indexJSON []byte, local Source,
-	bring Bringer) (*Remote, error) {
+	bring Bringer,
+) (*Remote, error) {
 	if got := digest.FromBytes(indexJSON); got != identity {
 		return nil, fmt.Errorf("index.json has digest %s instead of %s", got, identity)
 	}
@@ -41,8 +42,10 @@ func NewRemote(identity digest.Digest, blobs []ocispec.Descriptor, indexJSON []b
 	if err != nil {
 		return nil, err
 	}
-	r := &Remote{Catalog: Catalog{index: x, identity: identity}, sizes: make(map[format.Sum]int64, len(blobs)),
-		local: local, bring: bring}
+	r := &Remote{
+		Catalog: Catalog{index: x, identity: identity}, sizes: make(map[format.Sum]int64, len(blobs)),
+		local: local, bring: bring,
+	}
 	for _, d := range blobs {
 		s, err := format.ParseDigest(d.Digest)
 		if err != nil {

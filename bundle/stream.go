@@ -229,8 +229,10 @@ func (s *Stream) nextGlue() error {
 		return err
 	}
 	if s.glue, err = format.DecodeFrame(s.dec, raw, s.glue, int64(f.Size)); err != nil {
-		return &DamageError{Offset: f.Off,
-			Reason: "a frame with tar entries is damaged, so the rest of the pipe cannot be read", Err: err}
+		return &DamageError{
+			Offset: f.Off,
+			Reason: "a frame with tar entries is damaged, so the rest of the pipe cannot be read", Err: err,
+		}
 	}
 	if len(s.glue) < s.pad {
 		return format.Damage(f.Off, "the padding in the tar is truncated")
@@ -582,8 +584,10 @@ func (s *Stream) compare(dir *format.Directory, size, off int64) error {
 	if !slices.Equal(came, dir.Blobs) {
 		return format.Damage(off, "the directory does not match the tar's entries")
 	}
-	l := format.Layout{FrameSize: dir.FrameSize, IndexSize: s.indexSize, DirectorySize: size,
-		Blobs: slices.Clone(s.blobs)}
+	l := format.Layout{
+		FrameSize: dir.FrameSize, IndexSize: s.indexSize, DirectorySize: size,
+		Blobs: slices.Clone(s.blobs),
+	}
 	if err := format.CheckFrames(&l, s.in.Frames); err != nil {
 		return err
 	}

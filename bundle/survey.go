@@ -221,8 +221,10 @@ func (f *frameReader) read(ctx context.Context, b format.Blob) ([]byte, error) {
 	}
 	data := f.content[b.At:][:b.Size]
 	if format.Sum(sha256.Sum256(data)) != b.Sum {
-		return nil, &DamageError{Blob: b.Sum.Digest(), Offset: f.frames[b.Frame].Off,
-			Reason: "content has another digest"}
+		return nil, &DamageError{
+			Blob: b.Sum.Digest(), Offset: f.frames[b.Frame].Off,
+			Reason: "content has another digest",
+		}
 	}
 	return data, nil
 }

@@ -22,8 +22,10 @@ func TestSurveyOfAManifestInSeveralFrames(t *testing.T) {
 	}
 	config := put(t, c, []byte("{}"))
 	config.MediaType = MediaTypeEmpty
-	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Config: config,
-		Annotations: map[string]string{"long": strings.Repeat("text ", 300_000)}}
+	m := ocispec.Manifest{
+		MediaType: ocispec.MediaTypeImageManifest, Config: config,
+		Annotations: map[string]string{"long": strings.Repeat("text ", 300_000)},
+	}
 	m.SchemaVersion = 2
 	data, err := json.Marshal(m)
 	if err != nil {
@@ -32,8 +34,10 @@ func TestSurveyOfAManifestInSeveralFrames(t *testing.T) {
 	d := put(t, c, data)
 	d.MediaType = m.MediaType
 	var b bytes.Buffer
-	if _, err := Write(t.Context(), &b, c, Index{Name: "large", Version: "1",
-		Items: []Item{{Kind: KindImage, Ref: "docker.io/library/large:1", Descriptor: d}}},
+	if _, err := Write(t.Context(), &b, c, Index{
+		Name: "large", Version: "1",
+		Items: []Item{{Kind: KindImage, Ref: "docker.io/library/large:1", Descriptor: d}},
+	},
 		WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -34,8 +34,10 @@ func TestSurvey(t *testing.T) {
 		t.Fatal(err)
 	}
 	both := []string{"linux/amd64", "linux/arm64"}
-	platforms := map[string][]string{bundletest.MultiRef: both, "docker.io/library/sparse:1": {"linux/arm64"},
-		"docker.io/library/nested:1": both}
+	platforms := map[string][]string{
+		bundletest.MultiRef: both, "docker.io/library/sparse:1": {"linux/arm64"},
+		"docker.io/library/nested:1": both,
+	}
 	for i, it := range r.Index().Items {
 		alone := *b
 		alone.Index.Items = []bundle.Item{it}

@@ -19,8 +19,10 @@ func syncDir(dir string) error {
 		return err
 	}
 	err = f.Sync()
-	for _, refused := range []error{unix.EINVAL, unix.ENOSYS, unix.ENOTSUP, unix.EOPNOTSUPP, unix.EBADF, unix.EACCES,
-		unix.EPERM} {
+	for _, refused := range []error{
+		unix.EINVAL, unix.ENOSYS, unix.ENOTSUP, unix.EOPNOTSUPP, unix.EBADF, unix.EACCES,
+		unix.EPERM,
+	} {
 		if errors.Is(err, refused) {
 			err = nil
 		}

@@ -211,8 +211,10 @@ func checkUnit(l *format.Layout, u format.Unit, content []byte) error {
 	}
 	have := content[u.At : u.At+u.Size]
 	if !bytes.Equal(have[:len(want)], want) {
-		names := map[format.UnitKind]string{format.UnitLayout: format.LayoutName, format.UnitIndex: format.IndexName,
-			format.UnitDirectory: format.DirectoryName, format.UnitBlob: "the blob"}
+		names := map[format.UnitKind]string{
+			format.UnitLayout: format.LayoutName, format.UnitIndex: format.IndexName,
+			format.UnitDirectory: format.DirectoryName, format.UnitBlob: "the blob",
+		}
 		return fmt.Errorf("the tar entry of %s does not match the directory", names[u.Kind])
 	}
 	rest := have[len(want):]
@@ -293,8 +295,10 @@ func (v *verifier) files(known []*DamageError) []*DamageError {
 }
 
 func (v *verifier) report() (Report, error) {
-	rep := Report{Digest: v.r.identity, Size: v.r.size, Items: len(v.r.index.Items), Frames: len(v.r.frames),
-		Blobs: len(v.r.dir.Blobs), Damage: v.others}
+	rep := Report{
+		Digest: v.r.identity, Size: v.r.size, Items: len(v.r.index.Items), Frames: len(v.r.frames),
+		Blobs: len(v.r.dir.Blobs), Damage: v.others,
+	}
 	for _, b := range v.r.dir.Blobs {
 		rep.Content += b.Size
 	}

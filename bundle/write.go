@@ -347,8 +347,10 @@ func (w *bundleWriter) skip(n int64) error {
 func (w *bundleWriter) frame(content []byte) error {
 	frame := w.src.Encoding().AppendFrame(nil, content)
 	sum := binary.LittleEndian.Uint32(frame[len(frame)-4:])
-	w.entries = format.AppendEntry(w.entries, format.FrameInfo{Len: uint32(len(frame)), Size: uint32(len(content)),
-		Checksum: sum})
+	w.entries = format.AppendEntry(w.entries, format.FrameInfo{
+		Len: uint32(len(frame)), Size: uint32(len(content)),
+		Checksum: sum,
+	})
 	_, err := w.Write(frame)
 	return err
 }

@@ -64,8 +64,10 @@ func large(t testing.TB) *bundletest.Builder {
 func fill(t testing.TB, b *bundletest.Builder) {
 	t.Helper()
 	const frame = 4 << 20
-	for i, n := range []int{0, 1, 511, 512, 513, 64<<10 - 1, 64 << 10, 64<<10 + 1, 100_000, frame - 1, frame, frame + 1,
-		2*frame + 77} {
+	for i, n := range []int{
+		0, 1, 511, 512, 513, 64<<10 - 1, 64 << 10, 64<<10 + 1, 100_000, frame - 1, frame, frame + 1,
+		2*frame + 77,
+	} {
 		b.File(fmt.Sprintf("https://files.example/random/%d", n), "r", nil, bundletest.Random(int64(i), n))
 		b.File(fmt.Sprintf("https://files.example/text/%d", n), "t", nil, bundletest.Text(int64(i), n))
 	}
@@ -218,8 +220,10 @@ func TestWriteNamesAllThatIsMissing(t *testing.T) {
 	if !errors.As(err, &missing) {
 		t.Fatalf("got %v, want a MissingError", err)
 	}
-	for _, want := range []string{string(digest.FromString("content a")), string(digest.FromString("content b")),
-		"https://files.example/b"} {
+	for _, want := range []string{
+		string(digest.FromString("content a")), string(digest.FromString("content b")),
+		"https://files.example/b",
+	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}
@@ -248,8 +252,10 @@ func TestWriteRefuses(t *testing.T) {
 		{"absent but not a child", ocispec.MediaTypeImageIndex, plain, []digest.Digest{empty.Digest}, "is absent, but"},
 	} {
 		tt.d.MediaType = tt.mediaType
-		x := bundle.Index{Items: []bundle.Item{{Kind: bundle.KindImage, Ref: "docker.io/library/a:1", Descriptor: tt.d,
-			Absent: tt.absent}}}
+		x := bundle.Index{Items: []bundle.Item{{
+			Kind: bundle.KindImage, Ref: "docker.io/library/a:1", Descriptor: tt.d,
+			Absent: tt.absent,
+		}}}
 		_, err := bundle.Write(t.Context(), io.Discard, b.Cache, x, bundle.WriteOptions{})
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)

@@ -88,7 +88,8 @@ func renderWork(w sandbox.Work) (any, error) {
 
 // renderFiles has a sandbox process render a chart. Its lookups are answered by the cluster.
 func (s state) renderFiles(ctx context.Context, c *Chart, values map[string]any, how chartutil.ReleaseOptions,
-	caps *chartutil.Capabilities) (map[string]string, error) {
+	caps *chartutil.Capabilities,
+) (map[string]string, error) {
 	config, err := s.cfg.RESTClientGetter.ToRESTConfig()
 	if err != nil {
 		return nil, err
@@ -130,12 +131,16 @@ func rendered(c *chart.Chart, files map[string]string) *chart.Chart {
 	flat := &chart.Chart{Metadata: &metadata}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		text := strings.ReplaceAll(files[name], "{{", `{{"{{"}}`)
-		flat.Templates = append(flat.Templates, &chart.File{Name: strings.TrimPrefix(name, c.ChartFullPath()+"/"),
-			Data: []byte(text)})
+		flat.Templates = append(flat.Templates, &chart.File{
+			Name: strings.TrimPrefix(name, c.ChartFullPath()+"/"),
+			Data: []byte(text),
+		})
 	}
 	for i, crd := range c.CRDObjects() {
-		flat.Files = append(flat.Files, &chart.File{Name: fmt.Sprintf("crds/%04d-%s", i, path.Base(crd.Filename)),
-			Data: crd.File.Data})
+		flat.Files = append(flat.Files, &chart.File{
+			Name: fmt.Sprintf("crds/%04d-%s", i, path.Base(crd.Filename)),
+			Data: crd.File.Data,
+		})
 	}
 	return flat
 }
@@ -234,7 +239,8 @@ func (c askingClient) Namespace(name string) dynamic.ResourceInterface {
 
 // Get returns an object.
 func (c askingClient) Get(_ context.Context, name string, _ metav1.GetOptions,
-	_ ...string) (*unstructured.Unstructured, error) {
+	_ ...string,
+) (*unstructured.Unstructured, error) {
 	c.about.Name = name
 	object, err := c.content()
 	return &unstructured.Unstructured{Object: object}, err

@@ -84,8 +84,10 @@ func loaded(t *testing.T, files map[string]string) *Chart {
 // TestReleasesAreHelms: a release that is rendered in a sandbox process is the one that Helm makes of the chart itself.
 func TestReleasesAreHelms(t *testing.T) {
 	t.Parallel()
-	values := map[string]any{"whole": int64(1000000), "nothing": nil, "number": 2000000.0,
-		"list": []any{1.5, int64(2), "x"}}
+	values := map[string]any{
+		"whole": int64(1000000), "nothing": nil, "number": 2000000.0,
+		"list": []any{1.5, int64(2), "x"},
+	}
 	install := action.NewInstall(answering(t))
 	install.ReleaseName, install.Namespace, install.Labels = "r", "a", map[string]string{MarkLabel: "m.1"}
 	want, err := install.RunWithContext(t.Context(), loaded(t, difficult()).helm, copyValues(values))
@@ -158,8 +160,10 @@ func TestHostileTemplatesAtInstall(t *testing.T) {
 		`{{ range $i := until 100 }}{{ repeat 1000000 "x" }}{{ end }}`:                      "chart is larger than allowed",
 		`{{ .Files.Get "/etc/passwd" }}{{ getHostByName "localhost" }}{{ fail "no file" }}`: "no file",
 	} {
-		files := map[string]string{"Chart.yaml": "apiVersion: v2\nname: web\nversion: 1.0.0\n",
-			"templates/a.yaml": template}
+		files := map[string]string{
+			"Chart.yaml":       "apiVersion: v2\nname: web\nversion: 1.0.0\n",
+			"templates/a.yaml": template,
+		}
 		s := state{cfg: answering(t)}
 		o := InstallOptions{Release: "r", Namespace: "a"}
 		if _, err := s.apply(t.Context(), loaded(t, files), o); err == nil || !strings.Contains(fmt.Sprint(err), want) {

@@ -28,8 +28,10 @@ func TestArchiveBytes(t *testing.T) {
 	} {
 		c := &Chart{helm: &chart.Chart{
 			Metadata: &chart.Metadata{Name: "demo", Version: "1.0.0"},
-			Raw: []*chart.File{{Name: "values.yaml", Data: random[:n]},
-				{Name: "Chart.yaml", Data: []byte("name: demo\nversion: 1.0.0\n")}},
+			Raw: []*chart.File{
+				{Name: "values.yaml", Data: random[:n]},
+				{Name: "Chart.yaml", Data: []byte("name: demo\nversion: 1.0.0\n")},
+			},
 		}}
 		var b bytes.Buffer
 		if err := c.Archive(&b); err != nil {

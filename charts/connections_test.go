@@ -29,8 +29,10 @@ func TestConnectionsEndWithTheCall(t *testing.T) {
 	server.EnableHTTP2 = true // as API servers have it
 	server.StartTLS()
 	defer server.Close()
-	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
-		Bytes: server.Certificate().Raw}))
+	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{
+		Type:  "CERTIFICATE",
+		Bytes: server.Certificate().Raw,
+	}))
 	kubeconfig := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}],
 		clusters: [{name: a, cluster: {server: %q, certificate-authority-data: %s}}], users: [{name: a, user: {token: secret}}]}`, server.URL, ca)
 	var mu sync.Mutex
@@ -47,8 +49,10 @@ func TestConnectionsEndWithTheCall(t *testing.T) {
 	}
 	c := &Chart{helm: &chart.Chart{Metadata: &chart.Metadata{Name: "demo", Version: "1"}}}
 	for round := 1; round <= 3; round++ {
-		there, err := Installed(t.Context(), c, InstallOptions{Kubeconfig: []byte(kubeconfig), Namespace: "a",
-			Release: "b", Dial: dial})
+		there, err := Installed(t.Context(), c, InstallOptions{
+			Kubeconfig: []byte(kubeconfig), Namespace: "a",
+			Release: "b", Dial: dial,
+		})
 		if there || err != nil {
 			t.Fatal(there, err)
 		}

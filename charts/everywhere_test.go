@@ -68,14 +68,20 @@ spec: {selector: {matchLabels: {app: operator}}}
 			}
 			var pods corev1.PodList
 			for node, ready := range c.ready {
-				p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "flannel-" + node, Namespace: "kube-flannel"},
-					Spec: corev1.PodSpec{NodeName: node}}
-				p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady,
-					Status: map[bool]corev1.ConditionStatus{true: "True", false: "False"}[ready]}}
+				p := corev1.Pod{
+					ObjectMeta: metav1.ObjectMeta{Name: "flannel-" + node, Namespace: "kube-flannel"},
+					Spec:       corev1.PodSpec{NodeName: node},
+				}
+				p.Status.Conditions = []corev1.PodCondition{{
+					Type:   corev1.PodReady,
+					Status: map[bool]corev1.ConditionStatus{true: "True", false: "False"}[ready],
+				}}
 				pods.Items = append(pods.Items, p)
 			}
-			set := appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: int32(len(c.nodes)),
-				CurrentNumberScheduled: int32(len(c.nodes)) - c.unplaced}}
+			set := appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{
+				DesiredNumberScheduled: int32(len(c.nodes)),
+				CurrentNumberScheduled: int32(len(c.nodes)) - c.unplaced,
+			}}
 			api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", "application/json")
 				answers := map[string]any{
@@ -96,8 +102,10 @@ spec: {selector: {matchLabels: {app: operator}}}
 			if err != nil {
 				t.Fatal(err)
 			}
-			o := InstallOptions{Namespace: "kube-flannel",
-				Everywhere: func(node string) bool { return node != c.leftOut }}
+			o := InstallOptions{
+				Namespace:  "kube-flannel",
+				Everywhere: func(node string) bool { return node != c.leftOut },
+			}
 			err = isEverywhere(t.Context(), client, o, &release.Release{Manifest: manifest})
 			if got := errorText(err); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)

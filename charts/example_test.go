@@ -39,8 +39,10 @@ func ExampleRender() {
 	if err := chart.Archive(&archive); err != nil {
 		log.Fatal(err)
 	}
-	r, err := charts.Render(&archive, charts.RenderOptions{Release: "web", Namespace: "shop", KubeVersion: "v1.34.3",
-		MaxOutput: 1 << 20})
+	r, err := charts.Render(&archive, charts.RenderOptions{
+		Release: "web", Namespace: "shop", KubeVersion: "v1.34.3",
+		MaxOutput: 1 << 20,
+	})
 	if err != nil {
 		log.Fatal(err)
 	}

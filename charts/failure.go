@@ -181,8 +181,10 @@ func notReady(ctx context.Context, client kubernetes.Interface, from []workload)
 	var list []string
 	seen := map[string]bool{}
 	for _, w := range from {
-		pods, err := client.CoreV1().Pods(w.namespace).List(ctx, metav1.ListOptions{LabelSelector: w.selector,
-			Limit: maxWorkload})
+		pods, err := client.CoreV1().Pods(w.namespace).List(ctx, metav1.ListOptions{
+			LabelSelector: w.selector,
+			Limit:         maxWorkload,
+		})
 		if err != nil {
 			continue
 		}
@@ -230,8 +232,10 @@ func workloads(manifest, namespace string) []workload {
 		default:
 			continue
 		}
-		w := workload{object.Kind, object.Metadata.Namespace, object.Metadata.Name,
-			labels.SelectorFromSet(match).String()}
+		w := workload{
+			object.Kind, object.Metadata.Namespace, object.Metadata.Name,
+			labels.SelectorFromSet(match).String(),
+		}
 		w.namespace = cmp.Or(w.namespace, namespace)
 		if len(match) > 0 && len(list) < maxWorkload {
 			list = append(list, w)

@@ -34,8 +34,10 @@ not: [YAML
 kind: DaemonSet
 metadata: {name: none}
 `
-	want := []workload{{"Deployment", "shop", "web", "app=web,tier=front"},
-		{"Job", "jobs", "migrate", "job-name=migrate"}}
+	want := []workload{
+		{"Deployment", "shop", "web", "app=web,tier=front"},
+		{"Job", "jobs", "migrate", "job-name=migrate"},
+	}
 	if diff := cmp.Diff(workloads(manifest, "shop"), want, cmp.AllowUnexported(workload{})); diff != "" {
 		t.Error(diff)
 	}
@@ -47,8 +49,10 @@ func TestDescribePod(t *testing.T) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1"}}
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{
 		{Name: "good", Ready: true},
-		{Name: "web", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff",
-			Message: "no such\x1b[31m\u009b1m image"}}},
+		{Name: "web", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
+			Reason:  "ImagePullBackOff",
+			Message: "no such\x1b[31m\u009b1m image",
+		}}},
 	}
 	at := func(s int64) metav1.Time { return metav1.NewTime(time.Unix(s, 0)) }
 	events := []corev1.Event{
@@ -69,8 +73,10 @@ func TestDescribePod(t *testing.T) {
 		t.Errorf("got %d bytes:\n%s", len(got), got)
 	}
 	p.Status.ContainerStatuses = nil
-	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
-		Message: "no node"}}
+	p.Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+		Message: "no node",
+	}}
 	if got := describePod(p, nil, ""); got != "pod shop/web-1 is not ready: no node" {
 		t.Error(got)
 	}
@@ -79,8 +85,10 @@ func TestDescribePod(t *testing.T) {
 func TestFailedError(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("timed out")
-	e := &FailedError{Release: "shop/web", Chart: "web 1.0.0", Err: cause, Pods: []string{"pod a"},
-		Undone: "it was rolled back"}
+	e := &FailedError{
+		Release: "shop/web", Chart: "web 1.0.0", Err: cause, Pods: []string{"pod a"},
+		Undone: "it was rolled back",
+	}
 	if want := "install chart web 1.0.0 as shop/web: timed out\npod a\nit was rolled back"; e.Error() != want ||
 		!errors.Is(e, cause) {
 		t.Errorf("got %q", e.Error())
@@ -103,8 +111,10 @@ func TestMergeValues(t *testing.T) {
 	t.Parallel()
 	base := map[string]any{"a": map[string]any{"b": 1, "c": 2}, "l": []any{1}}
 	got := MergeValues(base, map[string]any{"a": map[string]any{"b": 3}, "l": []any{2}, "n": true})
-	if diff := cmp.Diff(got, map[string]any{"a": map[string]any{"b": 3, "c": 2}, "l": []any{2},
-		"n": true}); diff != "" {
+	if diff := cmp.Diff(got, map[string]any{
+		"a": map[string]any{"b": 3, "c": 2}, "l": []any{2},
+		"n": true,
+	}); diff != "" {
 		t.Error(diff)
 	}
 	if base["a"].(map[string]any)["b"] != 1 || MergeValues(nil, base)["l"] == nil {

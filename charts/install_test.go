@@ -78,8 +78,10 @@ func TestHelmKeepsTheLabel(t *testing.T) {
 		}
 	}
 	last.Version++
-	for description, want := range map[string]bool{"Upgrade complete": false, "Rollback to 5": true,
-		"Rollback to 3": false} {
+	for description, want := range map[string]bool{
+		"Upgrade complete": false, "Rollback to 5": true,
+		"Rollback to 3": false,
+	} {
 		if last.Info.Description = description; s.isDeployed() != want {
 			t.Errorf("helm's revision, %q: not %v", description, want)
 		}
@@ -103,8 +105,10 @@ func TestKubeconfigIsRefused(t *testing.T) {
 	t.Parallel()
 	c := &Chart{helm: &chart.Chart{Metadata: &chart.Metadata{Name: "demo", Version: "1"}}}
 	for _, text := range []string{"", "apiVersion: v1\nkind: Config\n", "{"} {
-		if _, err := Install(t.Context(), c, InstallOptions{Kubeconfig: []byte(text), Namespace: "a",
-			Release: "b"}); err == nil {
+		if _, err := Install(t.Context(), c, InstallOptions{
+			Kubeconfig: []byte(text), Namespace: "a",
+			Release: "b",
+		}); err == nil {
 			t.Errorf("kubeconfig %q is accepted", text)
 		}
 	}

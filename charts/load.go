@@ -167,8 +167,10 @@ func (c *Chart) Archive(w io.Writer) error {
 	tw := tar.NewWriter(zw)
 	for _, f := range sortedFiles(c.helm.Raw) {
 		// The zero ModTime is written as 1970-01-01.
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: path.Join(c.Name(), f.Name), Mode: 0o644,
-			Size: int64(len(f.Data))}
+		h := &tar.Header{
+			Typeflag: tar.TypeReg, Name: path.Join(c.Name(), f.Name), Mode: 0o644,
+			Size: int64(len(f.Data)),
+		}
 		if err := tw.WriteHeader(h); err != nil {
 			return fmt.Errorf("package chart %s: %s: %w", c.Name(), f.Name, err)
 		}

@@ -249,8 +249,10 @@ func TestLoadBombs(t *testing.T) {
 		"nested":               {nested, true},
 		"one large file":       {tgz(t, withChart(map[string][]byte{"app/f": make([]byte, maxFile+1)})), true},
 		"many files":           {tgz(t, withChart(files)), true},
-		"long name": {tgz(t, withChart(map[string][]byte{"app/" + strings.Repeat("charts/a/", 100): nil})),
-			true},
+		"long name": {
+			tgz(t, withChart(map[string][]byte{"app/" + strings.Repeat("charts/a/", 100): nil})),
+			true,
+		},
 		"large archive":  {make([]byte, maxArchive+1), true},
 		"end marks":      {padded.Bytes(), false},
 		"not an archive": {[]byte("<html>"), false},

@@ -86,7 +86,8 @@ func (c installed) Namespace(namespace string) dynamic.ResourceInterface {
 
 // Get returns an object.
 func (c installed) Get(_ context.Context, name string, _ metav1.GetOptions,
-	_ ...string) (*unstructured.Unstructured, error) {
+	_ ...string,
+) (*unstructured.Unstructured, error) {
 	for i := range c.objects {
 		if o := &c.objects[i]; o.GetName() == name && c.holds(o) {
 			return o, nil

@@ -68,7 +68,8 @@ func PreviewInstall(ctx context.Context, c *Chart, o InstallOptions, definitions
 // renderChart returns the files that a chart is rendered into, and the chart with the dependencies that the values
 // enable. The dependencies are processed here after a sandbox process has done the same within its limits.
 func (s state) renderChart(ctx context.Context, c *Chart, o InstallOptions,
-	caps *chartutil.Capabilities) (map[string]string, *chart.Chart, error) {
+	caps *chartutil.Capabilities,
+) (map[string]string, *chart.Chart, error) {
 	how := chartutil.ReleaseOptions{Name: o.Release, Namespace: o.Namespace, Revision: 1, IsInstall: true}
 	if s.last != nil && s.last.Info.Status != release.StatusUninstalled {
 		how.Revision, how.IsInstall, how.IsUpgrade = s.last.Version+1, false, true
@@ -95,7 +96,8 @@ func (s state) renderChart(ctx context.Context, c *Chart, o InstallOptions,
 
 // render returns the objects and the hooks that Helm would send.
 func (s state) render(ctx context.Context, c *Chart, o InstallOptions,
-	definitions []string) (objects, hooks string, err error) {
+	definitions []string,
+) (objects, hooks string, err error) {
 	caps, err := s.capabilities()
 	if err != nil {
 		return "", "", err

@@ -85,8 +85,10 @@ func Render(archive io.Reader, o RenderOptions) (*Rendering, error) {
 	install := chartutil.ReleaseOptions{Name: o.Release, Namespace: o.Namespace, Revision: 1, IsInstall: true}
 	upgrade := chartutil.ReleaseOptions{Name: o.Release, Namespace: o.Namespace, Revision: 2, IsUpgrade: true}
 	cluster := &lookups{namespace: o.Namespace, asked: map[string]bool{}}
-	r := &Rendering{Name: loaded.Name(), Version: loaded.Version(), Annotations: annotations(c, imagesAnnotation),
-		Listed: annotations(c, bitnamiAnnotation)}
+	r := &Rendering{
+		Name: loaded.Name(), Version: loaded.Version(), Annotations: annotations(c, imagesAnnotation),
+		Listed: annotations(c, bitnamiAnnotation),
+	}
 	render := func(release chartutil.ReleaseOptions) ([]RenderedFile, error) {
 		// Schemas are not checked: they may refer to addresses, which would be fetched.
 		all, err := chartutil.ToRenderValuesWithSchemaValidation(c, values, release, caps, true)

@@ -95,7 +95,8 @@ func TestRender(t *testing.T) {
 		},
 		Upgrade: []RenderedFile{{"app/templates/a.yaml", "given rel ns v1.34.3 false"}},
 		Annotations: []RenderedFile{
-			{"app/Chart.yaml", "- image: a"}, {"app/charts/some/Chart.yaml", "- image: b"},
+			{"app/Chart.yaml", "- image: a"},
+			{"app/charts/some/Chart.yaml", "- image: b"},
 			{"app/charts/again/Chart.yaml", "- image: b"},
 		},
 		Listed:  []RenderedFile{{"app/Chart.yaml", "- {name: l, image: l}"}},
@@ -153,8 +154,10 @@ func TestRenderSeparators(t *testing.T) {
 		"{{ range list 1 2 }}\n---{{ \"\" -}}\nx: {{ . }}{{ end }}": "x: 1\n---\nx: 2\n",
 		"{{ range until 12 }}\n---\n{{ . }}{{ end }}":               "0\n---\n1\n---\n2\n---\n3\n---\n4\n---\n5\n---\n6\n---\n7\n---\n8\n---\n9\n---\n10\n---\n11\n",
 	} {
-		r, err := render(t, map[string]string{"Chart.yaml": "apiVersion: v2\nname: x\nversion: 1.0.0\n",
-			"templates/x.yaml": text}, RenderOptions{})
+		r, err := render(t, map[string]string{
+			"Chart.yaml":       "apiVersion: v2\nname: x\nversion: 1.0.0\n",
+			"templates/x.yaml": text,
+		}, RenderOptions{})
 		if err != nil || len(r.Files) != 1 || r.Files[0].Content != want {
 			t.Errorf("%q: got %v, %v", text, r, err)
 		}
@@ -164,25 +167,39 @@ func TestRenderSeparators(t *testing.T) {
 func TestRenderIsRefused(t *testing.T) {
 	t.Parallel()
 	chart := func(template string) map[string]string {
-		return map[string]string{"Chart.yaml": "apiVersion: v2\nname: x\nversion: 1.0.0\n",
-			"templates/x.yaml": template}
+		return map[string]string{
+			"Chart.yaml":       "apiVersion: v2\nname: x\nversion: 1.0.0\n",
+			"templates/x.yaml": template,
+		}
 	}
 	for name, c := range map[string]struct {
 		files map[string]string
 		o     RenderOptions
 		want  string
 	}{
-		"another Kubernetes": {renderFiles(), RenderOptions{KubeVersion: "v1.20.0"},
-			"requires Kubernetes >=1.30.0, not v1.20.0"},
+		"another Kubernetes": {
+			renderFiles(),
+			RenderOptions{KubeVersion: "v1.20.0"},
+			"requires Kubernetes >=1.30.0, not v1.20.0",
+		},
 		"no Kubernetes": {renderFiles(), RenderOptions{KubeVersion: "new"}, `kubernetes version "new"`},
-		"a missing value": {chart(`{{ required "name an image" .Values.image }}`), RenderOptions{},
-			"x/templates/x.yaml:1:3): name an image"},
+		"a missing value": {
+			chart(`{{ required "name an image" .Values.image }}`),
+			RenderOptions{},
+			"x/templates/x.yaml:1:3): name an image",
+		},
 		"a failure":   {chart(`{{ fail "no" }}`), RenderOptions{}, "x/templates/x.yaml:1:3): no"},
 		"no template": {chart(`{{ if }}`), RenderOptions{}, "x/templates/x.yaml:1"},
-		"recursion": {chart(`{{ define "a" }}{{ include "a" . }}{{ end }}{{ include "a" . }}`),
-			RenderOptions{}, "nested reference name: a"},
-		"too much": {chart(`{{ repeat 1000 "xxxxxxxxxx" }}`), RenderOptions{MaxOutput: 9999},
-			ErrTooLarge.Error()},
+		"recursion": {
+			chart(`{{ define "a" }}{{ include "a" . }}{{ end }}{{ include "a" . }}`),
+			RenderOptions{},
+			"nested reference name: a",
+		},
+		"too much": {
+			chart(`{{ repeat 1000 "xxxxxxxxxx" }}`),
+			RenderOptions{MaxOutput: 9999},
+			ErrTooLarge.Error(),
+		},
 	} {
 		if _, err := render(t, c.files, c.o); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: want %q, got %v", name, c.want, err)

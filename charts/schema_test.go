@@ -23,8 +23,10 @@ func packed(t *testing.T, files map[string]string) []byte {
 	zw := gzip.NewWriter(&b)
 	tw := tar.NewWriter(zw)
 	for name, text := range files {
-		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "demo/" + name, Mode: 0o644,
-			Size: int64(len(text))}); err != nil {
+		if err := tw.WriteHeader(&tar.Header{
+			Typeflag: tar.TypeReg, Name: "demo/" + name, Mode: 0o644,
+			Size: int64(len(text)),
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := tw.Write([]byte(text)); err != nil {
@@ -63,8 +65,10 @@ func TestSchemaReadsNothing(t *testing.T) {
 	}{
 		"a file": {map[string]string{"Chart.yaml": head, "values.schema.json": `{"$ref": "file://` + private +
 			`"}`}, []string{"demo"}, false},
-		"a server": {map[string]string{"Chart.yaml": head,
-			"values.schema.json": `{"properties": {"a": {"$ref": "` + server.URL + `/x"}}}`}, []string{"demo"}, false},
+		"a server": {map[string]string{
+			"Chart.yaml":         head,
+			"values.schema.json": `{"properties": {"a": {"$ref": "` + server.URL + `/x"}}}`,
+		}, []string{"demo"}, false},
 		"a relative name": {map[string]string{"Chart.yaml": head, "values.schema.json": `{"$ref": "` +
 			strings.TrimPrefix(private, "/") + `"}`}, []string{"demo"}, false},
 		"a metaschema": {map[string]string{"Chart.yaml": head, "values.schema.json": `{"$schema": "` + server.URL +
@@ -76,9 +80,13 @@ func TestSchemaReadsNothing(t *testing.T) {
 			"charts/sub/values.schema.json": `{"$ref": "file://` + private + `"}`,
 			"values.schema.json":            `{"properties": {"a": {"type": "integer"}}}`,
 		}, []string{"demo/charts/sub"}, true},
-		"inside only": {map[string]string{"Chart.yaml": head,
-			"values.schema.json": `{"$defs": {"n": {"type": "integer"}}, "properties": {"a": {"$ref": "#/$defs/n"}}}`},
-			nil, true},
+		"inside only": {
+			map[string]string{
+				"Chart.yaml":         head,
+				"values.schema.json": `{"$defs": {"n": {"type": "integer"}}, "properties": {"a": {"$ref": "#/$defs/n"}}}`,
+			},
+			nil, true,
+		},
 	} {
 		loaded, err := Load(bytes.NewReader(packed(t, c.files)))
 		if err != nil {

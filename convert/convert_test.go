@@ -18,8 +18,10 @@ var update = flag.Bool("update", false, "write the golden files anew; review the
 // The files of testdata are written after the formats' published definitions: KubeKey apis/kubekey/v1alpha2, Hauler
 // pkg/apis/hauler.cattle.io/v1, Zarf src/api/v1alpha1, Kubespray contrib/offline/generate_list.sh.
 func TestRead(t *testing.T) {
-	for _, name := range []string{"kubekey-v3.yaml", "kubekey-v3-cluster.yaml", "kubekey-v4-config.yaml",
-		"kubekey-v4-site.yaml", "capkk.yaml", "hauler.yaml", "zarf.yaml", "images.txt", "kubespray-files.list"} {
+	for _, name := range []string{
+		"kubekey-v3.yaml", "kubekey-v3-cluster.yaml", "kubekey-v4-config.yaml",
+		"kubekey-v4-site.yaml", "capkk.yaml", "hauler.yaml", "zarf.yaml", "images.txt", "kubespray-files.list",
+	} {
 		t.Run(name, func(t *testing.T) {
 			data, err := os.ReadFile(filepath.Join("testdata", name))
 			if err != nil {
@@ -89,8 +91,10 @@ func TestReadRefuses(t *testing.T) {
 		"broken YAML": {"apiVersion: v1\nkind: [\n", "parse YAML"},
 		"hauler kind": {"apiVersion: content.hauler.cattle.io/v1\nkind: Driver\n", `kind "Driver" is none of Hauler's`},
 		"no version":  {"apiVersion: kubekey.kubesphere.io/v1\nkind: Config\nspec: {download: {kubernetes: {kube_version: [v1.34]}}}\n", `line 1: invalid kube_version "v1.34"`},
-		"hosts": {"apiVersion: kubekey.kubesphere.io/v1\nkind: Inventory\nspec: {hosts: [a]}\n",
-			"f:3:15: spec.hosts: want a mapping"},
+		"hosts": {
+			"apiVersion: kubekey.kubesphere.io/v1\nkind: Inventory\nspec: {hosts: [a]}\n",
+			"f:3:15: spec.hosts: want a mapping",
+		},
 		"long line": {strings.Repeat("a", maxLine+1), "token too long"},
 		"aliases":   {bomb, "more than 200000 values"},
 	} {
@@ -151,8 +155,10 @@ func TestVariants(t *testing.T) {
 			if c.CNI.With != "" {
 				network += "+" + string(c.CNI.With)
 			}
-			got = append(got, strings.Join([]string{c.Kubernetes.Version, network, string(c.CRI.Type),
-				string(c.ImageRegistry.Type)}, " "))
+			got = append(got, strings.Join([]string{
+				c.Kubernetes.Version, network, string(c.CRI.Type),
+				string(c.ImageRegistry.Type),
+			}, " "))
 		}
 		if diff := cmp.Diff(strings.Join(got, "; "), tc.want); diff != "" {
 			t.Errorf("%s (-got +want):\n%s", name, diff)
@@ -196,8 +202,10 @@ spec:
 	if err := r.Move(func(path string) (string, error) { return "../" + path, nil }); err != nil {
 		t.Fatal(err)
 	}
-	want := []manifest.PackageSet{{Distribution: "ubuntu/22.04", ISO: "../iso/u.iso",
-		Platforms: []string{"linux/arm64"}}}
+	want := []manifest.PackageSet{{
+		Distribution: "ubuntu/22.04", ISO: "../iso/u.iso",
+		Platforms: []string{"linux/arm64"},
+	}}
 	if diff := cmp.Diff(r.Bundle.Packages, want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
@@ -289,8 +297,10 @@ spec: {charts: [{name: plain, repoURL: "https://charts.example.com", version: 1.
 	if len(r.Bundle.Charts) != 3 {
 		t.Errorf("charts: %v", r.Bundle.Charts)
 	}
-	wantImages := []manifest.Image{{Name: "quay.io/a/app:1", Platforms: []string{"linux/amd64", "linux/arm64"}},
-		{Name: "quay.io/a/all:1"}}
+	wantImages := []manifest.Image{
+		{Name: "quay.io/a/app:1", Platforms: []string{"linux/amd64", "linux/arm64"}},
+		{Name: "quay.io/a/all:1"},
+	}
 	if diff := cmp.Diff(r.Bundle.Images, wantImages); diff != "" {
 		t.Errorf("images (-got +want):\n%s", diff)
 	}
@@ -301,9 +311,11 @@ spec: {charts: [{name: plain, repoURL: "https://charts.example.com", version: 1.
 	for _, n := range r.Notes {
 		notes.WriteString(n.String() + "\n")
 	}
-	for _, part := range []string{"zarf.yaml:17: the chart web has a further release",
+	for _, part := range []string{
+		"zarf.yaml:17: the chart web has a further release",
 		"zarf.yaml:21: the chart charts/local is there twice with different values",
-		"zarf.yaml:22: file other is there twice: it is carried once, as tool"} {
+		"zarf.yaml:22: file other is there twice: it is carried once, as tool",
+	} {
 		if !strings.Contains(notes.String(), part) {
 			t.Errorf("%q is not in\n%s", part, notes.String())
 		}
@@ -320,11 +332,17 @@ func TestReadSites(t *testing.T) {
 		text string
 		want []string
 	}{
-		"default arch": {v3 + "  kubernetes: {version: v1.34.3}\n",
-			[]string{"platforms:\n    - linux/arm64\n    - linux/amd64\n", "default arch amd64 applies to n2"}},
-		"k3s": {v3 + "  kubernetes: {version: v1.34.3-k3s}\n  etcd: {type: kubeadm}\n",
-			[]string{"version: v1.34.3+k3s1", "distribution: k3s",
-				"spec.etcd.type is not carried over: k3s keeps its own etcd"}},
+		"default arch": {
+			v3 + "  kubernetes: {version: v1.34.3}\n",
+			[]string{"platforms:\n    - linux/arm64\n    - linux/amd64\n", "default arch amd64 applies to n2"},
+		},
+		"k3s": {
+			v3 + "  kubernetes: {version: v1.34.3-k3s}\n  etcd: {type: kubeadm}\n",
+			[]string{
+				"version: v1.34.3+k3s1", "distribution: k3s",
+				"spec.etcd.type is not carried over: k3s keeps its own etcd",
+			},
+		},
 		"chart without version": {
 			v3 + "  kubernetes: {version: v1.34.3}\n  addons: [{name: a, sources: {chart: {name: web, repo: https://charts.example}}}]\n",
 			[]string{"version: '*'", "f:11: the chart web has no version: the newest is used"},
@@ -334,15 +352,19 @@ func TestReadSites(t *testing.T) {
 			mirror + "  - registry.example/kubesphereio/cilium:v1.18.3\n  - registry.example:5000/kubesphereio/operator-generic:v1.18.3\n",
 			[]string{"cni.type cilium was guessed"},
 		},
-		"Calico of a mirror": {mirror + "  - registry.example/kubesphereio/kube-controllers:v3.31.0\n",
-			[]string{"cni.type calico was guessed"}},
+		"Calico of a mirror": {
+			mirror + "  - registry.example/kubesphereio/kube-controllers:v3.31.0\n",
+			[]string{"cni.type calico was guessed"},
+		},
 		"Flannel of a mirror": {mirror + "  - registry.example/kubesphereio/flannel-cni-plugin@sha256:" +
 			strings.Repeat("a", 64) + "\n", []string{"cni.type flannel was guessed"}},
 		"Config without a version": {
 			"apiVersion: kubekey.kubesphere.io/v1\nkind: Config\nspec:\n  kubernetes: {cluster_name: x}\n  image_registry: {auth: {registry: r, password: hunter2}}\n  cri: {container_manager: docker}\n  download: {cni: {type: [calico]}}\n",
-			[]string{"no version of Kubernetes is given", "f:4: spec.kubernetes.cluster_name was not carried over",
+			[]string{
+				"no version of Kubernetes is given", "f:4: spec.kubernetes.cluster_name was not carried over",
 				"f:5: spec.image_registry was not carried over", "f:6: spec.cri was not",
-				"f:7: spec.download.cni was not"},
+				"f:7: spec.download.cni was not",
+			},
 		},
 	} {
 		r, err := Read("f", []byte(tc.text))

@@ -45,8 +45,10 @@ func (f *reader) hauler(kind string, o *object) error {
 type haulerSettings struct{ registry, platform, key string }
 
 func (f *reader) haulerDefaults(o *object) haulerSettings {
-	s := haulerSettings{registry: o.text("hauler.dev/registry"), platform: o.text("hauler.dev/platform"),
-		key: o.text("hauler.dev/key")}
+	s := haulerSettings{
+		registry: o.text("hauler.dev/registry"), platform: o.text("hauler.dev/platform"),
+		key: o.text("hauler.dev/key"),
+	}
 	o.rest()
 	return s
 }
@@ -65,8 +67,10 @@ func (f *reader) haulerImage(o *object, defaults haulerSettings) {
 	if key := or(o.text("key"), defaults.key); key != "" {
 		image.Verify = &manifest.Verify{Key: key}
 	}
-	for _, key := range []string{"certificate-identity", "certificate-identity-regexp", "certificate-oidc-issuer",
-		"certificate-oidc-issuer-regexp", "certificate-github-workflow-repository"} {
+	for _, key := range []string{
+		"certificate-identity", "certificate-identity-regexp", "certificate-oidc-issuer",
+		"certificate-oidc-issuer-regexp", "certificate-github-workflow-repository",
+	} {
 		o.drop(key, "checking signatures without a key needs Sigstore's servers; name a public key")
 	}
 	o.drop("use-tlog-verify", "the transparency log is not queried")

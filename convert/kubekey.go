@@ -92,8 +92,10 @@ func isSum(sum string) bool {
 
 // kubekeyClusters adds a cluster for each version of Kubernetes.
 func (f *reader) kubekeyClusters(spec *object) {
-	common := manifest.Cluster{APIVersion: manifest.APIVersion, Kind: manifest.KindCluster,
-		Components: map[string]manifest.Component{}}
+	common := manifest.Cluster{
+		APIVersion: manifest.APIVersion, Kind: manifest.KindCluster,
+		Components: map[string]manifest.Component{},
+	}
 	components := spec.mapping("components")
 	var registries []manifest.RegistryType // KubeKey uses docker-registry if both are listed
 	for _, c := range []struct{ theirs, ours string }{

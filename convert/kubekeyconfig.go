@@ -91,8 +91,10 @@ func (s *site) choices4(spec, download *object, base *manifest.Cluster) choices 
 		c.networks = before(base.CNI.Primary(), c.networks)
 	}
 	if slices.Contains(cni.texts("multi_cni"), "multus") && base.CNI.Type != manifest.NetworkMultus {
-		base.CNI = manifest.CNI{Type: manifest.NetworkMultus, With: c.networks[0], IPv4MaskSize: base.CNI.IPv4MaskSize,
-			IPv6MaskSize: base.CNI.IPv6MaskSize}
+		base.CNI = manifest.CNI{
+			Type: manifest.NetworkMultus, With: c.networks[0], IPv4MaskSize: base.CNI.IPv4MaskSize,
+			IPv6MaskSize: base.CNI.IPv6MaskSize,
+		}
 		s.note(cni.node, "download.cni.multi_cni: the clusters with %s have multus", c.networks[0])
 	}
 	types := plain(s, cri, "container_manager",

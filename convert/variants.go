@@ -49,7 +49,8 @@ func orOne[T any](list []T, one T) []T {
 }
 
 func (f *reader) variant(c manifest.Cluster, network manifest.NetworkType, runtime manifest.CRI,
-	registry manifest.RegistryType) {
+	registry manifest.RegistryType,
+) {
 	switch n := len(f.Clusters); {
 	case n == maxClusters:
 		f.noteAt(0, "the lists give more than %d clusters; those from %s with %s on were left out", maxClusters,

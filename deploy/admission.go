@@ -73,8 +73,10 @@ func policyName(bundle string) string { return "kkbundle.deploy." + bundle }
 // alone is not believed: the namespaces get a login, and who may write in the namespace of records may not make a
 // binding.
 func (r *run) redirectedBefore(ctx context.Context) ([]string, error) {
-	o := Object{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "MutatingAdmissionPolicyBinding",
-		Name: policyName(r.report.Name)}
+	o := Object{
+		APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "MutatingAdmissionPolicyBinding",
+		Name: policyName(r.report.Name),
+	}
 	client, err := r.resource(o.unstructured(), "")
 	if err != nil {
 		return nil, &ObjectError{o.String(), err}
@@ -169,8 +171,10 @@ func (r *run) planRedirect() error {
 	}
 	a.from = slices.Min(slices.Collect(maps.Keys(spelled)))
 	a.to = spelled[a.from]
-	for _, typed := range []runtime.Object{podPolicy(r.report.Name, spelled, r.images.secret),
-		podBinding(r.report.Name, a.namespaces)} {
+	for _, typed := range []runtime.Object{
+		podPolicy(r.report.Name, spelled, r.images.secret),
+		podBinding(r.report.Name, a.namespaces),
+	} {
 		object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(typed)
 		if err != nil {
 			return err
@@ -310,12 +314,16 @@ func (r *run) tryPod(ctx context.Context) (string, error) {
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "kkbundle-trial-"},
 		Spec: corev1.PodSpec{
 			AutomountServiceAccountToken: &no,
-			SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: &user,
-				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
-			Containers: []corev1.Container{{Name: "trial", Image: r.admission.from,
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot: &yes, RunAsUser: &user,
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			Containers: []corev1.Container{{
+				Name: "trial", Image: r.admission.from,
 				SecurityContext: &corev1.SecurityContext{
 					AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-				}}},
+				},
+			}},
 		},
 	}
 	made, err := r.kube.CoreV1().Pods(Namespace).Create(ctx, pod,
@@ -411,9 +419,11 @@ func podPolicy(bundle string, spelled map[string]string, secret string) *admissi
 		return strings.Join(tries, ".or(") + strings.Repeat(")", len(tries)-1) + ".orValue('')"
 	}
 	list := func(name, has, image string) admissionv1.Variable {
-		return admissionv1.Variable{Name: name,
+		return admissionv1.Variable{
+			Name: name,
 			Expression: fmt.Sprintf("has(object.spec.%s) ? object.spec.%s.map(x, %s ? %s : '') : []", name, name, has,
-				where(image))}
+				where(image)),
+		}
 	}
 	variables = append(variables,
 		list("containers", "has(x.image)", "x.image"), list("initContainers", "has(x.image)", "x.image"),
@@ -424,8 +434,10 @@ func podPolicy(bundle string, spelled map[string]string, secret string) *admissi
 	expression := change("containers", "image") + " + " + change("initContainers", "image") + " + " +
 		change("volumes", "image/reference")
 	if secret != "" {
-		variables = append(variables, admissionv1.Variable{Name: "isLed",
-			Expression: "(variables.containers + variables.initContainers + variables.volumes).exists(to, to != '')"})
+		variables = append(variables, admissionv1.Variable{
+			Name:       "isLed",
+			Expression: "(variables.containers + variables.initContainers + variables.volumes).exists(to, to != '')",
+		})
 		// A list of objects as one value makes Kubernetes v1.36.3 panic, so the list is added empty.
 		expression += fmt.Sprintf(` + (!variables.isLed || has(object.spec.imagePullSecrets) ? [] : [JSONPatch{op: "add", path: "/spec/imagePullSecrets", value: []}]) +
 (!variables.isLed || has(object.spec.imagePullSecrets) && object.spec.imagePullSecrets.exists(x, x.name == %[1]s) ? [] :
@@ -433,20 +445,28 @@ func podPolicy(bundle string, spelled map[string]string, secret string) *admissi
 	}
 	ignore := admissionv1.Ignore
 	return &admissionv1.MutatingAdmissionPolicy{
-		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(),
-			Kind: "MutatingAdmissionPolicy"},
+		TypeMeta: metav1.TypeMeta{
+			APIVersion: admissionv1.SchemeGroupVersion.String(),
+			Kind:       "MutatingAdmissionPolicy",
+		},
 		ObjectMeta: metav1.ObjectMeta{Name: policyName(bundle), Labels: labelsOf(bundle)},
 		Spec: admissionv1.MutatingAdmissionPolicySpec{
 			FailurePolicy:      &ignore,
 			ReinvocationPolicy: admissionv1.IfNeededReinvocationPolicy, // for the containers that webhooks add
 			Variables:          variables,
-			Mutations: []admissionv1.Mutation{{PatchType: admissionv1.PatchTypeJSONPatch,
-				JSONPatch: &admissionv1.JSONPatch{Expression: expression}}},
-			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
-				Operations: []admissionv1.OperationType{admissionv1.Create},
-				Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
-					Resources: []string{"pods"}},
-			}}}},
+			Mutations: []admissionv1.Mutation{{
+				PatchType: admissionv1.PatchTypeJSONPatch,
+				JSONPatch: &admissionv1.JSONPatch{Expression: expression},
+			}},
+			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+				RuleWithOperations: admissionv1.RuleWithOperations{
+					Operations: []admissionv1.OperationType{admissionv1.Create},
+					Rule: admissionv1.Rule{
+						APIGroups: []string{""}, APIVersions: []string{"v1"},
+						Resources: []string{"pods"},
+					},
+				},
+			}}},
 		},
 	}
 }
@@ -457,14 +477,18 @@ func quoted(text string) string { return "'" + text + "'" }
 // podBinding returns the binding of the policy to namespaces.
 func podBinding(bundle string, namespaces []string) *admissionv1.MutatingAdmissionPolicyBinding {
 	return &admissionv1.MutatingAdmissionPolicyBinding{
-		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(),
-			Kind: "MutatingAdmissionPolicyBinding"},
+		TypeMeta: metav1.TypeMeta{
+			APIVersion: admissionv1.SchemeGroupVersion.String(),
+			Kind:       "MutatingAdmissionPolicyBinding",
+		},
 		ObjectMeta: metav1.ObjectMeta{Name: policyName(bundle), Labels: labelsOf(bundle)},
 		Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{
 			PolicyName: policyName(bundle),
-			MatchResources: &admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-				{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: namespaces},
-			}}},
+			MatchResources: &admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{
+				MatchExpressions: []metav1.LabelSelectorRequirement{
+					{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: namespaces},
+				},
+			}},
 		},
 	}
 }

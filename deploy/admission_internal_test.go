@@ -29,8 +29,10 @@ func TestSpellings(t *testing.T) {
 			"docker.io/grafana/grafana:latest", "grafana/grafana:latest", "index.docker.io/grafana/grafana:latest",
 			"docker.io/grafana/grafana", "grafana/grafana", "index.docker.io/grafana/grafana",
 		},
-		"docker.io/looks.like/registry:1": {"docker.io/looks.like/registry:1",
-			"index.docker.io/looks.like/registry:1"},
+		"docker.io/looks.like/registry:1": {
+			"docker.io/looks.like/registry:1",
+			"index.docker.io/looks.like/registry:1",
+		},
 		"quay.io/app:2":                      {"quay.io/app:2"},
 		"quay.io/app@" + digestA.String():    {"quay.io/app@" + digestA.String()},
 		"quay.io/app:2@" + digestA.String():  {"quay.io/app:2@" + digestA.String()},

@@ -91,11 +91,15 @@ func (s site) bundle(t testing.TB) *bundle.Reader {
 	for i, ref := range s.images {
 		b.Image(ref, bundletest.RandomImage(t, int64(i), 1, 500))
 	}
-	documents := []bundle.Document{{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest,
-		Data: []byte(text + s.deploy)}}
+	documents := []bundle.Document{{
+		Kind: bundle.KindManifest, Ref: bundle.DocumentManifest,
+		Data: []byte(text + s.deploy),
+	}}
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
-		documents = append(documents, bundle.Document{Kind: bundle.KindManifest, Ref: name,
-			Data: []byte(s.files[name])})
+		documents = append(documents, bundle.Document{
+			Kind: bundle.KindManifest, Ref: name,
+			Data: []byte(s.files[name]),
+		})
 	}
 	for _, d := range documents {
 		it, err := d.Put(t.Context(), b.Cache)
@@ -113,8 +117,10 @@ func archive(t testing.TB, name string, files map[string]string) []byte {
 	gz := gzip.NewWriter(&b)
 	tw := tar.NewWriter(gz)
 	for _, file := range slices.Sorted(maps.Keys(files)) {
-		if err := tw.WriteHeader(&tar.Header{Name: name + "/" + file, Mode: 0o644,
-			Size: int64(len(files[file]))}); err != nil {
+		if err := tw.WriteHeader(&tar.Header{
+			Name: name + "/" + file, Mode: 0o644,
+			Size: int64(len(files[file])),
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := tw.Write([]byte(files[file])); err != nil {
@@ -203,8 +209,10 @@ func (f *foreign) options() deploy.Options {
 		Registry: deploy.Given{Endpoint: deploy.Endpoint{
 			Pull: f.registry.Host + "/mirror", PullSecret: []byte(`{"auths":{"` + f.registry.Host +
 				`":{"username":"u","password":"pull-secret-word"}}}`),
-			Options: registry.PushOptions{Registry: f.registry.Host + "/mirror", PlainHTTP: true,
-				Auth: f.registry.Keychain()},
+			Options: registry.PushOptions{
+				Registry: f.registry.Host + "/mirror", PlainHTTP: true,
+				Auth: f.registry.Keychain(),
+			},
 		}},
 	}
 }
@@ -230,8 +238,10 @@ func TestAPIServer(t *testing.T) {
 		{"an image that the bundle lacks stops it before anything changes", f.missingImage},
 		{"it is installed, with images and pull secrets of the registry", func(t *testing.T) { f.first(t, one) }},
 		{"a rerun changes nothing", func(t *testing.T) { f.rerun(t, one) }},
-		{"a dry run of other values shows the difference, and no secret",
-			func(t *testing.T) { f.dryRunValues(t, one) }},
+		{
+			"a dry run of other values shows the difference, and no secret",
+			func(t *testing.T) { f.dryRunValues(t, one) },
+		},
 		{"a second run is refused while one is at work", func(t *testing.T) { f.locked(t, one) }},
 		{"an upgrade is one", f.upgrade},
 		{"a release of another bundle is refused", f.taken},
@@ -396,8 +406,10 @@ func (f *foreign) rerun(t *testing.T, b *bundle.Reader) {
 func (f *foreign) dryRunValues(t *testing.T, b *bundle.Reader) {
 	o := f.options()
 	o.DryRun = true
-	o.Values = []deploy.Value{{Release: "front", Set: "password=other-secret"},
-		{Release: "shop/front", File: "prod.yaml", Data: []byte("replicas: 5\n")}}
+	o.Values = []deploy.Value{
+		{Release: "front", Set: "password=other-secret"},
+		{Release: "shop/front", File: "prod.yaml", Data: []byte("replicas: 5\n")},
+	}
 	report, err := deploy.Run(t.Context(), b, o)
 	if err != nil {
 		t.Fatal(err)
@@ -574,13 +586,17 @@ func TestAPIServerRedirect(t *testing.T) {
 		name string
 		run  func(t *testing.T)
 	}{
-		{"without the policy, the images are named before the first change",
-			func(t *testing.T) { f.warnsOfOperators(t, b) }},
+		{
+			"without the policy, the images are named before the first change",
+			func(t *testing.T) { f.warnsOfOperators(t, b) },
+		},
 		{"a dry run shows the policy, and changes nothing", func(t *testing.T) { f.dryRunRedirect(t, b) }},
 		{"pods that others make are led to the registry", func(t *testing.T) { f.redirects(t, b) }},
 		{"a container that a webhook adds is led to the registry", func(t *testing.T) { f.redirectsInjected(t, b) }},
-		{"a rerun without the flag keeps the policy and changes nothing",
-			func(t *testing.T) { f.redirectsAgain(t, b) }},
+		{
+			"a rerun without the flag keeps the policy and changes nothing",
+			func(t *testing.T) { f.redirectsAgain(t, b) },
+		},
 		{"another digest arrives with the next version", f.redirectsNext},
 		{"--redirect-pods=false removes the policy", f.redirectsNoMore},
 		{"a removal removes the policy", f.removesRedirect},
@@ -618,8 +634,10 @@ func (f *foreign) warnsOfOperators(t *testing.T, b *bundle.Reader) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"image docker.io/library/worker:1 is in no object",
-		"image quay.io/team/sidecar:latest is in no object"} {
+	for _, want := range []string{
+		"image docker.io/library/worker:1 is in no object",
+		"image quay.io/team/sidecar:latest is in no object",
+	} {
 		if !strings.Contains(strings.Join(report.Warnings, "\n"), want) {
 			t.Errorf("no warning %q:\n%s", want, strings.Join(report.Warnings, "\n"))
 		}
@@ -663,11 +681,17 @@ func (f *foreign) operatorPod(t *testing.T, namespace string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "made-"},
 		Spec: corev1.PodSpec{
 			InitContainers: []corev1.Container{{Name: "i", Image: "quay.io/team/sidecar"}},
-			Containers: []corev1.Container{{Name: "a", Image: "docker.io/library/other:1"},
-				{Name: "b", Image: "worker:1", Env: []corev1.EnvVar{{Name: "A", Value: "1"}}}},
-			Volumes: []corev1.Volume{{Name: "e",
-				VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-				{Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "index.docker.io/library/worker:1"}}}},
+			Containers: []corev1.Container{
+				{Name: "a", Image: "docker.io/library/other:1"},
+				{Name: "b", Image: "worker:1", Env: []corev1.EnvVar{{Name: "A", Value: "1"}}},
+			},
+			Volumes: []corev1.Volume{
+				{
+					Name:         "e",
+					VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
+				},
+				{Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "index.docker.io/library/worker:1"}}},
+			},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -699,10 +723,14 @@ func (f *foreign) redirects(t *testing.T, b *bundle.Reader) {
 	for _, namespace := range []string{"operated", "widgets", "customers"} {
 		pod := f.operatorPod(t, namespace)
 		worker := f.destination(b, "docker.io/library/worker:1")
-		got := []string{pod.Spec.InitContainers[0].Image, pod.Spec.Containers[0].Image, pod.Spec.Containers[1].Image,
-			pod.Spec.Volumes[1].Image.Reference}
-		if want := []string{f.destination(b, "quay.io/team/sidecar:latest"), "docker.io/library/other:1", worker,
-			worker}; !slices.Equal(got, want) {
+		got := []string{
+			pod.Spec.InitContainers[0].Image, pod.Spec.Containers[0].Image, pod.Spec.Containers[1].Image,
+			pod.Spec.Volumes[1].Image.Reference,
+		}
+		if want := []string{
+			f.destination(b, "quay.io/team/sidecar:latest"), "docker.io/library/other:1", worker,
+			worker,
+		}; !slices.Equal(got, want) {
 			t.Errorf("%s: images %q, want %q", namespace, got, want)
 		}
 		if s := pod.Spec.ImagePullSecrets; len(s) != 1 || s[0].Name != "kkbundle.pull.operated" ||
@@ -730,8 +758,10 @@ func injector(t *testing.T) (url string, ca []byte) {
 		patch := `[{"op": "add", "path": "/spec/containers/-", "value": {"name": "injected", "image": "quay.io/team/sidecar:latest"}}]`
 		_ = json.NewEncoder(w).Encode(map[string]any{
 			"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-			"response": map[string]any{"uid": review.Request.UID, "allowed": true, "patchType": "JSONPatch",
-				"patch": []byte(patch)},
+			"response": map[string]any{
+				"uid": review.Request.UID, "allowed": true, "patchType": "JSONPatch",
+				"patch": []byte(patch),
+			},
 		})
 	}))
 	t.Cleanup(server.Close)
@@ -742,17 +772,21 @@ func (f *foreign) redirectsInjected(t *testing.T, b *bundle.Reader) {
 	url, ca := injector(t)
 	webhooks := f.kube.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	none := admissionv1.SideEffectClassNone
-	hook := &admissionv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "injector"},
+	hook := &admissionv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "injector"},
 		Webhooks: []admissionv1.MutatingWebhook{{
 			Name: "injector.example.com", SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
 			ClientConfig:      admissionv1.WebhookClientConfig{URL: &url, CABundle: ca},
 			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "operated"}},
 			Rules: []admissionv1.RuleWithOperations{{
 				Operations: []admissionv1.OperationType{admissionv1.Create},
-				Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
-					Resources: []string{"pods"}},
+				Rule: admissionv1.Rule{
+					APIGroups: []string{""}, APIVersions: []string{"v1"},
+					Resources: []string{"pods"},
+				},
 			}},
-		}}}
+		}},
+	}
 	if _, err := webhooks.Create(t.Context(), hook, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -791,8 +825,10 @@ func (f *foreign) redirectsAgain(t *testing.T, b *bundle.Reader) {
 func (f *foreign) redirectsNext(t *testing.T) {
 	s := operated("1.1.0")
 	// other bytes for each
-	s.images = []string{"docker.io/library/note:1", "docker.io/library/app:1.0", "quay.io/team/sidecar:latest",
-		"docker.io/library/worker:1"}
+	s.images = []string{
+		"docker.io/library/note:1", "docker.io/library/app:1.0", "quay.io/team/sidecar:latest",
+		"docker.io/library/worker:1",
+	}
 	b := s.bundle(t)
 	if _, err := deploy.Run(t.Context(), b, f.options()); err != nil {
 		t.Fatal(err)

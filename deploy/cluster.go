@@ -99,7 +99,8 @@ func (a applying) options() metav1.ApplyOptions {
 
 // apply applies an object on the server. before is nil if it did not exist.
 func (c *cluster) apply(ctx context.Context, o *unstructured.Unstructured,
-	how applying) (before, after *unstructured.Unstructured, err error) {
+	how applying,
+) (before, after *unstructured.Unstructured, err error) {
 	client, err := c.resource(o, how.namespace)
 	if err != nil {
 		return nil, nil, &ObjectError{kube.Describe(o), err}
@@ -209,7 +210,8 @@ func isOf(namespace *corev1.Namespace, bundle string) bool {
 
 // ensureNamespace creates a namespace with our labels. It reports whether it did: an existing one stays as it is.
 func (c *cluster) ensureNamespace(ctx context.Context, name string, labels,
-	annotations map[string]string) (live *corev1.Namespace, made bool, err error) {
+	annotations map[string]string,
+) (live *corev1.Namespace, made bool, err error) {
 	namespaces := c.kube.CoreV1().Namespaces()
 	live, err = namespaces.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -229,7 +231,8 @@ func (c *cluster) ensureNamespace(ctx context.Context, name string, labels,
 
 // applyPullSecret makes the secret that pods of a namespace pull with, and reports whether that changed anything.
 func (c *cluster) applyPullSecret(ctx context.Context, namespace, name, bundle string,
-	dockerConfig []byte) (bool, error) {
+	dockerConfig []byte,
+) (bool, error) {
 	secret := &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labelsOf(bundle)},

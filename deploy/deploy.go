@@ -204,8 +204,10 @@ func (r *run) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.report.Pushed = PushState{Pushed: sum.ItemsPushed, Present: sum.ItemsPresent, Missing: sum.ItemsMissing,
-		Sent: sum.BytesSent}
+	r.report.Pushed = PushState{
+		Pushed: sum.ItemsPushed, Present: sum.ItemsPresent, Missing: sum.ItemsMissing,
+		Sent: sum.BytesSent,
+	}
 	r.report.Warnings = append(r.report.Warnings, sum.Warnings...)
 	if r.NoPush && sum.ItemsMissing > 0 {
 		return errUnseeded(r.endpoint.Pull, sum)
@@ -393,8 +395,10 @@ func (r *Record) add(p *preview) {
 // part makes one part.
 func (r *run) part(ctx context.Context, p *preview) (Result, error) {
 	start := time.Now()
-	result := Result{Part: Part{Namespace: p.step.Namespace, Release: p.step.Release, Chart: p.step.Chart,
-		Version: p.version}}
+	result := Result{Part: Part{
+		Namespace: p.step.Namespace, Release: p.step.Release, Chart: p.step.Chart,
+		Version: p.version,
+	}}
 	fresh, err := r.namespaces(ctx, p)
 	if err != nil {
 		return result, err
@@ -435,8 +439,10 @@ func (r *run) namespaces(ctx context.Context, p *preview) (changed bool, err err
 		own := p.step.Chart != "" && p.defines(namespace)
 		if own { // Helm takes over what has its labels
 			labels = map[string]string{ManagedLabel: "Helm"}
-			annotations = map[string]string{"meta.helm.sh/release-name": p.step.Release,
-				"meta.helm.sh/release-namespace": p.step.Namespace}
+			annotations = map[string]string{
+				"meta.helm.sh/release-name":      p.step.Release,
+				"meta.helm.sh/release-namespace": p.step.Namespace,
+			}
 		}
 		made, err := r.namespace(ctx, namespace, labels, annotations)
 		if err != nil {
@@ -456,7 +462,8 @@ func (r *run) namespaces(ctx context.Context, p *preview) (changed bool, err err
 
 // namespace makes and records a namespace, and reports whether it was missing.
 func (r *run) namespace(ctx context.Context, name string, labels,
-	annotations map[string]string) (made bool, err error) {
+	annotations map[string]string,
+) (made bool, err error) {
 	live, made, err := r.ensureNamespace(ctx, name, labels, annotations)
 	if err != nil {
 		return false, err
@@ -522,13 +529,17 @@ func (r *run) chart(ctx context.Context, p *preview, result *Result) error {
 
 // install returns what every call about a release has.
 func (r *run) install(s *step) charts.InstallOptions {
-	return charts.InstallOptions{Cluster: r.shared, Namespace: s.Namespace, Release: s.Release, Values: s.values,
-		Logger: r.Logger}
+	return charts.InstallOptions{
+		Cluster: r.shared, Namespace: s.Namespace, Release: s.Release, Values: s.values,
+		Logger: r.Logger,
+	}
 }
 
 func (c *cluster) status(ctx context.Context, p Part, logger *slog.Logger) (string, error) {
-	return charts.ReleaseStatus(ctx, charts.InstallOptions{Cluster: c.shared, Namespace: p.Namespace,
-		Release: p.Release, Logger: logger})
+	return charts.ReleaseStatus(ctx, charts.InstallOptions{
+		Cluster: c.shared, Namespace: p.Namespace,
+		Release: p.Release, Logger: logger,
+	})
 }
 
 // yaml applies YAML.

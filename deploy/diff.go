@@ -26,8 +26,10 @@ import (
 func (r *run) diff(ctx context.Context) error {
 	var all strings.Builder
 	for _, p := range r.previews {
-		result := Result{Part: Part{Namespace: p.step.Namespace, Release: p.step.Release, Chart: p.step.Chart,
-			Version: p.version}, Was: p.was}
+		result := Result{Part: Part{
+			Namespace: p.step.Namespace, Release: p.step.Release, Chart: p.step.Chart,
+			Version: p.version,
+		}, Was: p.was}
 		text, err := r.diffPart(ctx, p, &result)
 		if err != nil {
 			return &PartError{p.step.name(), err}
@@ -172,7 +174,8 @@ func owned(o *unstructured.Unstructured, s *step) *unstructured.Unstructured {
 // patched returns a live object, and what Helm's patch would make of it: of what the release had, what it will have,
 // and the live object. Helm ignores the live object for kinds that are not Kubernetes' own.
 func (r *run) patched(ctx context.Context, o, old *unstructured.Unstructured,
-	namespace string) (live, after *unstructured.Unstructured, err error) {
+	namespace string,
+) (live, after *unstructured.Unstructured, err error) {
 	client, err := r.resource(o, namespace)
 	if isNotYet(err) {
 		return nil, o, nil
@@ -182,8 +185,10 @@ func (r *run) patched(ctx context.Context, o, old *unstructured.Unstructured,
 	}
 	live, err = client.Get(ctx, o.GetName(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		after, err = client.Create(ctx, o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll},
-			FieldManager: "helm"})
+		after, err = client.Create(ctx, o, metav1.CreateOptions{
+			DryRun:       []string{metav1.DryRunAll},
+			FieldManager: "helm",
+		})
 		if isNotYet(err) {
 			return nil, o, nil
 		}
@@ -199,8 +204,10 @@ func (r *run) patched(ctx context.Context, o, old *unstructured.Unstructured,
 	if err != nil {
 		return nil, nil, err
 	}
-	after, err = client.Patch(ctx, o.GetName(), kind, patch, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll},
-		FieldManager: "helm"})
+	after, err = client.Patch(ctx, o.GetName(), kind, patch, metav1.PatchOptions{
+		DryRun:       []string{metav1.DryRunAll},
+		FieldManager: "helm",
+	})
 	return live, after, err
 }
 
@@ -258,8 +265,10 @@ func shown(o, other *unstructured.Unstructured) string {
 		return ""
 	}
 	o = o.DeepCopy()
-	for _, field := range []string{"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp",
-		"selfLink"} {
+	for _, field := range []string{
+		"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp",
+		"selfLink",
+	} {
 		unstructured.RemoveNestedField(o.Object, "metadata", field)
 	}
 	unstructured.RemoveNestedField(o.Object, "status")

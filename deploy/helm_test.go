@@ -52,8 +52,10 @@ const charts = 20
 
 // manyCharts is a bundle that installs a chart into a namespace, as releases with different names.
 func manyCharts(namespace string) site {
-	s := site{name: namespace, version: "1", charts: map[string]map[string]string{"web": webChart("1.0.0")},
-		images: []string{"docker.io/library/app:1.0"}, deploy: "deploy:\n"}
+	s := site{
+		name: namespace, version: "1", charts: map[string]map[string]string{"web": webChart("1.0.0")},
+		images: []string{"docker.io/library/app:1.0"}, deploy: "deploy:\n",
+	}
 	for i := range charts {
 		s.deploy += fmt.Sprintf("  - {chart: web, release: front%d, namespace: %s, wait: none}\n", i, namespace)
 	}

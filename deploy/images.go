@@ -37,9 +37,12 @@ type images struct {
 // newImages returns the images of a bundle. digests has the digests in the registry, where they differ from the
 // bundle's.
 func newImages(items []bundle.Item, b *manifest.Bundle, at Endpoint,
-	digests map[string]digest.Digest) (*images, error) {
-	m := &images{pull: strings.TrimSuffix(at.Pull, "/") + "/", byRef: map[string]string{},
-		byDigest: map[string]string{}, byPull: map[string]string{}, excluded: b.ExcludesImage}
+	digests map[string]digest.Digest,
+) (*images, error) {
+	m := &images{
+		pull: strings.TrimSuffix(at.Pull, "/") + "/", byRef: map[string]string{},
+		byDigest: map[string]string{}, byPull: map[string]string{}, excluded: b.ExcludesImage,
+	}
 	var err error
 	if m.finder, err = discover.NewFinder(b.ImageRules); err != nil {
 		return nil, err

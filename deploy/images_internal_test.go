@@ -73,8 +73,10 @@ func TestDestination(t *testing.T) {
 // TestRewrite holds the whole text: documents without images stay as they are, numbers stay whole.
 func TestRewrite(t *testing.T) {
 	t.Parallel()
-	m := testImages(t, &manifest.Bundle{ImageRules: []manifest.ImageRule{{Kind: "Widget",
-		Paths: []string{".spec.image"}}}})
+	m := testImages(t, &manifest.Bundle{ImageRules: []manifest.ImageRule{{
+		Kind:  "Widget",
+		Paths: []string{".spec.image"},
+	}}})
 	m.secret = "kkbundle.pull.shop"
 	got, err := m.rewrite([]byte(`# Source: web/templates/cm.yaml
 apiVersion: v1
@@ -243,7 +245,9 @@ func TestUnnamed(t *testing.T) {
 	m := testImages(t, &manifest.Bundle{ExcludeImages: []string{"quay.io/pinned/app"}})
 	to, _ := m.destination("nginx:1.29")
 	got := m.unnamed([]manifest.Image{
-		{Name: "nginx:1.29"}, {Name: "registry.lab:5000/team/tool:2"}, {Name: "quay.io/pinned/app@" + digestC.String()},
+		{Name: "nginx:1.29"},
+		{Name: "registry.lab:5000/team/tool:2"},
+		{Name: "quay.io/pinned/app@" + digestC.String()},
 		{Name: "not-in-the-bundle:1"},
 	}, map[string]bool{to: true})
 	if diff := cmp.Diff(got, []string{"registry.lab:5000/team/tool:2"}); diff != "" {

@@ -87,13 +87,17 @@ func (c *cluster) takeLease(ctx context.Context, who string) (*coordinationv1.Le
 
 func (c *cluster) tryLease(ctx context.Context, who string) (*coordinationv1.Lease, error) {
 	now, seconds := metav1.NowMicro(), int32(leaseTime/time.Second)
-	spec := coordinationv1.LeaseSpec{HolderIdentity: &who, LeaseDurationSeconds: &seconds, AcquireTime: &now,
-		RenewTime: &now}
+	spec := coordinationv1.LeaseSpec{
+		HolderIdentity: &who, LeaseDurationSeconds: &seconds, AcquireTime: &now,
+		RenewTime: &now,
+	}
 	lease, err := c.leases().Get(ctx, leaseName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return c.leases().Create(ctx, &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Name: leaseName, Namespace: Namespace,
-				Labels: map[string]string{ManagedLabel: managedBy}}, Spec: spec,
+			ObjectMeta: metav1.ObjectMeta{
+				Name: leaseName, Namespace: Namespace,
+				Labels: map[string]string{ManagedLabel: managedBy},
+			}, Spec: spec,
 		}, metav1.CreateOptions{FieldManager: kube.FieldManager})
 	}
 	if err != nil {

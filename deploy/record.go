@@ -102,8 +102,10 @@ func (c *cluster) records(ctx context.Context) ([]*Record, error) {
 			return nil, &ObjectError{"ConfigMap " + Namespace + "/" + m.Name, err}
 		}
 		if r.Version != 1 {
-			return nil, &ObjectError{"ConfigMap " + Namespace + "/" + m.Name,
-				fmt.Errorf("record version %d was written by a newer kkbundle", r.Version)}
+			return nil, &ObjectError{
+				"ConfigMap " + Namespace + "/" + m.Name,
+				fmt.Errorf("record version %d was written by a newer kkbundle", r.Version),
+			}
 		}
 		records = append(records, r)
 	}

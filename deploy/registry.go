@@ -51,7 +51,8 @@ func (e *RegistryError) Unwrap() error { return e.Err }
 // seed pushes the bundle, or only looks with look, and returns the digests of images that the registry has in a reduced
 // form.
 func seed(ctx context.Context, b *bundle.Reader, at Endpoint,
-	look bool) (map[string]digest.Digest, registry.PushSummary, error) {
+	look bool,
+) (map[string]digest.Digest, registry.PushSummary, error) {
 	o := at.Options
 	o.DryRun = o.DryRun || look
 	sum, err := registry.Push(ctx, b, o)

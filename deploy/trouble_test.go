@@ -137,7 +137,8 @@ func isLost(t *testing.T, after int, err error) {
 // cutEach makes a change with a cluster whose API server is lost after 0, 1, 2 ... requests that change something,
 // until the change ends before. That must be after at least least of them. then looks at the cluster after each loss.
 func (f *foreign) cutEach(t *testing.T, least int, change func(after int, cluster *rest.Config) error,
-	then func(after int)) {
+	then func(after int),
+) {
 	t.Helper()
 	const most = 60
 	for after := range most {
@@ -374,8 +375,10 @@ func (f *foreign) definitions(t *testing.T) {
 	s := site{
 		name: "kinds", version: "1",
 		charts: map[string]map[string]string{
-			"own": {"crds/gear.yaml": fmt.Sprintf(definition, "gear", "Gear"),
-				"templates/gear.yaml": fmt.Sprintf(object, "Gear", "own")},
+			"own": {
+				"crds/gear.yaml":      fmt.Sprintf(definition, "gear", "Gear"),
+				"templates/gear.yaml": fmt.Sprintf(object, "Gear", "own"),
+			},
 			"operator": {"templates/bolt.yaml": fmt.Sprintf(definition, "bolt", "Bolt")},
 			"user":     {"templates/use.yaml": fmt.Sprintf(object, "Bolt", "chart")},
 		},
@@ -608,8 +611,10 @@ func (f *foreign) prune(t *testing.T) {
 	}
 	f.pruned(t, "ConfigMap recreated stays: another program,PersistentVolumeClaim data stays",
 		strings.Join(report.Warnings, "\n"))
-	for name, want := range map[string]string{"stays": "2", "moves": "2", "leaves": "none", "extra": "none",
-		"recreated": "theirs"} {
+	for name, want := range map[string]string{
+		"stays": "2", "moves": "2", "leaves": "none", "extra": "none",
+		"recreated": "theirs",
+	} {
 		if got := f.value(t, "prune", name); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
 		}

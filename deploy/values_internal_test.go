@@ -22,8 +22,10 @@ func TestWrongValues(t *testing.T) {
 		"a negative index": {Set: "list[-1]=hunter2"},
 	} {
 		v.Release = "web"
-		steps := []*step{{Addon: manifest.Addon{Chart: "web", Release: "web", Namespace: "shop"},
-			values: map[string]any{"a": "b"}}}
+		steps := []*step{{
+			Addon:  manifest.Addon{Chart: "web", Release: "web", Namespace: "shop"},
+			values: map[string]any{"a": "b"},
+		}}
 		err := override(steps, []Value{v})
 		if err == nil || !strings.Contains(err.Error(), "values of web") ||
 			v.Set == "" && !strings.Contains(err.Error(), "prod.yaml") {

@@ -118,10 +118,14 @@ func TestStreams(t *testing.T) {
 		"JSON and YAML": {pod(asJSON, "a") + "---\n" + pod(asYAML, "b"), ""},
 		"lists in JSON": {"{\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [" + pod(asJSON, "a") + "]}\n" +
 			pod(asJSON, "b"), ""},
-		"glued hyphens": {pod(asYAML, "a") + "---" + pod(asYAML, "b"),
-			"f.yaml: document 2: line 5: text follows \"---\""},
-		"hyphens inline": {pod(asYAML, "a") + "--- " + pod(asYAML, "b"),
-			"f.yaml: document 2: line 5: text follows \"---\""},
+		"glued hyphens": {
+			pod(asYAML, "a") + "---" + pod(asYAML, "b"),
+			"f.yaml: document 2: line 5: text follows \"---\"",
+		},
+		"hyphens inline": {
+			pod(asYAML, "a") + "--- " + pod(asYAML, "b"),
+			"f.yaml: document 2: line 5: text follows \"---\"",
+		},
 	} {
 		r, err := finder(t).YAML([]byte(c.in), discover.Place{File: "f.yaml"})
 		if len(r.Images) != 2 || r.Images[0].Ref != "docker.io/library/a:latest" ||
@@ -254,8 +258,10 @@ data:
 `
 	for name, c := range map[string]struct{ in, want string }{
 		"Istio's injector": {fmt.Sprintf(injector, "proxyv2", ""), "docker.io/istio/proxyv2:1.27.1"},
-		"Istio, a variant": {fmt.Sprintf(injector, "proxyv2", "distroless"),
-			"docker.io/istio/proxyv2:1.27.1 docker.io/istio/proxyv2:1.27.1-distroless"},
+		"Istio, a variant": {
+			fmt.Sprintf(injector, "proxyv2", "distroless"),
+			"docker.io/istio/proxyv2:1.27.1 docker.io/istio/proxyv2:1.27.1-distroless",
+		},
 		"Istio, a whole reference": {fmt.Sprintf(injector, "quay.io/own/init:2", ""), "quay.io/own/init:2"},
 		"another ConfigMap":        {"{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {values: 'global: {hub: x}'}}", ""},
 		"OLM": {`apiVersion: operators.coreos.com/v1alpha1
@@ -286,8 +292,10 @@ spec:
 // TestBlanksAroundImage wants blanks to be named as the fault: the text within is a valid reference.
 func TestBlanksAroundImage(t *testing.T) {
 	t.Parallel()
-	for _, value := range []string{"' quay.io/a/b:1'", "'quay.io/a/b:1 '", `"quay.io/a/b:1\n"`,
-		"|\n      quay.io/a/b:1\n"} {
+	for _, value := range []string{
+		"' quay.io/a/b:1'", "'quay.io/a/b:1 '", `"quay.io/a/b:1\n"`,
+		"|\n      quay.io/a/b:1\n",
+	} {
 		file := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n    image: " +
 			value + "\n"
 		r, err := finder(t).YAML([]byte(file), discover.Place{File: "f.yaml"})
@@ -333,8 +341,10 @@ func TestCheckRules(t *testing.T) {
 
 func TestLookup(t *testing.T) {
 	t.Parallel()
-	for kind, want := range map[string]bool{"v1 Secret": false, "rbac.authorization.k8s.io/v1 ClusterRole": false,
-		"v1 ConfigMap": true, "apps/v1 Deployment": true} {
+	for kind, want := range map[string]bool{
+		"v1 Secret": false, "rbac.authorization.k8s.io/v1 ClusterRole": false,
+		"v1 ConfigMap": true, "apps/v1 Deployment": true,
+	} {
 		if _, ok := discover.Lookup(kind); ok != want {
 			t.Errorf("%s: got %v", kind, ok)
 		}
@@ -381,8 +391,10 @@ func FuzzRules(f *testing.F) {
 	}
 	object := []byte("apiVersion: v1\nkind: X\nspec: {image: a, x.y: [b, {c: d}]}\n")
 	f.Fuzz(func(t *testing.T, path string) {
-		find, err := discover.NewFinder([]manifest.ImageRule{{Kind: "X", Paths: []string{path},
-			Images: []string{"a:{" + path + "}"}}})
+		find, err := discover.NewFinder([]manifest.ImageRule{{
+			Kind: "X", Paths: []string{path},
+			Images: []string{"a:{" + path + "}"},
+		}})
 		if err != nil {
 			return
 		}

@@ -14,8 +14,10 @@ import (
 func TestReplacerObject(t *testing.T) {
 	t.Parallel()
 	r, err := discover.NewReplacer([]manifest.ImageRule{
-		{Kind: "Widget", APIVersion: "example.com", Paths: []string{".spec.nodes[*].image", ".spec.parts..img",
-			".spec.list[1]"}},
+		{Kind: "Widget", APIVersion: "example.com", Paths: []string{
+			".spec.nodes[*].image", ".spec.parts..img",
+			".spec.list[1]",
+		}},
 		{Kind: "Other", Paths: []string{".spec.image"}},
 	})
 	if err != nil {
@@ -46,8 +48,10 @@ func TestPodImages(t *testing.T) {
 		"containers":          []any{map[string]any{"name": "a", "image": "a:1"}, map[string]any{"name": "b"}},
 		"initContainers":      []any{map[string]any{"image": "i:1"}},
 		"ephemeralContainers": []any{map[string]any{"image": "e:1"}},
-		"volumes": []any{map[string]any{"name": "v", "image": map[string]any{"reference": "v:1"}},
-			map[string]any{"emptyDir": map[string]any{}}},
+		"volumes": []any{
+			map[string]any{"name": "v", "image": map[string]any{"reference": "v:1"}},
+			map[string]any{"emptyDir": map[string]any{}},
+		},
 	}
 	var got []string
 	for _, f := range discover.PodImages(spec) {

@@ -40,8 +40,10 @@ func TestReferrersWithoutHead(t *testing.T) {
 	p.pushImage(appRepo+":1", img)
 	d := digestString(t, img)
 	p.sign(d, d)
-	p.AddFaults(registrytest.Fault{Method: http.MethodHead, Path: regexp.MustCompile("/manifests/"), Times: -1,
-		Effect: registrytest.Fail(404, "")})
+	p.AddFaults(registrytest.Fault{
+		Method: http.MethodHead, Path: regexp.MustCompile("/manifests/"), Times: -1,
+		Effect: registrytest.Fail(404, ""),
+	})
 	if got := referrers(resolve(t, app(), p.options(newStore(t)))); len(got) != 1 || !strings.Contains(got[0], ".sig") {
 		t.Errorf("referrers %q", got)
 	}
@@ -79,8 +81,10 @@ func TestLostAttestation(t *testing.T) {
 	idx := attest(t, add(t, v1.ImageIndex(empty.Index), amd, "linux/amd64"), attestation, amd)
 	u.pushIndex(appRepo+":1", idx)
 	lost := digestString(t, attestation)
-	u.AddFaults(registrytest.Fault{Path: regexp.MustCompile("/manifests/" + lost.String()), Times: -1,
-		Effect: registrytest.Fail(404, "")})
+	u.AddFaults(registrytest.Fault{
+		Path: regexp.MustCompile("/manifests/" + lost.String()), Times: -1,
+		Effect: registrytest.Fail(404, ""),
+	})
 	var log bytes.Buffer
 	o := u.options(newStore(t))
 	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
@@ -94,8 +98,10 @@ func TestLostAttestation(t *testing.T) {
 	}
 	// Without the image itself nothing runs, so this stays an error, which names what is missing.
 	u.ClearFaults()
-	u.AddFaults(registrytest.Fault{Path: regexp.MustCompile("/manifests/" + digestString(t, amd).String()), Times: -1,
-		Effect: registrytest.Fail(404, "")})
+	u.AddFaults(registrytest.Fault{
+		Path: regexp.MustCompile("/manifests/" + digestString(t, amd).String()), Times: -1,
+		Effect: registrytest.Fail(404, ""),
+	})
 	_, err = fetch.Resolve(t.Context(), app(), u.options(newStore(t)))
 	wantError(t, err, digestString(t, amd).String())
 }
@@ -103,7 +109,8 @@ func TestLostAttestation(t *testing.T) {
 // TestProxyWantsLogin: requests without TLS go through the proxy themselves, so its refusal looks like the registry's.
 func TestProxyWantsLogin(t *testing.T) {
 	refusing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
-		_ *http.Request) {
+		_ *http.Request,
+	) {
 		w.WriteHeader(http.StatusProxyAuthRequired)
 	}))
 	defer refusing.Close()
@@ -126,8 +133,10 @@ func TestUnreadLogin(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("DOCKER_CONFIG", dir)
-	for auth, says := range map[registrytest.Auth]string{registrytest.AuthNone: "",
-		registrytest.AuthToken: "docker-credential-no-such-helper is not installed"} {
+	for auth, says := range map[registrytest.Auth]string{
+		registrytest.AuthNone:  "",
+		registrytest.AuthToken: "docker-credential-no-such-helper is not installed",
+	} {
 		u := newUpstream(t, registrytest.Options{TLS: true, Auth: auth})
 		u.pushImage("k8s/app:1", platformImage(t, "linux/amd64"))
 		o := u.options(newStore(t))
@@ -155,12 +164,18 @@ func TestPinnedIndex(t *testing.T) {
 		says          string
 	}{
 		"pinned": {pinned, "", "", true, "goes with all its platforms"},
-		"pinned and selected": {pinned, manifest.IndexesSelected, "", false,
-			"goes without some of its platforms"},
-		"pinned and selected for one": {pinned, "", manifest.IndexesSelected, false,
-			"goes without some of its platforms"},
-		"pinned, for one": {pinned, manifest.IndexesSelected, manifest.IndexesPinned, true,
-			"goes with all its platforms"},
+		"pinned and selected": {
+			pinned, manifest.IndexesSelected, "", false,
+			"goes without some of its platforms",
+		},
+		"pinned and selected for one": {
+			pinned, "", manifest.IndexesSelected, false,
+			"goes without some of its platforms",
+		},
+		"pinned, for one": {
+			pinned, manifest.IndexesSelected, manifest.IndexesPinned, true,
+			"goes with all its platforms",
+		},
 		"by tag":           {appRef + ":1", "", "", false, ""},
 		"by tag, complete": {appRef + ":1", manifest.IndexesComplete, "", true, ""},
 	} {

@@ -36,8 +36,10 @@ func outage(t *testing.T, refuse func(http.ResponseWriter), until int64) (refuse
 		Store: newStore(t), Platforms: []string{"linux/amd64"}, Logger: slog.New(slog.DiscardHandler),
 		Hosts: fetch.NewHosts(), Jobs: 8,
 		Sources: []manifest.Source{{Host: host, PlainHTTP: true}},
-		Retry: fetch.Retry{Attempts: attempts, Wait: 2 * time.Millisecond, MaxWait: 20 * time.Millisecond,
-			Idle: never},
+		Retry: fetch.Retry{
+			Attempts: attempts, Wait: 2 * time.Millisecond, MaxWait: 20 * time.Millisecond,
+			Idle: never,
+		},
 	}
 	pins := make([]manifest.Pin, files)
 	for i := range pins {

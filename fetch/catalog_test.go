@@ -91,8 +91,10 @@ func checksumLine(component, file, sum string) string {
 
 func (u *everyHost) reach(host string) {
 	if !slices.ContainsFunc(u.sources, func(s manifest.Source) bool { return s.Host == host }) {
-		u.sources = append(u.sources, manifest.Source{Host: host, Mirrors: manifest.Mirrors{u.host + "/" + host},
-			MirrorOnly: true, PlainHTTP: true})
+		u.sources = append(u.sources, manifest.Source{
+			Host: host, Mirrors: manifest.Mirrors{u.host + "/" + host},
+			MirrorOnly: true, PlainHTTP: true,
+		})
 	}
 }
 
@@ -164,8 +166,10 @@ func TestCatalogIsFetched(t *testing.T) {
 		}
 	}
 	slices.Sort(firstUse)
-	want := []string{"cri-dockerd linux/amd64", "cri-dockerd linux/arm64", "docker linux/amd64", "docker linux/arm64",
-		"harbor linux/amd64"}
+	want := []string{
+		"cri-dockerd linux/amd64", "cri-dockerd linux/arm64", "docker linux/amd64", "docker linux/arm64",
+		"harbor linux/amd64",
+	}
 	if diff := cmp.Diff(firstUse, want); diff != "" {
 		t.Errorf("without upstream's checksum (-got +want):\n%s", diff)
 	}

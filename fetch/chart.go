@@ -94,7 +94,8 @@ func (h *helmCharts) resolveLocal(ctx context.Context, c manifest.Chart) (manife
 
 // storeLocal stores a local chart archive unchanged, or a directory after packaging it.
 func (h *helmCharts) storeLocal(ctx context.Context, file string, want digest.Digest,
-	planned bool) (ocispec.Descriptor, error) {
+	planned bool,
+) (ocispec.Descriptor, error) {
 	name := h.local.dir.path(file)
 	info, err := os.Stat(name)
 	if err != nil {
@@ -278,7 +279,8 @@ func (h *helmCharts) resolveOCI(ctx context.Context, c manifest.Chart) (manifest
 
 // tagged returns the tag of a chart's version, as a version, and its manifest.
 func (h *helmCharts) tagged(ctx context.Context, repo *repository,
-	c manifest.Chart) (tag string, root ocispec.Descriptor, data []byte, err error) {
+	c manifest.Chart,
+) (tag string, root ocispec.Descriptor, data []byte, err error) {
 	exact := isPrecise(c.Version)
 	if exact {
 		root, data, err = repo.resolve(ctx, asTag(c.Version))
@@ -321,7 +323,8 @@ func isPrecise(tag string) bool {
 
 // chartOf returns the manifest of the chart that a tag leads to.
 func chartOf(ctx context.Context, repo *repository, root ocispec.Descriptor,
-	data []byte) (_ ocispec.Descriptor, doc manifestDoc, err error) {
+	data []byte,
+) (_ ocispec.Descriptor, doc manifestDoc, err error) {
 	if isIndex(root.MediaType) {
 		if root, data, err = chartIn(ctx, repo, root, data); err != nil {
 			return root, doc, err
@@ -334,7 +337,8 @@ func chartOf(ctx context.Context, repo *repository, root ocispec.Descriptor,
 // chartIn returns the chart among the manifests of an index. Some projects publish their images and their chart under
 // one tag; Helm takes the chart.
 func chartIn(ctx context.Context, repo *repository, root ocispec.Descriptor,
-	data []byte) (ocispec.Descriptor, []byte, error) {
+	data []byte,
+) (ocispec.Descriptor, []byte, error) {
 	doc, err := parseManifest(root, data)
 	if err != nil {
 		return root, nil, err
@@ -351,8 +355,10 @@ func chartIn(ctx context.Context, repo *repository, root ocispec.Descriptor,
 		if read++; read > most {
 			break
 		}
-		desc, text, err := repo.manifest(ctx, ocispec.Descriptor{Digest: child.Digest, Size: child.Size,
-			MediaType: child.MediaType})
+		desc, text, err := repo.manifest(ctx, ocispec.Descriptor{
+			Digest: child.Digest, Size: child.Size,
+			MediaType: child.MediaType,
+		})
 		if err != nil {
 			return root, nil, err
 		}
@@ -515,8 +521,10 @@ func (h *helmCharts) artifact(ctx context.Context, pin manifest.Pin) (ocispec.De
 	if err := h.cache.put(ctx, config, m.Config.Digest); err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	for _, layer := range []ocispec.Descriptor{{MediaType: chartContent, Digest: pin.Digest},
-		{MediaType: chartProvenance, Digest: pin.Provenance}} {
+	for _, layer := range []ocispec.Descriptor{
+		{MediaType: chartContent, Digest: pin.Digest},
+		{MediaType: chartProvenance, Digest: pin.Provenance},
+	} {
 		if layer.Digest == "" {
 			continue
 		}

@@ -103,8 +103,10 @@ func TestChartFromRepository(t *testing.T) {
 			if p.URL != s.url+"/repo/app-4.14.1.tgz" || p.Provenance != digestOf([]byte(provenance)) {
 				t.Errorf("pin: %+v", p)
 			}
-			if want := map[bool]manifest.Verification{true: manifest.VerifiedUpstream,
-				false: manifest.VerifiedFirstUse}[stated]; p.Verified != want {
+			if want := map[bool]manifest.Verification{
+				true:  manifest.VerifiedUpstream,
+				false: manifest.VerifiedFirstUse,
+			}[stated]; p.Verified != want {
 				t.Errorf("verified %q, want %q", p.Verified, want)
 			}
 			if err := l.Covers(b); err != nil {
@@ -176,21 +178,33 @@ func TestChartFailures(t *testing.T) {
 		chart manifest.Chart
 		says  []string
 	}{
-		"no such version": {manifest.Chart{Name: "app", Repo: s.url + "/repo", Version: "2.x"},
-			[]string{"no version 2.x", "newest are 1.1.0, 1.0.0"}},
+		"no such version": {
+			manifest.Chart{Name: "app", Repo: s.url + "/repo", Version: "2.x"},
+			[]string{"no version 2.x", "newest are 1.1.0, 1.0.0"},
+		},
 		"no such chart": {manifest.Chart{Name: "none", Repo: s.url + "/repo"}, []string{"no chart none"}},
-		"no such repository": {manifest.Chart{Name: "app", Repo: s.url + "/none"},
-			[]string{"/none/index.yaml", "no such file"}},
+		"no such repository": {
+			manifest.Chart{Name: "app", Repo: s.url + "/none"},
+			[]string{"/none/index.yaml", "no such file"},
+		},
 		"no repository": {manifest.Chart{Name: "app", Repo: s.url + "/page"}, []string{"not an index of charts"}},
-		"another version": {manifest.Chart{Name: "app", Repo: s.url + "/other"},
-			[]string{"the archive has chart app 1.1.0 instead of app 1.0.0"}},
-		"wrong checksum": {manifest.Chart{Name: "wrong", Repo: s.url + "/other"},
-			[]string{"wrong content", digestOf(nil).String()}},
-		"archive is gone": {manifest.Chart{Name: "gone", Repo: s.url + "/other"},
-			[]string{"gone.tgz", "no such file"}},
+		"another version": {
+			manifest.Chart{Name: "app", Repo: s.url + "/other"},
+			[]string{"the archive has chart app 1.1.0 instead of app 1.0.0"},
+		},
+		"wrong checksum": {
+			manifest.Chart{Name: "wrong", Repo: s.url + "/other"},
+			[]string{"wrong content", digestOf(nil).String()},
+		},
+		"archive is gone": {
+			manifest.Chart{Name: "gone", Repo: s.url + "/other"},
+			[]string{"gone.tgz", "no such file"},
+		},
 		"no chart at URL": {manifest.Chart{URL: s.url + "/page.tgz"}, []string{"not a packaged chart"}},
-		"another name": {manifest.Chart{Name: "db", URL: s.url + "/repo/app-1.0.0.tgz"},
-			[]string{"the manifest names the chart db", "app"}},
+		"another name": {
+			manifest.Chart{Name: "db", URL: s.url + "/repo/app-1.0.0.tgz"},
+			[]string{"the manifest names the chart db", "app"},
+		},
 		"no such directory": {manifest.Chart{Path: "not/there"}, []string{"not/there"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -288,8 +302,10 @@ func TestOCIChart(t *testing.T) {
 	}
 	u.pushImage("hub/charts/image:1.0.0", platformImage(t, "linux/amd64"))
 	u.pushChart("hub/charts/app:latest", chartArchive(t, "3.0.0"), "") // no version: ranges pass over it
-	for want, version := range map[string]string{"1.0.0": "1.0.0", "1.x": "1.1.1+b.1", "": "1.1.1+b.1",
-		"*": "1.1.1+b.1", "1.1.1+b.1": "1.1.1+b.1", "2.0.0-rc.1": "2.0.0-rc.1"} {
+	for want, version := range map[string]string{
+		"1.0.0": "1.0.0", "1.x": "1.1.1+b.1", "": "1.1.1+b.1",
+		"*": "1.1.1+b.1", "1.1.1+b.1": "1.1.1+b.1", "2.0.0-rc.1": "2.0.0-rc.1",
+	} {
 		store := newStore(t)
 		b := oneChart(manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: want})
 		l, err := fetch.Resolve(t.Context(), b, u.options(store))
@@ -319,18 +335,24 @@ func TestOCIChart(t *testing.T) {
 		}
 	}
 	// A repository named otherwise than its chart, a moving tag, a tag with a v.
-	for tag, v := range map[string]string{"hub/charts/app-chart:1.1.0": "1.1.0", "hub/charts/moving:1.1": "1.1.0",
-		"hub/charts/v:v1.1.0": "1.1.0", "hub/charts/off:2.0": "1.0.0"} {
+	for tag, v := range map[string]string{
+		"hub/charts/app-chart:1.1.0": "1.1.0", "hub/charts/moving:1.1": "1.1.0",
+		"hub/charts/v:v1.1.0": "1.1.0", "hub/charts/off:2.0": "1.0.0",
+	} {
 		if _, err := client.Push(chartArchive(t, v), u.Host+"/"+tag,
 			helmregistry.PushOptStrictMode(false)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for chart, want := range map[[2]string]string{{"app-chart", "1.1.0"}: "1.1.0", {"app-chart", ""}: "1.1.0",
-		{"moving", "1.1"}: "1.1.0", {"moving", "^1"}: "1.1.0", {"v", "1.1.0"}: "v1.1.0"} {
+	for chart, want := range map[[2]string]string{
+		{"app-chart", "1.1.0"}: "1.1.0", {"app-chart", ""}: "1.1.0",
+		{"moving", "1.1"}: "1.1.0", {"moving", "^1"}: "1.1.0", {"v", "1.1.0"}: "v1.1.0",
+	} {
 		store := newStore(t)
-		l, err := fetch.Resolve(t.Context(), oneChart(manifest.Chart{Name: chart[0], Repo: "oci://docker.io/charts",
-			Version: chart[1]}), u.options(store))
+		l, err := fetch.Resolve(t.Context(), oneChart(manifest.Chart{
+			Name: chart[0], Repo: "oci://docker.io/charts",
+			Version: chart[1],
+		}), u.options(store))
 		if err != nil {
 			t.Errorf("%v: %v", chart, err)
 			continue
@@ -350,16 +372,26 @@ func TestOCIChart(t *testing.T) {
 		chart manifest.Chart
 		says  []string
 	}{
-		"another version": {manifest.Chart{Name: "off", Repo: "oci://docker.io/charts", Version: "2.0"},
-			[]string{"the tag 2.0 has version 1.0.0 of the chart"}},
-		"no such version": {manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: "3.0.0"},
-			[]string{"no such tag", u.Host}},
-		"no such range": {manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: "3.x"},
-			[]string{"no version 3.x", "newest are 2.0.0-rc.1, 1.1.1+b.1"}},
-		"an image": {manifest.Chart{Name: "image", Repo: "oci://docker.io/charts", Version: "1.0.0"},
-			[]string{"not a Helm chart"}},
-		"no such chart": {manifest.Chart{Name: "none", Repo: "oci://docker.io/charts", Version: "1.x"},
-			[]string{"no such"}},
+		"another version": {
+			manifest.Chart{Name: "off", Repo: "oci://docker.io/charts", Version: "2.0"},
+			[]string{"the tag 2.0 has version 1.0.0 of the chart"},
+		},
+		"no such version": {
+			manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: "3.0.0"},
+			[]string{"no such tag", u.Host},
+		},
+		"no such range": {
+			manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: "3.x"},
+			[]string{"no version 3.x", "newest are 2.0.0-rc.1, 1.1.1+b.1"},
+		},
+		"an image": {
+			manifest.Chart{Name: "image", Repo: "oci://docker.io/charts", Version: "1.0.0"},
+			[]string{"not a Helm chart"},
+		},
+		"no such chart": {
+			manifest.Chart{Name: "none", Repo: "oci://docker.io/charts", Version: "1.x"},
+			[]string{"no such"},
+		},
 	} {
 		_, err := fetch.Resolve(t.Context(), oneChart(c.chart), u.options(newStore(t)))
 		if err == nil {
@@ -374,8 +406,10 @@ func TestOCIChart(t *testing.T) {
 // it is or not.
 func TestChartInIndex(t *testing.T) {
 	t.Parallel()
-	for name, artifactType := range map[string]string{"named": "application/vnd.cncf.helm.config.v1+json",
-		"unnamed": ""} {
+	for name, artifactType := range map[string]string{
+		"named":   "application/vnd.cncf.helm.config.v1+json",
+		"unnamed": "",
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t, registrytest.Options{})
@@ -398,15 +432,19 @@ func TestChartInIndex(t *testing.T) {
 				t.Fatal(err)
 			}
 			index := mutate.AppendManifests(empty.Index,
-				mutate.IndexAddendum{Add: platformImage(t, "linux/amd64"),
-					Descriptor: gcr.Descriptor{Platform: &gcr.Platform{OS: "linux", Architecture: "amd64"}}},
+				mutate.IndexAddendum{
+					Add:        platformImage(t, "linux/amd64"),
+					Descriptor: gcr.Descriptor{Platform: &gcr.Platform{OS: "linux", Architecture: "amd64"}},
+				},
 				mutate.IndexAddendum{Add: chart, Descriptor: gcr.Descriptor{ArtifactType: artifactType}})
 			if err := remote.WriteIndex(ref, index); err != nil {
 				t.Fatal(err)
 			}
 			store := newStore(t)
-			l, err := fetch.Resolve(t.Context(), oneChart(manifest.Chart{Name: "app", Repo: "oci://docker.io/charts",
-				Version: "1.0.0"}), u.options(store))
+			l, err := fetch.Resolve(t.Context(), oneChart(manifest.Chart{
+				Name: "app", Repo: "oci://docker.io/charts",
+				Version: "1.0.0",
+			}), u.options(store))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -466,8 +504,10 @@ func leadsTo(s *site, address, version, sum string) {
 // archive, and alone gives the same bytes.
 func TestChartIndexToRegistry(t *testing.T) {
 	t.Parallel()
-	for name, version := range map[string]string{"release": "1.2.3", "with metadata": "1.2.4+b.1",
-		"no provenance": "1.2.5"} {
+	for name, version := range map[string]string{
+		"release": "1.2.3", "with metadata": "1.2.4+b.1",
+		"no provenance": "1.2.5",
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t, registrytest.Options{TLS: true, Auth: registrytest.AuthToken})
@@ -539,31 +579,53 @@ func TestChartIndexToRegistryForms(t *testing.T) {
 		says         []string
 	}{
 		"no digest": {address: "oci://docker.io/charts/app:1.0.0", verified: manifest.VerifiedMirror},
-		"the registry itself": {address: "oci://" + own.Host + "/charts/app:1.0.0",
-			verified: manifest.VerifiedUpstream},
+		"the registry itself": {
+			address:  "oci://" + own.Host + "/charts/app:1.0.0",
+			verified: manifest.VerifiedUpstream,
+		},
 		"no tag": {address: "oci://docker.io/charts/app", sum: sum, verified: manifest.VerifiedUpstream},
-		"tag and digest": {address: "oci://docker.io/charts/app:1.0.0@" + pushed, sum: "sha256:" + sum,
-			verified: manifest.VerifiedUpstream},
-		"digest": {address: "oci://docker.io/charts/app@" + pushed, sum: sum,
-			verified: manifest.VerifiedUpstream},
-		"another name": {address: "oci://docker.io/charts/other:1.0.0", sum: sum,
-			verified: manifest.VerifiedUpstream},
-		"another digest": {address: "oci://docker.io/charts/app:1.0.0", sum: digestOf(nil).Encoded(),
-			says: []string{"the index says", sum, digestOf(nil).Encoded(), "oci://docker.io/charts/app:1.0.0"}},
-		"another version": {address: "oci://docker.io/charts/app:2.0.0",
-			says: []string{"the archive has chart app 2.0.0 instead of app 1.0.0"}},
+		"tag and digest": {
+			address: "oci://docker.io/charts/app:1.0.0@" + pushed, sum: "sha256:" + sum,
+			verified: manifest.VerifiedUpstream,
+		},
+		"digest": {
+			address: "oci://docker.io/charts/app@" + pushed, sum: sum,
+			verified: manifest.VerifiedUpstream,
+		},
+		"another name": {
+			address: "oci://docker.io/charts/other:1.0.0", sum: sum,
+			verified: manifest.VerifiedUpstream,
+		},
+		"another digest": {
+			address: "oci://docker.io/charts/app:1.0.0", sum: digestOf(nil).Encoded(),
+			says: []string{"the index says", sum, digestOf(nil).Encoded(), "oci://docker.io/charts/app:1.0.0"},
+		},
+		"another version": {
+			address: "oci://docker.io/charts/app:2.0.0",
+			says:    []string{"the archive has chart app 2.0.0 instead of app 1.0.0"},
+		},
 		"tag is gone": {address: "oci://docker.io/charts/app:3.0.0", says: []string{"no such tag", u.Host}},
-		"an image": {address: "oci://docker.io/charts/image:1.0.0",
-			says: []string{"oci://docker.io/charts/image:1.0.0", "not a Helm chart"}},
-		"no registry": {address: "oci://charts/app:1.0.0",
-			says: []string{"oci://charts/app:1.0.0", "not an OCI reference"}},
-		"a login": {address: "oci://anna:geheim@docker.io/charts/app:1.0.0",
-			says: []string{"a login in it"}},
-		"a secret": {address: "oci://docker.io/charts/app:1.0.0?token=geheim",
-			says: []string{"a secret in it (token)"}},
+		"an image": {
+			address: "oci://docker.io/charts/image:1.0.0",
+			says:    []string{"oci://docker.io/charts/image:1.0.0", "not a Helm chart"},
+		},
+		"no registry": {
+			address: "oci://charts/app:1.0.0",
+			says:    []string{"oci://charts/app:1.0.0", "not an OCI reference"},
+		},
+		"a login": {
+			address: "oci://anna:geheim@docker.io/charts/app:1.0.0",
+			says:    []string{"a login in it"},
+		},
+		"a secret": {
+			address: "oci://docker.io/charts/app:1.0.0?token=geheim",
+			says:    []string{"a secret in it (token)"},
+		},
 		"not a digest": {address: "oci://docker.io/charts/app@sha256:abc", says: []string{"sha256:abc"}},
-		"another algorithm": {address: "oci://docker.io/charts/app@sha512:" + strings.Repeat("a", 128),
-			says: []string{"only sha256"}},
+		"another algorithm": {
+			address: "oci://docker.io/charts/app@sha512:" + strings.Repeat("a", 128),
+			says:    []string{"only sha256"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -606,15 +668,18 @@ func TestChartIndexToRegistrySigned(t *testing.T) {
 	u.pushChart("hub/charts/app:1.0.0", one, string(signedChart(t, key, "app-1.0.0.tgz", one)))
 	u.pushChart("hub/charts/app:2.0.0", two, "")
 	for _, c := range []struct{ version, key, problem string }{
-		{"1.0.0", "keys.gpg", ""}, {"1.0.0", "other.gpg", "no given key signed it"},
+		{"1.0.0", "keys.gpg", ""},
+		{"1.0.0", "other.gpg", "no given key signed it"},
 		{"2.0.0", "keys.gpg", "no provenance file"},
 	} {
 		s := newSite(t, true)
 		leadsTo(s, "oci://docker.io/charts/app:"+c.version, c.version, "")
 		o := u.options(newStore(t))
 		o.Dir, o.Sources = dir, append(o.Sources, manifest.Source{Host: s.host, CA: s.ca})
-		b := oneChart(manifest.Chart{Name: "app", Repo: s.url + "/repo", Version: c.version,
-			Verify: &manifest.ChartVerify{Key: c.key}})
+		b := oneChart(manifest.Chart{
+			Name: "app", Repo: s.url + "/repo", Version: c.version,
+			Verify: &manifest.ChartVerify{Key: c.key},
+		})
 		l, err := fetch.Resolve(t.Context(), b, o)
 		switch {
 		case c.problem != "":

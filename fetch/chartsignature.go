@@ -24,7 +24,8 @@ var errUnsignedChart = errors.New(
 // checkChart requires a provenance file of Helm that a given key signed, for this chart and archive. The format is that
 // of helm package --sign: a clear-signed text with Chart.yaml, "..." and the digests of the files.
 func (dir baseDir) checkChart(v *manifest.ChartVerify, pin manifest.Pin, archive digest.Digest,
-	provenance []byte) error {
+	provenance []byte,
+) error {
 	data, err := capped.ReadFile(dir.path(v.Key), signature.MaxKeyring)
 	if err != nil {
 		return fmt.Errorf("verify: %w", err)
@@ -73,7 +74,8 @@ func describes(text []byte, pin manifest.Pin, archive digest.Digest) error {
 
 // verifyChart checks the stored provenance file of a chart, if the manifest demands that.
 func (h *helmCharts) verifyChart(ctx context.Context, v *manifest.ChartVerify, pin manifest.Pin,
-	archive digest.Digest) (manifest.Pin, error) {
+	archive digest.Digest,
+) (manifest.Pin, error) {
 	if v == nil {
 		return pin, nil
 	}
@@ -96,7 +98,8 @@ func (h *helmCharts) verifyChart(ctx context.Context, v *manifest.ChartVerify, p
 
 // verifyOCIChart checks the provenance file in a chart's artifact.
 func (h *helmCharts) verifyOCIChart(ctx context.Context, r *repository, v *manifest.ChartVerify, pin manifest.Pin,
-	doc manifestDoc) (manifest.Pin, error) {
+	doc manifestDoc,
+) (manifest.Pin, error) {
 	if v == nil {
 		return pin, nil
 	}

@@ -63,12 +63,18 @@ func TestChartProvenance(t *testing.T) {
 		"signed":      {prov: good, key: "keys.gpg"},
 		"not signed":  {key: "keys.gpg", problem: "no provenance file"},
 		"another key": {prov: good, key: "other.gpg", problem: "no given key signed it"},
-		"another chart": {prov: signedChart(t, key, "app-2.0.0.tgz", two), key: "keys.gpg",
-			problem: "signed for chart app 2.0.0"},
-		"another archive": {prov: signedChart(t, key, "app-1.0.0.tgz", repacked(t, one)), key: "keys.gpg",
-			problem: "none of its 1 files"},
-		"changed": {prov: bytes.Replace(good, []byte("name: app"), []byte("name: apq"), 1), key: "keys.gpg",
-			problem: "provenance file"},
+		"another chart": {
+			prov: signedChart(t, key, "app-2.0.0.tgz", two), key: "keys.gpg",
+			problem: "signed for chart app 2.0.0",
+		},
+		"another archive": {
+			prov: signedChart(t, key, "app-1.0.0.tgz", repacked(t, one)), key: "keys.gpg",
+			problem: "none of its 1 files",
+		},
+		"changed": {
+			prov: bytes.Replace(good, []byte("name: app"), []byte("name: apq"), 1), key: "keys.gpg",
+			problem: "provenance file",
+		},
 		"no key file": {prov: good, key: "none.gpg", problem: "none.gpg"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -80,8 +86,10 @@ func TestChartProvenance(t *testing.T) {
 			}
 			o := options(newStore(t), s)
 			o.Dir = dir
-			for _, chart := range []manifest.Chart{{Name: "app", Repo: s.url + "/repo", Version: "1.0.0"},
-				{URL: s.url + "/repo/app-1.0.0.tgz"}} {
+			for _, chart := range []manifest.Chart{
+				{Name: "app", Repo: s.url + "/repo", Version: "1.0.0"},
+				{URL: s.url + "/repo/app-1.0.0.tgz"},
+			} {
 				chart.Verify = &manifest.ChartVerify{Key: c.key}
 				b := oneChart(chart)
 				l, err := fetch.Resolve(t.Context(), b, o)
@@ -138,13 +146,16 @@ func TestOCIChartProvenance(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ version, key, problem string }{
-		{"1.0.0", "keys.gpg", ""}, {"1.0.0", "other.gpg", "no given key signed it"},
+		{"1.0.0", "keys.gpg", ""},
+		{"1.0.0", "other.gpg", "no given key signed it"},
 		{"2.0.0", "keys.gpg", "no provenance file"},
 	} {
 		o := u.options(newStore(t))
 		o.Dir = dir
-		b := oneChart(manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: c.version,
-			Verify: &manifest.ChartVerify{Key: c.key}})
+		b := oneChart(manifest.Chart{
+			Name: "app", Repo: "oci://docker.io/charts", Version: c.version,
+			Verify: &manifest.ChartVerify{Key: c.key},
+		})
 		l, err := fetch.Resolve(t.Context(), b, o)
 		if c.problem != "" {
 			if err == nil || !strings.Contains(err.Error(), c.problem) {
@@ -180,16 +191,26 @@ func TestVerifiedByMirror(t *testing.T) {
 		overrides []manifest.Override
 		want      manifest.Verification
 	}{
-		"upstream": {url: upstream.url, sources: []manifest.Source{{Host: upstream.host, CA: upstream.ca}},
-			want: manifest.VerifiedUpstream},
-		"mirror": {url: upstream.url,
-			sources: []manifest.Source{{Host: upstream.host, Mirrors: []string{mirror.host}, CA: mirror.ca},
-				{Host: mirror.host, CA: mirror.ca}}, want: manifest.VerifiedMirror},
-		"without TLS": {url: plain.url, sources: []manifest.Source{{Host: plain.host, PlainHTTP: true}},
-			want: manifest.VerifiedMirror},
+		"upstream": {
+			url: upstream.url, sources: []manifest.Source{{Host: upstream.host, CA: upstream.ca}},
+			want: manifest.VerifiedUpstream,
+		},
+		"mirror": {
+			url: upstream.url,
+			sources: []manifest.Source{
+				{Host: upstream.host, Mirrors: []string{mirror.host}, CA: mirror.ca},
+				{Host: mirror.host, CA: mirror.ca},
+			}, want: manifest.VerifiedMirror,
+		},
+		"without TLS": {
+			url: plain.url, sources: []manifest.Source{{Host: plain.host, PlainHTTP: true}},
+			want: manifest.VerifiedMirror,
+		},
 		"override": {
-			url: upstream.url, sources: []manifest.Source{{Host: upstream.host, CA: upstream.ca},
-				{Host: mirror.host, CA: mirror.ca}},
+			url: upstream.url, sources: []manifest.Source{
+				{Host: upstream.host, CA: upstream.ca},
+				{Host: mirror.host, CA: mirror.ca},
+			},
 			overrides: []manifest.Override{{Host: upstream.host, With: mirror.url}}, want: manifest.VerifiedMirror,
 		},
 	} {
@@ -197,8 +218,10 @@ func TestVerifiedByMirror(t *testing.T) {
 			t.Parallel()
 			b := oneChart(manifest.Chart{Name: "app", Repo: c.url + "/repo", Version: "1.0.0"})
 			b.Files = []manifest.File{{Name: "tool", URL: c.url + "/tool", Checksums: c.url + "/tool.sha256"}}
-			l, err := fetch.Resolve(t.Context(), b, fetch.Options{Store: newStore(t), Sources: c.sources,
-				Overrides: c.overrides})
+			l, err := fetch.Resolve(t.Context(), b, fetch.Options{
+				Store: newStore(t), Sources: c.sources,
+				Overrides: c.overrides,
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

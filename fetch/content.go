@@ -32,7 +32,8 @@ const askedToSignIn = "the server may want a login (put user and password into n
 // to sign in, is answered with status 200, too. html means that the server called the answer a page. A file whose
 // beginning is neither what its name says nor that of something else is a doubt, which is returned for a warning.
 func (c *cache) checkContent(ctx context.Context, pin manifest.Pin, address string,
-	html bool) (doubt string, err error) {
+	html bool,
+) (doubt string, err error) {
 	head, err := c.head(ctx, pin.Digest)
 	if err != nil {
 		return "", err
@@ -214,8 +215,10 @@ func isHTML(head []byte) bool {
 
 // isMarkup reports whether a file of this name may be a page, or text that begins like one.
 func isMarkup(name string) bool {
-	return slices.Contains([]string{".html", ".htm", ".xhtml", ".shtml", ".php", ".asp", ".aspx", ".jsp", ".xml",
-		".svg", ".md", ".tmpl", ".tpl", ".gotmpl"}, path.Ext(name))
+	return slices.Contains([]string{
+		".html", ".htm", ".xhtml", ".shtml", ".php", ".asp", ".aspx", ".jsp", ".xml",
+		".svg", ".md", ".tmpl", ".tpl", ".gotmpl",
+	}, path.Ext(name))
 }
 
 // saysHTML reports whether an answer calls its body a page.

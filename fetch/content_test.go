@@ -36,33 +36,53 @@ func TestContentIsWhatTheNameSays(t *testing.T) {
 		mode                    manifest.FileMode
 		want                    string
 	}{
-		"a page as an archive": {"tool.tgz", "text/html; charset=utf-8", signInPage, 0,
-			"is a web page (HTML) and no gzip archive"},
-		"a page called an archive": {"tool.tgz", "application/gzip", signInPage, 0,
-			"is a web page (HTML) and no gzip archive"},
+		"a page as an archive": {
+			"tool.tgz", "text/html; charset=utf-8", signInPage, 0,
+			"is a web page (HTML) and no gzip archive",
+		},
+		"a page called an archive": {
+			"tool.tgz", "application/gzip", signInPage, 0,
+			"is a web page (HTML) and no gzip archive",
+		},
 		"an archive called a page": {"tool.tgz", "text/html", "\x1f\x8b\x08", 0, ""},
-		"a page with a query": {"tool.zip?download=1", "text/html", signInPage, 0,
-			"is a web page (HTML) and no zip archive"},
-		"a page as a program": {"tool", "text/html", signInPage, 0o755,
-			"is a web page (HTML) and no program"},
-		"an error as a program": {"tool", "application/json", `{"error": "denied"}`, 0o755,
-			"is JSON and no program, as its name or mode says"},
+		"a page with a query": {
+			"tool.zip?download=1", "text/html", signInPage, 0,
+			"is a web page (HTML) and no zip archive",
+		},
+		"a page as a program": {
+			"tool", "text/html", signInPage, 0o755,
+			"is a web page (HTML) and no program",
+		},
+		"an error as a program": {
+			"tool", "application/json", `{"error": "denied"}`, 0o755,
+			"is JSON and no program, as its name or mode says",
+		},
 		"a script":  {"tool", "text/html", "#!/bin/sh\n", 0o755, ""},
 		"a program": {"tool", "", "\x7fELF\x02", 0o755, ""},
-		"a page of no kind": {"notes", "", signInPage, 0,
-			"is a web page (HTML): the server may want a login"},
-		"text called a page": {"notes.txt", "text/html", "Please sign in.", 0,
-			"is a web page (HTML): the server may want a login"},
+		"a page of no kind": {
+			"notes", "", signInPage, 0,
+			"is a web page (HTML): the server may want a login",
+		},
+		"text called a page": {
+			"notes.txt", "text/html", "Please sign in.", 0,
+			"is a web page (HTML): the server may want a login",
+		},
 		"text":          {"notes.txt", "text/plain", "<not a page>", 0, ""},
 		"a page wanted": {"notes.html", "text/html", signInPage, 0, ""},
-		"a page as JSON": {"list.json", "text/html", signInPage, 0,
-			"is a web page (HTML) and no JSON"},
-		"an error in XML as YAML": {"crd.yaml", "application/xml", `<?xml version="1.0"?><Error/>`, 0,
-			"is XML and no YAML"},
+		"a page as JSON": {
+			"list.json", "text/html", signInPage, 0,
+			"is a web page (HTML) and no JSON",
+		},
+		"an error in XML as YAML": {
+			"crd.yaml", "application/xml", `<?xml version="1.0"?><Error/>`, 0,
+			"is XML and no YAML",
+		},
 		"YAML":      {"crd.yaml", "text/plain", "<<: {a: b}\n", 0, ""},
 		"a package": {"a.rpm", "", "\xed\xab\xee\xdb", 0, ""},
-		"no package": {"a.deb", "", "\xed\xab\xee\xdb", 0,
-			"is an RPM package and no Debian package"},
+		"no package": {
+			"a.deb", "", "\xed\xab\xee\xdb", 0,
+			"is an RPM package and no Debian package",
+		},
 		"a disk image":                    {"a.iso", "", iso, 0, ""},
 		"an unknown kind as a disk image": {"a.iso", "", iso[:4096], 0, ""},
 		"xz, and not bzip2":               {"a.tar.xz", "", "BZh9", 0, "is a bzip2 archive and no xz archive"},
@@ -81,8 +101,10 @@ func TestContentIsWhatTheNameSays(t *testing.T) {
 				answerPage(s, "/"+path, c.contentType, c.body)
 				answerPage(s, "/"+path, c.contentType, c.body)
 			}
-			b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"},
-				Files: []manifest.File{{Name: "it", URL: s.url + "/" + c.file, Mode: c.mode}}}
+			b := &manifest.Bundle{
+				Metadata: manifest.Metadata{Name: "b", Version: "1"},
+				Files:    []manifest.File{{Name: "it", URL: s.url + "/" + c.file, Mode: c.mode}},
+			}
 			o := options(newStore(t), s)
 			_, err := fetch.Resolve(t.Context(), b, o)
 			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
@@ -109,8 +131,10 @@ func TestUnknownContentIsADoubt(t *testing.T) {
 	s := newSite(t, true)
 	s.put("/tool.tgz", []byte("tool"))
 	var log bytes.Buffer
-	b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"},
-		Files: []manifest.File{{Name: "it", URL: s.url + "/tool.tgz"}}}
+	b := &manifest.Bundle{
+		Metadata: manifest.Metadata{Name: "b", Version: "1"},
+		Files:    []manifest.File{{Name: "it", URL: s.url + "/tool.tgz"}},
+	}
 	o := options(newStore(t), s)
 	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	if _, err := fetch.Resolve(t.Context(), b, o); err != nil {
@@ -134,8 +158,10 @@ func TestPageInPlaceOfAnIndex(t *testing.T) {
 	for _, b := range []*manifest.Bundle{
 		oneChart(manifest.Chart{Name: "app", Repo: s.url + "/charts", Version: "1.0.0"}),
 		oneChart(manifest.Chart{URL: s.url + "/app-1.0.0.tgz"}),
-		{Metadata: manifest.Metadata{Name: "b", Version: "1"},
-			Files: []manifest.File{{Name: "tool", URL: s.url + "/tool", Checksums: s.url + "/SHA256SUMS"}}},
+		{
+			Metadata: manifest.Metadata{Name: "b", Version: "1"},
+			Files:    []manifest.File{{Name: "tool", URL: s.url + "/tool", Checksums: s.url + "/SHA256SUMS"}},
+		},
 	} {
 		if _, err := fetch.Resolve(t.Context(), b, options(newStore(t), s)); err == nil ||
 			!strings.Contains(err.Error(), "is a web page (HTML)") || !strings.Contains(err.Error(), "netrc") {

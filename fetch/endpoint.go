@@ -45,8 +45,10 @@ func (g *registries) newEndpoint(p *peer, upstream name.Repository) (*endpoint, 
 	if p.auth == nil {
 		p.auth = logins.NewTrip(p.trip, p.scheme(), host.RegistryStr())
 	}
-	return &endpoint{sender: g.loader.sender, keychain: g.keychain, peer: p,
-		name: host.Repo(path.Join(p.prefix, upstream.RepositoryStr()))}, nil
+	return &endpoint{
+		sender: g.loader.sender, keychain: g.keychain, peer: p,
+		name: host.Repo(path.Join(p.prefix, upstream.RepositoryStr())),
+	}, nil
 }
 
 // login returns the logged-in client.
@@ -106,7 +108,8 @@ func (e *endpoint) handshake(ctx context.Context, auth authn.Authenticator) (htt
 
 // ask sends one small request.
 func (e *endpoint) ask(ctx context.Context, method string, u *url.URL, accept string,
-	limit int64) ([]byte, http.Header, error) {
+	limit int64,
+) ([]byte, http.Header, error) {
 	client, err := e.login(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -120,7 +123,8 @@ func (e *endpoint) ask(ctx context.Context, method string, u *url.URL, accept st
 
 // askWith is ask for a manifest with a client of the caller.
 func (e *endpoint) askWith(ctx context.Context, client *http.Client, u *url.URL,
-	accept string) ([]byte, http.Header, error) {
+	accept string,
+) ([]byte, http.Header, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
 	if err != nil {
 		return nil, nil, err
@@ -129,7 +133,8 @@ func (e *endpoint) askWith(ctx context.Context, client *http.Client, u *url.URL,
 }
 
 func (e *endpoint) send(ctx context.Context, client *http.Client, req *http.Request, accept string,
-	limit int64) ([]byte, http.Header, error) {
+	limit int64,
+) ([]byte, http.Header, error) {
 	req.Header.Set("Accept", accept)
 	data, header, err := e.sender.small(ctx, e.peer, client, req, limit)
 	if err != nil {

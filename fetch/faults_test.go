@@ -218,7 +218,8 @@ func worldFaults() map[string]worldFault {
 	return map[string]worldFault{
 		"reset before the answer": func(http.ResponseWriter, *http.Request, http.Handler) { abort() },
 		"reset in the middle": func(rw http.ResponseWriter, r *http.Request,
-			next http.Handler) {
+			next http.Handler,
+		) {
 			half(rw, r, next, abort)
 		},
 		"stall in the middle": func(rw http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -348,8 +349,10 @@ func worldManifest() *manifest.Bundle {
 			{Name: "app", Repo: "https://files.example/charts", Version: "1.2.3"},
 		},
 		Files: []manifest.File{
-			{Name: "tool", URL: "https://files.example/files/tool",
-				Checksums: "https://files.example/files/tool.sha256"},
+			{
+				Name: "tool", URL: "https://files.example/files/tool",
+				Checksums: "https://files.example/files/tool.sha256",
+			},
 			{Name: "notes", URL: "https://files.example" + unvouched},
 		},
 	}
@@ -373,8 +376,10 @@ func build(ctx context.Context, store fetch.Store, mirror string, retry fetch.Re
 		Retry: retry,
 	}
 	for _, host := range []string{"registry.example", "files.example"} {
-		o.Sources = append(o.Sources, manifest.Source{Host: host, Mirrors: manifest.Mirrors{mirror}, MirrorOnly: true,
-			PlainHTTP: true})
+		o.Sources = append(o.Sources, manifest.Source{
+			Host: host, Mirrors: manifest.Mirrors{mirror}, MirrorOnly: true,
+			PlainHTTP: true,
+		})
 	}
 	l, err := fetch.Resolve(ctx, worldManifest(), o)
 	if l == nil {

@@ -118,7 +118,8 @@ type webFiles struct {
 
 // pinURL pins the file at an address. Without a published digest, it fetches the file and pins the result.
 func (w *webFiles) pinURL(ctx context.Context, pin manifest.Pin, address string,
-	known digest.Digest) (manifest.Pin, error) {
+	known digest.Digest,
+) (manifest.Pin, error) {
 	d, err := w.urlDownload(address, known, -1)
 	if err != nil {
 		return pin, err
@@ -318,8 +319,10 @@ func (f *files) plan(pin manifest.Pin) (*plan, error) {
 		}
 		b = d.pinned(pin)
 	}
-	return &plan{blobs: []blob{b},
-		finish: func(ctx context.Context) (ocispec.Descriptor, error) { return f.manifest(ctx, pin) }}, nil
+	return &plan{
+		blobs:  []blob{b},
+		finish: func(ctx context.Context) (ocispec.Descriptor, error) { return f.manifest(ctx, pin) },
+	}, nil
 }
 
 // pinned returns the blob of a pin, with the remedy for other content.
@@ -376,7 +379,8 @@ type localFiles struct {
 
 // store stores a local file. planned means that its size is already in the session's total.
 func (l *localFiles) store(ctx context.Context, file string, want digest.Digest,
-	planned bool) (ocispec.Descriptor, error) {
+	planned bool,
+) (ocispec.Descriptor, error) {
 	name := l.dir.path(file)
 	return once(&l.cache.flights, "local "+name+" "+want.String(), func() (ocispec.Descriptor, error) {
 		f, err := os.Open(name)
@@ -436,7 +440,8 @@ func closed(w BlobWriter, err error) error {
 
 // copyIn stores the output of produce, always from the start.
 func (c *cache) copyIn(ctx context.Context, key string, want digest.Digest,
-	produce func(io.Writer) error) (desc ocispec.Descriptor, err error) {
+	produce func(io.Writer) error,
+) (desc ocispec.Descriptor, err error) {
 	w, err := c.begin(ctx, key)
 	if err != nil {
 		return desc, err

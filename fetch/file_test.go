@@ -29,12 +29,16 @@ func TestResolveFiles(t *testing.T) {
 	s.put("/SHA256SUMS", fmt.Appendf(nil, "%s  tool_linux_amd64\n%s *./tool_linux_arm64\n", digestOf(amd).Encoded(),
 		digestOf(arm).Encoded()))
 	s.put("/one.sha256", []byte(digestOf(one).Encoded()+"\n"))
-	b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"},
+	b := &manifest.Bundle{
+		Metadata:  manifest.Metadata{Name: "b", Version: "1"},
 		Platforms: []string{"linux/amd64", "linux/arm64"}, Files: []manifest.File{
-			{Name: "tool", Version: "v1", URL: s.url + "/tool_{os}_{arch}", Checksums: s.url + "/SHA256SUMS",
-				Mode: 0o755},
+			{
+				Name: "tool", Version: "v1", URL: s.url + "/tool_{os}_{arch}", Checksums: s.url + "/SHA256SUMS",
+				Mode: 0o755,
+			},
 			{Name: "one", URL: s.url + "/one", Checksums: s.url + "/one.sha256"},
-		}}
+		},
+	}
 	o := options(newStore(t), s)
 	o.Platforms = nil
 	l, err := fetch.Resolve(t.Context(), b, o)
@@ -61,12 +65,18 @@ func TestResolveFiles(t *testing.T) {
 	}
 	sums := s.url + "/SHA256SUMS"
 	want := []manifest.Pin{
-		{Kind: "file", Ref: s.url + "/one", Name: "one", Checksums: s.url + "/one.sha256", Digest: digestOf(one),
-			Size: 7000, Verified: "upstream"},
-		{Kind: "file", Ref: s.url + "/tool_linux_amd64", Name: "tool", Version: "v1", Platform: "linux/amd64",
-			Checksums: sums, Digest: digestOf(amd), Size: 5000, Mode: 0o755, Verified: "upstream"},
-		{Kind: "file", Ref: s.url + "/tool_linux_arm64", Name: "tool", Version: "v1", Platform: "linux/arm64",
-			Checksums: sums, Digest: digestOf(arm), Size: 6000, Mode: 0o755, Verified: "upstream"},
+		{
+			Kind: "file", Ref: s.url + "/one", Name: "one", Checksums: s.url + "/one.sha256", Digest: digestOf(one),
+			Size: 7000, Verified: "upstream",
+		},
+		{
+			Kind: "file", Ref: s.url + "/tool_linux_amd64", Name: "tool", Version: "v1", Platform: "linux/amd64",
+			Checksums: sums, Digest: digestOf(amd), Size: 5000, Mode: 0o755, Verified: "upstream",
+		},
+		{
+			Kind: "file", Ref: s.url + "/tool_linux_arm64", Name: "tool", Version: "v1", Platform: "linux/arm64",
+			Checksums: sums, Digest: digestOf(arm), Size: 6000, Mode: 0o755, Verified: "upstream",
+		},
 	}
 	for i, w := range want {
 		if got := fmt.Sprintf("%+v", l.Items[i]); got != fmt.Sprintf("%+v", w) {
@@ -93,10 +103,14 @@ func TestResolveFileFailures(t *testing.T) {
 		file manifest.File
 		says []string
 	}{
-		"no such file": {manifest.File{URL: s.url + "/gone", SHA256: manifest.Sums{"": digestOf(data).Encoded()}},
-			[]string{"/gone", "no such file"}},
-		"no such checksums": {manifest.File{URL: s.url + "/f", Checksums: s.url + "/gone"},
-			[]string{"checksums", "/gone", "no such file"}},
+		"no such file": {
+			manifest.File{URL: s.url + "/gone", SHA256: manifest.Sums{"": digestOf(data).Encoded()}},
+			[]string{"/gone", "no such file"},
+		},
+		"no such checksums": {
+			manifest.File{URL: s.url + "/f", Checksums: s.url + "/gone"},
+			[]string{"checksums", "/gone", "no such file"},
+		},
 		"useless checksums": {manifest.File{URL: s.url + "/f", Checksums: s.url + "/sums"}, []string{"no sha256"}},
 		"other's checksums": {manifest.File{URL: s.url + "/f", Checksums: s.url + "/others"}, []string{"none for f"}},
 		"local is missing":  {manifest.File{Name: "x", Path: "not/there"}, []string{"not/there", "no such file"}},

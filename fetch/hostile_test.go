@@ -84,7 +84,8 @@ func TestImageTooManyParts(t *testing.T) {
 	text := `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","layers":[` +
 		strings.Repeat(layer+",", 20_000) + layer + `]}`
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
-		_ *http.Request) {
+		_ *http.Request,
+	) {
 		_, _ = io.WriteString(w, text)
 	}))
 	defer srv.Close()
@@ -178,8 +179,10 @@ func TestLockIsTheSameAgain(t *testing.T) {
 	}))
 	defer srv.Close()
 	o := options(newStore(t), &site{host: strings.TrimPrefix(srv.URL, "http://")})
-	b := &manifest.Bundle{Files: []manifest.File{{Name: "f", URL: srv.URL + "/f",
-		SHA256: manifest.Sums{"": digestOf(data).Encoded()}}}}
+	b := &manifest.Bundle{Files: []manifest.File{{
+		Name: "f", URL: srv.URL + "/f",
+		SHA256: manifest.Sums{"": digestOf(data).Encoded()},
+	}}}
 	first, err := fetch.Resolve(t.Context(), b, o)
 	if err != nil {
 		t.Fatal(err)

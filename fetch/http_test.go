@@ -37,9 +37,13 @@ func TestAllSurvivesTransport(t *testing.T) {
 	}{
 		"no fault": {nil, []string{""}},
 		"cut once": {[]fault{cutAfter(5 << 20)}, []string{"", "bytes=5242880-"}},
-		"cut again and again": {[]fault{cutAfter(1 << 20), cutAfter(1 << 20), cutAfter(1 << 20), cutAfter(1 << 20),
-			cutAfter(1 << 20), cutAfter(1 << 20)}, []string{"", "bytes=1048576-", "bytes=2097152-", "bytes=3145728-",
-			"bytes=4194304-", "bytes=5242880-", "bytes=6291456-"}},
+		"cut again and again": {[]fault{
+			cutAfter(1 << 20), cutAfter(1 << 20), cutAfter(1 << 20), cutAfter(1 << 20),
+			cutAfter(1 << 20), cutAfter(1 << 20),
+		}, []string{
+			"", "bytes=1048576-", "bytes=2097152-", "bytes=3145728-",
+			"bytes=4194304-", "bytes=5242880-", "bytes=6291456-",
+		}},
 		"500, 502, 503": {[]fault{answer(500), answer(502), answer(503)}, []string{"", "", "", ""}},
 		"429 with time": {[]fault{answer(429, "Retry-After", "0")}, []string{"", ""}},
 		"200 to a range": {[]fault{cutAfter(5 << 20), func(w http.ResponseWriter, r *http.Request, f siteFile) bool {
@@ -47,7 +51,8 @@ func TestAllSurvivesTransport(t *testing.T) {
 			return false
 		}}, []string{"", "bytes=5242880-"}},
 		"206 from elsewhere": {[]fault{cutAfter(5 << 20), func(w http.ResponseWriter, r *http.Request,
-			f siteFile) bool {
+			f siteFile,
+		) bool {
 			w.Header().Set("Content-Range", fmt.Sprintf("bytes 5000000-%d/%d", len(f.content)-1, len(f.content)))
 			w.WriteHeader(http.StatusPartialContent)
 			_, _ = w.Write(f.content[5000000:])
@@ -179,8 +184,11 @@ func TestAllRefusesAtOnce(t *testing.T) {
 			1,
 			[]string{"wrong content", digestOf(data).String(), digestOf(noise(5, 1<<20)).String()},
 		},
-		"always 500": {[]fault{answer(500), answer(500), answer(500), answer(500), answer(500)}, 4,
-			[]string{"500", "tried 4 times"}},
+		"always 500": {
+			[]fault{answer(500), answer(500), answer(500), answer(500), answer(500)},
+			4,
+			[]string{"500", "tried 4 times"},
+		},
 		"come back sunday": {[]fault{answer(429, "Retry-After", "86400")}, 1, []string{"429", "24h0m0s"}},
 		"part of nothing": {[]fault{func(w http.ResponseWriter, _ *http.Request, f siteFile) bool {
 			w.Header().Set("Content-Range", "bytes 0-9/1048576")

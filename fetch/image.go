@@ -123,7 +123,8 @@ func (i *images) resolve(ctx context.Context, img manifest.Image) ([]manifest.Pi
 
 // rootOf returns an image's manifest or index, and what vouches for it.
 func (i *images) rootOf(ctx context.Context, repo *repository, img manifest.Image,
-	ref string) (ocispec.Descriptor, manifest.Verification, error) {
+	ref string,
+) (ocispec.Descriptor, manifest.Verification, error) {
 	_, tag, pinned, err := imageRef(ref)
 	if err != nil {
 		return ocispec.Descriptor{}, "", err
@@ -435,8 +436,10 @@ func (w *imageWalk) leaf(ctx context.Context, doc manifestDoc, alone bool) error
 		}
 		if !w.taken[b.Digest] {
 			w.taken[b.Digest] = true
-			w.image.blobs = append(w.image.blobs, ocispec.Descriptor{MediaType: b.MediaType, Digest: b.Digest,
-				Size: b.Size})
+			w.image.blobs = append(w.image.blobs, ocispec.Descriptor{
+				MediaType: b.MediaType, Digest: b.Digest,
+				Size: b.Size,
+			})
 		}
 	}
 	if !alone || w.all {
@@ -554,8 +557,10 @@ func (i *images) plan(ctx context.Context, pin manifest.Pin, pinned referrerPins
 
 // pinned reads the manifests of a pinned image.
 func (r *repository) pinned(ctx context.Context, pin manifest.Pin, wanted []string) (image, error) {
-	root, _, err := r.manifest(ctx, ocispec.Descriptor{Digest: pin.Digest, Size: pinnedSize(pin),
-		MediaType: pin.MediaType})
+	root, _, err := r.manifest(ctx, ocispec.Descriptor{
+		Digest: pin.Digest, Size: pinnedSize(pin),
+		MediaType: pin.MediaType,
+	})
 	if err != nil {
 		return image{}, gone(err)
 	}
@@ -580,10 +585,12 @@ func isConfig(d ocispec.Descriptor) bool {
 func (r *repository) plan(img image) *plan {
 	p := &plan{root: img.root, absent: img.absent}
 	for _, b := range img.blobs {
-		p.blobs = append(p.blobs, blob{digest: b.Digest, mediaType: b.MediaType, size: b.Size, first: isConfig(b),
+		p.blobs = append(p.blobs, blob{
+			digest: b.Digest, mediaType: b.MediaType, size: b.Size, first: isConfig(b),
 			fetch: func(ctx context.Context) error {
 				return r.blob(b.Digest, b.Size).blob().fetch(ctx) // created on demand: most blobs are shared or cached
-			}})
+			},
+		})
 	}
 	return p
 }

@@ -70,8 +70,10 @@ func (u *upstream) options(store fetch.Store) fetch.Options {
 	o := options(store)
 	o.Keychain = u.Keychain()
 	for host, path := range map[string]string{"registry.k8s.io": "/k8s", "docker.io": "/hub"} {
-		o.Sources = append(o.Sources, manifest.Source{Host: host, Mirrors: manifest.Mirrors{u.Host + path},
-			MirrorOnly: true, CA: u.CAFile, PlainHTTP: u.CAFile == ""})
+		o.Sources = append(o.Sources, manifest.Source{
+			Host: host, Mirrors: manifest.Mirrors{u.Host + path},
+			MirrorOnly: true, CA: u.CAFile, PlainHTTP: u.CAFile == "",
+		})
 	}
 	return o
 }
@@ -116,8 +118,10 @@ func attest(t testing.TB, idx v1.ImageIndex, child, of v1.Image) v1.ImageIndex {
 	t.Helper()
 	return mutate.AppendManifests(idx, mutate.IndexAddendum{Add: child, Descriptor: v1.Descriptor{
 		Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"},
-		Annotations: map[string]string{"vnd.docker.reference.type": "attestation-manifest",
-			"vnd.docker.reference.digest": digestString(t, of).String()},
+		Annotations: map[string]string{
+			"vnd.docker.reference.type":   "attestation-manifest",
+			"vnd.docker.reference.digest": digestString(t, of).String(),
+		},
 	}})
 }
 
@@ -290,26 +294,58 @@ func TestImagePlatforms(t *testing.T) {
 		pinned    []string
 		items     int
 	}{
-		"strict": {"amd:1", []string{"linux/amd64", "linux/arm64"}, "",
-			[]string{"registry.k8s.io/amd:1", "missing platforms linux/arm64", "has linux/amd64",
-				"platformPolicy: warn"}, nil, 0},
-		"warn": {"amd:1", []string{"linux/amd64", "linux/arm64"}, "warn", nil,
-			[]string{"linux/amd64"}, 1},
-		"warn, nothing left": {"amd:1", []string{"linux/arm64"}, "warn",
-			[]string{"missing platforms linux/arm64", "nothing"}, nil, 0},
+		"strict": {
+			"amd:1",
+			[]string{"linux/amd64", "linux/arm64"},
+			"",
+			[]string{
+				"registry.k8s.io/amd:1", "missing platforms linux/arm64", "has linux/amd64",
+				"platformPolicy: warn",
+			},
+			nil, 0,
+		},
+		"warn": {
+			"amd:1",
+			[]string{"linux/amd64", "linux/arm64"},
+			"warn", nil,
+			[]string{"linux/amd64"},
+			1,
+		},
+		"warn, nothing left": {
+			"amd:1",
+			[]string{"linux/arm64"},
+			"warn",
+			[]string{"missing platforms linux/arm64", "nothing"},
+			nil, 0,
+		},
 		"index without platforms": {"unsaid:1", []string{"linux/arm64"}, "", nil, []string{"linux/arm64"}, 1},
 		"nested":                  {"nested:1", []string{"linux/amd64"}, "", nil, []string{"linux/amd64"}, 1},
 		"older variant":           {"nested:1", []string{"linux/arm"}, "", nil, []string{"linux/arm/v7"}, 1},
-		"newer variant": {"nested:1", []string{"linux/arm/v5"}, "",
-			[]string{"missing platforms linux/arm/v5", "linux/amd64, linux/arm/v6"}, nil, 0},
-		"single, strict": {"single:1", []string{"linux/amd64"}, "",
-			[]string{"missing platforms linux/amd64", "has linux/arm64"}, nil, 0},
+		"newer variant": {
+			"nested:1",
+			[]string{"linux/arm/v5"},
+			"",
+			[]string{"missing platforms linux/arm/v5", "linux/amd64, linux/arm/v6"},
+			nil, 0,
+		},
+		"single, strict": {
+			"single:1",
+			[]string{"linux/amd64"},
+			"",
+			[]string{"missing platforms linux/amd64", "has linux/arm64"},
+			nil, 0,
+		},
 		"single, warn": {"single:1", []string{"linux/amd64"}, "warn", nil, nil, 1},
 		"artifact":     {"artifact:1", []string{"linux/amd64"}, "", nil, nil, 1},
 		"no such tag": {"amd:2", []string{"linux/amd64"}, "", []string{"registry.k8s.io (mirror " + u.Host +
 			"/k8s)", "no such tag"}, nil, 0},
-		"no such repository": {"none:1", []string{"linux/amd64"}, "", []string{"no such", u.Host + "/k8s/none"},
-			nil, 0},
+		"no such repository": {
+			"none:1",
+			[]string{"linux/amd64"},
+			"",
+			[]string{"no such", u.Host + "/k8s/none"},
+			nil, 0,
+		},
 	}
 	for what, c := range cases {
 		t.Run(what, func(t *testing.T) {
@@ -399,8 +435,10 @@ func TestImageForeignLayer(t *testing.T) {
 	t.Cleanup(srv.Close)
 	host := strings.TrimPrefix(srv.URL, "http://")
 	img, err := mutate.Append(platformImage(t, "linux/amd64"),
-		mutate.Addendum{Layer: static.NewLayer([]byte("x"), types.DockerForeignLayer),
-			URLs: []string{"https://elsewhere.example/x"}})
+		mutate.Addendum{
+			Layer: static.NewLayer([]byte("x"), types.DockerForeignLayer),
+			URLs:  []string{"https://elsewhere.example/x"},
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -434,37 +472,50 @@ func TestImageLyingUpstream(t *testing.T) {
 		says   []string
 	}{
 		"manifest of another digest": {
-			[]registrytest.Fault{{Method: "GET", Path: regexp.MustCompile("/manifests/"), Times: -1,
-				Effect: registrytest.Corrupt()}},
+			[]registrytest.Fault{{
+				Method: "GET", Path: regexp.MustCompile("/manifests/"), Times: -1,
+				Effect: registrytest.Corrupt(),
+			}},
 			[]string{"sends a wrong manifest", digestString(t, img).String()},
 		},
 		"tag of another digest": {[]registrytest.Fault{
 			{Method: "HEAD", Path: regexp.MustCompile("/manifests/"), Times: -1, Effect: registrytest.Fail(405, "")},
-			{Method: "GET", Path: regexp.MustCompile("/manifests/1"), Times: -1,
-				Effect: registrytest.Header("Docker-Content-Digest", wrong)},
+			{
+				Method: "GET", Path: regexp.MustCompile("/manifests/1"), Times: -1,
+				Effect: registrytest.Header("Docker-Content-Digest", wrong),
+			},
 		}, []string{"sends a wrong manifest", wrong}},
 		"layer of other content": {
-			[]registrytest.Fault{{Path: regexp.MustCompile("/blobs/" + h.String()), Times: -1,
-				Effect: registrytest.Corrupt()}},
+			[]registrytest.Fault{{
+				Path: regexp.MustCompile("/blobs/" + h.String()), Times: -1,
+				Effect: registrytest.Corrupt(),
+			}},
 			[]string{"wrong content", h.String()},
 		},
 		"layer of other length": {
-			[]registrytest.Fault{{Path: regexp.MustCompile("/blobs/" + h.String()), Times: -1,
-				Effect: registrytest.LieAboutLength(5)}},
+			[]registrytest.Fault{{
+				Path: regexp.MustCompile("/blobs/" + h.String()), Times: -1,
+				Effect: registrytest.LieAboutLength(5),
+			}},
 			[]string{"wrong size", h.String()},
 		},
 		"layer is lost": {
-			[]registrytest.Fault{{Path: regexp.MustCompile("/blobs/" + h.String()), Times: -1,
-				Effect: registrytest.FailWith(404, "", `{"errors":[{"code":"BLOB_UNKNOWN","message":"gone"}]}`)}},
+			[]registrytest.Fault{{
+				Path: regexp.MustCompile("/blobs/" + h.String()), Times: -1,
+				Effect: registrytest.FailWith(404, "", `{"errors":[{"code":"BLOB_UNKNOWN","message":"gone"}]}`),
+			}},
 			[]string{"has lost this blob", h.String()},
 		},
-		"huge manifest": {[]registrytest.Fault{{Method: "GET", Path: regexp.MustCompile("/manifests/"), Times: -1,
+		"huge manifest": {[]registrytest.Fault{{
+			Method: "GET", Path: regexp.MustCompile("/manifests/"), Times: -1,
 			Effect: func(http.Handler) http.Handler {
 				return http.HandlerFunc(func(w http.ResponseWriter,
-					_ *http.Request) {
+					_ *http.Request,
+				) {
 					_, _ = w.Write(make([]byte, 5<<20))
 				})
-			}}}, []string{"more than 4194304 bytes"}},
+			},
+		}}, []string{"more than 4194304 bytes"}},
 	}
 	for what, c := range cases {
 		t.Run(what, func(t *testing.T) {
@@ -501,18 +552,24 @@ func TestImageSurvivesTransport(t *testing.T) {
 	if img, err = mutate.Config(img, v1.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	for what, o := range map[string]registrytest.Options{"plain": {},
-		"token": {TLS: true, Auth: registrytest.AuthToken}} {
+	for what, o := range map[string]registrytest.Options{
+		"plain": {},
+		"token": {TLS: true, Auth: registrytest.AuthToken},
+	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t, o)
 			u.pushImage("hub/some/app:1", img)
 			u.AddFaults(
 				registrytest.Fault{Path: regexp.MustCompile("^/v2/$"), Effect: registrytest.Fail(503, "")},
-				registrytest.Fault{Method: "GET", Path: regexp.MustCompile("/manifests/"),
-					Effect: registrytest.Fail(500, "")},
-				registrytest.Fault{Path: regexp.MustCompile("/blobs/"), Times: 2,
-					Effect: registrytest.CutResponse(5 << 20)},
+				registrytest.Fault{
+					Method: "GET", Path: regexp.MustCompile("/manifests/"),
+					Effect: registrytest.Fail(500, ""),
+				},
+				registrytest.Fault{
+					Path: regexp.MustCompile("/blobs/"), Times: 2,
+					Effect: registrytest.CutResponse(5 << 20),
+				},
 				registrytest.Fault{Path: regexp.MustCompile("/blobs/"), Effect: registrytest.Fail(429, "0")},
 			)
 			fo := u.options(newStore(t))
@@ -535,8 +592,10 @@ func TestSharedBlob(t *testing.T) {
 	img := platformImage(t, "linux/amd64")
 	u.pushImage("k8s/a:1", img)
 	u.pushImage("k8s/b:1", img)
-	u.AddFaults(registrytest.Fault{Path: regexp.MustCompile("/k8s/a/blobs/"), Skip: 1, Times: -1,
-		Effect: registrytest.Fail(404, "")})
+	u.AddFaults(registrytest.Fault{
+		Path: regexp.MustCompile("/k8s/a/blobs/"), Skip: 1, Times: -1,
+		Effect: registrytest.Fail(404, ""),
+	})
 	u.ForgetRequests()
 	o := u.options(newStore(t))
 	l, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, "registry.k8s.io/a:1", "registry.k8s.io/b:1"),
@@ -553,8 +612,10 @@ func TestSharedBlob(t *testing.T) {
 func TestAllUnreachable(t *testing.T) {
 	t.Parallel()
 	o := options(newStore(t))
-	o.Sources = []manifest.Source{{Host: "registry.k8s.io", Mirrors: manifest.Mirrors{"127.0.0.1:1/k8s"},
-		MirrorOnly: true, PlainHTTP: true}}
+	o.Sources = []manifest.Source{{
+		Host: "registry.k8s.io", Mirrors: manifest.Mirrors{"127.0.0.1:1/k8s"},
+		MirrorOnly: true, PlainHTTP: true,
+	}}
 	_, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, "registry.k8s.io/a:1"), o)
 	wantError(t, err, "registry.k8s.io (mirror 127.0.0.1:1/k8s)", "refused")
 	var failed *fetch.Errors

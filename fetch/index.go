@@ -31,7 +31,8 @@ func (r *repository) whole(ctx context.Context, root ocispec.Descriptor, wanted 
 // it; else found. Reading the other platforms' manifests costs a few requests, so it is only for images that the
 // policy or the report is about.
 func (i *images) completed(ctx context.Context, repo *repository, found image, ref string,
-	policy manifest.IndexPolicy) (image, bool, error) {
+	policy manifest.IndexPolicy,
+) (image, bool, error) {
 	pinned := strings.Contains(ref, "@")
 	if !isIndex(found.root.MediaType) || len(found.absent) == 0 || !pinned && policy != manifest.IndexesComplete {
 		return found, false, nil
@@ -62,8 +63,10 @@ func (i *images) tellIndex(ctx context.Context, pin manifest.Pin) {
 	if !sized || !i.registries.network.hosts.first(pin.Ref) {
 		return
 	}
-	about := []any{"item", pin.Ref, "by", cmp.Or(strings.Join(pin.WantedBy, ", "), "the manifest"), "selected",
-		plain.Size(x.selected)}
+	about := []any{
+		"item", pin.Ref, "by", cmp.Or(strings.Join(pin.WantedBy, ", "), "the manifest"), "selected",
+		plain.Size(x.selected),
+	}
 	if x.whole > 0 {
 		about = append(about, "all", plain.Size(x.whole))
 	}

@@ -42,8 +42,10 @@ func TestFindChecksum(t *testing.T) {
 		"other names only": {sumA + "  g.tgz\n", "", "none for f.tgz"},
 		"two bare":         {sumA + "\n" + sumB + "\n", "", "none for f.tgz"},
 		"sha512 only":      {sumA + sumA + "  f.tgz\n", "", "no sha256"},
-		"several hashes": {"f.tgz  " + sumA[:8] + "  " + sumA + "  " + sumB + "\n", "",
-			"several unlabelled hashes"},
+		"several hashes": {
+			"f.tgz  " + sumA[:8] + "  " + sumA + "  " + sumB + "\n", "",
+			"several unlabelled hashes",
+		},
 		"bsd with a hyphen":  {"MD5 (f.tgz) = 00\nSHA-256 (f.tgz) = " + sumA + "\n", sumA, ""},
 		"a page":             {"<html>not found</html>", "", "no sha256"},
 		"empty":              {"", "", "no sha256"},
@@ -121,8 +123,10 @@ func TestValidator(t *testing.T) {
 // TestDiagnostics has a registry's codes with their messages, and a code alone where it sent no message.
 func TestDiagnostics(t *testing.T) {
 	t.Parallel()
-	err := &transport.Error{Errors: []transport.Diagnostic{{Code: transport.DeniedErrorCode, Message: "no access"},
-		{Code: transport.UnknownErrorCode}}}
+	err := &transport.Error{Errors: []transport.Diagnostic{
+		{Code: transport.DeniedErrorCode, Message: "no access"},
+		{Code: transport.UnknownErrorCode},
+	}}
 	if got := diagnostics(fmt.Errorf("GET: %w", err)); got != "DENIED: no access; UNKNOWN" {
 		t.Errorf("got %q", got)
 	}
@@ -160,8 +164,10 @@ func TestNextURL(t *testing.T) {
 
 func TestPickVersion(t *testing.T) {
 	t.Parallel()
-	list := []string{"4.13.9", "4.14.0", "4.14.10", "4.14.9", "4.15.0-rc.1", "v5.0.0", "nonsense", "4.14.10+build.1",
-		"5.1.0-beta"}
+	list := []string{
+		"4.13.9", "4.14.0", "4.14.10", "4.14.9", "4.15.0-rc.1", "v5.0.0", "nonsense", "4.14.10+build.1",
+		"5.1.0-beta",
+	}
 	for want, exp := range map[string]string{
 		"4.14.x": "4.14.10", "4.14.9": "4.14.9", "": "v5.0.0", "~4.13.0": "4.13.9", ">=4.13 <4.14.1": "4.14.0",
 		"4.15.0-rc.1": "4.15.0-rc.1", "^4": "4.14.10", "5.0.0": "v5.0.0", ">5.0.0-0": "5.1.0-beta",
@@ -171,8 +177,10 @@ func TestPickVersion(t *testing.T) {
 			t.Errorf("%q: got %q, %v, want %q", want, got, err, exp)
 		}
 	}
-	for want, says := range map[string]string{"6.x": "newest are 5.1.0-beta, v5.0.0, 4.15.0-rc.1",
-		"one": "neither a version nor a range", "4.15.x": "newest"} {
+	for want, says := range map[string]string{
+		"6.x": "newest are 5.1.0-beta, v5.0.0, 4.15.0-rc.1",
+		"one": "neither a version nor a range", "4.15.x": "newest",
+	} {
 		if _, err := pickVersion(list, want, func(s string) string { return s }); err == nil ||
 			!strings.Contains(err.Error(), says) {
 			t.Errorf("%q: got %v, want %q", want, err, says)
@@ -314,8 +322,10 @@ func TestErrorsByCause(t *testing.T) {
 	}
 	e := &Errors{Items: 30}
 	for i := range 7 {
-		e.Failed = append(e.Failed, &ItemError{Kind: "file", Ref: fmt.Sprintf("https://dl.example/%d", i),
-			Platform: "linux/amd64", Err: gone()})
+		e.Failed = append(e.Failed, &ItemError{
+			Kind: "file", Ref: fmt.Sprintf("https://dl.example/%d", i),
+			Platform: "linux/amd64", Err: gone(),
+		})
 	}
 	e.Failed = append(e.Failed, &ItemError{Kind: "image", Ref: "a:1", Err: errors.New("a:1: 404 Not Found")},
 		&ItemError{Kind: "image", Ref: "b:1", Err: errors.New("not signed")})

@@ -133,15 +133,19 @@ func (c catalogue) Begin(context.Context, string) (fetch.BlobWriter, int64, erro
 func largeLock(images, layers int) (catalogue, *manifest.Lock) {
 	const each, common = 60, 10
 	layer := func(n int) ocispec.Descriptor {
-		return ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip,
-			Digest: digest.FromString(fmt.Sprint("layer ", n)), Size: int64(1000 + n)}
+		return ocispec.Descriptor{
+			MediaType: ocispec.MediaTypeImageLayerGzip,
+			Digest:    digest.FromString(fmt.Sprint("layer ", n)), Size: int64(1000 + n),
+		}
 	}
 	c, l := catalogue{}, &manifest.Lock{}
 	for i := range images {
 		m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest}
 		m.SchemaVersion = 2
-		m.Config = ocispec.Descriptor{MediaType: "application/vnd.example.config",
-			Digest: digest.FromString(fmt.Sprint("config ", i)), Size: 500}
+		m.Config = ocispec.Descriptor{
+			MediaType: "application/vnd.example.config",
+			Digest:    digest.FromString(fmt.Sprint("config ", i)), Size: 500,
+		}
 		for n := range each {
 			k := n
 			if n >= common {

@@ -41,7 +41,8 @@ func lookedUp(pin manifest.Pin) bool {
 
 // image returns the manifest that an image's tag was pinned to, if it can still be had.
 func (k kept) image(ctx context.Context, repo *repository,
-	ref string) (root ocispec.Descriptor, pin manifest.Pin, ok bool, err error) {
+	ref string,
+) (root ocispec.Descriptor, pin manifest.Pin, ok bool, err error) {
 	pin, ok = k.pins[keptItem{kind: manifest.ItemImage, ref: ref}]
 	if !ok {
 		return root, pin, false, nil

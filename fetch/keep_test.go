@@ -122,8 +122,10 @@ func TestKeepChecksums(t *testing.T) {
 		s.put(name, []byte(digestOf([]byte("one")).Encoded()+"  a\n"))
 	}
 	file := manifest.File{Name: "a", URL: s.url + "/a", Checksums: s.url + "/old.sha256"}
-	b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"}, Platforms: []string{"linux/amd64"},
-		Files: []manifest.File{file}}
+	b := &manifest.Bundle{
+		Metadata: manifest.Metadata{Name: "b", Version: "1"}, Platforms: []string{"linux/amd64"},
+		Files: []manifest.File{file},
+	}
 	o := options(newStore(t), s)
 	old, err := fetch.Resolve(t.Context(), b, o)
 	if err != nil {

@@ -63,16 +63,26 @@ func TestVerifyIdentity(t *testing.T) {
 	}{
 		"old format": {func(p *keylessPublisher) { p.simple(releaser) }, nil},
 		"new format": {func(p *keylessPublisher) { p.bundle(releaser, trust.PredicateSign) }, nil},
-		"unsigned": {func(*keylessPublisher) {}, []string{"is not signed by " + releaser + " (" + actions + ")",
-			"no signature was found"}},
-		"another, old": {func(p *keylessPublisher) { p.simple("https://github.com/evil/app") },
-			[]string{"not signed by this identity"}},
-		"another, new": {func(p *keylessPublisher) { p.bundle("https://github.com/evil/app", trust.PredicateSign) },
-			[]string{"not signed by this identity"}},
-		"an attestation": {func(p *keylessPublisher) { p.bundle(releaser, "https://slsa.dev/provenance/v1") },
-			[]string{"an attestation (https://slsa.dev/provenance/v1), not a signature"}},
-		"a key's": {func(p *keylessPublisher) { d := digestString(p.t, p.image); p.sign(d, d) },
-			[]string{"is not signed by " + releaser}},
+		"unsigned": {func(*keylessPublisher) {}, []string{
+			"is not signed by " + releaser + " (" + actions + ")",
+			"no signature was found",
+		}},
+		"another, old": {
+			func(p *keylessPublisher) { p.simple("https://github.com/evil/app") },
+			[]string{"not signed by this identity"},
+		},
+		"another, new": {
+			func(p *keylessPublisher) { p.bundle("https://github.com/evil/app", trust.PredicateSign) },
+			[]string{"not signed by this identity"},
+		},
+		"an attestation": {
+			func(p *keylessPublisher) { p.bundle(releaser, "https://slsa.dev/provenance/v1") },
+			[]string{"an attestation (https://slsa.dev/provenance/v1), not a signature"},
+		},
+		"a key's": {
+			func(p *keylessPublisher) { d := digestString(p.t, p.image); p.sign(d, d) },
+			[]string{"is not signed by " + releaser},
+		},
 		"another's, both": {func(p *keylessPublisher) {
 			p.simple("https://github.com/evil/app")
 			p.bundle(releaser, trust.PredicateSign)
@@ -84,8 +94,10 @@ func TestVerifyIdentity(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := &keylessPublisher{newPublisher(t, registrytest.Options{Referrers: true}), s,
-				platformImage(t, "linux/amd64")}
+			p := &keylessPublisher{
+				newPublisher(t, registrytest.Options{Referrers: true}), s,
+				platformImage(t, "linux/amd64"),
+			}
 			p.pushImage(appRepo+":1", p.image)
 			c.publish(p)
 			o := p.options(newStore(t))

@@ -14,8 +14,10 @@ import (
 
 func TestBadCredentials(t *testing.T) {
 	t.Parallel()
-	for what, auth := range map[string]registrytest.Auth{"basic": registrytest.AuthBasic,
-		"token": registrytest.AuthToken} {
+	for what, auth := range map[string]registrytest.Auth{
+		"basic": registrytest.AuthBasic,
+		"token": registrytest.AuthToken,
+	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t, registrytest.Options{TLS: true, Auth: auth, Password: "right-one"})

@@ -36,8 +36,10 @@ func TestMirrorsInTurn(t *testing.T) {
 	said := &lines{}
 	o := options(newStore(t), broken, second)
 	o.Jobs, o.Logger, o.Hosts = 1, said.logger(), fetch.NewHosts()
-	o.Sources = append(o.Sources, manifest.Source{Host: upstream.host, Mirrors: manifest.Mirrors{broken.host + "/m",
-		second.host + "/x/y"}, PlainHTTP: true})
+	o.Sources = append(o.Sources, manifest.Source{Host: upstream.host, Mirrors: manifest.Mirrors{
+		broken.host + "/m",
+		second.host + "/x/y",
+	}, PlainHTTP: true})
 	l := lock(pins...)
 	// With mirrors, the host itself is asked with TLS; a test has none, so it is named under another name too.
 	if _, err := fetch.All(t.Context(), lock(pins[2:]...), o); err != nil {
@@ -86,8 +88,10 @@ func TestMirrorThenUpstream(t *testing.T) {
 			mirror, upstream := newSite(t, true), newSite(t, true)
 			pin := filePin(upstream.put("/f", data), data)
 			o := options(newMemoryStore(), mirror)
-			o.Sources = append(o.Sources, manifest.Source{Host: upstream.host,
-				Mirrors: manifest.Mirrors{prepare(mirror)}, CA: upstream.ca})
+			o.Sources = append(o.Sources, manifest.Source{
+				Host:    upstream.host,
+				Mirrors: manifest.Mirrors{prepare(mirror)}, CA: upstream.ca,
+			})
 			if _, err := fetch.All(t.Context(), lock(pin), o); err != nil {
 				t.Fatal(err)
 			}
@@ -114,8 +118,10 @@ func TestHostPattern(t *testing.T) {
 	data := noise(425, 100)
 	s := newSite(t, false)
 	s.put("/f", data)
-	for host, ok := range map[string]bool{"a.corp.example": true, "a.b.corp.example": true, "corp.example": false,
-		"own.corp.example": false} {
+	for host, ok := range map[string]bool{
+		"a.corp.example": true, "a.b.corp.example": true, "corp.example": false,
+		"own.corp.example": false,
+	} {
 		o := options(newStore(t))
 		o.Sources = []manifest.Source{
 			{Host: "*.corp.example", Mirrors: manifest.Mirrors{s.host}, MirrorOnly: true, PlainHTTP: true},
@@ -215,8 +221,10 @@ func TestDirectoryLayout(t *testing.T) {
 		}
 	}
 	o := options(newStore(t))
-	o.Sources = []manifest.Source{{Directory: dir}, {Host: "registry.example", Mirrors: manifest.Mirrors{"127.0.0.1:1"},
-		MirrorOnly: true}}
+	o.Sources = []manifest.Source{{Directory: dir}, {
+		Host: "registry.example", Mirrors: manifest.Mirrors{"127.0.0.1:1"},
+		MirrorOnly: true,
+	}}
 	o.Platforms = []string{"linux/amd64", "linux/arm64"}
 	items, err := fetch.All(t.Context(), &manifest.Lock{Items: good.lock}, o)
 	if err != nil || len(items) != len(good.items) {
@@ -232,8 +240,10 @@ func TestOverride(t *testing.T) {
 	s.put("/k8s/v1/kubelet", release)
 	o := options(newStore(t), s)
 	o.Overrides = []manifest.Override{
-		{URL: "https://files.example/tool_{arch}", With: s.url + "/own/tool-{arch}",
-			SHA256: manifest.Sums{"linux/amd64": digestOf(own).Encoded()}},
+		{
+			URL: "https://files.example/tool_{arch}", With: s.url + "/own/tool-{arch}",
+			SHA256: manifest.Sums{"linux/amd64": digestOf(own).Encoded()},
+		},
 		{Host: "dl.example", Path: "/release", With: s.url + "/k8s"},
 	}
 	b := &manifest.Bundle{Files: []manifest.File{
@@ -252,8 +262,10 @@ func TestOverride(t *testing.T) {
 		if got := [2]string{pin.Ref, pin.From}; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		if who := map[string]manifest.Verification{"tool": manifest.VerifiedManifest,
-			"kubelet": manifest.VerifiedFirstUse}[pin.Name]; pin.Verified != who {
+		if who := map[string]manifest.Verification{
+			"tool":    manifest.VerifiedManifest,
+			"kubelet": manifest.VerifiedFirstUse,
+		}[pin.Name]; pin.Verified != who {
 			t.Errorf("%s: verified by %s", pin.Name, pin.Verified)
 		}
 	}

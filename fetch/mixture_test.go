@@ -64,8 +64,10 @@ func TestNoMixtureOfVersions(t *testing.T) {
 					return true
 				},
 			)
-			b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"},
-				Platforms: []string{"linux/amd64"}, Files: []manifest.File{{URL: address}}}
+			b := &manifest.Bundle{
+				Metadata:  manifest.Metadata{Name: "b", Version: "1"},
+				Platforms: []string{"linux/amd64"}, Files: []manifest.File{{URL: address}},
+			}
 			l, err := fetch.Resolve(t.Context(), b, options(newStore(t), s))
 			if err != nil {
 				t.Fatal(err)
@@ -96,8 +98,10 @@ func TestFileWithoutLengthIsNotComplete(t *testing.T) {
 	s := newSite(t, false)
 	address := s.put("/f", data)
 	s.fault(cut(50_000), cut(50_000), cut(50_000), cut(50_000))
-	b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"}, Platforms: []string{"linux/amd64"},
-		Files: []manifest.File{{URL: address}}}
+	b := &manifest.Bundle{
+		Metadata: manifest.Metadata{Name: "b", Version: "1"}, Platforms: []string{"linux/amd64"},
+		Files: []manifest.File{{URL: address}},
+	}
 	_, err := fetch.Resolve(t.Context(), b, options(newStore(t), s))
 	wantError(t, err, "/f", "no Content-Length", "sha256")
 

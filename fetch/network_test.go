@@ -153,8 +153,10 @@ func TestProxy(t *testing.T) {
 		refuse   int
 		says     []string
 	}{
-		"wrong password": {"wr0ng", 0, []string{"example.com cannot be reached", "407", "user and password",
-			"HTTPS_PROXY"}},
+		"wrong password": {"wr0ng", 0, []string{
+			"example.com cannot be reached", "407", "user and password",
+			"HTTPS_PROXY",
+		}},
 		"forbidden": {"s3cret", 403, []string{"403", "the proxy blocks this host"}},
 		"no way":    {"s3cret", 502, []string{"502", "cannot reach this host either", "tried 3 times"}},
 	} {
@@ -379,8 +381,10 @@ func TestClientCertificate(t *testing.T) {
 	said := &lines{}
 	o := options(newStore(t))
 	o.Logger = said.logger()
-	o.Sources = []manifest.Source{{Host: strings.TrimPrefix(origin.URL, "https://"), CA: caFile(t, origin), Cert: cert,
-		Key: key}}
+	o.Sources = []manifest.Source{{
+		Host: strings.TrimPrefix(origin.URL, "https://"), CA: caFile(t, origin), Cert: cert,
+		Key: key,
+	}}
 	pin := filePin(origin.URL+"/f", data)
 	if _, err := fetch.All(t.Context(), lock(pin), o); err != nil {
 		t.Fatal(err)
@@ -434,8 +438,10 @@ func TestEncoded(t *testing.T) {
 		t.Errorf("an archive that is said to be encoded: %v", err)
 	}
 	wantError(t, resolve(manifest.File{Name: "c", URL: srv.URL + "/c"}), "encoding gzip", "sha256")
-	wantError(t, resolve(manifest.File{Name: "d", URL: srv.URL + "/d",
-		SHA256: manifest.Sums{"": digestOf(nil).Encoded()}}), "encoding gzip", "wrong content")
+	wantError(t, resolve(manifest.File{
+		Name: "d", URL: srv.URL + "/d",
+		SHA256: manifest.Sums{"": digestOf(nil).Encoded()},
+	}), "encoding gzip", "wrong content")
 }
 
 // TestEstimateParts counts what an interrupted run left.
@@ -458,8 +464,11 @@ func TestEstimateParts(t *testing.T) {
 func TestResolveGoesOn(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
-	b := &manifest.Bundle{Files: []manifest.File{{Name: "a", URL: s.put("/a", noise(1, 9))},
-		{Name: "b", URL: s.url + "/b"}, {Name: "c", URL: s.put("/c", noise(2, 9))}}}
+	b := &manifest.Bundle{Files: []manifest.File{
+		{Name: "a", URL: s.put("/a", noise(1, 9))},
+		{Name: "b", URL: s.url + "/b"},
+		{Name: "c", URL: s.put("/c", noise(2, 9))},
+	}}
 	l, err := fetch.Resolve(t.Context(), b, options(newStore(t), s))
 	wantError(t, err, "/b", "404")
 	if l == nil || len(l.Items) != 2 {

@@ -420,7 +420,8 @@ func (l *versionLookup) latestRelease(ctx context.Context, project string) (stri
 
 // head asks each place of an address until one answers.
 func (l *versionLookup) head(ctx context.Context, address, what string,
-	ask func(context.Context, origin) (string, error)) (text string, err error) {
+	ask func(context.Context, origin) (string, error),
+) (text string, err error) {
 	d, err := l.web.urlDownload(address, "", -1)
 	if err != nil {
 		return "", err

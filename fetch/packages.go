@@ -59,7 +59,8 @@ type packageSets struct {
 
 // resolve pins packages and their dependencies for a platform.
 func (p *packageSets) resolve(ctx context.Context, set manifest.PackageSet,
-	platform string) (pins []manifest.Pin, err error) {
+	platform string,
+) (pins []manifest.Pin, err error) {
 	p.choosing.Lock() // one at a time: a distribution's lists take much memory
 	defer p.choosing.Unlock()
 	if set.Roles {
@@ -154,8 +155,10 @@ func (c *choice) repositories() ([]packageRepository, error) {
 		_, machine, _ := strings.Cut(c.platform, "/")
 		for _, src := range c.known.Sources {
 			if src.Architecture == "" || src.Architecture == machine {
-				list = append(list, c.repository(manifest.Repository{URL: src.URL, Suite: src.Suite,
-					Components: src.Components}, keys))
+				list = append(list, c.repository(manifest.Repository{
+					URL: src.URL, Suite: src.Suite,
+					Components: src.Components,
+				}, keys))
 			}
 		}
 	}
@@ -182,8 +185,10 @@ func (c *choice) repositories() ([]packageRepository, error) {
 func (c *choice) repository(r manifest.Repository, keys *signature.Keys) packageRepository {
 	address := strings.TrimSuffix(manifest.Expand(r.URL, c.platform), "/")
 	if r.Suite != "" {
-		return deb.Repository{URL: address, Suite: r.Suite, Components: r.Components, Arch: c.arch, Keys: keys,
-			AllowExpired: c.set.AllowExpired}
+		return deb.Repository{
+			URL: address, Suite: r.Suite, Components: r.Components, Arch: c.arch, Keys: keys,
+			AllowExpired: c.set.AllowExpired,
+		}
 	}
 	return &rpm.Repository{URL: address, Arch: c.arch, Keys: keys, Base: c.isBase}
 }
@@ -294,8 +299,10 @@ func (c *choice) choose(ctx context.Context, list []packageRepository) (*package
 		})
 		return all, nil
 	}
-	request := packages.Request{Install: c.set.Install, Full: c.set.Closure == manifest.ClosureFull,
-		Recommends: c.set.Recommends}
+	request := packages.Request{
+		Install: c.set.Install, Full: c.set.Closure == manifest.ClosureFull,
+		Recommends: c.set.Recommends,
+	}
 	wanted := map[string]bool{}
 	for {
 		chosen, err := c.universe.Solve(request)

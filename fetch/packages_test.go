@@ -49,8 +49,10 @@ func TestPackagesInImage(t *testing.T) {
 			o := fetch.Options{Store: newStore(t), Dir: dir}
 			b := &manifest.Bundle{
 				Metadata: manifest.Metadata{Name: "site", Version: "1"}, Platforms: []string{"linux/amd64"},
-				Packages: []manifest.PackageSet{{Distribution: "kylin/v10", ISO: "os.iso", SHA256: sum,
-					Install: []string{"kk-app"}}},
+				Packages: []manifest.PackageSet{{
+					Distribution: "kylin/v10", ISO: "os.iso", SHA256: sum,
+					Install: []string{"kk-app"},
+				}},
 			}
 			lock := resolved(t, b, o, 2)
 			if pin := lock.Items[0]; pin.Verified != manifest.VerifiedManifest ||

@@ -69,21 +69,35 @@ func TestRPMSignatures(t *testing.T) {
 		want       manifest.Verification
 		problem    string
 	}{
-		"own signature, RSA": {repository: manifest.Repository{URL: "/rsa", Keyring: "rsa.asc"},
-			want: manifest.VerifiedSignature},
-		"own signature, Ed25519": {repository: manifest.Repository{URL: "/eddsa", Keyring: "eddsa.asc"},
-			want: manifest.VerifiedSignature},
-		"signed list": {repository: manifest.Repository{URL: "/list", Keyring: "list.gpg"},
-			want: manifest.VerifiedSignature},
-		"waived": {repository: manifest.Repository{URL: "/unsigned", AllowUnsigned: true},
-			want: manifest.VerifiedUnsigned},
+		"own signature, RSA": {
+			repository: manifest.Repository{URL: "/rsa", Keyring: "rsa.asc"},
+			want:       manifest.VerifiedSignature,
+		},
+		"own signature, Ed25519": {
+			repository: manifest.Repository{URL: "/eddsa", Keyring: "eddsa.asc"},
+			want:       manifest.VerifiedSignature,
+		},
+		"signed list": {
+			repository: manifest.Repository{URL: "/list", Keyring: "list.gpg"},
+			want:       manifest.VerifiedSignature,
+		},
+		"waived": {
+			repository: manifest.Repository{URL: "/unsigned", AllowUnsigned: true},
+			want:       manifest.VerifiedUnsigned,
+		},
 		"no keyring": {repository: manifest.Repository{URL: "/rsa"}, problem: "set keyring"},
-		"another key": {repository: manifest.Repository{URL: "/rsa", Keyring: "eddsa.asc"},
-			problem: "no given key signed it"},
-		"unsigned": {repository: manifest.Repository{URL: "/unsigned", Keyring: "rsa.asc"},
-			problem: "no signature of its header"},
-		"forged list": {repository: manifest.Repository{URL: "/forged", Keyring: "list.gpg"},
-			problem: "repomd.xml.asc"},
+		"another key": {
+			repository: manifest.Repository{URL: "/rsa", Keyring: "eddsa.asc"},
+			problem:    "no given key signed it",
+		},
+		"unsigned": {
+			repository: manifest.Repository{URL: "/unsigned", Keyring: "rsa.asc"},
+			problem:    "no signature of its header",
+		},
+		"forged list": {
+			repository: manifest.Repository{URL: "/forged", Keyring: "list.gpg"},
+			problem:    "repomd.xml.asc",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := fetch.Options{Store: newStore(t), Dir: dir, Sources: []manifest.Source{{Host: s.host, CA: s.ca}}}

@@ -41,8 +41,10 @@ type blob struct {
 
 func (d *download) blob() blob {
 	d.planned = d.size >= 0
-	return blob{digest: d.want, size: d.size,
-		fetch: func(ctx context.Context) error { return d.loader.fetchBlob(ctx, d) }}
+	return blob{
+		digest: d.want, size: d.size,
+		fetch: func(ctx context.Context) error { return d.loader.fetchBlob(ctx, d) },
+	}
 }
 
 // maxOthers bounds the places to request a blob from that many images share: most are the same registry.
@@ -311,10 +313,12 @@ func (s *session) pinAll(ctx context.Context, entries []entry, failed *failures)
 func (s *session) chartEntries(b *manifest.Bundle) []entry {
 	var list []entry
 	for _, c := range b.Charts {
-		list = append(list, entry{manifest.ItemChart, chartLabel(c), "",
+		list = append(list, entry{
+			manifest.ItemChart, chartLabel(c), "",
 			func(ctx context.Context) ([]manifest.Pin, error) {
 				return alone(s.charts.resolve(ctx, c))
-			}})
+			},
+		})
 	}
 	return list
 }
@@ -332,13 +336,15 @@ func (s *session) otherEntries(b *manifest.Bundle, images []manifest.Image) []en
 			platforms = []string{""}
 		}
 		for _, p := range platforms {
-			list = append(list, entry{manifest.ItemFile, manifest.FileURL(f, p), p,
+			list = append(list, entry{
+				manifest.ItemFile, manifest.FileURL(f, p), p,
 				func(ctx context.Context) ([]manifest.Pin, error) {
 					if err != nil {
 						return nil, err
 					}
 					return alone(s.files.resolve(ctx, f, p))
-				}})
+				},
+			})
 		}
 	}
 	return append(list, s.packageEntries(b)...)
@@ -351,13 +357,15 @@ func (s *session) packageEntries(b *manifest.Bundle) (list []entry) {
 			platforms = []string{""}
 		}
 		for _, p := range platforms {
-			list = append(list, entry{manifest.ItemFile, manifest.PackageRef(set.Distribution, ""), p,
+			list = append(list, entry{
+				manifest.ItemFile, manifest.PackageRef(set.Distribution, ""), p,
 				func(ctx context.Context) ([]manifest.Pin, error) {
 					if err != nil {
 						return nil, err
 					}
 					return s.packages.resolve(ctx, set, p)
-				}})
+				},
+			})
 		}
 	}
 	return list
@@ -374,8 +382,10 @@ func mergePins(pins []manifest.Pin) ([]manifest.Pin, error) {
 			last := &out[len(out)-1]
 			if last.Kind == p.Kind && last.Ref == p.Ref && last.Platform == p.Platform {
 				if err := mergePin(last, p); err != nil {
-					return nil, &Errors{Items: len(pins),
-						Failed: []*ItemError{{Kind: p.Kind, Ref: p.Ref, Platform: p.Platform, Err: err}}}
+					return nil, &Errors{
+						Items:  len(pins),
+						Failed: []*ItemError{{Kind: p.Kind, Ref: p.Ref, Platform: p.Platform, Err: err}},
+					}
 				}
 				continue
 			}

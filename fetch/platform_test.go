@@ -88,11 +88,15 @@ func TestWindows(t *testing.T) {
 	u := newUpstream(t, registrytest.Options{})
 	var idx v1.ImageIndex = empty.Index
 	for _, version := range []string{"10.0.17763.1", "10.0.20348.1"} {
-		idx = mutate.AppendManifests(idx, mutate.IndexAddendum{Add: platformImage(t, "windows/amd64"),
+		idx = mutate.AppendManifests(idx, mutate.IndexAddendum{
+			Add: platformImage(t, "windows/amd64"),
 			Descriptor: v1.Descriptor{
-				Platform: &v1.Platform{OS: "windows", Architecture: "amd64", OSVersion: version,
-					OSFeatures: []string{"win32k"}},
-			}})
+				Platform: &v1.Platform{
+					OS: "windows", Architecture: "amd64", OSVersion: version,
+					OSFeatures: []string{"win32k"},
+				},
+			},
+		})
 	}
 	idx = add(t, idx, platformImage(t, "linux/amd64"), "linux/amd64")
 	u.pushIndex("k8s/win:1", idx)
@@ -137,8 +141,10 @@ func TestOwnPlatforms(t *testing.T) {
 	for _, p := range resolve(t, b, o).Items {
 		got = append(got, p.Ref[strings.LastIndexByte(p.Ref, '/')+1:]+" "+p.Platform+strings.Join(p.Platforms, ","))
 	}
-	if want := []string{"f_amd64 linux/amd64", "f_s390x linux/s390x", "app:1 linux/amd64,linux/arm64",
-		"other:1 linux/s390x"}; !slices.Equal(got, want) {
+	if want := []string{
+		"f_amd64 linux/amd64", "f_s390x linux/s390x", "app:1 linux/amd64,linux/arm64",
+		"other:1 linux/s390x",
+	}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
 }

@@ -67,7 +67,8 @@ func referrersTag(subject digest.Digest) string {
 
 // askReferrers calls the referrers API; ok is false if there is none. The first request to a host is sent alone.
 func (r *repository) askReferrers(ctx context.Context,
-	subject digest.Digest) (list []ocispec.Descriptor, ok bool, err error) {
+	subject digest.Digest,
+) (list []ocispec.Descriptor, ok bool, err error) {
 	api := r.api
 	api.mu.Lock()
 	if api.asked {
@@ -106,7 +107,8 @@ func isLie(err error) bool {
 
 // listReferrers requests all pages from one place after the other.
 func (r *repository) listReferrers(ctx context.Context,
-	subject digest.Digest) (list []ocispec.Descriptor, ok bool, err error) {
+	subject digest.Digest,
+) (list []ocispec.Descriptor, ok bool, err error) {
 	err = r.loader.sender.inTurn(ctx, r.peers, func(i int) error {
 		list, err = r.endpoints[i].listReferrers(ctx, r.url("referrers", subject.String()), subject)
 		return err
@@ -130,8 +132,10 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 		data, header, err := e.askWith(ctx, client, u, ocispec.MediaTypeImageIndex)
 		switch {
 		case err == nil && n == 0 && mediaType(header) != ocispec.MediaTypeImageIndex:
-			err = &web.StatusError{Code: http.StatusNotFound,
-				Detail: "the address serves something else than the referrers API"}
+			err = &web.StatusError{
+				Code:   http.StatusNotFound,
+				Detail: "the address serves something else than the referrers API",
+			}
 			return nil, fmt.Errorf("referrers of %s: %w", subject, err)
 		case n > 0 && hasNoAPI(err):
 			return nil, lied("referrers of %s: the next page of the list is missing", subject)
@@ -353,7 +357,8 @@ func (l *lookup) take(ctx context.Context, desc ocispec.Descriptor, subject dige
 }
 
 func (l *lookup) read(ctx context.Context, desc ocispec.Descriptor, subject digest.Digest,
-	tag string) (referrer, error) {
+	tag string,
+) (referrer, error) {
 	img, err := (&imageWalk{repo: l.repo, all: true}).read(ctx, desc)
 	if err != nil {
 		return referrer{}, err

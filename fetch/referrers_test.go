@@ -203,8 +203,10 @@ func testReferrers(t *testing.T, p *publisher) {
 		bundle.WriteOptions{}); err != nil {
 		t.Error(err)
 	}
-	for policy, want := range map[manifest.ReferrerPolicy][]string{manifest.ReferrersSignatures: signatures,
-		manifest.ReferrersNone: nil} {
+	for policy, want := range map[manifest.ReferrerPolicy][]string{
+		manifest.ReferrersSignatures: signatures,
+		manifest.ReferrersNone:       nil,
+	} {
 		for what, b := range map[string]*manifest.Bundle{"for all": app(), "for one": app()} {
 			if b.Referrers = policy; what == "for one" {
 				b.Referrers, b.Images[0].Referrers = manifest.ReferrersAll, policy
@@ -226,8 +228,10 @@ func writeAgain(t *testing.T, p *publisher, l *manifest.Lock) []fetch.Item {
 	if l, err = manifest.ParseLock("lock", text); err != nil {
 		t.Fatal(err)
 	}
-	p.attachTo(v1.Descriptor{MediaType: ocispec.MediaTypeImageIndex,
-		Digest: v1.Hash{Algorithm: "sha256", Hex: l.Items[0].Digest.Encoded()}, Size: l.Items[0].Size},
+	p.attachTo(v1.Descriptor{
+		MediaType: ocispec.MediaTypeImageIndex,
+		Digest:    v1.Hash{Algorithm: "sha256", Hex: l.Items[0].Digest.Encoded()}, Size: l.Items[0].Size,
+	},
 		sbomType, []byte("later"))
 	p.sign(l.Items[0].Digest, digest.FromString("later"))
 	items, err := fetch.All(t.Context(), l, p.options(newStore(t)))
@@ -294,13 +298,19 @@ func TestVerify(t *testing.T) {
 			p.attach(arm, trust.MediaTypeBundle, p.bundle(arm, trust.PredicateSign))
 		}, both, nil},
 		"child that is chosen": {func(p *publisher) { p.sign(amdDigest, amdDigest) }, both[:1], nil},
-		"one of two children": {func(p *publisher) { p.sign(amdDigest, amdDigest) }, both,
-			[]string{root.String() + " is not signed with key.pub", "nor is its child " + armDigest.String(),
-				"no signature was found"}},
+		"one of two children": {
+			func(p *publisher) { p.sign(amdDigest, amdDigest) }, both,
+			[]string{
+				root.String() + " is not signed with key.pub", "nor is its child " + armDigest.String(),
+				"no signature was found",
+			},
+		},
 		"unsigned": {func(*publisher) {}, both, []string{root.String() +
 			" is not signed with key.pub (sha256:", "; no signature was found"}},
-		"another digest": {func(p *publisher) { p.sign(root, amdDigest) }, both,
-			[]string{appRef + ":sha256-" + root.Encoded() + ".sig: signature of another artifact", amdDigest.String()}},
+		"another digest": {
+			func(p *publisher) { p.sign(root, amdDigest) }, both,
+			[]string{appRef + ":sha256-" + root.Encoded() + ".sig: signature of another artifact", amdDigest.String()},
+		},
 		"another key": {func(p *publisher) {
 			other := newPublisher(t, registrytest.Options{})
 			p.signer, other.signer = other.signer, p.signer
@@ -314,8 +324,10 @@ func TestVerify(t *testing.T) {
 			p.attach(idx, trust.MediaTypeBundle, []byte(`{"mediaType":"`+trust.MediaTypeBundle+
 				`","verificationMaterial":{"certificate":{"rawBytes":""}},"dsseEnvelope":{}}`))
 		}, both, []string{"without a key (keyless"}},
-		"not a signature": {func(p *publisher) { p.attach(idx, sbomType, []byte("sbom")) }, both,
-			[]string{"no signature was found"}},
+		"not a signature": {
+			func(p *publisher) { p.attach(idx, sbomType, []byte("sbom")) }, both,
+			[]string{"no signature was found"},
+		},
 	}
 	for what, c := range cases {
 		for kind, ro := range registries() {
@@ -416,8 +428,10 @@ func TestReferrersHostile(t *testing.T) {
 		says   string
 	}{
 		"endless pages": {list("", `<%s?%d>; rel="next"`), api, "more than 100 pages"},
-		"endless list": {list(strings.TrimSuffix(strings.Repeat(entry(d, 1)+",", 2000), ","), ""), api,
-			"more than 1000"},
+		"endless list": {
+			list(strings.TrimSuffix(strings.Repeat(entry(d, 1)+",", 2000), ","), ""), api,
+			"more than 1000",
+		},
 		// only the query counts
 		"another host":    {list("", `<https://elsewhere.example%s?%d>; rel="next"`), api, "more than 100 pages"},
 		"no query":        {list("", `<%s#%d>; rel="next"`), api, "no query"},
@@ -471,8 +485,10 @@ func TestReferrersOfReferrers(t *testing.T) {
 	subject := *must(t, partial.Descriptor, partial.Describable(img))
 	for i := range 6 {
 		d := p.attachTo(subject, sbomType, fmt.Appendf(nil, "level %d", i))
-		subject = v1.Descriptor{MediaType: ocispec.MediaTypeImageManifest,
-			Digest: v1.Hash{Algorithm: "sha256", Hex: d.Encoded()}, Size: 1}
+		subject = v1.Descriptor{
+			MediaType: ocispec.MediaTypeImageManifest,
+			Digest:    v1.Hash{Algorithm: "sha256", Hex: d.Encoded()}, Size: 1,
+		}
 	}
 	l := resolve(t, app(), p.options(newStore(t)))
 	if n := len(referrers(l)); n != 4 || l.Items[0].Referrers != manifest.ReferrersUnknown {

@@ -50,8 +50,10 @@ func isManifest(mediaType string) bool {
 }
 
 func acceptedManifests() string {
-	return strings.Join([]string{ocispec.MediaTypeImageIndex, dockerIndex, ocispec.MediaTypeImageManifest,
-		dockerManifest, ociArtifact}, ", ")
+	return strings.Join([]string{
+		ocispec.MediaTypeImageIndex, dockerIndex, ocispec.MediaTypeImageManifest,
+		dockerManifest, ociArtifact,
+	}, ", ")
 }
 
 // registries opens the repositories of a run.
@@ -215,7 +217,8 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 
 // get stores a manifest from the first endpoint that has the right one.
 func (r *repository) get(ctx context.Context, u *url.URL,
-	want ocispec.Descriptor) (got ocispec.Descriptor, data []byte, err error) {
+	want ocispec.Descriptor,
+) (got ocispec.Descriptor, data []byte, err error) {
 	if got, data, err = r.read(ctx, u, want); err != nil {
 		return want, nil, err
 	}
@@ -227,7 +230,8 @@ func (r *repository) get(ctx context.Context, u *url.URL,
 
 // read reads a manifest from the first endpoint that has the right one.
 func (r *repository) read(ctx context.Context, u *url.URL,
-	want ocispec.Descriptor) (got ocispec.Descriptor, data []byte, err error) {
+	want ocispec.Descriptor,
+) (got ocispec.Descriptor, data []byte, err error) {
 	err = r.loader.sender.inTurn(ctx, r.peers, func(i int) error {
 		got, data, err = r.endpoints[i].get(ctx, u, want)
 		return err
@@ -306,8 +310,10 @@ func (r *repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descri
 
 // blob returns the download of a blob of this repository.
 func (r *repository) blob(d digest.Digest, size int64) *download {
-	out := &download{loader: r.loader, name: fmt.Sprintf("blob %s of %s", d, r), want: d, size: size,
-		names: layoutNames(d)}
+	out := &download{
+		loader: r.loader, name: fmt.Sprintf("blob %s of %s", d, r), want: d, size: size,
+		names: layoutNames(d),
+	}
 	for _, e := range r.endpoints {
 		out.places = append(out.places, origin{
 			place:   place{e.peer, e.at(r.url("blobs", d.String()))},

@@ -284,7 +284,8 @@ func (b *gatedBody) Close() error {
 
 // small reads a whole answer of at most limit bytes, with retries. A status other than 200 is a *web.StatusError.
 func (s *sender) small(ctx context.Context, p *peer, c *http.Client, req *http.Request,
-	limit int64) (data []byte, header http.Header, err error) {
+	limit int64,
+) (data []byte, header http.Header, err error) {
 	err = s.retry(ctx, p, req.URL.Redacted(), func() error {
 		resp, err := s.send(ctx, p, c, req)
 		if err != nil {

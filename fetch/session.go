@@ -61,16 +61,20 @@ func newSession(o Options) (*session, error) {
 	if o.Memory != "" {
 		loader.records = &records{dir: o.Memory, store: o.Store, log: o.Logger}
 	}
-	site := &webFiles{network: s.network, loader: loader, logins: logins, overrides: o.Overrides, platforms: platforms,
-		pages: map[string][]byte{}}
+	site := &webFiles{
+		network: s.network, loader: loader, logins: logins, overrides: o.Overrides, platforms: platforms,
+		pages: map[string][]byte{},
+	}
 	local := &localFiles{dir: base, cache: s.cache}
 	s.registries = &registries{
 		network: s.network, loader: loader, keychain: o.Keychain, repos: map[string]*repository{},
 		apis: map[string]*referrersAPI{},
 	}
 	kept := newKept(o.Keep)
-	s.images = &images{kept: kept, registries: s.registries, dir: base, log: o.Logger, platforms: platforms,
-		policy: o.Policy, indexes: map[string]pinnedIndex{}}
+	s.images = &images{
+		kept: kept, registries: s.registries, dir: base, log: o.Logger, platforms: platforms,
+		policy: o.Policy, indexes: map[string]pinnedIndex{},
+	}
 	s.files = &files{kept: kept, web: site, local: local, cache: s.cache, platforms: platforms}
 	s.charts = &helmCharts{kept: kept, web: site, registries: s.registries, local: local, cache: s.cache}
 	s.packages = &packageSets{web: site, local: local, log: o.Logger, jobs: o.Jobs}

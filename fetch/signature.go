@@ -193,7 +193,8 @@ func pinnedReferrers(pins []manifest.Pin) referrerPins {
 
 // checkPinned checks an image's pinned signatures again, before large transfers.
 func (i *images) checkPinned(ctx context.Context, repo *repository, img image, pin manifest.Pin,
-	pinned referrerPins) error {
+	pinned referrerPins,
+) error {
 	if !mustBeSigned(pin) {
 		return nil
 	}
@@ -248,8 +249,10 @@ func (c *signatureCheck) run(ctx context.Context, pin manifest.Pin, unknown erro
 	if err != nil || ok {
 		return err
 	}
-	e := &UnsignedError{Digest: c.image.root.Digest, Key: pin.Key, KeyDigest: pin.KeyDigest, Identity: pin.Identity,
-		Issuer: pin.Issuer, Refused: c.refused, Unknown: unknown}
+	e := &UnsignedError{
+		Digest: c.image.root.Digest, Key: pin.Key, KeyDigest: pin.KeyDigest, Identity: pin.Identity,
+		Issuer: pin.Issuer, Refused: c.refused, Unknown: unknown,
+	}
 	for _, d := range c.missing {
 		if d != e.Digest && !slices.Contains(e.Missing, d) {
 			e.Missing = append(e.Missing, d)

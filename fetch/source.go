@@ -151,14 +151,16 @@ func (n *network) connect(p *peer, source manifest.Source) error {
 	if err != nil {
 		return err
 	}
-	p.trip = &guard{next: transport, server: p.server, host: p.host, scheme: p.scheme(), local: p.local, log: n.log,
+	p.trip = &guard{
+		next: transport, server: p.server, host: p.host, scheme: p.scheme(), local: p.local, log: n.log,
 		plain: n.sources.plainHost, elsewhere: func(host string) (http.RoundTripper, error) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			other := n.sources.of(canonicalHost(host))
 			// The same company, so probably the same authority; but the client certificate is only for its own host.
 			return n.transport(dial.Files{CA: cmp.Or(other.CA, trust.CA), Cert: other.Cert, Key: other.Key})
-		}}
+		},
+	}
 	return nil
 }
 

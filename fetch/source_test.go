@@ -101,10 +101,14 @@ func TestMirror(t *testing.T) {
 	s := newSite(t, false)
 	s.put("/k8s/files/release/v1/kubeadm", data)
 	o := options(newStore(t))
-	o.Sources = []manifest.Source{{Host: "dl.k8s.io", Mirrors: manifest.Mirrors{s.host + "/k8s/files"},
-		MirrorOnly: true, PlainHTTP: true}}
-	b := &manifest.Bundle{Platforms: []string{"linux/amd64"},
-		Files: []manifest.File{{Name: "kubeadm", URL: "https://dl.k8s.io/release/v1/kubeadm"}}}
+	o.Sources = []manifest.Source{{
+		Host: "dl.k8s.io", Mirrors: manifest.Mirrors{s.host + "/k8s/files"},
+		MirrorOnly: true, PlainHTTP: true,
+	}}
+	b := &manifest.Bundle{
+		Platforms: []string{"linux/amd64"},
+		Files:     []manifest.File{{Name: "kubeadm", URL: "https://dl.k8s.io/release/v1/kubeadm"}},
+	}
 	l, err := fetch.Resolve(t.Context(), b, o)
 	if err != nil {
 		t.Fatal(err)

@@ -100,7 +100,8 @@ func (l *sourceDirs) find(ctx context.Context, d *download) (ocispec.Descriptor,
 
 // take stores a file of a directory, if it exists and matches.
 func (l *sourceDirs) take(ctx context.Context, dir *sourceDir, name string,
-	d *download) (desc ocispec.Descriptor, ok bool, err error) {
+	d *download,
+) (desc ocispec.Descriptor, ok bool, err error) {
 	f, err := dir.root.Open(name)
 	if err != nil {
 		return desc, false, nil //nolint:nilerr // it is not there, or not for us

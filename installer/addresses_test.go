@@ -27,10 +27,14 @@ const bothFamilies = "kubernetes: {version: v1.34.3, podCIDR: '10.233.64.0/18,fd
 func TestAddressesOfFamilies(t *testing.T) {
 	t.Parallel()
 	four, six := netip.MustParseAddr("10.0.0.4"), netip.MustParseAddr("fd00::4")
-	one := node.Interface{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.4/24"),
-		netip.MustParsePrefix("fe80::1/64"), netip.MustParsePrefix("fd00::4/64")}}
-	bridge := node.Interface{Name: "br0", Kind: "bridge",
-		Addresses: []netip.Prefix{netip.MustParsePrefix("fd00:9::1/64")}}
+	one := node.Interface{Name: "eth0", Addresses: []netip.Prefix{
+		netip.MustParsePrefix("10.0.0.4/24"),
+		netip.MustParsePrefix("fe80::1/64"), netip.MustParsePrefix("fd00::4/64"),
+	}}
+	bridge := node.Interface{
+		Name: "br0", Kind: "bridge",
+		Addresses: []netip.Prefix{netip.MustParsePrefix("fd00:9::1/64")},
+	}
 	second := node.Interface{Name: "eth1", Addresses: []netip.Prefix{netip.MustParsePrefix("fd00:7::1/64")}}
 	routes := []node.DefaultRoute{{Interface: "eth0", Gateway: netip.MustParseAddr("10.0.0.1")}}
 	onlySix := "kubernetes: {version: v1.34.3, podCIDR: 'fd00:233:64::/56', serviceCIDR: 'fd00:233::/112'}"
@@ -41,15 +45,31 @@ func TestAddressesOfFamilies(t *testing.T) {
 		want    []netip.Addr
 	}{
 		"IPv4": {"", manifest.Host{}, []node.Interface{one}, []netip.Addr{four}},
-		"both, found": {bothFamilies, manifest.Host{}, []node.Interface{one, bridge},
-			[]netip.Addr{four, six}},
-		"both, given": {bothFamilies, manifest.Host{InternalIPv4: four, InternalIPv6: six}, nil,
-			[]netip.Addr{four, six}},
+		"both, found": {
+			bothFamilies,
+			manifest.Host{},
+			[]node.Interface{one, bridge},
+			[]netip.Addr{four, six},
+		},
+		"both, given": {
+			bothFamilies,
+			manifest.Host{InternalIPv4: four, InternalIPv6: six},
+			nil,
+			[]netip.Addr{four, six},
+		},
 		"both, several": {bothFamilies, manifest.Host{}, []node.Interface{one, second}, nil},
-		"both, one of several": {bothFamilies, manifest.Host{InternalIPv6: six}, []node.Interface{one, second},
-			[]netip.Addr{four, six}},
-		"IPv6 beside IPv4": {onlySix, manifest.Host{InternalIPv4: four}, []node.Interface{one},
-			[]netip.Addr{six}},
+		"both, one of several": {
+			bothFamilies,
+			manifest.Host{InternalIPv6: six},
+			[]node.Interface{one, second},
+			[]netip.Addr{four, six},
+		},
+		"IPv6 beside IPv4": {
+			onlySix,
+			manifest.Host{InternalIPv4: four},
+			[]node.Interface{one},
+			[]netip.Addr{six},
+		},
 		"IPv6, several, no other": {onlySix, manifest.Host{}, []node.Interface{one, second}, nil},
 	} {
 		c.host.Roles = []manifest.Role{manifest.RoleCluster}
@@ -99,8 +119,10 @@ func TestHostPreparationOfBothFamilies(t *testing.T) {
 	r := s.Run(t, nil)
 	r.Hosts[0].IP6 = netip.MustParseAddr("fd00::3")
 	if err := r.Phases(t.Context(),
-		[]task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask(),
-			machine.RouteTask(s.Options.Cluster)}}}); err != nil {
+		[]task.Phase{{Name: "init", Tasks: []task.Task{
+			machine.HostsTask(),
+			machine.RouteTask(s.Options.Cluster),
+		}}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := h.Content("/etc/hosts"); !strings.Contains(got, "10.0.0.3 cp1\nfd00::3 cp1\n") {

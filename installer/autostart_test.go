@@ -34,25 +34,37 @@ func TestStatusFindsWhatDoesNotStartAtBoot(t *testing.T) {
 		states map[string]string
 		want   string
 	}{
-		"all are": {map[string]string{"kubelet.service": "loaded active enabled",
-			"containerd.service": "loaded active enabled", "chrony.service": "loaded active enabled"}, ""},
+		"all are": {map[string]string{
+			"kubelet.service":    "loaded active enabled",
+			"containerd.service": "loaded active enabled", "chrony.service": "loaded active enabled",
+		}, ""},
 		"the kubelet is not": {
-			map[string]string{"kubelet.service": "loaded active disabled",
-				"containerd.service": "loaded active enabled"}, "kubelet.service",
+			map[string]string{
+				"kubelet.service":    "loaded active disabled",
+				"containerd.service": "loaded active enabled",
+			}, "kubelet.service",
 		},
 		"the runtime and the time service are not": {
-			map[string]string{"kubelet.service": "loaded active enabled", "containerd.service": "loaded active masked",
-				"chronyd.service": "loaded active disabled"},
+			map[string]string{
+				"kubelet.service": "loaded active enabled", "containerd.service": "loaded active masked",
+				"chronyd.service": "loaded active disabled",
+			},
 			"containerd.service, chronyd.service",
 		},
 		"containerd is Docker's": {
-			map[string]string{"kubelet.service": "loaded active enabled", "docker.service": "loaded active enabled",
-				"containerd.service": "loaded active disabled"}, "",
+			map[string]string{
+				"kubelet.service": "loaded active enabled", "docker.service": "loaded active enabled",
+				"containerd.service": "loaded active disabled",
+			}, "",
 		},
-		"something that does not run": {map[string]string{"kubelet.service": "loaded active enabled",
-			"crio.service": "loaded inactive disabled"}, ""},
-		"an alias": {map[string]string{"kubelet.service": "loaded active enabled",
-			"chronyd.service": "loaded active alias"}, ""},
+		"something that does not run": {map[string]string{
+			"kubelet.service": "loaded active enabled",
+			"crio.service":    "loaded inactive disabled",
+		}, ""},
+		"an alias": {map[string]string{
+			"kubelet.service": "loaded active enabled",
+			"chronyd.service": "loaded active alias",
+		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -21,8 +21,10 @@ const debianChrony = "pool 2.debian.pool.ntp.org iburst\nsourcedir /etc/chrony/s
 
 func TestWithSources(t *testing.T) {
 	t.Parallel()
-	from := machine.TimeSources{Servers: []string{"10.0.0.1"}, Pools: []string{"pool.corp.example"},
-		Clients: []netip.Addr{netip.MustParseAddr("10.0.0.4")}}
+	from := machine.TimeSources{
+		Servers: []string{"10.0.0.1"}, Pools: []string{"pool.corp.example"},
+		Clients: []netip.Addr{netip.MustParseAddr("10.0.0.4")},
+	}
 	got := string(machine.WithSources([]byte(debianChrony), from))
 	want := "#kkbundle# pool 2.debian.pool.ntp.org iburst\n#kkbundle# sourcedir /etc/chrony/sources.d\nmakestep 1 3\n# no end\n" + task.OpenBegin + `
 server 10.0.0.1 iburst

@@ -25,13 +25,19 @@ func TestHostsSurviveCloudInit(t *testing.T) {
 		name, file, text string
 		writes           bool
 	}{
-		{"the image's configuration", "/etc/cloud/cloud.cfg", "preserve_hostname: false\nmanage_etc_hosts: true\n",
-			true},
+		{
+			"the image's configuration", "/etc/cloud/cloud.cfg", "preserve_hostname: false\nmanage_etc_hosts: true\n",
+			true,
+		},
 		{"a drop-in", "/etc/cloud/cloud.cfg.d/90_site.cfg", "manage_etc_hosts: template\n", true},
-		{"the provider's user data", "/var/lib/cloud/instance/cloud-config.txt",
-			"#cloud-config\n\nmanage_etc_hosts: True\n", true},
-		{"the configuration of this boot", "/run/cloud-init/combined-cloud-config.json",
-			`{"a": 1, "manage_etc_hosts": true}`, true},
+		{
+			"the provider's user data", "/var/lib/cloud/instance/cloud-config.txt",
+			"#cloud-config\n\nmanage_etc_hosts: True\n", true,
+		},
+		{
+			"the configuration of this boot", "/run/cloud-init/combined-cloud-config.json",
+			`{"a": 1, "manage_etc_hosts": true}`, true,
+		},
 		{"localhost only", "/etc/cloud/cloud.cfg", "manage_etc_hosts: localhost\n", false},
 		{"off", "/etc/cloud/cloud.cfg", "manage_etc_hosts: false\n", false},
 		{"a comment", "/etc/cloud/cloud.cfg", "# manage_etc_hosts: true\n", false},

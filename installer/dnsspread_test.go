@@ -38,12 +38,16 @@ func (p *dnsPlay) kubectl(_ context.Context, cmd host.Cmd) error {
 	items := []any{}
 	switch {
 	case strings.Contains(line, " get deployments,pods "):
-		items = append(items, kube.Document{"apiVersion": "apps/v1", "kind": "Deployment",
+		items = append(items, kube.Document{
+			"apiVersion": "apps/v1", "kind": "Deployment",
 			"metadata": kube.Document{"name": "coredns"},
-			"spec":     kube.Document{"replicas": max(p.wanted, len(p.pods))}})
+			"spec":     kube.Document{"replicas": max(p.wanted, len(p.pods))},
+		})
 		for _, pod := range p.pods {
-			items = append(items, kube.Document{"apiVersion": "v1", "kind": "Pod",
-				"metadata": kube.Document{"name": pod[0]}, "spec": kube.Document{"nodeName": pod[1]}})
+			items = append(items, kube.Document{
+				"apiVersion": "v1", "kind": "Pod",
+				"metadata": kube.Document{"name": pod[0]}, "spec": kube.Document{"nodeName": pod[1]},
+			})
 		}
 		if len(p.pods) < p.wanted { // the controller makes one that is missing after somebody has looked
 			p.pods = append(p.pods, [2]string{"new", ""})
@@ -97,8 +101,10 @@ func TestDNSSpread(t *testing.T) {
 		"spread":  {pods: [][2]string{{"a", "cp1"}, {"b", "node1"}}, nodes: []corev1.Node{cp, node("node1")}},
 		"one pod": {pods: [][2]string{{"a", "cp1"}}, nodes: []corev1.Node{cp, node("node1")}},
 		"no other node takes one": {
-			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []corev1.Node{cp,
-				node("node1", corev1.Taint{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule})},
+			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []corev1.Node{
+				cp,
+				node("node1", corev1.Taint{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}),
+			},
 		},
 		"the second was deleted and is not there yet": {
 			pods: [][2]string{{"a", "cp1"}}, wanted: 2, nodes: []corev1.Node{cp, node("node1")}, next: "node1",
@@ -155,7 +161,8 @@ func TestDNSSpreadTriesAgain(t *testing.T) {
 		nodes []string
 		want  string
 	}{
-		{[]string{"cp1", "node1"}, "changed"}, {[]string{"node1", "cp1"}, "done"},
+		{[]string{"cp1", "node1"}, "changed"},
+		{[]string{"node1", "cp1"}, "done"},
 		{[]string{"cp1", "node1", "node2"}, "changed"},
 	} {
 		play.nodes = nil

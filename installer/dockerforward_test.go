@@ -31,18 +31,24 @@ esac`
 		}
 	}
 	for name, c := range map[string]struct{ forwards, four, six, want string }{
-		"a host that does not forward": {"0", "ACCEPT", "ACCEPT",
-			"sysctl --write net.ipv4.ip_forward=0; iptables --policy FORWARD ACCEPT"},
-		"a node where Docker was quicker than systemd-sysctl after a restart": {"1", "ACCEPT", "ACCEPT",
-			"iptables --policy FORWARD ACCEPT"},
+		"a host that does not forward": {
+			"0", "ACCEPT", "ACCEPT",
+			"sysctl --write net.ipv4.ip_forward=0; iptables --policy FORWARD ACCEPT",
+		},
+		"a node where Docker was quicker than systemd-sysctl after a restart": {
+			"1", "ACCEPT", "ACCEPT",
+			"iptables --policy FORWARD ACCEPT",
+		},
 		"one that drops": {"0", "DROP", "DROP", "sysctl --write net.ipv4.ip_forward=0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := sitetest.NewSite(t, "reg1")
 			h := s.Hosts["reg1"]
-			for program, value := range map[string]string{"sysctl": c.forwards, "iptables": c.four,
-				"ip6tables": c.six} {
+			for program, value := range map[string]string{
+				"sysctl": c.forwards, "iptables": c.four,
+				"ip6tables": c.six,
+			} {
 				h.Stub(t, program, kept)
 				set(h, program, value)
 			}

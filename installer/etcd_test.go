@@ -74,8 +74,10 @@ func TestEtcdMemberComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	added := f.Members[2].HexID()
-	if diff := cmp.Diff(f.Said(), []string{"member remove " + lost, "member add node2", "start node2",
-		"member promote " + added}); diff != "" {
+	if diff := cmp.Diff(f.Said(), []string{
+		"member remove " + lost, "member add node2", "start node2",
+		"member promote " + added,
+	}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 	if got := s.Hosts["node2"].Content(etcd.InitialEnv); !strings.Contains(got, "STATE=existing") {

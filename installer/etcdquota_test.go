@@ -24,8 +24,10 @@ import (
 // twice.
 func TestEtcdQuotaIsApplied(t *testing.T) {
 	t.Parallel()
-	for name, arguments := range map[string]string{"etcd's default": "",
-		"another quota": "    - --quota-backend-bytes=4294967296\n"} {
+	for name, arguments := range map[string]string{
+		"etcd's default": "",
+		"another quota":  "    - --quota-backend-bytes=4294967296\n",
+	} {
 		s, r, _, config := sitetest.QuotaSite(t, "8Gi", arguments)
 		tasks := slices.DeleteFunc(plan.Tasks(r.Cluster),
 			func(one task.Task) bool { return !strings.HasPrefix(one.Name, "etcd-quota") })
@@ -73,8 +75,11 @@ func TestEtcdQuotaIsRefused(t *testing.T) {
 		other etcd.Database
 		want  string
 	}{
-		"below the database": {"2560Mi", etcd.Database{Endpoint: "https://10.0.0.4:2379", Member: 4, Leader: 3},
-			"the database of https://10.0.0.3:2379 has 3.0 GiB"},
+		"below the database": {
+			"2560Mi",
+			etcd.Database{Endpoint: "https://10.0.0.4:2379", Member: 4, Leader: 3},
+			"the database of https://10.0.0.3:2379 has 3.0 GiB",
+		},
 		"without a leader": {"16Gi", etcd.Database{Endpoint: "https://10.0.0.4:2379", Member: 4}, "knows no leader"},
 	} {
 		s, r, e, _ := sitetest.QuotaSite(t, c.quota, eight)
@@ -109,8 +114,10 @@ func TestEtcdQuotaOfExternalEtcd(t *testing.T) {
 	s, _, _ := sitetest.EtcdSite(t, "external")
 	const env = "/etc/kkbundle/etcd/etcd.env"
 	h := s.Hosts["cp1"]
-	e := &sitetest.SizedEtcd{Members: []etcd.Database{{Endpoint: "https://10.0.0.3:2379", Member: 3, Leader: 3,
-		Size: 3 << 30, Used: 1 << 30}}}
+	e := &sitetest.SizedEtcd{Members: []etcd.Database{{
+		Endpoint: "https://10.0.0.3:2379", Member: 3, Leader: 3,
+		Size: 3 << 30, Used: 1 << 30,
+	}}}
 	h.Answer("etcdctl", func(_ context.Context, cmd host.Cmd) error { return e.Control(cmd) })
 	for _, c := range []struct{ before, quota, want string }{
 		{"", "quota: 8Gi", "ETCD_QUOTA_BACKEND_BYTES=8589934592\n"},
@@ -142,8 +149,10 @@ func TestEtcdRestartsWhenFull(t *testing.T) {
 	s, r, f := sitetest.EtcdSite(t, "external")
 	formed(t, r)
 	f.Said()
-	full := &sitetest.SizedEtcd{Members: []etcd.Database{{Endpoint: "https://10.0.0.3:2379", Member: 3, Leader: 3,
-		Faults: []string{"memberID:3 alarm:NOSPACE "}}}}
+	full := &sitetest.SizedEtcd{Members: []etcd.Database{{
+		Endpoint: "https://10.0.0.3:2379", Member: 3, Leader: 3,
+		Faults: []string{"memberID:3 alarm:NOSPACE "},
+	}}}
 	s.Hosts["cp1"].Answer("etcdctl", func(_ context.Context, cmd host.Cmd) error {
 		switch line := strings.Join(cmd.Args, " "); {
 		case strings.Contains(line, "endpoint health"):

@@ -42,13 +42,17 @@ func TestFailureStopsItsDependents(t *testing.T) {
 	}{
 		"a worker is left, the others go on": {
 			[]task.Task{failing("a", task.Each, "node1"), failing("init", task.First), failing("join", task.Each)},
-			[]string{"a@cp1 done", "a@node1 failed", "a@node2 done", "init@cp1 done", "join@cp1 done",
-				"join@node2 done"},
+			[]string{
+				"a@cp1 done", "a@node1 failed", "a@node2 done", "init@cp1 done", "join@cp1 done",
+				"join@node2 done",
+			},
 		},
 		"what runs once waits for its host": {
-			[]task.Task{failing("a", task.Each, "cp1"), failing("b", task.Each),
+			[]task.Task{
+				failing("a", task.Each, "cp1"), failing("b", task.Each),
 				with(failing("init", task.First), func(t *task.Task) { t.Roles = control }),
-				failing("join", task.Each)},
+				failing("join", task.Each),
+			},
 			[]string{"a@cp1 failed", "a@node1 done", "a@node2 done", "b@node1 done", "b@node2 done", "init@ skipped"},
 		},
 		"after what ran once has failed comes nothing": {
@@ -60,8 +64,10 @@ func TestFailureStopsItsDependents(t *testing.T) {
 			[]string{"b@cp1 done", "join@cp1 done", "join@node1 failed", "join@node2 skipped"},
 		},
 		"what is for all or none ends the run": {
-			[]task.Task{with(failing("pre", task.Each, "node2"), func(t *task.Task) { t.AllOrNone = true }),
-				failing("b", task.Each)},
+			[]task.Task{
+				with(failing("pre", task.Each, "node2"), func(t *task.Task) { t.AllOrNone = true }),
+				failing("b", task.Each),
+			},
 			[]string{"pre@cp1 done", "pre@node1 done", "pre@node2 failed"},
 		},
 		"and is not begun where a host has failed": {
@@ -70,8 +76,10 @@ func TestFailureStopsItsDependents(t *testing.T) {
 			[]string{"a@cp1 done", "a@node1 done", "a@node2 failed", "post@ skipped"},
 		},
 		"nobody is left": {
-			[]task.Task{failing("a", task.Each, "cp1", "node1", "node2"),
-				{Name: "here", Where: task.Here, Do: func(context.Context, *task.Host) error { return nil }}},
+			[]task.Task{
+				failing("a", task.Each, "cp1", "node1", "node2"),
+				{Name: "here", Where: task.Here, Do: func(context.Context, *task.Host) error { return nil }},
+			},
 			[]string{"a@cp1 failed", "a@node1 failed", "a@node2 failed"},
 		},
 	} {
@@ -98,7 +106,8 @@ func TestApart(t *testing.T) {
 	others.Add(2)
 	step := func(name string, do func(t *task.Host) error) task.Task {
 		return task.Task{Name: name, Independent: true, Do: func(_ context.Context,
-			t *task.Host) error {
+			t *task.Host,
+		) error {
 			return do(t)
 		}}
 	}
@@ -115,8 +124,10 @@ func TestApart(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "broken") {
 		t.Errorf("got %v", err)
 	}
-	want := []string{"a@cp1 done", "a@node1 failed", "a@node2 done", "b@cp1 done", "b@node2 done", "c@cp1 done",
-		"c@node2 done"}
+	want := []string{
+		"a@cp1 done", "a@node1 failed", "a@node2 done", "b@cp1 done", "b@node2 done", "c@cp1 done",
+		"c@node2 done",
+	}
 	if diff := cmp.Diff(s.States(), want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
@@ -131,8 +142,10 @@ func TestExternalEtcdFailed(t *testing.T) {
 	r.Hosts[1].Roles = append(slices.Clone(r.Hosts[1].Roles), manifest.RoleEtcd)
 	err := r.Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{
 		failing("etcd", task.Each, "node1"),
-		{Name: "init", Where: task.First, Roles: []manifest.Role{manifest.RoleControlPlane},
-			Do: func(context.Context, *task.Host) error { return errors.New("it began") }},
+		{
+			Name: "init", Where: task.First, Roles: []manifest.Role{manifest.RoleControlPlane},
+			Do: func(context.Context, *task.Host) error { return errors.New("it began") },
+		},
 	}}})
 	if err == nil || err.Error() != "node1: one etcd: broken" {
 		t.Errorf("got %v", err)
@@ -158,8 +171,10 @@ func TestDryRunSaysWhy(t *testing.T) {
 	})
 	step := task.Settle(task.Task{Name: "demo"}, func(context.Context, *task.Host) (task.Setting, error) {
 		return task.Setting{
-			Files: []task.File{{Path: "/etc/one.conf", Mode: 0o600, Data: []byte("1\n")},
-				{Path: "/etc/two.conf", Mode: 0o600, Data: []byte("2\n")}},
+			Files: []task.File{
+				{Path: "/etc/one.conf", Mode: 0o600, Data: []byte("1\n")},
+				{Path: "/etc/two.conf", Mode: 0o600, Data: []byte("2\n")},
+			},
 			Units: []string{"demo.service"},
 		}, nil
 	})

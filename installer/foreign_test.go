@@ -24,16 +24,22 @@ func TestForeignClusters(t *testing.T) {
 	}{
 		"nothing":           {nil, ""},
 		"a node of kubeadm": {[]string{"/etc/kubernetes/kubelet.conf"}, "/etc/kubernetes/kubelet.conf"},
-		"an agent of k3s": {[]string{"/var/lib/rancher/k3s/agent/kubelet.kubeconfig"},
-			"/var/lib/rancher/k3s/agent/kubelet.kubeconfig"},
-		"a server of k3s": {[]string{"/var/lib/rancher/k3s/server/tls/x", "/etc/systemd/system/k3s.service"},
-			"/var/lib/rancher/k3s/server/tls"},
+		"an agent of k3s": {
+			[]string{"/var/lib/rancher/k3s/agent/kubelet.kubeconfig"},
+			"/var/lib/rancher/k3s/agent/kubelet.kubeconfig",
+		},
+		"a server of k3s": {
+			[]string{"/var/lib/rancher/k3s/server/tls/x", "/etc/systemd/system/k3s.service"},
+			"/var/lib/rancher/k3s/server/tls",
+		},
 		"volumes of k3s":  {[]string{"/var/lib/rancher/k3s/storage/pvc-1/data"}, ""},
 		"our node":        {[]string{"/etc/kubernetes/kubelet.conf", member.Path}, ""},
 		"ours, half made": {[]string{"/etc/kubernetes/manifests/etcd.yaml", member.BegunPath}, ""},
 		"own authorities": {[]string{"/etc/kubernetes/pki/ca.crt"}, ""},
-		"ours before kubeadm": {[]string{"/etc/kubernetes/kubelet.conf", task.StampDir + "/kernel"},
-			"/etc/kubernetes/kubelet.conf"},
+		"ours before kubeadm": {
+			[]string{"/etc/kubernetes/kubelet.conf", task.StampDir + "/kernel"},
+			"/etc/kubernetes/kubelet.conf",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -13,8 +13,10 @@ import (
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
-	where := map[task.Where]string{task.Each: "each", task.OneByOne: "one by one", task.First: "first",
-		task.Here: "here", task.Reached: "reached"}
+	where := map[task.Where]string{
+		task.Each: "each", task.OneByOne: "one by one", task.First: "first",
+		task.Here: "here", task.Reached: "reached",
+	}
 	for _, phase := range plan.Plan(tasktest.Cluster(t, "addons: [{chart: demo, release: shop, namespace: shop}]")) {
 		fmt.Fprintf(&b, "%s\n", phase.Name)
 		for _, task := range phase.Tasks {

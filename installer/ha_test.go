@@ -48,8 +48,10 @@ func TestLead(t *testing.T) {
 			s.Join(t, strings.Fields(c.members)...)
 			for _, silent := range strings.Fields(c.silent) {
 				s.Hosts[silent].Answer("kubectl", func(context.Context, host.Cmd) error {
-					return &host.ExitError{Host: silent, Args: []string{"kubectl"}, Code: 1,
-						Stderr: "connection refused"}
+					return &host.ExitError{
+						Host: silent, Args: []string{"kubectl"}, Code: 1,
+						Stderr: "connection refused",
+					}
 				})
 			}
 			r := s.Run(t, nil)
@@ -214,8 +216,10 @@ func TestEndpointName(t *testing.T) {
 	if err := r.FindLead(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{"cp1": "10.0.0.4", "cp2": "127.0.0.1", "cp3": "10.0.0.4", "node1": "127.0.0.1",
-		"node2": "10.0.0.4"}
+	want := map[string]string{
+		"cp1": "10.0.0.4", "cp2": "127.0.0.1", "cp3": "10.0.0.4", "node1": "127.0.0.1",
+		"node2": "10.0.0.4",
+	}
 	for _, target := range r.Hosts {
 		_, hosts, err := machine.HostsFile(t.Context(), target)
 		if err != nil {
@@ -361,7 +365,8 @@ func TestEndpointAnswers(t *testing.T) {
 	t.Parallel()
 	status := http.StatusForbidden // who may not ask is answered all the same
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter,
-		_ *http.Request) {
+		_ *http.Request,
+	) {
 		w.WriteHeader(status)
 	}))
 	defer server.Close()

@@ -28,8 +28,10 @@ func TestHarbor(t *testing.T) {
 	if err := s.Install(t); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"certificates@ done", "docker-is-ours@reg1 done", "docker@reg1 changed",
-		"harbor-login@reg1 changed", "harbor@reg1 changed", "seed-registry@reg1 changed"}
+	want := []string{
+		"certificates@ done", "docker-is-ours@reg1 done", "docker@reg1 changed",
+		"harbor-login@reg1 changed", "harbor@reg1 changed", "seed-registry@reg1 changed",
+	}
 	if diff := cmp.Diff(s.States(), want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
@@ -52,8 +54,10 @@ func TestHarbor(t *testing.T) {
 		access.Username != "robot$kkbundle-nodes" || access.Password == secrets.HarborAdmin {
 		t.Errorf("nodes pull from %s as %s", access.Address, access.Username)
 	}
-	for _, program := range []string{"/usr/local/bin/docker", siteregistry.DockerDir + "/dockerd",
-		siteregistry.DockerDir + "/containerd", siteregistry.ComposePlugin} {
+	for _, program := range []string{
+		"/usr/local/bin/docker", siteregistry.DockerDir + "/dockerd",
+		siteregistry.DockerDir + "/containerd", siteregistry.ComposePlugin,
+	} {
 		if h.Content(program) == "" {
 			t.Errorf("there is no %s", program)
 		}
@@ -92,9 +96,11 @@ func TestHarborCertificate(t *testing.T) {
 	}
 	cluster := s.Options.Cluster
 	if err := s.R.Phases(t.Context(),
-		[]task.Phase{{Name: "timer", Tasks: slices.DeleteFunc(plan.Tasks(cluster),
-			func(t task.Task) bool { return t.Name != "certificates-leaf-timer" })},
-			{Name: "certificates", Tasks: plan.ReissueTasks(cluster, 0)}}); err != nil {
+		[]task.Phase{
+			{Name: "timer", Tasks: slices.DeleteFunc(plan.Tasks(cluster),
+				func(t task.Task) bool { return t.Name != "certificates-leaf-timer" })},
+			{Name: "certificates", Tasks: plan.ReissueTasks(cluster, 0)},
+		}); err != nil {
 		t.Fatal(err)
 	}
 	if script := s.Hosts["reg1"].Content(task.ProgramDir + "/bin/renew-leaf-certificates"); !strings.Contains(script,
@@ -153,8 +159,10 @@ func TestHarborPair(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, to := range map[string]string{"reg1": "kkbundle-reg2 https://10.0.0.3 admin ",
-		"reg2": "kkbundle-reg1 https://10.0.0.2 admin "} {
+	for name, to := range map[string]string{
+		"reg1": "kkbundle-reg2 https://10.0.0.3 admin ",
+		"reg2": "kkbundle-reg1 https://10.0.0.2 admin ",
+	} {
 		if got := s.Stands[name].Copies(); !slices.Equal(got, []string{to + secrets.HarborAdmin}) {
 			t.Errorf("%s copies to %q", name, got)
 		}

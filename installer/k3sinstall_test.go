@@ -113,9 +113,11 @@ func TestK3sIsInstalled(t *testing.T) {
 	t.Parallel()
 	s, b := newK3sSite(t, "")
 	// verify-nodes and the labels need a real API; they are common to all clusters.
-	phases := []task.Phase{{Name: "install",
+	phases := []task.Phase{{
+		Name: "install",
 		Tasks: slices.DeleteFunc(plan.Distribution(s.Options.Cluster).Nodes(s.Options.Cluster),
-			func(task task.Task) bool { return task.Name == "node-labels" })}}
+			func(task task.Task) bool { return task.Name == "node-labels" }),
+	}}
 	if err := s.Run(t, b).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
@@ -188,8 +190,10 @@ func TestK3sNeedsTheFirstServer(t *testing.T) {
 	}
 	s.Options.DryRun = true
 	if err := s.Run(t, b).Phases(t.Context(),
-		[]task.Phase{{Name: "install",
-			Tasks: plan.Distribution(s.Options.Cluster).Nodes(s.Options.Cluster)[:1]}}); err != nil {
+		[]task.Phase{{
+			Name:  "install",
+			Tasks: plan.Distribution(s.Options.Cluster).Nodes(s.Options.Cluster)[:1],
+		}}); err != nil {
 		t.Errorf("a dry run on fresh hosts: %v", err)
 	}
 }
@@ -202,17 +206,25 @@ func TestK3sVariants(t *testing.T) {
 			"datastore-endpoint: https://10.9.0.1:2379,https://10.9.0.2:2379\n", "cluster-init",
 		},
 		"another network": {"cni: {type: none}", "flannel-backend: none\n", "flannel-iface"},
-		"what k3s brings": {"metrics: true\nstorage: {local: true}",
-			"disable:\n- traefik\n- servicelb\ndisable-default", "metrics-server"},
-		"a balancer's endpoint": {"controlPlaneEndpoint: {type: external, address: 'api.example:8443'}",
-			"tls-san:\n- api.example\n", "10.0.0.4"},
+		"what k3s brings": {
+			"metrics: true\nstorage: {local: true}",
+			"disable:\n- traefik\n- servicelb\ndisable-default", "metrics-server",
+		},
+		"a balancer's endpoint": {
+			"controlPlaneEndpoint: {type: external, address: 'api.example:8443'}",
+			"tls-san:\n- api.example\n", "10.0.0.4",
+		},
 		"no registry": {"imageRegistry: {type: none}", "cluster-init: true", "registries"},
-		"parts of the pods' network": {"cni: {ipv4MaskSize: 25}",
-			"kube-controller-manager-arg:\n- node-cidr-mask-size-ipv4=25\n", "ipv6"},
+		"parts of the pods' network": {
+			"cni: {ipv4MaskSize: 25}",
+			"kube-controller-manager-arg:\n- node-cidr-mask-size-ipv4=25\n", "ipv6",
+		},
 		"a DNS cache":         {"dns: {nodeLocal: true}", "- max-pods=110\nnode-ip", manifest.NodeDNSAddress},
 		"a DNS cache of pods": {"dns: {nodeLocal: true}\nkubernetes: {distribution: k3s, version: v1.34.3+k3s1, proxyMode: ipvs}", "- cluster-dns=" + manifest.NodeDNSAddress + "\n", "iptables"},
-		"a network below multus": {"cni: {type: multus, with: flannel}", "flannel-backend: none\n",
-			"flannel-iface"},
+		"a network below multus": {
+			"cni: {type: multus, with: flannel}", "flannel-backend: none\n",
+			"flannel-iface",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

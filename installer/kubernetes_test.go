@@ -27,8 +27,10 @@ func TestJoin(t *testing.T) {
 	cp, node := s.Hosts["cp1"], s.Hosts["node1"]
 	phases := []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.JoinTask("join-worker", task.Each,
 		manifest.RoleWorker)}}}
-	f.Fail = &host.ExitError{Host: "node1", Args: []string{"kubeadm", "join"}, Code: 1,
-		Stderr: "the CRI does not answer"}
+	f.Fail = &host.ExitError{
+		Host: "node1", Args: []string{"kubeadm", "join"}, Code: 1,
+		Stderr: "the CRI does not answer",
+	}
 	err := s.Run(t, nil).Phases(t.Context(), phases)
 	if err == nil || !strings.HasPrefix(err.Error(),
 		"node1: install join-worker: kubeadm join: exit code 1: the CRI does not answer\nlogs: ") {

@@ -49,13 +49,17 @@ func (n *fakeNode) kubectl(_ context.Context, cmd host.Cmd) error {
 		for _, t := range n.taints {
 			taints = append(taints, kube.Document{"key": t.Key, "value": t.Value, "effect": t.Effect})
 		}
-		managed := kube.Document{"manager": "kkbundle", "operation": "Apply",
+		managed := kube.Document{
+			"manager": "kkbundle", "operation": "Apply",
 			"fieldsV1": kube.Document{"f:metadata": kube.Document{
 				"f:labels": owned(n.ownLabels), "f:annotations": owned(n.ownAnnotations),
-			}}}
+			}},
+		}
 		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": []any{kube.Document{
-			"metadata": kube.Document{"name": "node1", "labels": n.labels, "annotations": n.annotations,
-				"managedFields": []any{managed}},
+			"metadata": kube.Document{
+				"name": "node1", "labels": n.labels, "annotations": n.annotations,
+				"managedFields": []any{managed},
+			},
 			"spec": kube.Document{"taints": taints},
 		}}})
 	case "apply":
@@ -101,8 +105,10 @@ func lay(all map[string]string, owned []string, want map[string]string) []string
 func TestMarksFollowTheInventory(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1", "node1")
-	node := &fakeNode{labels: map[string]string{"theirs": "stays"}, annotations: map[string]string{"their/note": "x"},
-		taints: []manifest.Taint{{Key: "their", Effect: "NoExecute"}}}
+	node := &fakeNode{
+		labels: map[string]string{"theirs": "stays"}, annotations: map[string]string{"their/note": "x"},
+		taints: []manifest.Taint{{Key: "their", Effect: "NoExecute"}},
+	}
 	s.Hosts["cp1"].Answer("kubectl", node.kubectl)
 	s.Hosts["cp1"].Put(t, member.Path, "site v1.34.3\n")
 	run := func(more string) []string {

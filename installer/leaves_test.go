@@ -116,8 +116,10 @@ func TestLeafTimer(t *testing.T) {
 			args := strings.Fields(command)[4:] // the helper, renew, --restart, the days
 			var pairs []node.CertificatePair
 			for one := range slices.Chunk(args, 2) {
-				pairs = append(pairs, node.CertificatePair{Cert: filepath.Join(h.Root, one[0]),
-					Key: filepath.Join(h.Root, one[1])})
+				pairs = append(pairs, node.CertificatePair{
+					Cert: filepath.Join(h.Root, one[0]),
+					Key:  filepath.Join(h.Root, one[1]),
+				})
 			}
 			now := time.Now().AddDate(0, 11, 0)
 			got, err := node.Renew(pairs[0], now, now.AddDate(0, 0, 60), pairs[1:]...)
@@ -166,8 +168,10 @@ func TestLeafTimer(t *testing.T) {
 func TestReissue(t *testing.T) {
 	t.Parallel()
 	s := leafSite(t)
-	all := map[string][]task.PairFiles{"cp1": etcd.LeafFiles(false), "node1": etcd.LeafFiles(true),
-		"node2": etcd.LeafFiles(true)}
+	all := map[string][]task.PairFiles{
+		"cp1": etcd.LeafFiles(false), "node1": etcd.LeafFiles(true),
+		"node2": etcd.LeafFiles(true),
+	}
 	state := func() (list []string) {
 		for name, files := range all {
 			for _, f := range files {

@@ -36,8 +36,10 @@ func List(o engine.Options) ([]Listed, error) {
 	var list []Listed
 	for _, p := range phases {
 		for _, step := range p.Tasks {
-			one := Listed{Phase: p.Name, Task: step.Name, Tags: engine.Tags(step),
-				OneByOne: step.Where == task.OneByOne}
+			one := Listed{
+				Phase: p.Name, Task: step.Name, Tags: engine.Tags(step),
+				OneByOne: step.Where == task.OneByOne,
+			}
 			for _, t := range engine.TargetsOf(r.Site, step) {
 				if t.Name != "" {
 					one.Hosts = append(one.Hosts, t.Name)

@@ -87,8 +87,10 @@ func TestManifestsTask(t *testing.T) {
 	p := &pretended{t: t}
 	cp := s.Hosts["cp1"]
 	cp.Answer("kubectl", p.run)
-	wantedAddon := manifest.Addon{Release: "notes", Namespace: "shop", Manifests: []string{"a.yaml"}, Wait: "ready",
-		Timeout: manifest.Duration(addon.ChartWait)}
+	wantedAddon := manifest.Addon{
+		Release: "notes", Namespace: "shop", Manifests: []string{"a.yaml"}, Wait: "ready",
+		Timeout: manifest.Duration(addon.ChartWait),
+	}
 	a, err := addon.ManifestsOf(r.Site, wantedAddon)
 	if err != nil {
 		t.Fatal(err)
@@ -108,8 +110,10 @@ func TestManifestsTask(t *testing.T) {
 		t.Errorf("applied %q, want %q", p.applied, want)
 	}
 	said := strings.Join(cp.Said("kubectl"), "\n")
-	for _, want := range []string{"--for=condition=Established --timeout=60s customresourcedefinition/things.a.example",
-		"rollout status deployment/web --namespace=shop --timeout=5m0s"} {
+	for _, want := range []string{
+		"--for=condition=Established --timeout=60s customresourcedefinition/things.a.example",
+		"rollout status deployment/web --namespace=shop --timeout=5m0s",
+	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("%q was not run:\n%s", want, said)
 		}

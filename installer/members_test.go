@@ -39,8 +39,10 @@ func TestCheckMembers(t *testing.T) {
 		"a fresh site": {},
 		"a rerun":      {members: "cp1 node1 node2"},
 		"a new worker": {members: "cp1 node1"},
-		"a new worker only": {members: "cp1 node1",
-			change: func(s *sitetest.Site) { s.Options.Limit = []string{"node2"} }},
+		"a new worker only": {
+			members: "cp1 node1",
+			change:  func(s *sitetest.Site) { s.Options.Limit = []string{"node2"} },
+		},
 		"a limit without the beginning": {
 			change: func(s *sitetest.Site) { s.Options.Limit = []string{"node1"} },
 			want:   "cp1 is the first control plane and not a node yet",
@@ -83,8 +85,10 @@ func TestCheckMembers(t *testing.T) {
 			change:  func(s *sitetest.Site) { s.Hosts["node1"].Put(t, kube.ClusterCA, sitetest.OtherAuthority(t)) },
 			want:    "node1 is a node of cluster site v1.34.3 with the authority sha256:",
 		},
-		"a node that the first is to leave": {members: "node1",
-			want: "not of cluster site v1.34.3, not yet installed on cp1"},
+		"a node that the first is to leave": {
+			members: "node1",
+			want:    "not of cluster site v1.34.3, not yet installed on cp1",
+		},
 		"reset by hand": {
 			members: "cp1",
 			change:  func(s *sitetest.Site) { _ = os.Remove(s.Hosts["cp1"].Root + kube.ClusterCA) },
@@ -285,8 +289,10 @@ func TestExistingRegistry(t *testing.T) {
 			t.Error("the bundle must hold a registry that nobody installs")
 		}
 	}
-	r := &task.Site{Cluster: c,
-		Inputs: task.Inputs{Values: func(string) ([]byte, error) { return []byte("CA\n"), nil }}}
+	r := &task.Site{
+		Cluster: c,
+		Inputs:  task.Inputs{Values: func(string) ([]byte, error) { return []byte("CA\n"), nil }},
+	}
 	access, err := siteregistry.NodeAccess(r)
 	if err != nil {
 		t.Fatal(err)

@@ -26,21 +26,29 @@ func TestMissed(t *testing.T) {
 	}{
 		"a control plane": {
 			"cp1 cp2 cp3 node1 node2", "cp1",
-			[]string{"cp1 is down", "nodes of cluster site, which is running: cp1", "nodes delete --unreachable cp1,",
-				"--limit cp2,cp3,node1,node2", "!image_registry", "!--without"},
+			[]string{
+				"cp1 is down", "nodes of cluster site, which is running: cp1", "nodes delete --unreachable cp1,",
+				"--limit cp2,cp3,node1,node2", "!image_registry", "!--without",
+			},
 		},
 		"a worker": {
-			"cp1 cp2 cp3 node1 node2", "node2", []string{"nodes delete --unreachable node2,",
-				"--limit cp1,cp2,cp3,node1 ", "leave them as they are until then: --without node2"},
+			"cp1 cp2 cp3 node1 node2", "node2", []string{
+				"nodes delete --unreachable node2,",
+				"--limit cp1,cp2,cp3,node1 ", "leave them as they are until then: --without node2",
+			},
 		},
 		"the registry's host, which is a node": {
-			"cp1 cp2 cp3 node1 node2", "node1", []string{"pull from: node1", "another host under image_registry",
-				"!nodes delete", "!--limit"},
+			"cp1 cp2 cp3 node1 node2", "node1", []string{
+				"pull from: node1", "another host under image_registry",
+				"!nodes delete", "!--limit",
+			},
 		},
 		"one that is to become a node": {"cp1 cp2 cp3 node1", "node2", []string{"node2 is down", "!cluster"}},
 		"there is no cluster yet":      {"", "node2", []string{"node2 is down", "!cluster"}},
-		"no control plane is left": {"cp1 cp2 cp3 node1", "cp1 cp2 cp3",
-			[]string{"cp1, cp2, cp3: the host is down", "!nodes delete"}},
+		"no control plane is left": {
+			"cp1 cp2 cp3 node1", "cp1 cp2 cp3",
+			[]string{"cp1, cp2, cp3: the host is down", "!nodes delete"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -59,8 +67,10 @@ func TestMissed(t *testing.T) {
 			s.Options.Helper = func(string) ([]byte, error) { return []byte("#!/bin/sh\n"), nil }
 			s.Options.Dial = func(_ context.Context, h manifest.Host) (host.Host, error) {
 				if strings.Contains(c.down+" ", h.Name+" ") {
-					return nil, &host.UnreachableError{Host: h.Name, Address: "10.0.0.1:22",
-						Err: errors.New(h.Name + " is down")}
+					return nil, &host.UnreachableError{
+						Host: h.Name, Address: "10.0.0.1:22",
+						Err: errors.New(h.Name + " is down"),
+					}
 				}
 				return s.Hosts[h.Name], nil
 			}

@@ -39,8 +39,10 @@ func allOptions() map[string]struct{ yaml, task string } {
 		"NFS":               {"storage: {nfs: true}", "nfs-server"},
 		"no registry":       {"imageRegistry: {type: none}", "preload-images"},
 		"node-local DNS":    {"dns: {nodeLocal: true}", "node-local-dns"},
-		"provided etcd": {"etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}",
-			""},
+		"provided etcd": {
+			"etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}",
+			"",
+		},
 		"two registries": {"imageRegistry: {vip: 10.0.0.8}", "registry-address"},
 		"tools":          {"cri: {tools: [crictl, nerdctl]}", "runtime-tools"},
 	}
@@ -154,12 +156,18 @@ func TestPackagesOf(t *testing.T) {
 	c := tasktest.Cluster(t,
 		"kubernetes: {version: v1.34.3, proxyMode: ipvs}\nstorage: {nfs: true}\nimageRegistry: {vip: 10.0.0.8}")
 	for _, tc := range []struct{ role, distribution, want string }{
-		{"k8s_cluster", "debian/12",
-			"chrony conntrack ebtables ethtool iproute2 ipset iptables ipvsadm nfs-common socat"},
-		{"k8s_cluster", "rocky/9",
-			"chrony conntrack-tools container-selinux ebtables ethtool iproute ipset iptables ipvsadm nfs-utils socat"},
-		{"k8s_cluster", "rocky/10",
-			"chrony conntrack-tools container-selinux ebtables ethtool iproute ipset iptables ipvsadm kernel-modules-extra nfs-utils socat"},
+		{
+			"k8s_cluster", "debian/12",
+			"chrony conntrack ebtables ethtool iproute2 ipset iptables ipvsadm nfs-common socat",
+		},
+		{
+			"k8s_cluster", "rocky/9",
+			"chrony conntrack-tools container-selinux ebtables ethtool iproute ipset iptables ipvsadm nfs-utils socat",
+		},
+		{
+			"k8s_cluster", "rocky/10",
+			"chrony conntrack-tools container-selinux ebtables ethtool iproute ipset iptables ipvsadm kernel-modules-extra nfs-utils socat",
+		},
 		{"nfs", "ubuntu/24.04", "chrony nfs-kernel-server"},
 		{"image_registry", "debian/12", "chrony keepalived"},
 	} {

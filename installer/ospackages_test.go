@@ -64,8 +64,10 @@ func newPackaged(t *testing.T, h *sitetest.Rooted, id, version, manager string) 
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		facts := node.Facts{Version: node.FactsVersion, OS: node.OSRelease{ID: id, VersionID: version},
-			Packages: map[string]string{}}
+		facts := node.Facts{
+			Version: node.FactsVersion, OS: node.OSRelease{ID: id, VersionID: version},
+			Packages: map[string]string{},
+		}
 		for _, name := range question.Packages {
 			if p.installed[name] {
 				facts.Packages[name] = "1.0"
@@ -195,8 +197,11 @@ func packagePhases(c *manifest.Cluster) []task.Phase {
 // the next run completes.
 func TestPackagesInterrupted(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ id, version, manager string }{{"debian", "12", "apt"}, {"almalinux", "9", "dnf"},
-		{"centos", "7", "yum"}} {
+	for _, c := range []struct{ id, version, manager string }{
+		{"debian", "12", "apt"},
+		{"almalinux", "9", "dnf"},
+		{"centos", "7", "yum"},
+	} {
 		t.Run(c.manager, func(t *testing.T) {
 			t.Parallel()
 			for n := 1; ; n++ {
@@ -243,12 +248,16 @@ func TestPackagesInterrupted(t *testing.T) {
 func TestPackagesSources(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ id, version, manager, more, want, not string }{
-		"apt": {"debian", "12", "apt", "", "deb [trusted=yes] file:" + marks.Packages + "/debian/12 ./ and -",
-			"mirror.site"},
+		"apt": {
+			"debian", "12", "apt", "", "deb [trusted=yes] file:" + marks.Packages + "/debian/12 ./ and -",
+			"mirror.site",
+		},
 		"dnf": {"almalinux", "9", "dnf", "", marks.Packages + "/almalinux/9 --assumeyes --quiet --setopt=reposdir=" +
 			marks.Packages + "/repos --disablerepo=* --enablerepo=kkbundle", "repofrompath"},
-		"host": {"debian", "12", "apt", "osPackages: host\n",
-			"deb http://mirror.site/debian bookworm main and /etc/apt/sources.list.d", "file:"},
+		"host": {
+			"debian", "12", "apt", "osPackages: host\n",
+			"deb http://mirror.site/debian bookworm main and /etc/apt/sources.list.d", "file:",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -40,8 +40,10 @@ func TestCertificates(t *testing.T) {
 	roots.AppendCertsFromPEM(ca.PEM)
 	for _, name := range []string{"cp1", "10.0.0.3", "127.0.0.1"} {
 		for _, at := range []time.Time{now, now.Add(-time.Hour), now.AddDate(0, 11, 0)} {
-			if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots,
-				CurrentTime: at}); err != nil {
+			if _, err := pair.Leaf.Verify(x509.VerifyOptions{
+				DNSName: name, Roots: roots,
+				CurrentTime: at,
+			}); err != nil {
 				t.Errorf("%s at %s: %v", name, at, err)
 			}
 		}

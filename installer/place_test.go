@@ -31,8 +31,10 @@ func TestFilesArePlaced(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1")
 	b := sitetest.ClusterBundle(t, s.Options.Cluster)
-	phases := []task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask(),
-		kubeadm.KubeletTask(s.Options.Cluster)}}}
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{
+		cri.ContainerdTask(),
+		kubeadm.KubeletTask(s.Options.Cluster),
+	}}}
 	states := func(want string) {
 		t.Helper()
 		if err := s.Run(t, b).Phases(t.Context(), phases); err != nil {
@@ -75,8 +77,10 @@ func TestBundleLacksSomething(t *testing.T) {
 	if !errors.As(err, &missing) {
 		t.Fatalf("got %v", err)
 	}
-	for _, want := range []string{"file runc (https://github.com/opencontainers/runc/releases/download/",
-		"for linux/amd64", "image pause (registry.k8s.io/pause:"} {
+	for _, want := range []string{
+		"file runc (https://github.com/opencontainers/runc/releases/download/",
+		"for linux/amd64", "image pause (registry.k8s.io/pause:",
+	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in: %v", want, err)
 		}
@@ -125,19 +129,25 @@ func TestAddonLacksItsChartOrValues(t *testing.T) {
 	s := sitetest.NewSite(t, "cp1")
 	r := s.Run(t, sitetest.ClusterBundle(t, s.Options.Cluster))
 	r.Values = func(path string) ([]byte, error) {
-		return map[string][]byte{"a.yaml": []byte("x: {a: 1, b: 2}"), "b.yaml": []byte("x: {b: 3}"),
-			"bad.yaml": []byte("x: [")}[path], nil
+		return map[string][]byte{
+			"a.yaml": []byte("x: {a: 1, b: 2}"), "b.yaml": []byte("x: {b: 3}"),
+			"bad.yaml": []byte("x: ["),
+		}[path], nil
 	}
 	if _, _, err := addon.ChartOptions(r.Site, manifest.Addon{Chart: "missing", Release: "shop"}); err == nil ||
 		!strings.Contains(err.Error(), "demo") {
 		t.Errorf("a missing chart: %v", err)
 	}
-	if _, _, err := addon.ChartOptions(r.Site, manifest.Addon{Chart: "demo", Release: "shop",
-		Values: []string{"bad.yaml"}}); err == nil || !strings.Contains(err.Error(), "bad.yaml") {
+	if _, _, err := addon.ChartOptions(r.Site, manifest.Addon{
+		Chart: "demo", Release: "shop",
+		Values: []string{"bad.yaml"},
+	}); err == nil || !strings.Contains(err.Error(), "bad.yaml") {
 		t.Errorf("bad values: %v", err)
 	}
-	o, item, err := addon.ChartOptions(r.Site, manifest.Addon{Chart: "demo", Release: "shop", Namespace: "shop",
-		Values: []string{"a.yaml", "b.yaml"}})
+	o, item, err := addon.ChartOptions(r.Site, manifest.Addon{
+		Chart: "demo", Release: "shop", Namespace: "shop",
+		Values: []string{"a.yaml", "b.yaml"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,20 +162,26 @@ func TestAddonLacksItsChartOrValues(t *testing.T) {
 func TestRegistryIsInstalledAndSeeded(t *testing.T) {
 	t.Parallel()
 	s, r, _ := sitetest.NewRegistrySite(t, 78)
-	phases := []task.Phase{{Name: "install", Tasks: []task.Task{siteregistry.CertificatesTask(),
-		siteregistry.DistributionTask(), siteregistry.SeedTask()}}}
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{
+		siteregistry.CertificatesTask(),
+		siteregistry.DistributionTask(), siteregistry.SeedTask(),
+	}}}
 	if err := r.Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(s.States(), []string{"certificates@ changed", "registry@cp1 changed",
-		"seed-registry@cp1 changed"}); diff != "" {
+	if diff := cmp.Diff(s.States(), []string{
+		"certificates@ changed", "registry@cp1 changed",
+		"seed-registry@cp1 changed",
+	}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 	if err := r.Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(s.States(), []string{"certificates@ done", "registry@cp1 done",
-		"seed-registry@cp1 done"}); diff != "" {
+	if diff := cmp.Diff(s.States(), []string{
+		"certificates@ done", "registry@cp1 done",
+		"seed-registry@cp1 done",
+	}); diff != "" {
 		t.Errorf("a second time (-got +want):\n%s", diff)
 	}
 	access, err := r.Access()
@@ -178,8 +194,10 @@ func TestRegistryIsInstalledAndSeeded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.CloseIdleConnections()
-	for password, want := range map[string]int{"wrong": http.StatusUnauthorized,
-		sitetest.MustAccess(t, r).Password: http.StatusOK} {
+	for password, want := range map[string]int{
+		"wrong":                            http.StatusUnauthorized,
+		sitetest.MustAccess(t, r).Password: http.StatusOK,
+	} {
 		access.Password = password
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+access.Address+
 			"/v2/registry.k8s.io/pause/tags/list", nil)
@@ -203,8 +221,10 @@ func TestRegistryIsInstalledAndSeeded(t *testing.T) {
 func TestRegistryOfOlderVersion(t *testing.T) {
 	t.Parallel()
 	s, r, h := sitetest.NewRegistrySite(t, 79)
-	secrets := []string{sitetest.ConfigFile, siteregistry.ConfigDir + "/htpasswd", sitetest.PushConfigFile,
-		siteregistry.ConfigDir + "/push-htpasswd", siteregistry.ConfigDir + "/tls.key"}
+	secrets := []string{
+		sitetest.ConfigFile, siteregistry.ConfigDir + "/htpasswd", sitetest.PushConfigFile,
+		siteregistry.ConfigDir + "/push-htpasswd", siteregistry.ConfigDir + "/tls.key",
+	}
 	for _, path := range append(secrets, siteregistry.DataDir+"/docker/registry/v2/old", "/etc/kubernetes/pki/ca.key") {
 		h.Put(t, path, "old")
 		if err := os.Chmod(filepath.Join(h.Root, path), 0o600); err != nil {
@@ -213,8 +233,10 @@ func TestRegistryOfOlderVersion(t *testing.T) {
 	}
 	h.Put(t, task.UnitDir+siteregistry.Unit, "# Written by kkbundle.\n[Service]\nExecStart="+siteregistry.Binary+
 		" serve "+siteregistry.ConfigDir+"/config.yaml\n")
-	phases := []task.Phase{{Name: "install", Tasks: []task.Task{siteregistry.CertificatesTask(),
-		siteregistry.DistributionTask()}}}
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{
+		siteregistry.CertificatesTask(),
+		siteregistry.DistributionTask(),
+	}}}
 	if err := r.Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
@@ -235,16 +257,20 @@ func TestRegistryOfOlderVersion(t *testing.T) {
 	if own := slices.Index(ran, want[0]); user < 0 || user > own || slices.Index(ran, want[1]) > restart {
 		t.Errorf("the user is made before it is given anything, and has everything before the start: %q", ran)
 	}
-	for path, mode := range map[string]fs.FileMode{secrets[0]: 0o640, secrets[1]: 0o640, secrets[2]: 0o640,
+	for path, mode := range map[string]fs.FileMode{
+		secrets[0]: 0o640, secrets[1]: 0o640, secrets[2]: 0o640,
 		secrets[3]: 0o640, secrets[4]: 0o640, "/etc/kubernetes/pki/ca.key": 0o600,
-		siteregistry.DataDir: fs.ModeDir | 0o750} {
+		siteregistry.DataDir: fs.ModeDir | 0o750,
+	} {
 		if info, err := os.Stat(filepath.Join(h.Root, path)); err != nil || info.Mode() != mode {
 			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, mode)
 		}
 	}
 	unit := h.Content(task.UnitDir + siteregistry.Unit)
-	for _, line := range []string{"User=" + siteregistry.Account, "NoNewPrivileges=yes", "CapabilityBoundingSet=",
-		"TemporaryFileSystem=/etc:ro", "TemporaryFileSystem=/var/lib:ro", "BindReadOnlyPaths=" + siteregistry.DataDir} {
+	for _, line := range []string{
+		"User=" + siteregistry.Account, "NoNewPrivileges=yes", "CapabilityBoundingSet=",
+		"TemporaryFileSystem=/etc:ro", "TemporaryFileSystem=/var/lib:ro", "BindReadOnlyPaths=" + siteregistry.DataDir,
+	} {
 		if !strings.Contains(unit, line+"\n") {
 			t.Errorf("the unit has no %s:\n%s", line, unit)
 		}

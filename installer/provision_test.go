@@ -158,8 +158,10 @@ func TestProvisionKeeps(t *testing.T) {
 	}{
 		{provision.File{Path: "/etc/motd", Keep: true, Data: []byte("other")}, "other content"},
 		{provision.Filesystem{Device: "/dev/sdb1", Type: "xfs"}, "already has a filesystem"},
-		{provision.Mount{Source: "/dev/sdb1", Path: "/var/data", Type: "auto", Options: "defaults", Dump: "0",
-			Pass: "2"}, "another line"},
+		{provision.Mount{
+			Source: "/dev/sdb1", Path: "/var/data", Type: "auto", Options: "defaults", Dump: "0",
+			Pass: "2",
+		}, "another line"},
 		{provision.Timezone{Name: "Mars/Olympus"}, "is unknown on the host"},
 	} {
 		if err := bootstrap.Apply(t.Context(), node1, c.step, task.ProvisionDir+"/x/0001"); err == nil ||

@@ -187,8 +187,10 @@ func TestRegistryLost(t *testing.T) {
 func TestRegistryNamesOfOne(t *testing.T) {
 	t.Parallel()
 	r := sitetest.NewSite(t, "cp1", "node1").Run(t, nil)
-	want := pki.Names{Hosts: []string{"cp1", "localhost"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.3"),
-		netip.MustParseAddr("127.0.0.1")}}
+	want := pki.Names{Hosts: []string{"cp1", "localhost"}, Addresses: []netip.Addr{
+		netip.MustParseAddr("10.0.0.3"),
+		netip.MustParseAddr("127.0.0.1"),
+	}}
 	if diff := cmp.Diff(siteregistry.CertificateNames(r.Site), want,
 		cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
@@ -223,8 +225,10 @@ func TestRegistryServices(t *testing.T) {
 	for _, f := range s.JudgeRegistries() {
 		got = append(got, f.ID+" "+f.Host+" "+string(f.State)+" "+f.Found)
 	}
-	want := []string{"registry-service reg1 failed kkbundle-registry.service does not run",
-		"host-reachable reg2 failed reg2: no answer"}
+	want := []string{
+		"registry-service reg1 failed kkbundle-registry.service does not run",
+		"host-reachable reg2 failed reg2: no answer",
+	}
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}

@@ -26,14 +26,20 @@ fi`
 	// Certificates have expired: the API server is not ready before it has new ones.
 	const expired = `echo ask >>"$dir/log"; grep -q 'end kube-apiserver' "$dir/log"`
 	for name, c := range map[string]struct{ kubectl, cluster, want string }{
-		"all go on": {`echo ask >>"$dir/log"`, "",
-			"end etcd ask end kube-apiserver ask end kube-controller-manager ask end kube-scheduler ask ask"},
-		"away": {away, "",
-			"end etcd ask ask ask end kube-apiserver ask end kube-controller-manager ask ask ask"},
+		"all go on": {
+			`echo ask >>"$dir/log"`, "",
+			"end etcd ask end kube-apiserver ask end kube-controller-manager ask end kube-scheduler ask ask",
+		},
+		"away": {
+			away, "",
+			"end etcd ask ask ask end kube-apiserver ask end kube-controller-manager ask ask ask",
+		},
 		"expired": {expired, "", "end etcd " + strings.Repeat("ask ", 4) +
 			"end kube-apiserver ask end kube-controller-manager ask end kube-scheduler ask ask"},
-		"etcd outside": {`echo ask >>"$dir/log"`, "etcd: {type: external}",
-			"end kube-apiserver ask end kube-controller-manager ask end kube-scheduler ask ask"},
+		"etcd outside": {
+			`echo ask >>"$dir/log"`, "etcd: {type: external}",
+			"end kube-apiserver ask end kube-controller-manager ask end kube-scheduler ask ask",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,8 +75,10 @@ func TestRestartKills(t *testing.T) {
 func TestRestartFails(t *testing.T) {
 	t.Parallel()
 	for want, stubs := range map[string][2]string{
-		"kube-scheduler has not started again": {"pkill",
-			`if [ "$name" = kube-scheduler ]; then rm -f "$dir/$name"; else echo 1 >"$dir/$name"; fi`},
+		"kube-scheduler has not started again": {
+			"pkill",
+			`if [ "$name" = kube-scheduler ]; then rm -f "$dir/$name"; else echo 1 >"$dir/$name"; fi`,
+		},
 		"etcd failed: reason withheld": {"kubectl", "echo etcd failed: reason withheld >&2; exit 1"},
 	} {
 		p, cp1 := playedControlPlane(t, "")

@@ -78,8 +78,10 @@ func newRPMHost(t *testing.T, h *sitetest.Rooted) *rpmHost {
 		if err := json.NewDecoder(cmd.Stdin).Decode(&question); err != nil {
 			return err
 		}
-		facts := node.Facts{Version: node.FactsVersion, OS: node.OSRelease{ID: "rocky", VersionID: "9.4"},
-			SELinux: "enforcing", Packages: map[string]string{}}
+		facts := node.Facts{
+			Version: node.FactsVersion, OS: node.OSRelease{ID: "rocky", VersionID: "9.4"},
+			SELinux: "enforcing", Packages: map[string]string{},
+		}
 		for _, name := range question.Packages {
 			if out, err := exec.CommandContext(ctx, "rpm", "--root", h.Root, "-q", "--qf", "%{VERSION}",
 				name).Output(); err == nil {
@@ -113,8 +115,10 @@ func (r *rpmHost) dnf(ctx context.Context, cmd host.Cmd) error {
 			return err
 		}
 	}
-	args := []string{"--installroot=" + r.Root, "--config=" + r.Root + "/etc/dnf/dnf.conf", "--releasever=9",
-		"--setopt=tsflags=noscripts", "--setopt=logdir=" + r.Root + "/var/log"}
+	args := []string{
+		"--installroot=" + r.Root, "--config=" + r.Root + "/etc/dnf/dnf.conf", "--releasever=9",
+		"--setopt=tsflags=noscripts", "--setopt=logdir=" + r.Root + "/var/log",
+	}
 	for _, a := range cmd.Args[1:] {
 		args = append(args, strings.ReplaceAll(a, "="+marks.Packages, "="+r.Root+marks.Packages))
 	}
@@ -165,8 +169,10 @@ func engineRun(t *testing.T, r *engine.Run) error {
 func nodePackages(t *testing.T, without ...string) []string {
 	t.Helper()
 	var files []string
-	for _, name := range []string{"chrony", "conntrack-tools", "container-selinux", "ebtables", "ethtool", "iproute",
-		"iptables"} {
+	for _, name := range []string{
+		"chrony", "conntrack-tools", "container-selinux", "ebtables", "ethtool", "iproute",
+		"iptables",
+	} {
 		if !strings.Contains(strings.Join(without, " "), name) {
 			files = append(files, buildRPM(t, name, "1.0"))
 		}

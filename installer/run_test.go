@@ -30,8 +30,10 @@ func TestRunDoesContinuesAndRests(t *testing.T) {
 	broken := true
 	fine := func(*task.Host) error { return nil }
 	phases := []task.Phase{
-		{Name: "one", Tasks: []task.Task{sitetest.FlagTask("a", task.Each, &done, fine),
-			sitetest.FlagTask("b", task.First, &done, fine)}},
+		{Name: "one", Tasks: []task.Task{
+			sitetest.FlagTask("a", task.Each, &done, fine),
+			sitetest.FlagTask("b", task.First, &done, fine),
+		}},
 		{Name: "two", Tasks: []task.Task{
 			sitetest.FlagTask("c", task.Each, &done, func(t *task.Host) error {
 				if broken && t.Name == "node1" {
@@ -240,11 +242,17 @@ func TestSettleNoticesOneStoppedUnit(t *testing.T) {
 		return nil
 	})
 	step := task.Settle(task.Task{Name: "demo"}, func(context.Context, *task.Host) (task.Setting, error) {
-		return task.Setting{Files: []task.File{{Path: "/etc/demo.conf", Mode: 0o600, Data: []byte("one\n")}},
-			Units: []string{"one.service", "two.service"}}, nil
+		return task.Setting{
+			Files: []task.File{{Path: "/etc/demo.conf", Mode: 0o600, Data: []byte("one\n")}},
+			Units: []string{"one.service", "two.service"},
+		}, nil
 	})
-	for _, want := range []struct{ stopped, state string }{{"", "changed"}, {"", "done"}, {"one.service", "changed"},
-		{"two.service", "changed"}} {
+	for _, want := range []struct{ stopped, state string }{
+		{"", "changed"},
+		{"", "done"},
+		{"one.service", "changed"},
+		{"two.service", "changed"},
+	} {
 		stopped = want.stopped
 		if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step}}}); err != nil {
 			t.Fatal(err)
@@ -264,8 +272,10 @@ func TestSettleLive(t *testing.T) {
 	config, secret := "one\n", "one\n"
 	step := task.Settle(task.Task{Name: "demo"}, func(context.Context, *task.Host) (task.Setting, error) {
 		return task.Setting{
-			Files: []task.File{{Path: "/etc/demo.conf", Mode: 0o600, Data: []byte(config)},
-				{Path: "/etc/demo.secret", Mode: 0o640, Data: []byte(secret), Live: true}},
+			Files: []task.File{
+				{Path: "/etc/demo.conf", Mode: 0o600, Data: []byte(config)},
+				{Path: "/etc/demo.secret", Mode: 0o640, Data: []byte(secret), Live: true},
+			},
 			Units: []string{"demo.service"},
 			Reload: func(ctx context.Context, t *task.Host) error {
 				return t.Run(ctx, "systemctl", "reload", "demo.service")
@@ -467,8 +477,10 @@ func TestSettleLiveNew(t *testing.T) {
 			return task.Settle(task.Task{Name: "demo"}, func(context.Context, *task.Host) (task.Setting, error) {
 				files := []task.File{{Path: "/etc/demo.conf", Mode: 0o600, Data: []byte(config)}}
 				for _, name := range upstreams {
-					files = append(files, task.File{Path: "/etc/demo.d/" + name + "/hosts.toml", Mode: 0o600,
-						Data: []byte(name), LiveNew: isNew})
+					files = append(files, task.File{
+						Path: "/etc/demo.d/" + name + "/hosts.toml", Mode: 0o600,
+						Data: []byte(name), LiveNew: isNew,
+					})
 				}
 				return task.Setting{Files: files, Units: []string{"demo.service"}}, nil
 			})

@@ -22,19 +22,27 @@ func TestRuntimesAreInstalled(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ files, secret, programs, units []string }{
 		"docker": {
-			files: []string{cri.DockerConfig, "/etc/systemd/system/docker.service",
-				"/etc/systemd/system/cri-docker.service"},
+			files: []string{
+				cri.DockerConfig, "/etc/systemd/system/docker.service",
+				"/etc/systemd/system/cri-docker.service",
+			},
 			secret: []string{cri.KubeletLogins},
-			programs: []string{"/usr/local/bin/dockerd", "/usr/local/bin/cri-dockerd", "/opt/cni/bin/bridge",
-				"/etc/docker/certs.d/10.0.0.3:5000/ca.crt"},
+			programs: []string{
+				"/usr/local/bin/dockerd", "/usr/local/bin/cri-dockerd", "/opt/cni/bin/bridge",
+				"/etc/docker/certs.d/10.0.0.3:5000/ca.crt",
+			},
 			units: []string{"docker.service", "cri-docker.service"},
 		},
 		"crio": {
-			files: []string{"/etc/crio/crio.conf.d/10-kkbundle.conf", cri.CRIOPolicy,
-				"/etc/systemd/system/crio.service", "/etc/containers/registries.conf.d/50-kkbundle.conf"},
+			files: []string{
+				"/etc/crio/crio.conf.d/10-kkbundle.conf", cri.CRIOPolicy,
+				"/etc/systemd/system/crio.service", "/etc/containers/registries.conf.d/50-kkbundle.conf",
+			},
 			secret: []string{"/etc/kkbundle/mirror-auth.json"},
-			programs: []string{"/usr/local/bin/crio", "/opt/kkbundle/crio/bin/conmon", "/opt/kkbundle/crio/bin/crun",
-				"/opt/cni/bin/bridge"},
+			programs: []string{
+				"/usr/local/bin/crio", "/opt/kkbundle/crio/bin/conmon", "/opt/kkbundle/crio/bin/crun",
+				"/opt/cni/bin/bridge",
+			},
 			units: []string{"crio.service"},
 		},
 	} {

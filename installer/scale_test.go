@@ -77,10 +77,14 @@ func faults() []fault {
 			"cat: write error: No space left on device")},
 		{name: "filtered", want: "no answer within 5s", slow: true, address: filteredPort},
 		{name: "silent", want: "did not finish the SSH handshake", slow: true, address: silentPort},
-		{name: "hangs at login", want: "login succeeded, but the server refused to run commands", slow: true,
-			before: hangAt("id -u")},
-		{name: "hangs at facts", want: "no result within 20s", slow: true, leaves: true,
-			before: hangAt("kkbundle-node facts")},
+		{
+			name: "hangs at login", want: "login succeeded, but the server refused to run commands", slow: true,
+			before: hangAt("id -u"),
+		},
+		{
+			name: "hangs at facts", want: "no result within 20s", slow: true, leaves: true,
+			before: hangAt("kkbundle-node facts"),
+		},
 	}
 }
 
@@ -145,8 +149,10 @@ type fleet struct {
 // newFleet makes hosts that are well, and as many that are not, in turn of every fault.
 func newFleet(t *testing.T, well, ill int, kinds []fault) *fleet {
 	t.Helper()
-	f := &fleet{options: map[string]host.SSHOptions{}, machines: map[string]*hosttest.Simulated{},
-		faults: map[string]fault{}}
+	f := &fleet{
+		options: map[string]host.SSHOptions{}, machines: map[string]*hosttest.Simulated{},
+		faults: map[string]fault{},
+	}
 	var text strings.Builder
 	text.WriteString("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n")
 	var names []string

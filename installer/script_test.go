@@ -13,8 +13,10 @@ import (
 func TestScriptsParse(t *testing.T) {
 	t.Parallel()
 	var scripts []string
-	for _, dir := range []string{"begin/scripts", "etcdops/scripts", "look/scripts", "reset/scripts", "upgrade/scripts",
-		"host/scripts"} {
+	for _, dir := range []string{
+		"begin/scripts", "etcdops/scripts", "look/scripts", "reset/scripts", "upgrade/scripts",
+		"host/scripts",
+	} {
 		list, err := filepath.Glob(filepath.Join(dir, "*.sh"))
 		if err != nil || len(list) == 0 {
 			t.Fatalf("%s: %v, %v", dir, list, err)

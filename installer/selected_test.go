@@ -19,8 +19,12 @@ func TestSelected(t *testing.T) {
 	t.Parallel()
 	phases := []task.Phase{
 		{Name: "init", Tasks: []task.Task{{Name: "swap"}, {Name: "kernel"}}},
-		{Name: "install", Tasks: []task.Task{{Name: "containerd"}, {Name: "kubelet"}, {Name: "flannel"},
-			{Name: "verify-dns"}}},
+		{Name: "install", Tasks: []task.Task{
+			{Name: "containerd"},
+			{Name: "kubelet"},
+			{Name: "flannel"},
+			{Name: "verify-dns"},
+		}},
 		{Name: "post_hook", Tasks: []task.Task{{Name: "post_install"}}},
 	}
 	all := "swap kernel containerd kubelet flannel verify-dns post_install"
@@ -35,14 +39,20 @@ func TestSelected(t *testing.T) {
 		{engine.TaskSelection{From: "kernel", Phases: []string{"init"}}, "kernel"},
 		{engine.TaskSelection{Tags: []string{"cri", "verify"}}, "containerd verify-dns"},
 		{engine.TaskSelection{Tags: []string{"kernel", "network"}, From: "containerd"}, "flannel"},
-		{engine.TaskSelection{Phases: []string{"instal"}},
-			`there is no phase "instal"; the phases are init, install, post_hook`},
+		{
+			engine.TaskSelection{Phases: []string{"instal"}},
+			`there is no phase "instal"; the phases are init, install, post_hook`,
+		},
 		{engine.TaskSelection{From: "flanel"}, `there is no phase or task "flanel" to start at`},
-		{engine.TaskSelection{Tags: []string{"networks"}},
+		{
+			engine.TaskSelection{Tags: []string{"networks"}},
 			`no task of this cluster has the tag or name "networks"; the tags are ` +
-				strings.Join(engine.TagGroups(), ", ")},
-		{engine.TaskSelection{From: "post_hook", Phases: []string{"init"}},
-			"phases, tags and start exclude each other: no task is left"},
+				strings.Join(engine.TagGroups(), ", "),
+		},
+		{
+			engine.TaskSelection{From: "post_hook", Phases: []string{"init"}},
+			"phases, tags and start exclude each other: no task is left",
+		},
 	} {
 		list, err := c.options.Selected(phases)
 		var tasks []string
@@ -99,15 +109,21 @@ groups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := engine.Options{Cluster: tasktest.Cluster(t, ""), Inventory: inv, WorkDir: filepath.Join(t.TempDir(), "work"),
-		TaskSelection: engine.TaskSelection{Tags: []string{"certificates", "containerd", "join-control-plane",
-			"flannel"}}}
+	o := engine.Options{
+		Cluster: tasktest.Cluster(t, ""), Inventory: inv, WorkDir: filepath.Join(t.TempDir(), "work"),
+		TaskSelection: engine.TaskSelection{Tags: []string{
+			"certificates", "containerd", "join-control-plane",
+			"flannel",
+		}},
+	}
 	list, err := List(o)
 	want := []Listed{
 		{Phase: "init", Task: "certificates", Tags: []string{"registry"}},
 		{Phase: "install", Task: "containerd", Tags: []string{"cri"}, Hosts: []string{"cp1", "node1"}},
-		{Phase: "install", Task: "join-control-plane", Tags: []string{"kubernetes"}, Hosts: []string{"cp1"},
-			OneByOne: true},
+		{
+			Phase: "install", Task: "join-control-plane", Tags: []string{"kubernetes"}, Hosts: []string{"cp1"},
+			OneByOne: true,
+		},
 		{Phase: "install", Task: "flannel", Tags: []string{"network"}, Hosts: []string{"cp1"}},
 	}
 	if diff := cmp.Diff(list, want); diff != "" || err != nil {

@@ -103,8 +103,10 @@ func TestStalledHost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var states []string
-		r := &engine.Run{Options: engine.Options{StallLimit: engine.StallLimit},
-			Site: &task.Site{Parallel: 2, Now: time.Now, Output: task.Output{Mask: task.NewMasker()}}}
+		r := &engine.Run{
+			Options: engine.Options{StallLimit: engine.StallLimit},
+			Site:    &task.Site{Parallel: 2, Now: time.Now, Output: task.Output{Mask: task.NewMasker()}},
+		}
 		r.Recorder = engine.NewRecorder(engine.Options{Progress: func(e task.Event) {
 			if e.Task != "" && e.State != task.Started {
 				states = append(states, e.Task+"@"+e.Host+" "+string(e.State))
@@ -114,18 +116,21 @@ func TestStalledHost(t *testing.T) {
 		for _, name := range []string{"node1", "node2"} {
 			t := &task.Host{Site: r.Site}
 			t.Name = name
-			t.Conn = &engine.Journaled{Watch: r.Watch(name), Journal: j,
+			t.Conn = &engine.Journaled{
+				Watch: r.Watch(name), Journal: j,
 				Host: playedHost(func(ctx context.Context, cmd host.Cmd) error {
 					if name == "node1" && cmd.Args[0] == "hangs" {
 						return hang(ctx, cmd)
 					}
 					return nil
-				})}
+				}),
+			}
 			r.Hosts = append(r.Hosts, t)
 		}
 		do := func(program string) task.Task {
 			return task.Task{Name: program, Do: func(ctx context.Context,
-				t *task.Host) error {
+				t *task.Host,
+			) error {
 				return t.Run(ctx, program, "--password", "123456")
 			}}
 		}
@@ -136,8 +141,10 @@ func TestStalledHost(t *testing.T) {
 			stalled.Limit != engine.StallLimit {
 			t.Errorf("got %v", err)
 		}
-		want := []string{"hangs@node2 done", "hangs@node1 waiting", "hangs@node1 waiting", "hangs@node1 waiting",
-			"hangs@node1 failed", "works@node2 done"}
+		want := []string{
+			"hangs@node2 done", "hangs@node1 waiting", "hangs@node1 waiting", "hangs@node1 waiting",
+			"hangs@node1 failed", "works@node2 done",
+		}
 		if diff := cmp.Diff(states, want); diff != "" {
 			t.Errorf("events (-got +want):\n%s", diff)
 		}

@@ -114,8 +114,10 @@ func TestContainerdOfOurs(t *testing.T) {
 	if err := reset.Reset(t.Context(), s.Options); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"/etc/containerd", "/var/lib/containerd", "/usr/local/bin/containerd",
-		"/etc/systemd/system/containerd.service", task.StateDir} {
+	for _, name := range []string{
+		"/etc/containerd", "/var/lib/containerd", "/usr/local/bin/containerd",
+		"/etc/systemd/system/containerd.service", task.StateDir,
+	} {
 		if _, err := os.Stat(filepath.Join(h.Root, name)); err == nil {
 			t.Errorf("%s is still there", name)
 		}

@@ -15,8 +15,10 @@ func TestLockOf100000Pins(t *testing.T) { //nolint:paralleltest // measures the 
 	if testing.Short() {
 		t.Skip("a lock of 100,000 items is written and read")
 	}
-	l := manifest.Lock{Metadata: manifest.Metadata{Name: "big", Version: "1.0.0"},
-		Manifest: digest.FromString("x").String()}
+	l := manifest.Lock{
+		Metadata: manifest.Metadata{Name: "big", Version: "1.0.0"},
+		Manifest: digest.FromString("x").String(),
+	}
 	for i := range 100_000 {
 		name := fmt.Sprintf("registry.example.com/team/product/component-%06d", i)
 		l.Items = append(l.Items, manifest.Pin{
@@ -49,8 +51,10 @@ func BenchmarkCoversSigned(b *testing.B) {
 			for i := range n {
 				name := fmt.Sprintf("registry.example.com/team/component-%06d:v1.0.0", i)
 				m.Images = append(m.Images, manifest.Image{Name: name, Verify: &manifest.Verify{Key: "cosign.pub"}})
-				l.Items = append(l.Items, manifest.Pin{Kind: manifest.ItemImage, Ref: name,
-					Digest: digest.FromString(name), Key: "cosign.pub"})
+				l.Items = append(l.Items, manifest.Pin{
+					Kind: manifest.ItemImage, Ref: name,
+					Digest: digest.FromString(name), Key: "cosign.pub",
+				})
 			}
 			sum, err := m.Fingerprint()
 			if err != nil {

@@ -127,6 +127,7 @@ type Image struct {
 	Indexes   IndexPolicy    `yaml:"indexes,omitempty" enum:"pinned,complete,selected" doc:"Whether all platforms of this image travel, instead of the bundle's setting."`
 }
 
+// SetShort implements document.Shorthand.
 func (i *Image) SetShort(text string) { i.Name = text }
 
 // MarshalYAML writes the short form if possible.
@@ -153,6 +154,7 @@ type Verify struct {
 	Issuer   string `yaml:"issuer,omitempty" doc:"Issuer of the signer's token, such as https://token.actions.githubusercontent.com."`
 }
 
+// Hint says what to write in the place of an unknown field.
 func (*Verify) Hint(name string) string {
 	switch name {
 	case "keyless", "certificateIdentity", "certificateOidcIssuer", "certificate":
@@ -208,6 +210,7 @@ const AllPlatforms = ""
 // Sums are sha256 digests, 64 hexadecimal digits, by platform. In YAML a single value stands for all platforms.
 type Sums map[string]string
 
+// SetShort implements document.Shorthand.
 func (s *Sums) SetShort(text string) { *s = Sums{AllPlatforms: text} }
 
 // MarshalYAML writes the short form if it was read.

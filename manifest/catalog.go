@@ -119,6 +119,7 @@ type CatalogFormer struct {
 // all.
 type PlatformText map[string]string
 
+// SetShort implements document.Shorthand.
 func (t *PlatformText) SetShort(text string) { *t = PlatformText{AllPlatforms: text} }
 
 // MarshalYAML writes the short form if it was read.
@@ -140,6 +141,7 @@ type CatalogImage struct {
 	Tags map[string]string `yaml:"tags,omitempty" doc:"Value of {tag} by version of the component; images of other versions are known only to the chart."`
 }
 
+// SetShort implements document.Shorthand.
 func (i *CatalogImage) SetShort(text string) { i.Name = text }
 
 // CatalogChart is a chart of a component. In YAML it is the address of an archive, or a mapping.
@@ -153,6 +155,7 @@ type CatalogChart struct {
 	From string `yaml:"from,omitempty" doc:"The first version of the component that has this chart."`
 }
 
+// SetShort implements document.Shorthand.
 func (c *CatalogChart) SetShort(text string) { c.URL = text }
 
 // Fit lists the releases of Kubernetes that a release line of a component supports.

@@ -233,6 +233,7 @@ type RegistryAuth struct {
 	Password Secret `yaml:"password,omitempty" kk:"foreign"`
 }
 
+// Hint says what to write in the place of an unknown field.
 func (*RegistryAuth) Hint(name string) string { return passwordHint(name) }
 
 // Storage lists the storage classes to install.

@@ -256,8 +256,11 @@ func (c *checker) s3(b BackupKeys) {
 	if !regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`).MatchString(b.S3.Bucket) {
 		c.Add("backup.s3.bucket", "%q is no name of a bucket", document.Shorten(b.S3.Bucket))
 	}
-	for _, one := range []struct{ name, value string }{{"prefix", b.S3.Prefix}, {"region", b.S3.Region},
-		{"accessKey", b.S3.AccessKey}} {
+	for _, one := range []struct{ name, value string }{
+		{"prefix", b.S3.Prefix},
+		{"region", b.S3.Region},
+		{"accessKey", b.S3.AccessKey},
+	} {
 		if strings.ContainsFunc(one.value, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			c.Add("backup.s3."+one.name, "%q has blanks, or characters outside ASCII", document.Shorten(one.value))
 		}

@@ -108,8 +108,10 @@ func TestScalars(t *testing.T) {
 			t.Errorf("networks %q: got %s, %v; want %q", text, c, err, want)
 		}
 	}
-	for text, want := range map[string]string{"0755": "0755", "755": "0755", "0o644": "0644", "4755": "4755", "0": "",
-		"8": "", "77777": ""} {
+	for text, want := range map[string]string{
+		"0755": "0755", "755": "0755", "0o644": "0644", "4755": "4755", "0": "",
+		"8": "", "77777": "",
+	} {
 		var m FileMode
 		if err := m.UnmarshalText([]byte(text)); (err != nil) != (want == "") || err == nil && m.String() != want {
 			t.Errorf("mode %q: got %s, %v; want %q", text, m, err, want)

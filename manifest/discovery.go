@@ -58,8 +58,10 @@ func (b *Bundle) findSettings() *findSettings {
 	if len(b.Charts) == 0 && len(b.Manifests) == 0 {
 		return nil
 	}
-	s := findSettings{Kubernetes: b.Kubernetes, Manifests: b.Manifests, Rules: b.ImageRules, Exclude: b.ExcludeImages,
-		Uses: b.Uses}
+	s := findSettings{
+		Kubernetes: b.Kubernetes, Manifests: b.Manifests, Rules: b.ImageRules, Exclude: b.ExcludeImages,
+		Uses: b.Uses,
+	}
 	if canonical(s) == canonical(findSettings{}) {
 		return nil
 	}

@@ -119,8 +119,10 @@ func TestLockOfFoundImages(t *testing.T) {
 		Inputs: []manifest.Input{{Path: "v.yaml", Digest: d}},
 		Items: []manifest.Pin{
 			{Kind: "chart", Ref: "https://x/c:1.0.0", Name: "c", Version: "1.0.0", Digest: d, Verified: "upstream"},
-			{Kind: "image", Ref: "quay.io/a/b:1", Name: "quay.io/a/b", Digest: d, Verified: "upstream",
-				WantedBy: []string{"chart c"}},
+			{
+				Kind: "image", Ref: "quay.io/a/b:1", Name: "quay.io/a/b", Digest: d, Verified: "upstream",
+				WantedBy: []string{"chart c"},
+			},
 		},
 	}
 	data, err := l.Marshal()

@@ -26,8 +26,10 @@ func (k *Kubernetes) FeatureGates() []FeatureGate {
 		at := document.Join(document.Join("kubernetes", string(one.section)), "featureGates")
 		gates, _ := one.config["featureGates"].(map[string]any)
 		for _, name := range sortedKeys(gates) {
-			list = append(list, FeatureGate{Program: one.program, Name: name, Value: fmt.Sprint(gates[name]),
-				Path: document.Join(at, name)})
+			list = append(list, FeatureGate{
+				Program: one.program, Name: name, Value: fmt.Sprint(gates[name]),
+				Path: document.Join(at, name),
+			})
 		}
 	}
 	for _, a := range k.Arguments() {
@@ -39,8 +41,10 @@ func (k *Kubernetes) FeatureGates() []FeatureGate {
 			if _, after, has := strings.Cut(name, ":"); has { // COMPONENT:NAME
 				name = after
 			}
-			list = append(list, FeatureGate{Program: a.Program, Name: strings.TrimSpace(name), Value: value,
-				Path: a.Path})
+			list = append(list, FeatureGate{
+				Program: a.Program, Name: strings.TrimSpace(name), Value: value,
+				Path: a.Path,
+			})
 		}
 	}
 	return list
@@ -58,15 +62,18 @@ type Argument struct {
 func (k *Kubernetes) Arguments() []Argument {
 	var list []Argument
 	for _, one := range []struct{ section, program string }{
-		{"apiServer", "kube-apiserver"}, {"controllerManager", "kube-controller-manager"},
+		{"apiServer", "kube-apiserver"},
+		{"controllerManager", "kube-controller-manager"},
 		{"scheduler", "kube-scheduler"},
 	} {
 		section, _ := k.Kubeadm[one.section].(map[string]any)
 		at := document.Join("kubernetes.kubeadm."+one.section, "extraArgs")
 		add := func(path string, name, value any) {
 			if value != nil {
-				list = append(list, Argument{Program: one.program, Name: fmt.Sprint(name), Value: fmt.Sprint(value),
-					Path: path})
+				list = append(list, Argument{
+					Program: one.program, Name: fmt.Sprint(name), Value: fmt.Sprint(value),
+					Path: path,
+				})
 			}
 		}
 		switch args := section["extraArgs"].(type) {

@@ -56,6 +56,7 @@ type Groups struct {
 	NFS          []string `yaml:"nfs,omitempty" doc:"NFS server."`
 }
 
+// Hint says what to write in the place of an unknown field.
 func (*Groups) Hint(name string) string {
 	if name == string(RoleCluster) {
 		return "it is the union of kube_control_plane and kube_worker and follows from them"
@@ -138,6 +139,7 @@ type SSH struct {
 	PrivateKey Secret `yaml:"privateKey,omitempty" kk:"foreign"`
 }
 
+// Hint says what to write in the place of an unknown field.
 func (*SSH) Hint(name string) string { return passwordHint(name) }
 
 // Sudo configures how a user other than root becomes root. Without a password, sudo must not ask for one.
@@ -148,6 +150,7 @@ type Sudo struct {
 	Password Secret `yaml:"password,omitempty" kk:"foreign"`
 }
 
+// Hint says what to write in the place of an unknown field.
 func (*Sudo) Hint(name string) string { return passwordHint(name) }
 
 // passwordHint refuses secrets and names the right setting.
@@ -185,6 +188,7 @@ func (h *HostSpec) vars() *Vars {
 	return &Vars{h.SSH, h.Sudo, h.Labels, h.Annotations, h.Taints, h.Cluster}
 }
 
+// Hint says what to write in the place of an unknown field.
 func (*HostSpec) Hint(name string) string {
 	switch name {
 	case "user", "key", "port", "bastion":

@@ -187,8 +187,10 @@ func (c varsChecker) login(path string, s *SSH, sudo *Sudo) {
 
 // hosts checks the entries and returns the names of all hosts.
 func (c inventoryChecker) hosts(inv *Inventory) map[string]bool {
-	one := hostChecker{checker: c.checker, names: map[string]string{}, addresses: map[string]string{},
-		internal: map[netip.Addr]string{}}
+	one := hostChecker{
+		checker: c.checker, names: map[string]string{}, addresses: map[string]string{},
+		internal: map[netip.Addr]string{},
+	}
 	roles := inv.roles()
 	known := map[string]bool{}
 	total, locals := 0, 0

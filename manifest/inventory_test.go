@@ -18,13 +18,17 @@ func TestInventoryHosts(t *testing.T) {
 	}
 	var got []row
 	for _, h := range inv.Hosts() {
-		got = append(got, row{h.Name, h.Address, h.InternalIPv4.String(), h.SSH.User, h.SSH.Key,
-			h.Sudo.PasswordEnv + h.Sudo.PasswordFile, h.SSH.Port, h.Roles})
+		got = append(got, row{
+			h.Name, h.Address, h.InternalIPv4.String(), h.SSH.User, h.SSH.Key,
+			h.Sudo.PasswordEnv + h.Sudo.PasswordFile, h.SSH.Port, h.Roles,
+		})
 	}
 	worker := []Role{RoleWorker, RoleCluster}
 	want := []row{
-		{"cp1", "192.168.0.3", "10.0.0.3", "ubuntu", "~/.ssh/id_ed25519", "SUDO_PASSWORD", 22,
-			[]Role{RoleControlPlane, RoleEtcd, RoleRegistry, RoleCluster}},
+		{
+			"cp1", "192.168.0.3", "10.0.0.3", "ubuntu", "~/.ssh/id_ed25519", "SUDO_PASSWORD", 22,
+			[]Role{RoleControlPlane, RoleEtcd, RoleRegistry, RoleCluster},
+		},
 		{"node1", "192.168.0.11", "192.168.0.11", "ubuntu", "~/.ssh/id_ed25519", "sudo.txt", 2222, worker},
 		{"node2", "192.168.0.12", "192.168.0.12", "ubuntu", "~/.ssh/id_ed25519", "sudo.txt", 2222, worker},
 		{"node3", "192.168.0.13", "192.168.0.13", "ubuntu", "~/.ssh/id_ed25519", "sudo.txt", 2222, worker},
@@ -68,16 +72,22 @@ func TestInventoryCheck(t *testing.T) {
 	for _, tc := range []struct{ inventory, cluster, want string }{
 		{"inventory.yaml", "}", ""},
 		{"inventory-dns.yaml", "}", ""}, // the registry is on the first control plane
-		{"inventory-dns.yaml", "}, imageRegistry: {vip: 10.0.0.9}",
-			"inventory-dns.yaml:8:1: groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 0; name two, or leave vip out and name one"},
+		{
+			"inventory-dns.yaml", "}, imageRegistry: {vip: 10.0.0.9}",
+			"inventory-dns.yaml:8:1: groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 0; name two, or leave vip out and name one",
+		},
 		{"inventory-dns.yaml", "}, imageRegistry: {type: existing, address: h}", ""},
-		{"inventory.yaml", "}, imageRegistry: {type: existing, address: h}",
-			"inventory.yaml:10:3: groups.image_registry: the cluster uses the registry h, so none is installed; leave the group out"},
-		{"inventory.yaml", ", podCIDR: 192.168.0.0/23}",
+		{
+			"inventory.yaml", "}, imageRegistry: {type: existing, address: h}",
+			"inventory.yaml:10:3: groups.image_registry: the cluster uses the registry h, so none is installed; leave the group out",
+		},
+		{
+			"inventory.yaml", ", podCIDR: 192.168.0.0/23}",
 			"inventory.yaml:5:3: hosts: node1 has the address 192.168.0.11, which lies in a network of the cluster; change podCIDR or serviceCIDR\n" +
 				"inventory.yaml:5:3: hosts: node2 has the address 192.168.0.12, which lies in a network of the cluster; change podCIDR or serviceCIDR\n" +
 				"inventory.yaml:5:3: hosts: node3 has the address 192.168.0.13, which lies in a network of the cluster; change podCIDR or serviceCIDR\n" +
-				"inventory.yaml:8:3: groups: 4 nodes do not fit into podCIDR 192.168.0.0/23: each takes a /24"},
+				"inventory.yaml:8:3: groups: 4 nodes do not fit into podCIDR 192.168.0.0/23: each takes a /24",
+		},
 	} {
 		got := ""
 		if err := readInventory(t, tc.inventory).Check(cluster(tc.cluster)); err != nil {
@@ -94,12 +104,18 @@ func TestInventoryCheck(t *testing.T) {
 		{"b, c", "registry, vip: 10.0.0.9", ""},
 		{"b, c", "harbor, vip: 10.0.0.9", ""},
 		{"b, c", "registry", "groups.image_registry: 2 hosts, and the cluster file has no imageRegistry.vip; two hosts need an address that they share, else name one host"},
-		{"a", "registry, vip: 10.0.0.9",
-			"groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 1; name two, or leave vip out and name one"},
-		{"a, b, c", "harbor, vip: 10.0.0.9",
-			"groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 3; name two, or leave vip out and name one"},
-		{"b, c", "registry, vip: 10.0.0.1",
-			"hosts: a has the address 10.0.0.1, which imageRegistry.vip of the cluster file has, too; choose one that nobody has"},
+		{
+			"a", "registry, vip: 10.0.0.9",
+			"groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 1; name two, or leave vip out and name one",
+		},
+		{
+			"a, b, c", "harbor, vip: 10.0.0.9",
+			"groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 3; name two, or leave vip out and name one",
+		},
+		{
+			"b, c", "registry, vip: 10.0.0.1",
+			"hosts: a has the address 10.0.0.1, which imageRegistry.vip of the cluster file has, too; choose one that nobody has",
+		},
 		{"", "harbor", ""},
 		{"a", "none", ""},
 	} {

@@ -162,8 +162,10 @@ func sameIn(t *testing.T, part, whole reflect.Type, path string) {
 
 // FuzzSetting holds for any setting: no panic, and an error that names it.
 func FuzzSetting(f *testing.F) {
-	for _, seed := range []string{"kubernetes.maxPods=200", "addons[0].namespace=web", "components[a.b]={version: v1}",
-		"a[", "[=", "kubernetes.kubelet=[*a"} {
+	for _, seed := range []string{
+		"kubernetes.maxPods=200", "addons[0].namespace=web", "components[a.b]={version: v1}",
+		"a[", "[=", "kubernetes.kubelet=[*a",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, setting string) {

@@ -143,8 +143,12 @@ func (l *Lock) Marshal() ([]byte, error) {
 }
 
 func comparePins(a, b Pin) int {
-	for _, pair := range [][2]string{{a.Kind, b.Kind}, {a.Ref, b.Ref}, {a.Platform, b.Platform},
-		{a.Digest.String(), b.Digest.String()}} {
+	for _, pair := range [][2]string{
+		{a.Kind, b.Kind},
+		{a.Ref, b.Ref},
+		{a.Platform, b.Platform},
+		{a.Digest.String(), b.Digest.String()},
+	} {
 		if d := strings.Compare(pair[0], pair[1]); d != 0 {
 			return d
 		}
@@ -180,8 +184,10 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 		if err != nil {
 			return "", err
 		}
-		more := Image{Verify: image.Verify, Platforms: slices.Sorted(slices.Values(image.Platforms)),
-			Referrers: image.Referrers, Indexes: image.Indexes}
+		more := Image{
+			Verify: image.Verify, Platforms: slices.Sorted(slices.Values(image.Platforms)),
+			Referrers: image.Referrers, Indexes: image.Indexes,
+		}
 		if more.Verify != nil || len(more.Platforms) > 0 || more.Referrers != "" || more.Indexes != "" {
 			ref += "\n" + canonical(more)
 		}

@@ -95,8 +95,11 @@ func TestLockCovers(t *testing.T) {
 	b := &Bundle{
 		Metadata: Metadata{Name: "site", Version: "1"}, Platforms: []string{"linux/amd64", "linux/arm64"},
 		Images: []Image{{Name: "nginx"}, {Name: "busybox:1", Digest: "sha256:" + zeros}},
-		Charts: []Chart{{Name: "app", Repo: "https://charts.example", Version: "1.x"}, {Path: "charts/own"},
-			{URL: "https://example.com/f.tgz"}},
+		Charts: []Chart{
+			{Name: "app", Repo: "https://charts.example", Version: "1.x"},
+			{Path: "charts/own"},
+			{URL: "https://example.com/f.tgz"},
+		},
 		Files: []File{
 			{Name: "yq", URL: "https://example.com/yq_{arch}", SHA256: Sums{"linux/amd64": zeros}},
 			{Name: "iso", URL: "https://example.com/iso"},
@@ -199,8 +202,10 @@ func TestLockCoversKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &Lock{Manifest: fingerprint.String(), Items: []Pin{{Kind: ItemImage, Ref: "docker.io/library/nginx:latest",
-		Key: "key.pub"}}}
+	l := &Lock{Manifest: fingerprint.String(), Items: []Pin{{
+		Kind: ItemImage, Ref: "docker.io/library/nginx:latest",
+		Key: "key.pub",
+	}}}
 	if err := l.Covers(b); err != nil {
 		t.Error(err)
 	}

@@ -65,13 +65,21 @@ func TestMachineFields(t *testing.T) {
 		want []string
 	}{
 		"none": {"imageRegistry: {type: existing, address: r.example, ca: ca.pem}\n", nil, nil},
-		"a variable": {"imageRegistry: {type: existing, address: r.example, auth: {username: u, passwordEnv: HOME}}\n",
-			nil, []string{"imageRegistry.auth.passwordEnv"}},
+		"a variable": {
+			"imageRegistry: {type: existing, address: r.example, auth: {username: u, passwordEnv: HOME}}\n",
+			nil,
+			[]string{"imageRegistry.auth.passwordEnv"},
+		},
 		"a file": {"imageRegistry: {type: existing, address: r.example, auth: {username: u, passwordFile: /etc/shadow}}\n", nil, []string{"imageRegistry.auth.passwordFile"}},
-		"keys": {"certificates: {ca: {cert: a, key: b}}\n", nil,
-			[]string{"certificates.ca.cert", "certificates.ca.key"}},
-		"a setting": {"imageRegistry: {type: existing, address: r.example, auth: {username: u}}\n",
-			[]string{"imageRegistry.auth.passwordFile=p"}, nil},
+		"keys": {
+			"certificates: {ca: {cert: a, key: b}}\n", nil,
+			[]string{"certificates.ca.cert", "certificates.ca.key"},
+		},
+		"a setting": {
+			"imageRegistry: {type: existing, address: r.example, auth: {username: u}}\n",
+			[]string{"imageRegistry.auth.passwordFile=p"},
+			nil,
+		},
 		"replaced":      {"imageRegistry: {type: existing, address: r.example, auth: {username: u, passwordFile: /etc/shadow}}\n", []string{"imageRegistry.auth.passwordFile=p"}, nil},
 		"another set":   {"imageRegistry: {type: existing, address: r.example, auth: {username: u, passwordFile: /etc/shadow}}\n", []string{"imageRegistry.auth.username=p"}, []string{"imageRegistry.auth.passwordFile"}},
 		"by an alias":   {"imageRegistry: {type: existing, address: &x r.example, auth: {username: u, passwordFile: *x}}\n", nil, []string{"imageRegistry.auth.passwordFile"}},
@@ -96,14 +104,18 @@ func TestMachineFields(t *testing.T) {
 }
 
 func TestCarriedFiles(t *testing.T) {
-	c := Cluster{Catalog: []string{"c"}, Addons: []Addon{{Values: []string{"v"}, Manifests: []string{"m", "v"}}},
-		CNI: CNI{Values: []string{"n"}}}
+	c := Cluster{
+		Catalog: []string{"c"}, Addons: []Addon{{Values: []string{"v"}, Manifests: []string{"m", "v"}}},
+		CNI: CNI{Values: []string{"n"}},
+	}
 	c.Kubernetes.Patches, c.ImageRegistry.CA, c.Etcd.Key = []string{"p"}, "ca", "not carried"
 	if got := strings.Join(c.CarriedFiles(), " "); got != "c ca m n p v" {
 		t.Error(got)
 	}
-	if got := strings.Join((&Bundle{Manifests: []string{"*.yaml"},
-		Deploy: []Addon{{Values: []string{"v"}, Manifests: []string{"m"}}}}).CarriedFiles(), " "); got != "m v" {
+	if got := strings.Join((&Bundle{
+		Manifests: []string{"*.yaml"},
+		Deploy:    []Addon{{Values: []string{"v"}, Manifests: []string{"m"}}},
+	}).CarriedFiles(), " "); got != "m v" {
 		t.Error(got)
 	}
 	b := Bundle{Cluster: "x", Sources: []Source{{Host: "a"}, {Host: "b", Cert: "c", Key: "k"}, {Directory: "d"}}}

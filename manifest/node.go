@@ -124,10 +124,17 @@ type HostEtcd struct {
 	DataDir string `yaml:"dataDir,omitempty" doc:"Directory of the data. Default /var/lib/etcd."`
 }
 
-func (*HostSettings) Hint(name string) string   { return wholeCluster[Cluster](name) }
+// Hint says what to write in the place of an unknown field.
+func (*HostSettings) Hint(name string) string { return wholeCluster[Cluster](name) }
+
+// Hint says what to write in the place of an unknown field.
 func (*HostKubernetes) Hint(name string) string { return wholeCluster[Kubernetes](name) }
-func (*HostEndpoint) Hint(name string) string   { return wholeCluster[Endpoint](name) }
-func (*HostEtcd) Hint(name string) string       { return wholeCluster[Etcd](name) }
+
+// Hint says what to write in the place of an unknown field.
+func (*HostEndpoint) Hint(name string) string { return wholeCluster[Endpoint](name) }
+
+// Hint says what to write in the place of an unknown field.
+func (*HostEtcd) Hint(name string) string { return wholeCluster[Etcd](name) }
 
 // wholeCluster refuses a setting for one host that must be the same on all.
 func wholeCluster[T any](name string) string {

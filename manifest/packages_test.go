@@ -24,8 +24,12 @@ func TestAddPackages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range [][]string{{"conntrack", "for-debian/12", "socat"}, {"conntrack", "for-rocky/9"}, {"vim"},
-		nil} {
+	for i, want := range [][]string{
+		{"conntrack", "for-debian/12", "socat"},
+		{"conntrack", "for-rocky/9"},
+		{"vim"},
+		nil,
+	} {
 		if set := b.Packages[i]; !slices.Equal(set.Install, want) || set.Roles {
 			t.Errorf("%s: %q, want %q", set.Distribution, set.Install, want)
 		}
@@ -91,14 +95,18 @@ func TestPackageInImage(t *testing.T) {
 // A set that changed is another manifest; a lock knows the sets that it has nothing of.
 func TestLockCoversPackages(t *testing.T) {
 	t.Parallel()
-	b := &Bundle{Platforms: []string{"linux/amd64"},
-		Packages: []PackageSet{{Distribution: "debian/12", Install: []string{"socat"}}}}
+	b := &Bundle{
+		Platforms: []string{"linux/amd64"},
+		Packages:  []PackageSet{{Distribution: "debian/12", Install: []string{"socat"}}},
+	}
 	fingerprint, err := b.Fingerprint()
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &Lock{Manifest: fingerprint.String(),
-		Items: []Pin{{Kind: ItemFile, Ref: PackageRef("debian/12", "socat_1_amd64.deb"), Platform: "linux/amd64"}}}
+	l := &Lock{
+		Manifest: fingerprint.String(),
+		Items:    []Pin{{Kind: ItemFile, Ref: PackageRef("debian/12", "socat_1_amd64.deb"), Platform: "linux/amd64"}},
+	}
 	if err := l.Covers(b); err != nil {
 		t.Error(err)
 	}

@@ -90,10 +90,14 @@ func (h *HostSpec) expand() ([]Host, error) {
 		is                 func(netip.Addr) bool
 		set                func(*Host, netip.Addr)
 	}{
-		{"internalIPv4", h.InternalIPv4, "an IPv4 address", netip.Addr.Is4,
-			func(h *Host, a netip.Addr) { h.InternalIPv4 = a }},
-		{"internalIPv6", h.InternalIPv6, "an IPv6 address", isIPv6Addr,
-			func(h *Host, a netip.Addr) { h.InternalIPv6 = a }},
+		{
+			"internalIPv4", h.InternalIPv4, "an IPv4 address", netip.Addr.Is4,
+			func(h *Host, a netip.Addr) { h.InternalIPv4 = a },
+		},
+		{
+			"internalIPv6", h.InternalIPv6, "an IPv6 address", isIPv6Addr,
+			func(h *Host, a netip.Addr) { h.InternalIPv6 = a },
+		},
 	} {
 		given, err := parallel(internal.field, internal.value, names)
 		if err != nil {
@@ -129,9 +133,11 @@ func parallel(field, value string, names []string) ([]string, error) {
 		return nil, &rangeError{field, err}
 	}
 	if len(values) != len(names) {
-		return nil, &rangeError{field,
+		return nil, &rangeError{
+			field,
 			fmt.Errorf("stands for %d where the name stands for %d; write a range of the same length, as in node[1:3] with 192.168.0.1[1:3]",
-				len(values), len(names))}
+				len(values), len(names)),
+		}
 	}
 	return values, nil
 }

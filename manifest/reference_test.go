@@ -17,20 +17,34 @@ import (
 func TestReference(t *testing.T) {
 	t.Parallel()
 	for _, p := range []kindPage{
-		{"bundle", KindBundle, reflect.TypeFor[Bundle](),
-			"The manifest lists the content of a bundle. It is usually called `manifest.yaml`. Guides: [build a bundle](../start/bundle.md), [sources and mirrors](../build/sources.md), [operating system packages](../build/packages.md)."},
-		{"cluster", KindCluster, reflect.TypeFor[Cluster](),
-			"The cluster file describes the cluster. It is usually called `cluster.yaml`, and the manifest names it. Guides: [install a cluster](../site/install.md), [Kubernetes settings](../site/kubernetes.md), [networks, storage, DNS, addons](../site/networks.md). [Limits](../site/install.md#limits) lists settings that `install` refuses, [tested features](tested.md) the values that ran on real hosts."},
-		{"inventory", KindInventory, reflect.TypeFor[Inventory](),
-			"The inventory lists the hosts, how SSH reaches them, and their roles. Guide: [inventory](../site/inventory.md)."},
-		{"lock", KindLock, reflect.TypeFor[Lock](),
-			"`kkbundle lock` writes the lock, `build` reads it. Do not edit it; run `kkbundle lock` again."},
-		{"precheckrules", KindPrecheckRules, reflect.TypeFor[PrecheckRules](),
-			"A rules file changes the level of checks. Guide: [precheck](../site/precheck.md#exceptions)."},
-		{"trust", KindTrust, reflect.TypeFor[Trust](),
-			"A trust file says whose signatures of bundles a machine or a user accepts. Guide: [signatures](../build/signatures.md#trust-files)."},
-		{"catalogfile", KindCatalog, reflect.TypeFor[Catalog](),
-			"A catalog file says where components are published, and in which versions. Guide: [the catalog](../build/catalog.md#your-own-catalog)."},
+		{
+			"bundle", KindBundle, reflect.TypeFor[Bundle](),
+			"The manifest lists the content of a bundle. It is usually called `manifest.yaml`. Guides: [build a bundle](../start/bundle.md), [sources and mirrors](../build/sources.md), [operating system packages](../build/packages.md).",
+		},
+		{
+			"cluster", KindCluster, reflect.TypeFor[Cluster](),
+			"The cluster file describes the cluster. It is usually called `cluster.yaml`, and the manifest names it. Guides: [install a cluster](../site/install.md), [Kubernetes settings](../site/kubernetes.md), [networks, storage, DNS, addons](../site/networks.md). [Limits](../site/install.md#limits) lists settings that `install` refuses, [tested features](tested.md) the values that ran on real hosts.",
+		},
+		{
+			"inventory", KindInventory, reflect.TypeFor[Inventory](),
+			"The inventory lists the hosts, how SSH reaches them, and their roles. Guide: [inventory](../site/inventory.md).",
+		},
+		{
+			"lock", KindLock, reflect.TypeFor[Lock](),
+			"`kkbundle lock` writes the lock, `build` reads it. Do not edit it; run `kkbundle lock` again.",
+		},
+		{
+			"precheckrules", KindPrecheckRules, reflect.TypeFor[PrecheckRules](),
+			"A rules file changes the level of checks. Guide: [precheck](../site/precheck.md#exceptions).",
+		},
+		{
+			"trust", KindTrust, reflect.TypeFor[Trust](),
+			"A trust file says whose signatures of bundles a machine or a user accepts. Guide: [signatures](../build/signatures.md#trust-files).",
+		},
+		{
+			"catalogfile", KindCatalog, reflect.TypeFor[Catalog](),
+			"A catalog file says where components are published, and in which versions. Guide: [the catalog](../build/catalog.md#your-own-catalog).",
+		},
 	} {
 		p.check(t)
 	}

@@ -69,8 +69,10 @@ func TestSchemaAgreesWithDecoder(t *testing.T) {
 
 // The invalid files whose mistakes are of shape do not fit the schema either.
 func TestSchemaRefuses(t *testing.T) {
-	for _, name := range []string{"bundle-missing.yaml", "bundle-header.yaml", "bundle-list.yaml",
-		"cluster-values.yaml", "inventory-kubekey.yaml", "lock-values.yaml"} {
+	for _, name := range []string{
+		"bundle-missing.yaml", "bundle-header.yaml", "bundle-list.yaml",
+		"cluster-values.yaml", "inventory-kubekey.yaml", "lock-values.yaml",
+	} {
 		data, err := os.ReadFile(filepath.Join(dir, "invalid", name))
 		if err != nil {
 			t.Fatal(err)

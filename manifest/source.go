@@ -35,6 +35,7 @@ type Source struct {
 	PlainHTTP bool `yaml:"plainHTTP,omitempty" doc:"Use HTTP without TLS for the mirrors, or for the host if it has no mirrors."`
 }
 
+// Hint says what to write in the place of an unknown field.
 func (*Source) Hint(name string) string {
 	switch name {
 	case "username", "password", "token", "auth", "identitytoken":
@@ -52,6 +53,7 @@ func (*Source) Hint(name string) string {
 // Mirrors are host[:port][/path] each, in the order of use. In YAML a single one is written without a list.
 type Mirrors []string
 
+// SetShort implements document.Shorthand.
 func (m *Mirrors) SetShort(text string) { *m = Mirrors{text} }
 
 // UnmarshalYAML reads both forms in the catalog; manifests have their own decoder.

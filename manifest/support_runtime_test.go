@@ -43,8 +43,10 @@ func TestK3sRefuses(t *testing.T) {
 func TestRuntimeSettingsOfContainerd(t *testing.T) {
 	const head = "apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: v1.34.3}\n"
 	const settings = "takeOver: true, runtimeClasses: [{name: nvidia, binary: /usr/bin/nvidia-container-runtime}]}\n"
-	for kind, refused := range map[string]bool{"": false, "type: containerd, ": false, "type: docker, ": true,
-		"type: crio, ": true} {
+	for kind, refused := range map[string]bool{
+		"": false, "type: containerd, ": false, "type: docker, ": true,
+		"type: crio, ": true,
+	} {
 		c, err := ParseCluster("c", []byte(head+"cri: {"+kind+settings))
 		if err != nil {
 			t.Fatal(err)

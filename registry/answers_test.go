@@ -20,8 +20,10 @@ func TestPushTagVisibleLate(t *testing.T) {
 	s, b := registrytest.Start(t, registrytest.Options{}), bundletest.NewBuilder(t)
 	b.Image("a.example/app:1", bundletest.RandomImage(t, 1, 1, 1000))
 	for method, skip := range map[string]int{http.MethodHead: 1, http.MethodGet: 0} {
-		s.AddFaults(registrytest.Fault{Method: method, Path: regexp.MustCompile("/manifests/1$"), Skip: skip, Times: 2,
-			Effect: registrytest.Fail(404, "")})
+		s.AddFaults(registrytest.Fault{
+			Method: method, Path: regexp.MustCompile("/manifests/1$"), Skip: skip, Times: 2,
+			Effect: registrytest.Fail(404, ""),
+		})
 	}
 	bun := b.Bundle()
 	checkPulled(t, s, bun, push(t, bun, options(s)))
@@ -30,12 +32,16 @@ func TestPushTagVisibleLate(t *testing.T) {
 // TestPushConflict: a registry that still works on a manifest takes it a little later; an immutable tag it never takes.
 func TestPushConflict(t *testing.T) {
 	t.Parallel()
-	for body, times := range map[string]int{`{"errors":[{"code":"CONFLICT","message":"artifact is being pushed"}]}`: 2,
-		`{"errors":[{"code":"CONFLICT","message":"tag is immutable"}]}`: 1} {
+	for body, times := range map[string]int{
+		`{"errors":[{"code":"CONFLICT","message":"artifact is being pushed"}]}`: 2,
+		`{"errors":[{"code":"CONFLICT","message":"tag is immutable"}]}`:         1,
+	} {
 		s, b := registrytest.Start(t, registrytest.Options{}), bundletest.NewBuilder(t)
 		b.Image("a.example/app:1", bundletest.RandomImage(t, 1, 1, 1000))
-		s.AddFaults(registrytest.Fault{Method: http.MethodPut, Path: regexp.MustCompile("/manifests/"), Times: 2,
-			Effect: registrytest.FailWith(409, "", body)})
+		s.AddFaults(registrytest.Fault{
+			Method: http.MethodPut, Path: regexp.MustCompile("/manifests/"), Times: 2,
+			Effect: registrytest.FailWith(409, "", body),
+		})
 		_, err := registry.Push(t.Context(), b.Bundle().Reader, options(s))
 		if n := s.Count(http.MethodPut, "/manifests/"); (err == nil) != (times == 2) || times == 1 && n != 1 {
 			t.Errorf("%s: %d times, %v", body, n, err)
@@ -152,8 +158,10 @@ func TestPushLoginOfAPath(t *testing.T) {
 func TestPushProxyWantsLogin(t *testing.T) {
 	t.Parallel()
 	b := bundletest.New(t)
-	o := registry.PushOptions{Registry: "reg.lab:5000", PlainHTTP: true, Retries: -1,
-		Transport: answering(http.StatusProxyAuthRequired)}
+	o := registry.PushOptions{
+		Registry: "reg.lab:5000", PlainHTTP: true, Retries: -1,
+		Transport: answering(http.StatusProxyAuthRequired),
+	}
 	_, err := registry.Push(t.Context(), b.Reader, o)
 	if err == nil || !strings.Contains(err.Error(), "proxy before reg.lab:5000 requires a login") ||
 		!strings.Contains(err.Error(), "HTTP_PROXY") {
@@ -165,6 +173,8 @@ func TestPushProxyWantsLogin(t *testing.T) {
 type answering int
 
 func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: int(a), Header: http.Header{}, Body: io.NopCloser(strings.NewReader("")),
-		Request: r}, nil
+	return &http.Response{
+		StatusCode: int(a), Header: http.Header{}, Body: io.NopCloser(strings.NewReader("")),
+		Request: r,
+	}, nil
 }

@@ -53,8 +53,10 @@ func clientCertificate(t *testing.T) (certFile, keyFile string, pool *x509.CertP
 	}
 	dir := t.TempDir()
 	certFile, keyFile, pool = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), x509.NewCertPool()
-	for path, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: der},
-		keyFile: {Type: "PRIVATE KEY", Bytes: private}} {
+	for path, block := range map[string]*pem.Block{
+		certFile: {Type: "CERTIFICATE", Bytes: der},
+		keyFile:  {Type: "PRIVATE KEY", Bytes: private},
+	} {
 		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}

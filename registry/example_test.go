@@ -20,8 +20,10 @@ func writeBundle(ctx context.Context, dir string) *bundle.Reader {
 		log.Fatal(err)
 	}
 	defer cache.Close()
-	item, err := bundle.Document{Kind: bundle.KindFile, Ref: "local/notes.txt",
-		Data: []byte("Ring the bell.\n")}.Put(ctx, cache)
+	item, err := bundle.Document{
+		Kind: bundle.KindFile, Ref: "local/notes.txt",
+		Data: []byte("Ring the bell.\n"),
+	}.Put(ctx, cache)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -58,8 +58,10 @@ func TestPushNeverFallsBackToHTTP(t *testing.T) {
 // TestPushSendsNoLoginElsewhere: uploads may go to another host, which gets no credentials.
 func TestPushSendsNoLoginElsewhere(t *testing.T) {
 	t.Parallel()
-	for what, auth := range map[string]registrytest.Auth{"basic": registrytest.AuthBasic,
-		"token": registrytest.AuthToken} {
+	for what, auth := range map[string]registrytest.Auth{
+		"basic": registrytest.AuthBasic,
+		"token": registrytest.AuthToken,
+	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			s := registrytest.Start(t, registrytest.Options{Auth: auth})
@@ -142,8 +144,10 @@ func TestPushLoginIsAskedOnce(t *testing.T) {
 	s := registrytest.Start(t, registrytest.Options{Auth: registrytest.AuthBasic})
 	k := &countingKeychain{Keychain: s.Keychain()}
 	b := bundletest.New(t)
-	if _, err := Push(t.Context(), b.Reader, PushOptions{Registry: s.Host, Auth: k, PlainHTTP: true,
-		Transport: s.Transport()}); err != nil {
+	if _, err := Push(t.Context(), b.Reader, PushOptions{
+		Registry: s.Host, Auth: k, PlainHTTP: true,
+		Transport: s.Transport(),
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if k.n != 1 {

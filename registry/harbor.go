@@ -80,8 +80,10 @@ func (s *session) isNew(r *repo) bool { return s.harbor != nil && s.harbor.fresh
 // lists all problems, and then nothing was created.
 func (h *harborSite) prepare(ctx context.Context) error {
 	login := h.session.account
-	h.client = &harbor.Client{URL: h.session.url(""), HTTP: h.session.rt, Username: login.Username,
-		Password: login.Password}
+	h.client = &harbor.Client{
+		URL: h.session.url(""), HTTP: h.session.rt, Username: login.Username,
+		Password: login.Password,
+	}
 	var info harbor.Info
 	err := h.call(ctx, "look for Harbor",
 		func(ctx context.Context) (err error) { info, err = h.client.Info(ctx); return err })
@@ -130,9 +132,11 @@ func (h *harborSite) call(ctx context.Context, what string, f func(context.Conte
 func (h *harborSite) explain(err error) error {
 	if e, answered := errors.AsType[*harbor.Error](err); answered {
 		if e.Status == http.StatusUnauthorized {
-			return &plainError{text: fmt.Sprintf(
-				"%v: its API requires the user and password of an account: use --username and --password-stdin", e),
-				class: ErrLogin, cause: err, fatal: true}
+			return &plainError{
+				text: fmt.Sprintf(
+					"%v: its API requires the user and password of an account: use --username and --password-stdin", e),
+				class: ErrLogin, cause: err, fatal: true,
+			}
 		}
 		return err
 	}

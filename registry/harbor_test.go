@@ -17,8 +17,10 @@ import (
 )
 
 func harborOptions(s *harbortest.Server) registry.PushOptions {
-	return registry.PushOptions{Registry: s.Host, Auth: s.Keychain(), PlainHTTP: s.Plain, Retries: 2,
-		Harbor: &registry.HarborOptions{}}
+	return registry.PushOptions{
+		Registry: s.Host, Auth: s.Keychain(), PlainHTTP: s.Plain, Retries: 2,
+		Harbor: &registry.HarborOptions{},
+	}
 }
 
 // twoHosts returns a bundle of images from two upstream hosts, which are part of their projects' names.
@@ -48,14 +50,18 @@ func TestPushHarborCreatesProjects(t *testing.T) {
 	o := harborOptions(s)
 	o.DryRun = true
 	sum := push(t, b, o)
-	if diff := cmp.Diff(harborStates(sum), map[string]string{projects[0]: registry.ProjectMissing,
-		projects[1]: registry.ProjectMissing}); diff != "" {
+	if diff := cmp.Diff(harborStates(sum), map[string]string{
+		projects[0]: registry.ProjectMissing,
+		projects[1]: registry.ProjectMissing,
+	}); diff != "" {
 		t.Errorf("dry run (-got +want):\n%s", diff)
 	}
 	o.DryRun, o.Harbor.Robot, o.Harbor.Quota = false, harbortest.Unique("hosts"), 1<<30
 	sum = push(t, b, o)
-	if diff := cmp.Diff(harborStates(sum), map[string]string{projects[0]: registry.ProjectCreated,
-		projects[1]: registry.ProjectCreated}); diff != "" {
+	if diff := cmp.Diff(harborStates(sum), map[string]string{
+		projects[0]: registry.ProjectCreated,
+		projects[1]: registry.ProjectCreated,
+	}); diff != "" {
 		t.Errorf("first (-got +want):\n%s", diff)
 	}
 	if sum.ItemsPushed != 2 || sum.BlobsMounted != 3 || len(sum.Warnings) != 0 ||
@@ -69,8 +75,10 @@ func TestPushHarborCreatesProjects(t *testing.T) {
 	checkRobot(t, s, sum, robot)
 
 	sum = push(t, b, o)
-	if diff := cmp.Diff(harborStates(sum), map[string]string{projects[0]: registry.ProjectExists,
-		projects[1]: registry.ProjectExists}); diff != "" || sum.ItemsPresent != 2 {
+	if diff := cmp.Diff(harborStates(sum), map[string]string{
+		projects[0]: registry.ProjectExists,
+		projects[1]: registry.ProjectExists,
+	}); diff != "" || sum.ItemsPresent != 2 {
 		t.Errorf("second: %+v (-got +want):\n%s", sum, diff)
 	}
 	if again := *sum.Harbor.Robot; again.Name != robot.Name || again.Secret != "" {
@@ -137,8 +145,10 @@ func TestPushHarborRefusesNames(t *testing.T) {
 	o := harborOptions(s)
 	o.Rename = []registry.Rename{{From: "a.example", To: ""}}
 	_, err := registry.Push(t.Context(), b.Bundle().Reader, o)
-	for _, want := range []string{"nothing was pushed", `"xn--bcher-kva.example" is not a valid project name`,
-		`"dropped" has no project`, "--rename"} {
+	for _, want := range []string{
+		"nothing was pushed", `"xn--bcher-kva.example" is not a valid project name`,
+		`"dropped" has no project`, "--rename",
+	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v lacks %q", err, want)
 		}
@@ -159,18 +169,26 @@ func TestPushHarborRefusals(t *testing.T) {
 		want   []string
 	}{
 		"read-only": {harbortest.Options{ReadOnly: true}, nil, []string{"read-only mode", "administrator"}},
-		"proxy project": {harbortest.Options{Projects: []harbortest.Project{{Name: "p", Proxy: true}}}, nil,
-			[]string{"project p", "proxy cache"}},
-		"quota is small": {harbortest.Options{Projects: []harbortest.Project{{Name: "p", Quota: 100}}}, nil,
-			[]string{"nothing was pushed", "project p has a storage quota of 100 bytes", "raise it"}},
+		"proxy project": {
+			harbortest.Options{Projects: []harbortest.Project{{Name: "p", Proxy: true}}},
+			nil,
+			[]string{"project p", "proxy cache"},
+		},
+		"quota is small": {
+			harbortest.Options{Projects: []harbortest.Project{{Name: "p", Quota: 100}}},
+			nil,
+			[]string{"nothing was pushed", "project p has a storage quota of 100 bytes", "raise it"},
+		},
 		"new quota is small": {
 			harbortest.Options{},
 			func(o *registry.PushOptions) { o.Harbor.Quota = 100 },
 			[]string{"nothing was pushed", "quota of 100 bytes"},
 		},
 		"quota is used up": {
-			harbortest.Options{Projects: []harbortest.Project{{Name: "p", Quota: 4000,
-				Members: []string{harbortest.User}, Hidden: true}}},
+			harbortest.Options{Projects: []harbortest.Project{{
+				Name: "p", Quota: 4000,
+				Members: []string{harbortest.User}, Hidden: true,
+			}}},
 			func(o *registry.PushOptions) { o.Auth = dev },
 			[]string{"the storage quota of project p", "is exhausted", "configured upper limit"},
 		},
@@ -229,8 +247,10 @@ func TestPushHarborImmutable(t *testing.T) {
 // TestPushHarborHiddenProject: an account that may push and not look, as robot accounts are, is not stopped by that.
 func TestPushHarborHiddenProject(t *testing.T) {
 	t.Parallel()
-	s := harbortest.Only(t, harbortest.Options{Projects: []harbortest.Project{{Name: "p",
-		Members: []string{harbortest.User}, Hidden: true}}})
+	s := harbortest.Only(t, harbortest.Options{Projects: []harbortest.Project{{
+		Name:    "p",
+		Members: []string{harbortest.User}, Hidden: true,
+	}}})
 	b, _ := twoHosts(t)
 	o := harborOptions(s)
 	o.Registry += "/p"

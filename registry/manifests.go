@@ -97,7 +97,8 @@ func (m manifestPusher) putNew(ctx context.Context, n *node, reference string) (
 // send puts a manifest in place of before, "" for nothing. A tag is queried afterwards: another client may write to
 // it, or the registry may change content.
 func (m manifestPusher) send(ctx context.Context, reference string, before digest.Digest, d ocispec.Descriptor,
-	content []byte) (listed bool, err error) {
+	content []byte,
+) (listed bool, err error) {
 	repo := m.job.repo
 	if listed, err = repo.putManifest(ctx, reference, d.MediaType, content); err != nil {
 		return false, err
@@ -150,7 +151,8 @@ func refused(err error) bool {
 
 // alreadyReduced recognises the result of an earlier push under the reference.
 func (m manifestPusher) alreadyReduced(ctx context.Context, n *node,
-	have digest.Digest) (ocispec.Descriptor, bool, error) {
+	have digest.Digest,
+) (ocispec.Descriptor, bool, error) {
 	nested := n != m.job.root
 	if have == "" && !nested || m.job.pinned {
 		return ocispec.Descriptor{}, false, nil
@@ -178,7 +180,8 @@ type indexError struct{ error }
 
 // putReduced puts an index of the existing children.
 func (m manifestPusher) putReduced(ctx context.Context, n *node, reference string,
-	replaced map[digest.Digest]ocispec.Descriptor) (ocispec.Descriptor, error) {
+	replaced map[digest.Digest]ocispec.Descriptor,
+) (ocispec.Descriptor, error) {
 	if m.job.pinned {
 		return ocispec.Descriptor{},
 			indexError{fmt.Errorf("registry %s requires all platforms of an index, the bundle lacks some of %s, and its digest is pinned, so no smaller index can replace it: "+
@@ -220,7 +223,8 @@ func (m manifestPusher) warnReduced(n *node, d ocispec.Descriptor) {
 // reduce returns n's index without the children that the registry lacks; nil if it lacks none. Children only at the
 // registry stay: they came with a bundle of other platforms. The result depends on nothing else.
 func (m manifestPusher) reduce(ctx context.Context, n *node,
-	replaced map[digest.Digest]ocispec.Descriptor) ([]byte, error) {
+	replaced map[digest.Digest]ocispec.Descriptor,
+) ([]byte, error) {
 	content, err := m.bundle.ReadBlob(ctx, n.desc.Digest, maxManifest)
 	if err != nil {
 		return nil, err
@@ -259,7 +263,8 @@ func (m manifestPusher) reduce(ctx context.Context, n *node,
 
 // keep returns the children that are not missing, with the digests of replaced ones.
 func keep(children []map[string]json.RawMessage, missing map[digest.Digest]bool,
-	replaced map[digest.Digest]ocispec.Descriptor) ([]map[string]json.RawMessage, error) {
+	replaced map[digest.Digest]ocispec.Descriptor,
+) ([]map[string]json.RawMessage, error) {
 	var kept []map[string]json.RawMessage
 	for _, c := range children {
 		var d digest.Digest

@@ -29,28 +29,42 @@ func TestDestination(t *testing.T) {
 		{"h.site", "image", "a.b/c:1@" + zeros, "", nil, "h.site/a.b/c:1"},
 		{"h.site", "image", "a.b/c@" + zeros, "", nil, "h.site/a.b/c@" + zeros},
 		{"h.site", "image", "[fd00::1]:5000/c:1", "", nil, "h.site/fd00--1_5000/c:1"},
-		{"h.site", "chart", "https://kubernetes.github.io/ingress-nginx/ingress-nginx:4.14.1", "4.14.1", nil,
-			"h.site/kubernetes.github.io/ingress-nginx/ingress-nginx:4.14.1"},
-		{"h.site", "chart", "oci://ghcr.io/org/charts/foo:1.0.0+build.3", "", nil,
-			"h.site/ghcr.io/org/charts/foo:1.0.0_build.3"},
-		{"h.site", "chart", "https://user:secret@c.example:8443/x//y/Foo:1", "", nil,
-			"h.site/c.example_8443/x/y/foo:1"},
+		{
+			"h.site", "chart", "https://kubernetes.github.io/ingress-nginx/ingress-nginx:4.14.1", "4.14.1", nil,
+			"h.site/kubernetes.github.io/ingress-nginx/ingress-nginx:4.14.1",
+		},
+		{
+			"h.site", "chart", "oci://ghcr.io/org/charts/foo:1.0.0+build.3", "", nil,
+			"h.site/ghcr.io/org/charts/foo:1.0.0_build.3",
+		},
+		{
+			"h.site", "chart", "https://user:secret@c.example:8443/x//y/Foo:1", "", nil,
+			"h.site/c.example_8443/x/y/foo:1",
+		},
 		{"h.site", "chart", "local/demo:0.1.0", "", nil, "h.site/local/demo:0.1.0"},
-		{"h.site", "file", "https://dl.k8s.io/release/v1.34.3/bin/linux/amd64/kubeadm", "v1.34.3", amd64,
-			"h.site/dl.k8s.io/release/v1.34.3/bin/linux/amd64/kubeadm:v1.34.3"},
-		{"h.site", "file", "https://x.example/A_B/Some%20File+1.tar.gz", "", nil,
-			"h.site/x.example/a_b/some-file-1.tar.gz:latest"},
+		{
+			"h.site", "file", "https://dl.k8s.io/release/v1.34.3/bin/linux/amd64/kubeadm", "v1.34.3", amd64,
+			"h.site/dl.k8s.io/release/v1.34.3/bin/linux/amd64/kubeadm:v1.34.3",
+		},
+		{
+			"h.site", "file", "https://x.example/A_B/Some%20File+1.tar.gz", "", nil,
+			"h.site/x.example/a_b/some-file-1.tar.gz:latest",
+		},
 		{"h.site", "file", "https://x.example/get?token=secret", "", nil, "h.site/x.example/get/q-4f98f24f1a39:latest"},
 		{"h.site", "file", "local/My Script.sh", "", nil, "h.site/local/my-script.sh:latest"},
 		{"h.site", "file", "local/tool", "1.0", amd64, "h.site/local/tool:1.0-linux-amd64"},
-		{"h.site", "file", "https://x.example/___/..", "", nil,
-			"h.site/x.example/x-9b93d5a5d9d0/x-5ec1f7e700f3:latest"},
+		{
+			"h.site", "file", "https://x.example/___/..", "", nil,
+			"h.site/x.example/x-9b93d5a5d9d0/x-5ec1f7e700f3:latest",
+		},
 		{"127.0.0.1:5000", "file", "https://x.example/" + strings.Repeat("a", 300), "", nil, ""},
 	}
 	hash := regexp.MustCompile(`[qx]-[0-9a-f]{12}`)
 	for _, c := range cases {
-		it := bundle.Item{Kind: c.kind, Ref: c.ref, Version: c.version,
-			Descriptor: ocispec.Descriptor{Digest: digest.Digest(zeros), Platform: c.platform}}
+		it := bundle.Item{
+			Kind: c.kind, Ref: c.ref, Version: c.version,
+			Descriptor: ocispec.Descriptor{Digest: digest.Digest(zeros), Platform: c.platform},
+		}
 		got, err := Destination(c.registry, it)
 		if err != nil {
 			t.Errorf("%s: %v", c.ref, err)
@@ -96,8 +110,10 @@ func TestDestinationErrors(t *testing.T) {
 
 func TestUpstreamPath(t *testing.T) {
 	t.Parallel()
-	for host, want := range map[string]string{"docker.io": "docker.io", "registry.lab:5000": "registry.lab_5000",
-		"LOCALHOST:5000": "localhost_5000"} {
+	for host, want := range map[string]string{
+		"docker.io": "docker.io", "registry.lab:5000": "registry.lab_5000",
+		"LOCALHOST:5000": "localhost_5000",
+	} {
 		if got := UpstreamPath(host); got != want {
 			t.Errorf("%s: got %s, want %s", host, got, want)
 		}
@@ -143,8 +159,10 @@ func FuzzDestination(f *testing.F) {
 
 func TestCheckTargetKeepsPasswords(t *testing.T) {
 	t.Parallel()
-	for _, s := range []string{"anna:s3cret@h.site", "anna:a/s3cret@h.site/x", "https://anna:a/s3cret@h.site",
-		"h.site/anna:s3cret@x"} {
+	for _, s := range []string{
+		"anna:s3cret@h.site", "anna:a/s3cret@h.site/x", "https://anna:a/s3cret@h.site",
+		"h.site/anna:s3cret@x",
+	} {
 		if err := CheckTarget(s); err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v", s, err)
 		}

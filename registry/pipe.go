@@ -243,8 +243,10 @@ type pipeUpload struct {
 // begin opens an upload for each place, unless the registry mounts the blob from another repository.
 func (t *tee) begin(ctx context.Context, places []*place, from string) {
 	for _, pl := range places {
-		u := &pipeUpload{upload: &upload{repo: pl.repo, desc: t.desc}, place: pl,
-			meter: &meter{advance: t.pusher.tally.advance}}
+		u := &pipeUpload{
+			upload: &upload{repo: pl.repo, desc: t.desc}, place: pl,
+			meter: &meter{advance: t.pusher.tally.advance},
+		}
 		mounted := false
 		err := pl.repo.retry.do(ctx, "upload of "+t.desc.Digest.String()+" to "+pl.repo.name, passingUpload,
 			func() (err error) {

@@ -84,13 +84,15 @@ func largeImages(t *testing.T) *bundletest.Bundle {
 
 func TestPushPipeToSeveralRepositories(t *testing.T) {
 	t.Parallel()
-	refuse := registrytest.Fault{Method: "POST", Path: regexp.MustCompile("(one|two)/blobs/uploads/$"), Times: -1,
+	refuse := registrytest.Fault{
+		Method: "POST", Path: regexp.MustCompile("(one|two)/blobs/uploads/$"), Times: -1,
 		Effect: func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				r.URL.RawQuery = "" // it opens a session instead
 				next.ServeHTTP(w, r)
 			})
-		}}
+		},
+	}
 	for name, tt := range map[string]struct {
 		faults        []registrytest.Fault
 		sent, mounted int
@@ -140,7 +142,8 @@ func TestPushPipeRecovers(t *testing.T) {
 func TestPushPipeContinues(t *testing.T) {
 	t.Parallel()
 	s, b := registrytest.Start(t, registrytest.Options{}), bigBundle(t, largeLayer)
-	s.AddFaults(registrytest.Fault{Method: "PATCH", Path: regexp.MustCompile(`/blobs/uploads/.`), Times: -1,
+	s.AddFaults(registrytest.Fault{
+		Method: "PATCH", Path: regexp.MustCompile(`/blobs/uploads/.`), Times: -1,
 		Effect: func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if !strings.HasPrefix(r.Header.Get("Content-Range"), "0-") {
@@ -150,8 +153,11 @@ func TestPushPipeContinues(t *testing.T) {
 				}
 				next.ServeHTTP(w, r)
 			})
-		}}, registrytest.Fault{Method: "GET", Path: regexp.MustCompile(`/blobs/uploads/.`), Times: -1,
-		Effect: registrytest.Fail(404, "")})
+		},
+	}, registrytest.Fault{
+		Method: "GET", Path: regexp.MustCompile(`/blobs/uploads/.`), Times: -1,
+		Effect: registrytest.Fail(404, ""),
+	})
 	_, err := pipePush(t.Context(), t, bytes.NewReader(content(t, b)), options(s))
 	if err == nil || !strings.Contains(err.Error(), "cannot be read again: run the same push again") {
 		t.Fatalf("got %v", err)

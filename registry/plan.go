@@ -103,8 +103,10 @@ func (p *planner) plan(ctx context.Context) error {
 
 // read collects everything below an item. An image without a selected platform is not pushed.
 func (p *planner) read(ctx context.Context, j *job) {
-	w := walker{bundle: p.bundle, job: j, platforms: p.platforms, seen: map[digest.Digest]bool{},
-		nodes: map[digest.Digest]*node{}}
+	w := walker{
+		bundle: p.bundle, job: j, platforms: p.platforms, seen: map[digest.Digest]bool{},
+		nodes: map[digest.Digest]*node{},
+	}
 	j.root, j.err = w.walk(ctx, j.item.Descriptor, 0)
 	if j.err == nil && len(j.root.children) == 0 && len(j.root.absent) > 0 {
 		j.skip()
@@ -115,8 +117,10 @@ func (p *planner) read(ctx context.Context, j *job) {
 func (j *job) skip() { j.dest, j.result.Destination, j.result.State = nil, "", StateSkipped }
 
 func (p *planner) newJob(it bundle.Item) *job {
-	j := &job{item: it, result: ItemResult{Kind: it.Kind, Ref: it.Ref,
-		Platform: bundle.PlatformString(it.Descriptor.Platform)}}
+	j := &job{item: it, result: ItemResult{
+		Kind: it.Kind, Ref: it.Ref,
+		Platform: bundle.PlatformString(it.Descriptor.Platform),
+	}}
 	follows := it.Kind == bundle.KindReferrer // selected with its subject
 	if !pushable(it.Kind) || !follows && !p.choose(it) || !selected(p.platforms, it.Descriptor.Platform) {
 		j.result.State = StateSkipped
@@ -345,8 +349,10 @@ func (w *walker) contents(n *node, blobs []ocispec.Descriptor) error {
 		n.blobs = append(n.blobs, d.Digest)
 		if !w.seen[d.Digest] {
 			w.seen[d.Digest] = true
-			w.job.blobs = append(w.job.blobs, ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest,
-				Size: d.Size})
+			w.job.blobs = append(w.job.blobs, ocispec.Descriptor{
+				MediaType: d.MediaType, Digest: d.Digest,
+				Size: d.Size,
+			})
 		}
 	}
 	return nil

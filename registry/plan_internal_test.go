@@ -38,8 +38,10 @@ func jobsOf(n int, repoOf func(i int) *repo) []*job {
 	for i := range jobs {
 		r := repoOf(i)
 		root := &node{desc: ocispec.Descriptor{Digest: digest.FromString(fmt.Sprint(i))}}
-		jobs[i] = &job{dest: name.MustParseReference("site.example/app:1"), repo: r, root: root, nodes: []*node{root},
-			blobs: []ocispec.Descriptor{blob}}
+		jobs[i] = &job{
+			dest: name.MustParseReference("site.example/app:1"), repo: r, root: root, nodes: []*node{root},
+			blobs: []ocispec.Descriptor{blob},
+		}
 	}
 	return jobs
 }

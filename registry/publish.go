@@ -306,8 +306,10 @@ func (p *publisher) list(ctx context.Context, subject digest.Digest, content []b
 	if err := json.Unmarshal(content, &doc); err != nil {
 		return err
 	}
-	entry := listing(ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(content),
-		Size: int64(len(content))}, doc)
+	entry := listing(ocispec.Descriptor{
+		MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(content),
+		Size: int64(len(content)),
+	}, doc)
 	return p.repo.listReferrer(ctx, subject, entry, func(tag string, _ digest.Digest, index []byte) error {
 		_, err := p.putManifest(ctx, tag, ocispec.MediaTypeImageIndex, index)
 		return err
@@ -354,7 +356,8 @@ func (p *publisher) putRoot(ctx context.Context, tag string) error {
 
 // putManifest puts a manifest. Blobs that the registry lost are sent again, once.
 func (p *publisher) putManifest(ctx context.Context, reference, mediaType string,
-	content []byte) (listed bool, err error) {
+	content []byte,
+) (listed bool, err error) {
 	listed, err = p.repo.putManifest(ctx, reference, mediaType, content)
 	if blobsLost(err) && !isIndex(mediaType) {
 		if err = p.sendLost(ctx, err); err == nil {

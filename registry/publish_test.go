@@ -99,10 +99,14 @@ func TestPublishGoesOnAfterFaults(t *testing.T) {
 	t.Parallel()
 	b, _ := twoVersions(t)
 	for name, fault := range map[string]registrytest.Fault{
-		"cut": {Method: "PUT", Path: regexp.MustCompile("/blobs/uploads/"),
-			Effect: registrytest.CutRequest(1000)},
-		"unavailable": {Path: regexp.MustCompile("/blobs/"), Times: 2,
-			Effect: registrytest.Fail(http.StatusServiceUnavailable, "0")},
+		"cut": {
+			Method: "PUT", Path: regexp.MustCompile("/blobs/uploads/"),
+			Effect: registrytest.CutRequest(1000),
+		},
+		"unavailable": {
+			Path: regexp.MustCompile("/blobs/"), Times: 2,
+			Effect: registrytest.Fail(http.StatusServiceUnavailable, "0"),
+		},
 		"lost blobs": {
 			Method: "PUT", Path: regexp.MustCompile("/manifests/"),
 			Effect: registrytest.FailWith(http.StatusBadRequest, "",
@@ -129,8 +133,10 @@ func TestPublishRefused(t *testing.T) {
 	if _, err := registry.Publish(t.Context(), b.Reader, o); !errors.Is(err, registry.ErrLogin) {
 		t.Errorf("without login: %v", err)
 	}
-	s.AddFaults(registrytest.Fault{Method: "PUT", Path: regexp.MustCompile("/blobs/uploads/"), Times: -1,
-		Effect: registrytest.Fail(http.StatusInsufficientStorage, "")})
+	s.AddFaults(registrytest.Fault{
+		Method: "PUT", Path: regexp.MustCompile("/blobs/uploads/"), Times: -1,
+		Effect: registrytest.Fail(http.StatusInsufficientStorage, ""),
+	})
 	_, err := registry.Publish(t.Context(), b.Reader, publishOptions(s))
 	if err == nil || !regexp.MustCompile("is full").MatchString(err.Error()) {
 		t.Errorf("on a full registry: %v", err)
@@ -152,15 +158,19 @@ func TestPublishedSignatures(t *testing.T) {
 	b, _ := twoVersions(t)
 	s := registrytest.Start(t, registrytest.Options{})
 	o := publishOptions(s)
-	o.Signatures = []published.Signature{{Suffix: "sigstore.json", Data: []byte("{}")},
-		{Suffix: "ops.sigstore.json", Data: []byte("{}")}}
+	o.Signatures = []published.Signature{
+		{Suffix: "sigstore.json", Data: []byte("{}")},
+		{Suffix: "ops.sigstore.json", Data: []byte("{}")},
+	}
 	publish(t, b, o)
 	found, err := published.Parse(raw(t, s, "1"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := ocispec.Descriptor{Digest: "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a",
-		Size: 2}
+	want := ocispec.Descriptor{
+		Digest: "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a",
+		Size:   2,
+	}
 	for _, suffix := range []string{"sigstore.json", "ops.sigstore.json"} {
 		if got := found.Signatures[suffix]; got.Digest != want.Digest || got.Size != want.Size {
 			t.Errorf("%s is %v", suffix, got)

@@ -49,8 +49,10 @@ func states(s registry.PushSummary) map[string]int {
 
 func remoteOptions(t *testing.T, s *registrytest.Server) []remote.Option {
 	t.Helper()
-	return []remote.Option{remote.WithAuthFromKeychain(s.Keychain()), remote.WithTransport(s.Transport()),
-		remote.WithContext(t.Context())}
+	return []remote.Option{
+		remote.WithAuthFromKeychain(s.Keychain()), remote.WithTransport(s.Transport()),
+		remote.WithContext(t.Context()),
+	}
 }
 
 func get(t *testing.T, s *registrytest.Server, ref string) *remote.Descriptor {
@@ -194,8 +196,10 @@ func TestPushSelect(t *testing.T) {
 	s, b := registrytest.Start(t, registrytest.Options{}), bundletest.New(t)
 	o := options(s)
 	o.Select = func(it bundle.Item) bool { return it.Kind == bundle.KindChart }
-	if diff := cmp.Diff(states(push(t, b, o)), map[string]int{registry.StatePushed: 1,
-		registry.StateSkipped: 3}); diff != "" {
+	if diff := cmp.Diff(states(push(t, b, o)), map[string]int{
+		registry.StatePushed:  1,
+		registry.StateSkipped: 3,
+	}); diff != "" {
 		t.Errorf("states (-got +want):\n%s", diff)
 	}
 }
@@ -230,8 +234,10 @@ func TestPushOneTokenEach(t *testing.T) {
 
 func TestPushUploadsWhereMountIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, status := range []int{http.StatusForbidden, http.StatusNotFound, http.StatusBadRequest,
-		http.StatusInternalServerError} {
+	for _, status := range []int{
+		http.StatusForbidden, http.StatusNotFound, http.StatusBadRequest,
+		http.StatusInternalServerError,
+	} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
 			s := registrytest.Start(t, registrytest.Options{})
@@ -243,8 +249,10 @@ func TestPushUploadsWhereMountIsRefused(t *testing.T) {
 			o := options(s)
 			o.Jobs = 1
 			// the first three sessions are for repository one; every second request after that is a mount
-			s.AddFaults(registrytest.Fault{Method: "POST", Path: regexp.MustCompile("two/blobs/uploads/$"),
-				Effect: registrytest.Fail(status, "")})
+			s.AddFaults(registrytest.Fault{
+				Method: "POST", Path: regexp.MustCompile("two/blobs/uploads/$"),
+				Effect: registrytest.Fail(status, ""),
+			})
 			sum := push(t, bun, o)
 			if sum.BlobsSent != 4 || sum.BlobsMounted != 2 {
 				t.Errorf("%d blobs sent and %d mounted, want 4 and 2", sum.BlobsSent, sum.BlobsMounted)
@@ -301,18 +309,28 @@ func TestPushRecovers(t *testing.T) {
 	t.Parallel()
 	uploads, manifests := regexp.MustCompile(`/blobs/uploads/.`), regexp.MustCompile(`/manifests/`)
 	cases := map[string][]registrytest.Fault{
-		"429 with Retry-After": {{Path: regexp.MustCompile(`^/v2/.+`), Times: 1,
-			Effect: registrytest.Fail(429, "0")}},
-		"503 everywhere once": {{Method: "HEAD", Effect: registrytest.Fail(503, "0")},
+		"429 with Retry-After": {{
+			Path: regexp.MustCompile(`^/v2/.+`), Times: 1,
+			Effect: registrytest.Fail(429, "0"),
+		}},
+		"503 everywhere once": {
+			{Method: "HEAD", Effect: registrytest.Fail(503, "0")},
 			{Method: "POST", Effect: registrytest.Fail(503, "0")},
-			{Method: "PUT", Effect: registrytest.Fail(503, "0")}},
+			{Method: "PUT", Effect: registrytest.Fail(503, "0")},
+		},
 		"503 at login": {{Path: regexp.MustCompile(`^/v2/$`), Effect: registrytest.Fail(503, "0")}},
-		"upload cut": {{Method: "PUT", Path: uploads, Times: 2,
-			Effect: registrytest.CutRequest(layerSize / 4)}},
-		"session lost": {{Method: "PUT", Path: uploads,
-			Effect: registrytest.FailWith(404, "0", `{"errors":[{"code":"BLOB_UPLOAD_UNKNOWN"}]}`)}},
-		"digest refused once": {{Method: "PUT", Path: uploads,
-			Effect: registrytest.FailWith(400, "0", `{"errors":[{"code":"DIGEST_INVALID"}]}`)}},
+		"upload cut": {{
+			Method: "PUT", Path: uploads, Times: 2,
+			Effect: registrytest.CutRequest(layerSize / 4),
+		}},
+		"session lost": {{
+			Method: "PUT", Path: uploads,
+			Effect: registrytest.FailWith(404, "0", `{"errors":[{"code":"BLOB_UPLOAD_UNKNOWN"}]}`),
+		}},
+		"digest refused once": {{
+			Method: "PUT", Path: uploads,
+			Effect: registrytest.FailWith(400, "0", `{"errors":[{"code":"DIGEST_INVALID"}]}`),
+		}},
 		"no Expect: 100":         {{Method: "PUT", Path: uploads, Effect: registrytest.Fail(417, "0")}},
 		"manifest answer is cut": {{Method: "PUT", Path: manifests, Effect: registrytest.CutRequest(10)}},
 		"no digest header": {{Path: manifests, Times: -1, Effect: registrytest.Header("Docker-Content-Digest",
@@ -336,8 +354,10 @@ func TestPushRecovers(t *testing.T) {
 func TestPushAbandonsUploads(t *testing.T) {
 	t.Parallel()
 	s, b := registrytest.Start(t, registrytest.Options{}), bigBundle(t, layerSize)
-	s.AddFaults(registrytest.Fault{Method: "PUT", Path: regexp.MustCompile(`/blobs/uploads/.`),
-		Effect: registrytest.CutRequest(layerSize / 4)})
+	s.AddFaults(registrytest.Fault{
+		Method: "PUT", Path: regexp.MustCompile(`/blobs/uploads/.`),
+		Effect: registrytest.CutRequest(layerSize / 4),
+	})
 	push(t, b, options(s))
 	if n := s.Count("DELETE", "/blobs/uploads/"); n != 1 {
 		t.Errorf("%d uploads dropped, want 1", n)
@@ -373,8 +393,10 @@ func TestPushContinues(t *testing.T) {
 func TestPushStalls(t *testing.T) {
 	t.Parallel()
 	s, b := registrytest.Start(t, registrytest.Options{}), bigBundle(t, layerSize)
-	s.AddFaults(registrytest.Fault{Method: "PUT", Path: regexp.MustCompile(`/blobs/uploads/.`),
-		Effect: registrytest.Stall()})
+	s.AddFaults(registrytest.Fault{
+		Method: "PUT", Path: regexp.MustCompile(`/blobs/uploads/.`),
+		Effect: registrytest.Stall(),
+	})
 	o := options(s)
 	o.StallTimeout, o.Retries = time.Second, 10 // a loaded machine may stall by itself
 	checkPulled(t, s, b, push(t, b, o))

@@ -114,8 +114,10 @@ func (p *pusher) holders(at spot) []*job {
 
 // listing returns a manifest's entry in the list of its subject's referrers, by the distribution specification.
 func listing(d ocispec.Descriptor, doc document) ocispec.Descriptor {
-	l := ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size, ArtifactType: doc.ArtifactType,
-		Annotations: doc.Annotations}
+	l := ocispec.Descriptor{
+		MediaType: d.MediaType, Digest: d.Digest, Size: d.Size, ArtifactType: doc.ArtifactType,
+		Annotations: doc.Annotations,
+	}
 	if l.ArtifactType == "" && doc.Config != nil {
 		l.ArtifactType = doc.Config.MediaType
 	}
@@ -154,8 +156,10 @@ func (m manifestPusher) list(ctx context.Context, n *node, kept bool) error {
 	}
 	return m.job.repo.listReferrer(ctx, n.subject, n.listing,
 		func(tag string, before digest.Digest, index []byte) error {
-			d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex, Digest: digest.FromBytes(index),
-				Size: int64(len(index))}
+			d := ocispec.Descriptor{
+				MediaType: ocispec.MediaTypeImageIndex, Digest: digest.FromBytes(index),
+				Size: int64(len(index)),
+			}
 			_, err := m.send(ctx, tag, before, d, index)
 			return err
 		})
@@ -193,8 +197,10 @@ func (r *repo) hasReferrers(ctx context.Context, subject digest.Digest) (bool, e
 	api.mu.Lock()
 	defer api.mu.Unlock()
 	if !api.asks {
-		a, err := r.ask(ctx, request{method: http.MethodGet, url: r.path("/referrers/%s", subject),
-			want: []int{http.StatusOK}, stay: true})
+		a, err := r.ask(ctx, request{
+			method: http.MethodGet, url: r.path("/referrers/%s", subject),
+			want: []int{http.StatusOK}, stay: true,
+		})
 		if _, answered := asRegistryError(err); err != nil && !answered {
 			return false, err
 		}
@@ -207,7 +213,8 @@ func (r *repo) hasReferrers(ctx context.Context, subject digest.Digest) (bool, e
 // withReferrer returns the index under a tag with one more entry, nil if it has the entry, and the digest of the
 // index without it, "" for none.
 func (r *repo) withReferrer(ctx context.Context, tag string,
-	entry ocispec.Descriptor) (index []byte, before digest.Digest, err error) {
+	entry ocispec.Descriptor,
+) (index []byte, before digest.Digest, err error) {
 	q := request{
 		method: http.MethodGet, url: r.path("/manifests/%s", tag), want: []int{http.StatusOK},
 		header: http.Header{"Accept": {ocispec.MediaTypeImageIndex}},
@@ -229,8 +236,10 @@ func (r *repo) withReferrer(ctx context.Context, tag string,
 // merged returns an index with one more manifest, nil if it already has it. The rest of the index is unchanged.
 func merged(index []byte, d ocispec.Descriptor) ([]byte, error) {
 	if len(index) == 0 {
-		return json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2},
-			MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{d}})
+		return json.Marshal(ocispec.Index{
+			Versioned: specs.Versioned{SchemaVersion: 2},
+			MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{d},
+		})
 	}
 	var fields map[string]json.RawMessage
 	var manifests []json.RawMessage

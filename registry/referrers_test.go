@@ -173,8 +173,10 @@ func TestPushPlatform(t *testing.T) {
 	b.ImageIndex("a.example/armless:1", bundletest.MultiImage(t, 77),
 		func(d v1.Descriptor) bool { return d.Platform.Architecture == "amd64" })
 	bun := b.Bundle()
-	for what, so := range map[string]registrytest.Options{"strict": {},
-		"lenient": {Children: registrytest.ChildrenNone}} {
+	for what, so := range map[string]registrytest.Options{
+		"strict":  {},
+		"lenient": {Children: registrytest.ChildrenNone},
+	} {
 		s := registrytest.Start(t, so)
 		o := options(s)
 		o.Platforms = []string{"linux/arm64"}

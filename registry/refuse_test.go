@@ -141,24 +141,32 @@ func TestPushItemErrors(t *testing.T) {
 		effect registrytest.Effect
 		want   []string
 	}{
-		"forbidden": {registrytest.FailWith(403, "",
-			`{"errors":[{"code":"DENIED","message":"no \u001b[31mpush\nfor you"}]}`),
-			[]string{"may not push", "DENIED: no \uFFFD[31mpush for you", `"docker.io" must exist`}},
-		"no project": {registrytest.FailWith(404, "",
-			`{"errors":[{"code":"NAME_UNKNOWN","message":"project not found"}]}`),
-			[]string{"project docker.io does not exist", "project not found", "create it"}},
+		"forbidden": {
+			registrytest.FailWith(403, "",
+				`{"errors":[{"code":"DENIED","message":"no \u001b[31mpush\nfor you"}]}`),
+			[]string{"may not push", "DENIED: no \uFFFD[31mpush for you", `"docker.io" must exist`},
+		},
+		"no project": {
+			registrytest.FailWith(404, "",
+				`{"errors":[{"code":"NAME_UNKNOWN","message":"project not found"}]}`),
+			[]string{"project docker.io does not exist", "project not found", "create it"},
+		},
 		"too large": {registrytest.Fail(413, ""), []string{"client_max_body_size"}},
-		"quota": {registrytest.FailWith(412, "",
-			`{"errors":[{"code":"PRECONDITION","message":"quota exceeded"}]}`),
-			[]string{"quota of project docker.io", "quota exceeded", "raise it"}},
+		"quota": {
+			registrytest.FailWith(412, "",
+				`{"errors":[{"code":"PRECONDITION","message":"quota exceeded"}]}`),
+			[]string{"quota of project docker.io", "quota exceeded", "raise it"},
+		},
 		"too many requests": {registrytest.Fail(429, "0"), []string{"--jobs"}},
 	}
 	for what, c := range cases {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			s, b := registrytest.Start(t, registrytest.Options{}), bundletest.New(t)
-			s.AddFaults(registrytest.Fault{Method: "POST", Path: regexp.MustCompile("library/app/"), Times: -1,
-				Effect: c.effect})
+			s.AddFaults(registrytest.Fault{
+				Method: "POST", Path: regexp.MustCompile("library/app/"), Times: -1,
+				Effect: c.effect,
+			})
 			sum, err := registry.Push(t.Context(), b.Reader, options(s))
 			if err == nil {
 				t.Fatal("no error")
@@ -168,8 +176,10 @@ func TestPushItemErrors(t *testing.T) {
 					t.Errorf("%q lacks %q", err, w)
 				}
 			}
-			if diff := cmp.Diff(states(sum), map[string]int{registry.StatePushed: 3,
-				registry.StateFailed: 1}); diff != "" {
+			if diff := cmp.Diff(states(sum), map[string]int{
+				registry.StatePushed: 3,
+				registry.StateFailed: 1,
+			}); diff != "" {
 				t.Errorf("states (-got +want):\n%s", diff)
 			}
 		})
@@ -180,10 +190,12 @@ func TestPushItemErrors(t *testing.T) {
 // wrong.
 func TestPushNoRightsForOneRepository(t *testing.T) {
 	t.Parallel()
-	s := registrytest.Start(t, registrytest.Options{TLS: true, Auth: registrytest.AuthToken,
+	s := registrytest.Start(t, registrytest.Options{
+		TLS: true, Auth: registrytest.AuthToken,
 		MayPush: func(repository string) bool {
 			return repository != "docker.io/library/app"
-		}})
+		},
+	})
 	sum, err := registry.Push(t.Context(), bundletest.New(t).Reader, options(s))
 	if err == nil || errors.Is(err, registry.ErrLogin) ||
 		!strings.Contains(err.Error(), `user "pusher" may not push to `+s.Host+"/docker.io/library/app") {

@@ -21,8 +21,10 @@ func TestDestinationRenamed(t *testing.T) {
 		{image("registry.lab:5000/team/app:1"), "h.site/p/app:1"},
 		{image("registry.lab:5000/teams/app:1"), "h.site/p/registry.lab_5000/teams/app:1"},
 		{image("quay.io/a/b:1"), "h.site/p/quay.io/a/b:1"},
-		{bundle.Item{Kind: bundle.KindChart, Ref: "https://ghcr.io/charts/demo:1.0.0"},
-			"h.site/p/gh/charts/demo:1.0.0"},
+		{
+			bundle.Item{Kind: bundle.KindChart, Ref: "https://ghcr.io/charts/demo:1.0.0"},
+			"h.site/p/gh/charts/demo:1.0.0",
+		},
 	}
 	var parsed []registry.Rename
 	for _, text := range rules {

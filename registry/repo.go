@@ -89,8 +89,10 @@ func (r *repo) manifest(ctx context.Context, reference, mediaType string) (diges
 // manifestQuery asks for a manifest under a tag or digest with HEAD.
 func (r *repo) manifestQuery(reference, mediaType string) request {
 	accept := []string{mediaType}
-	for _, t := range []string{ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, dockerList,
-		dockerManifest} {
+	for _, t := range []string{
+		ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, dockerList,
+		dockerManifest,
+	} {
 		if t != mediaType {
 			accept = append(accept, t)
 		}

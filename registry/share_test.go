@@ -66,7 +66,8 @@ func TestPushSharedBlobTogether(t *testing.T) {
 	s, b := registrytest.Start(t, registrytest.Options{}), sharedImages(t, repositories)
 	together := newMeeting(4)
 	var mounts atomic.Int32
-	s.AddFaults(registrytest.Fault{Method: "POST", Path: regexp.MustCompile("/blobs/uploads/$"), Times: -1,
+	s.AddFaults(registrytest.Fault{
+		Method: "POST", Path: regexp.MustCompile("/blobs/uploads/$"), Times: -1,
 		Effect: func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				// the first one shows alone whether the registry mounts
@@ -75,7 +76,8 @@ func TestPushSharedBlobTogether(t *testing.T) {
 				}
 				next.ServeHTTP(w, r)
 			})
-		}})
+		},
+	})
 	o := options(s)
 	o.Jobs = 16
 	sum := push(t, b, o)
@@ -147,20 +149,24 @@ func TestPushFallbackListsTogether(t *testing.T) {
 		m := b.JSON(ocispec.Manifest{
 			Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
 			ArtifactType: "application/x", Config: config, Layers: []ocispec.Descriptor{config},
-			Subject: &ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.Digest(d.String()),
-				Size: size},
+			Subject: &ocispec.Descriptor{
+				MediaType: ocispec.MediaTypeImageManifest, Digest: digest.Digest(d.String()),
+				Size: size,
+			},
 		})
 		m.MediaType, m.ArtifactType = ocispec.MediaTypeImageManifest, "application/x"
 		b.Item(bundle.Item{Kind: bundle.KindReferrer, Ref: name + "@" + m.Digest.String(), Name: name, Descriptor: m})
 	}
 	together := newMeeting(2)
-	s.AddFaults(registrytest.Fault{Method: "PUT", Path: regexp.MustCompile("/manifests/sha256-"), Times: -1,
+	s.AddFaults(registrytest.Fault{
+		Method: "PUT", Path: regexp.MustCompile("/manifests/sha256-"), Times: -1,
 		Effect: func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				together.wait()
 				next.ServeHTTP(w, r)
 			})
-		}})
+		},
+	})
 	push(t, b.Bundle(), options(s))
 	if together.missed.Load() {
 		t.Error("one list at a time")

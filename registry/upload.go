@@ -114,8 +114,10 @@ func (u *upload) resume(ctx context.Context) (bool, error) {
 	if u.location == "" {
 		return false, nil
 	}
-	a, err := u.call(ctx, request{method: http.MethodGet, url: u.location,
-		want: []int{http.StatusNoContent, http.StatusOK, http.StatusAccepted}})
+	a, err := u.call(ctx, request{
+		method: http.MethodGet, url: u.location,
+		want: []int{http.StatusNoContent, http.StatusOK, http.StatusAccepted},
+	})
 	te, answered := asRegistryError(err)
 	if answered && te.StatusCode == http.StatusInternalServerError {
 		u.unknown++
@@ -259,8 +261,10 @@ func (u *upload) abandon(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 	defer cancel()
-	_, err := u.call(ctx, request{method: http.MethodDelete, url: u.location,
-		want: []int{http.StatusNoContent, http.StatusOK, http.StatusAccepted}})
+	_, err := u.call(ctx, request{
+		method: http.MethodDelete, url: u.location,
+		want: []int{http.StatusNoContent, http.StatusOK, http.StatusAccepted},
+	})
 	if err != nil {
 		u.logger.DebugContext(ctx, "the registry did not cancel an unfinished upload", "repository", u.name, "error",
 			u.explain(u.name, err))

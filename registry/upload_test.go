@@ -157,7 +157,8 @@ func TestPushChunkMinLength(t *testing.T) {
 func TestPushByPatchOnly(t *testing.T) {
 	t.Parallel()
 	s, b := registrytest.Start(t, registrytest.Options{}), bigBundle(t, layerSize)
-	s.AddFaults(registrytest.Fault{Method: "PUT", Path: uploads, Times: -1,
+	s.AddFaults(registrytest.Fault{
+		Method: "PUT", Path: uploads, Times: -1,
 		Effect: func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.ContentLength > 0 {
@@ -166,16 +167,19 @@ func TestPushByPatchOnly(t *testing.T) {
 				}
 				next.ServeHTTP(w, r)
 			})
-		}})
+		},
+	})
 	checkPulled(t, s, b, push(t, b, options(s)))
 }
 
 func TestPushLostBlob(t *testing.T) {
 	t.Parallel()
 	s, b := registrytest.Start(t, registrytest.Options{}), bigBundle(t, layerSize)
-	s.AddFaults(registrytest.Fault{Method: "PUT", Path: regexp.MustCompile("/manifests/"),
+	s.AddFaults(registrytest.Fault{
+		Method: "PUT", Path: regexp.MustCompile("/manifests/"),
 		Effect: registrytest.FailWith(404, "",
-			`{"errors":[{"code":"MANIFEST_BLOB_UNKNOWN","message":"blob unknown to registry"}]}`)})
+			`{"errors":[{"code":"MANIFEST_BLOB_UNKNOWN","message":"blob unknown to registry"}]}`),
+	})
 	sum := push(t, b, options(s))
 	if sum.BlobsSent != 4 { // both, twice
 		t.Errorf("%d blobs sent", sum.BlobsSent)
@@ -183,8 +187,10 @@ func TestPushLostBlob(t *testing.T) {
 	checkPulled(t, s, b, sum)
 
 	s = registrytest.Start(t, registrytest.Options{}) // it says that it has them, and does not
-	s.AddFaults(registrytest.Fault{Method: "HEAD", Path: regexp.MustCompile("/blobs/"), Times: -1,
-		Effect: registrytest.Fail(200, "")})
+	s.AddFaults(registrytest.Fault{
+		Method: "HEAD", Path: regexp.MustCompile("/blobs/"), Times: -1,
+		Effect: registrytest.Fail(200, ""),
+	})
 	sum = push(t, b, options(s))
 	s.ClearFaults()
 	checkPulled(t, s, b, sum)
@@ -195,8 +201,10 @@ func TestPushRecheck(t *testing.T) {
 	t.Parallel()
 	s, b := registrytest.Start(t, registrytest.Options{}), bigBundle(t, layerSize)
 	push(t, b, options(s))
-	lost := registrytest.Fault{Method: "HEAD", Path: regexp.MustCompile("/blobs/"), Times: 1,
-		Effect: registrytest.Fail(404, "")}
+	lost := registrytest.Fault{
+		Method: "HEAD", Path: regexp.MustCompile("/blobs/"), Times: 1,
+		Effect: registrytest.Fail(404, ""),
+	}
 	s.AddFaults(lost)
 	if sum := push(t, b, options(s)); sum.BlobsSent != 0 || sum.ItemsPresent != 1 {
 		t.Errorf("without: %+v", sum)
@@ -235,8 +243,10 @@ func TestPushFullRegistry(t *testing.T) {
 // TestPushHeadUnusual: registries that answer no HEAD, or without a digest.
 func TestPushHeadUnusual(t *testing.T) {
 	t.Parallel()
-	for what, effect := range map[string]registrytest.Effect{"405": registrytest.Fail(405, ""),
-		"no digest": registrytest.Header("Docker-Content-Digest", "")} {
+	for what, effect := range map[string]registrytest.Effect{
+		"405":       registrytest.Fail(405, ""),
+		"no digest": registrytest.Header("Docker-Content-Digest", ""),
+	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			s, b := registrytest.Start(t, registrytest.Options{}), bundletest.New(t)

@@ -463,8 +463,10 @@ func TestHostileAgeHeader(t *testing.T) {
 	stanza := plain[strings.Index(plain, "->"):strings.Index(plain, "---")]
 	for what, c := range map[string]struct{ data, want string }{
 		"work factor": {strings.Replace(scrypt, " 10\n", " 30\n", 1), "work factor too large"},
-		"many stanzas": {strings.Replace(plain, stanza, strings.Repeat(stanza, 1025), 1),
-			"more than 1024 recipient stanzas"},
+		"many stanzas": {
+			strings.Replace(plain, stanza, strings.Repeat(stanza, 1025), 1),
+			"more than 1024 recipient stanzas",
+		},
 		"a large stanza": {strings.Replace(plain, stanza, "-> X "+strings.Repeat("a", 3<<20)+"\n", 1), "exceeds 2 MiB"},
 		"no end":         {"age-encryption.org/v1\n-> " + strings.Repeat("a", 3<<20), "exceeds 2 MiB"},
 		"no bundle":      {plain, "unexpected end"},
@@ -563,8 +565,11 @@ func TestEncryptedTailInLastPart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	list := parts.List{{Size: header + 2*chunk}, {Size: int64(last - header - 2*chunk)},
-		{Size: int64(len(whole) - last)}}
+	list := parts.List{
+		{Size: header + 2*chunk},
+		{Size: int64(last - header - 2*chunk)},
+		{Size: int64(len(whole) - last)},
+	}
 	if err := os.WriteFile(path+parts.ListSuffix, list.Marshal(), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -644,12 +649,14 @@ func TestEncryptedNotFinished(t *testing.T) {
 	for _, size := range []int64{0, 150_000} {
 		dir := t.TempDir()
 		ctx, cancel := context.WithCancel(t.Context())
-		o := bundle.WriteOptions{PartSize: size, Recipients: []age.Recipient{key.Recipient()},
+		o := bundle.WriteOptions{
+			PartSize: size, Recipients: []age.Recipient{key.Recipient()},
 			Progress: func(done, _ int64) {
 				if done > 200_000 {
 					cancel()
 				}
-			}}
+			},
+		}
 		if _, err := bundle.Create(ctx, filepath.Join(dir, "x.kkb.age"), b.Cache, b.Index, o); !errors.Is(err,
 			context.Canceled) {
 			t.Errorf("got %v", err)

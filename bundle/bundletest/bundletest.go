@@ -70,8 +70,10 @@ type Builder struct {
 func NewBuilder(t testing.TB) *Builder {
 	t.Helper()
 	c := OpenCache(t, t.TempDir())
-	return &Builder{Cache: c, Index: bundle.Index{Name: "test", Version: "1.0.0",
-		Platforms: []string{"linux/amd64", "linux/arm64"}}, t: t}
+	return &Builder{Cache: c, Index: bundle.Index{
+		Name: "test", Version: "1.0.0",
+		Platforms: []string{"linux/amd64", "linux/arm64"},
+	}, t: t}
 }
 
 // Bundle writes the collected items and opens the bundle.
@@ -208,8 +210,10 @@ func (b *Builder) File(ref, name string, p *ocispec.Platform, content []byte) {
 	config := b.Bytes([]byte("{}"))
 	config.MediaType = bundle.MediaTypeEmpty
 	it := bundle.Item{Kind: bundle.KindFile, Ref: ref, Name: name}
-	it.Descriptor = b.manifest(ocispec.Manifest{ArtifactType: bundle.ArtifactTypeFile, Config: config,
-		Layers: []ocispec.Descriptor{layer}})
+	it.Descriptor = b.manifest(ocispec.Manifest{
+		ArtifactType: bundle.ArtifactTypeFile, Config: config,
+		Layers: []ocispec.Descriptor{layer},
+	})
 	it.Descriptor.Platform = p
 	b.Item(it)
 }
@@ -283,11 +287,15 @@ func ChartArchive(t testing.TB, name, version string) []byte {
 	for _, f := range [][2]string{
 		{"Chart.yaml", fmt.Sprintf("apiVersion: v2\nname: %s\nversion: %s\n", name, version)},
 		{"values.yaml", "text: hello\n"},
-		{"templates/configmap.yaml",
-			"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}\ndata:\n  text: {{ .Values.text | quote }}\n"},
+		{
+			"templates/configmap.yaml",
+			"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}\ndata:\n  text: {{ .Values.text | quote }}\n",
+		},
 	} {
-		if err := tw.WriteHeader(&tar.Header{Name: name + "/" + f[0], Mode: 0o644,
-			Size: int64(len(f[1]))}); err != nil {
+		if err := tw.WriteHeader(&tar.Header{
+			Name: name + "/" + f[0], Mode: 0o644,
+			Size: int64(len(f[1])),
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.WriteString(tw, f[1]); err != nil {

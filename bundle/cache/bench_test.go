@@ -44,8 +44,10 @@ func BenchmarkCacheSmallBlobs(b *testing.B) {
 // BenchmarkCache is what a fetch costs beside the network: hash, compress, write.
 func BenchmarkCache(b *testing.B) {
 	const size = 64 << 20
-	for name, content := range map[string][]byte{"text": bundletest.Text(1, size),
-		"random": bundletest.Random(1, size)} {
+	for name, content := range map[string][]byte{
+		"text":   bundletest.Text(1, size),
+		"random": bundletest.Random(1, size),
+	} {
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(size)
 			c := bundletest.OpenCache(b, b.TempDir())

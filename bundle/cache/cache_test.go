@@ -84,8 +84,10 @@ func TestCacheRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	c := bundletest.OpenCache(t, dir)
 	for _, n := range []int{0, 1, 64 << 10, 64<<10 + 1, frameSize - 1, frameSize, frameSize + 1, 3*frameSize + 5} {
-		for name, content := range map[string][]byte{"random": bundletest.Random(int64(n), n),
-			"text": bundletest.Text(int64(n), n)} {
+		for name, content := range map[string][]byte{
+			"random": bundletest.Random(int64(n), n),
+			"text":   bundletest.Text(int64(n), n),
+		} {
 			d := digest.FromBytes(content)
 			w, off := begin(t, c, fmt.Sprint(name, n))
 			if off != 0 {
@@ -242,8 +244,10 @@ func TestCacheCancelledCommitKeepsThePart(t *testing.T) {
 // TestCacheDamage flips a bit at many places of an entry: reading must fail with the entry's name or not be possible.
 func TestCacheDamage(t *testing.T) {
 	t.Parallel()
-	for name, content := range map[string][]byte{"small": bundletest.Text(1, 1000),
-		"stored": bundletest.Random(1, 70_000), "compressed": bundletest.Text(2, 90_000)} {
+	for name, content := range map[string][]byte{
+		"small":  bundletest.Text(1, 1000),
+		"stored": bundletest.Random(1, 70_000), "compressed": bundletest.Text(2, 90_000),
+	} {
 		dir := t.TempDir()
 		c := bundletest.OpenCache(t, dir)
 		w, _ := begin(t, c, "key")

@@ -63,8 +63,10 @@ func (e *entry) frame(i int) format.FrameInfo {
 }
 
 func (e *entry) damaged(format string, args ...any) error {
-	return &EntryError{Digest: e.sum.Digest(), Path: e.path, Reason: fmt.Sprintf(format, args...), site: e.site,
-		file: e.info}
+	return &EntryError{
+		Digest: e.sum.Digest(), Path: e.path, Reason: fmt.Sprintf(format, args...), site: e.site,
+		file: e.info,
+	}
 }
 
 // readAt fails with a *EntryError. The file existed and had the right length, so the disk failed or another program

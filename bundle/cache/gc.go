@@ -120,8 +120,10 @@ func (g *gc) look(f File) {
 		}
 		return
 	}
-	c := candidate{sum: f.sum, ahead: ahead, used: f.Used.UnixNano(), disk: f.Disk,
-		dir: filepath.Dir(filepath.Dir(f.Path))}
+	c := candidate{
+		sum: f.sum, ahead: ahead, used: f.Used.UnixNano(), disk: f.Disk,
+		dir: filepath.Dir(filepath.Dir(f.Path)),
+	}
 	if f.Kind == Part {
 		c.name = filepath.Base(f.Path)
 	} else {
@@ -168,8 +170,10 @@ func (g *gc) shrink(ctx context.Context) {
 
 // file returns the file of a candidate.
 func (c candidate) file() File {
-	f := File{Kind: Part, Path: filepath.Join(c.dir, partsDir, c.name), Disk: c.disk, Used: time.Unix(0, c.used),
-		sum: c.sum}
+	f := File{
+		Kind: Part, Path: filepath.Join(c.dir, partsDir, c.name), Disk: c.disk, Used: time.Unix(0, c.used),
+		sum: c.sum,
+	}
 	if c.name == "" {
 		h := c.sum.Hex()
 		f.Kind, f.Path = Blob, filepath.Join(c.dir, blobsDir, h[:2], h)

@@ -129,8 +129,10 @@ func TestGCOrder(t *testing.T) {
 	}
 	gone = nil
 	most := int64(2 * 8192)
-	r := gc(t, dir, cache.GCOptions{MaxSize: &most, Removed: removed,
-		Keep: func(d digest.Digest) bool { return d == all[2] }})
+	r := gc(t, dir, cache.GCOptions{
+		MaxSize: &most, Removed: removed,
+		Keep: func(d digest.Digest) bool { return d == all[2] },
+	})
 	if len(gone) != 3 || gone[0] != all[1] || gone[1] != all[3] || gone[2] != all[4] || r.Kept != 2 {
 		t.Errorf("by size: %v, %+v", gone, r)
 	}

@@ -29,8 +29,10 @@ func TestScratchSwept(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{".kkbundle-scratch-gone.lock", ".kkbundle-scratch-gone/sha256/00/x",
-		".kkbundle-scratch-lone.lock", "kkbundle-scratch-2.lock"} {
+	for _, name := range []string{
+		".kkbundle-scratch-gone.lock", ".kkbundle-scratch-gone/sha256/00/x",
+		".kkbundle-scratch-lone.lock", "kkbundle-scratch-2.lock",
+	} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -156,7 +156,8 @@ func (f *file) checkOld(old *bundle.From) error {
 
 // apply makes the blobs of NEW and calls write with a source of them.
 func (f *file) apply(ctx context.Context, o Options, write func(bundle.Source,
-	bundle.Index) (bundle.Summary, error)) (s bundle.Summary, err error) {
+	bundle.Index) (bundle.Summary, error),
+) (s bundle.Summary, err error) {
 	enc, err := format.NewEncoder(format.LevelOf(f.Encoder, f.FrameSize), 1)
 	if err != nil {
 		return s, err

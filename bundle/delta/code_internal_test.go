@@ -78,8 +78,12 @@ func TestCodeOfPartsOfPrograms(t *testing.T) {
 		e, s := entryOf(t, append([]byte("no program"), elf(m, 40_000)...))
 		text := &piece{size: 10, in: s}
 		program := &piece{size: 40_000, in: s, at: 10}
-		e.parts = []part{{text, span{0, 10}}, {program, span{0, 30_000}}, {program, span{30_000, 10_000}},
-			{text, span{2, 5}}}
+		e.parts = []part{
+			{text, span{0, 10}},
+			{program, span{0, 30_000}},
+			{program, span{30_000, 10_000}},
+			{text, span{2, 5}},
+		}
 		found, err := e.code()
 		want := []code{{span{130, 29_880}, m}, {span{30_010, 10_000}, m}}
 		if err != nil || !slices.Equal(found, want) {

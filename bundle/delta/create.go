@@ -93,8 +93,10 @@ func (c *creator) close() (err error) {
 
 // describe reads NEW once, which checks it, and fills in the head.
 func (c *creator) describe(ctx context.Context) error {
-	c.Head = Head{Version: 1, Requires: []string{}, New: c.next.Digest(), Encoder: c.next.Encoder(),
-		FrameSize: c.next.FrameSize(), Size: c.next.Size()}
+	c.Head = Head{
+		Version: 1, Requires: []string{}, New: c.next.Digest(), Encoder: c.next.Encoder(),
+		FrameSize: c.next.FrameSize(), Size: c.next.Size(),
+	}
 	switch {
 	case c.o.Old != nil:
 		c.Old = c.o.Old.Digest()

@@ -73,8 +73,10 @@ func zipped(t testing.TB, data []byte, level int) []byte {
 
 // addImage adds an image with these layers, as they are.
 func addImage(b *bundletest.Builder, ref string, layers ...[]byte) {
-	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest,
-		Config: b.JSON(map[string]string{"architecture": "amd64", "os": "linux", "x": ref})}
+	m := ocispec.Manifest{
+		MediaType: ocispec.MediaTypeImageManifest,
+		Config:    b.JSON(map[string]string{"architecture": "amd64", "os": "linux", "x": ref}),
+	}
 	m.SchemaVersion = 2
 	m.Config.MediaType = ocispec.MediaTypeImageConfig
 	for _, l := range layers {
@@ -90,10 +92,14 @@ func addImage(b *bundletest.Builder, ref string, layers ...[]byte) {
 // pairOf returns two bundles, of which the second is an update of the first.
 func pairOf(t testing.TB) (old, next *bundletest.Bundle) {
 	t.Helper()
-	base := tree{"etc/passwd": text(1, 900), "bin/sh": program(2, 900<<10, 1),
-		"lib/libssl.so.3.0.1": program(3, 100_000, 1), "doc/a": text(4, 50_000), "empty": nil}
-	newer := tree{"etc/passwd": text(1, 900), "bin/sh": append(program(2, 900<<10, 2), 7, 7, 7),
-		"lib/libssl.so.3.0.2": program(3, 100_000, 2), "doc/a": text(5, 50_000), "empty": nil, "new": text(9, 70_000)}
+	base := tree{
+		"etc/passwd": text(1, 900), "bin/sh": program(2, 900<<10, 1),
+		"lib/libssl.so.3.0.1": program(3, 100_000, 1), "doc/a": text(4, 50_000), "empty": nil,
+	}
+	newer := tree{
+		"etc/passwd": text(1, 900), "bin/sh": append(program(2, 900<<10, 2), 7, 7, 7),
+		"lib/libssl.so.3.0.2": program(3, 100_000, 2), "doc/a": text(5, 50_000), "empty": nil, "new": text(9, 70_000),
+	}
 	same := zipped(t, archive(t, tree{"app": program(6, 30_000, 1)}, "app"), 6)
 	o, n := bundletest.NewBuilder(t), bundletest.NewBuilder(t)
 	n.Index.Version = "1.1.0"
@@ -291,8 +297,10 @@ func (f fixture) damage(t *testing.T) {
 		at := len(whole) * i / 20
 		flipped := bytes.Clone(whole)
 		flipped[at] ^= 0x10
-		for name, data := range map[string][]byte{"flipped": flipped, "cut": whole[:at],
-			"longer": append(bytes.Clone(whole), whole[:at+1]...)} {
+		for name, data := range map[string][]byte{
+			"flipped": flipped, "cut": whole[:at],
+			"longer": append(bytes.Clone(whole), whole[:at+1]...),
+		} {
 			bad, out := filepath.Join(t.TempDir(), "bad.kkd"), filepath.Join(t.TempDir(), "new.kkb")
 			check(t, os.WriteFile(bad, data, 0o600))
 			if _, err := delta.Apply(t.Context(), bad, delta.Options{Old: from(old), Output: out}); !errors.Is(err,
@@ -309,12 +317,14 @@ func (f fixture) interrupted(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "new.kkb")
 	for _, phase := range []string{"unpack", "restore files", "rebuild blobs", "write"} {
 		ctx, cancel := context.WithCancel(t.Context())
-		_, err := delta.Apply(ctx, path, delta.Options{Old: from(old), Output: out,
+		_, err := delta.Apply(ctx, path, delta.Options{
+			Old: from(old), Output: out,
 			Progress: func(p string, _, _ int64) {
 				if p == phase {
 					cancel()
 				}
-			}})
+			},
+		})
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", phase, err)
 		}

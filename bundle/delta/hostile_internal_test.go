@@ -287,8 +287,10 @@ func TestCodeIsCheckedBeforeItIsConverted(t *testing.T) {
 	forged := func(h Head, all []code) error {
 		entry := append(binary.AppendUvarint([]byte{byte(kindCode)}, uint64(h.Store-h.Base)), 0)
 		entry = binary.AppendUvarint(appendCode(entry, all), uint64(len(data)))
-		return applied(t, forge(t, h, [numSection][]byte{packed(t, plain[0]), append(entry, data...),
-			packed(t, plain[2])}), old, next)
+		return applied(t, forge(t, h, [numSection][]byte{
+			packed(t, plain[0]), append(entry, data...),
+			packed(t, plain[2]),
+		}), old, next)
 	}
 	for name, all := range map[string][]code{
 		"behind the end":  {{span{h.Store - h.Base - 1, 2}, machineAMD64}},

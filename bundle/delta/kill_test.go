@@ -27,14 +27,16 @@ func TestPatchToBeKilled(t *testing.T) {
 	check(t, err)
 	defer old.Close()
 	last := ""
-	_, err = delta.Apply(context.Background(), args[1], delta.Options{Old: &bundle.From{Name: "old", Reader: old},
+	_, err = delta.Apply(context.Background(), args[1], delta.Options{
+		Old:    &bundle.From{Name: "old", Reader: old},
 		Output: args[2], Progress: func(phase string, _, _ int64) {
 			if phase != last {
 				last = phase
 				_, _ = os.Stdout.WriteString("phase " + phase + "\n")
 				_, _ = os.Stdin.Read(make([]byte, 1)) // until killed or told to go on
 			}
-		}})
+		},
+	})
 	check(t, err)
 }
 

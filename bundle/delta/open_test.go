@@ -114,7 +114,8 @@ func (d deltas) named(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := delta.Options{Scratch: t.TempDir(), Progress: func(string, int64,
-				int64) {
+				int64,
+			) {
 				t.Error("something was made")
 			}}
 			if c.old != nil {

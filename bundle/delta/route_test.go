@@ -23,8 +23,12 @@ func TestRoute(t *testing.T) {
 		"one":                        {[]digest.Digest{v2}, []delta.Offer{b}, 21, []delta.Offer{b}},
 		"not smaller than the blobs": {[]digest.Digest{v2}, []delta.Offer{b}, 20, nil},
 		"two are smaller than one":   {[]digest.Digest{v1}, []delta.Offer{c, b, a}, 100, []delta.Offer{a, b}},
-		"one is smaller than two": {[]digest.Digest{v1}, []delta.Offer{{Old: v1, New: v3, Size: 29}, b, a}, 100,
-			[]delta.Offer{{Old: v1, New: v3, Size: 29}}},
+		"one is smaller than two": {
+			[]digest.Digest{v1},
+			[]delta.Offer{{Old: v1, New: v3, Size: 29}, b, a},
+			100,
+			[]delta.Offer{{Old: v1, New: v3, Size: 29}},
+		},
 		"the nearest bundle at hand": {[]digest.Digest{v1, v2}, []delta.Offer{a, b, c}, 100, []delta.Offer{b}},
 		"the smaller of two with the same base": {
 			[]digest.Digest{v2},
@@ -36,8 +40,10 @@ func TestRoute(t *testing.T) {
 		"another result":       {[]digest.Digest{v1}, []delta.Offer{a}, 100, nil},
 		"three in a row":       {[]digest.Digest{v4}, []delta.Offer{{Old: v4, New: v1, Size: 1}, a, b}, 100, nil},
 		"the sum is the limit": {[]digest.Digest{v1}, []delta.Offer{a, b}, 30, nil},
-		"sizes that overflow": {[]digest.Digest{v1}, []delta.Offer{{Old: v1, New: v2, Size: 1 << 62},
-			{Old: v2, New: v3, Size: 1 << 62}}, 1<<63 - 1, nil},
+		"sizes that overflow": {[]digest.Digest{v1}, []delta.Offer{
+			{Old: v1, New: v2, Size: 1 << 62},
+			{Old: v2, New: v3, Size: 1 << 62},
+		}, 1<<63 - 1, nil},
 		"a size below zero": {[]digest.Digest{v2}, []delta.Offer{{Old: v2, New: v3, Size: -1}}, 100, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -214,27 +214,53 @@ func TestFileArrivesThroughFaults(t *testing.T) {
 		log    string // requests, joined
 	}{
 		"none": {nil, `"one"`, first, "GET"},
-		"cut in the middle": {[]fault{cut(300_000), cut(100_000)}, `"one"`, first,
-			"GET, GET bytes=300000-, GET bytes=400000-"},
-		"503 then ok": {[]fault{status(503), status(429), status(502)}, `"one"`, first,
-			"GET, GET, GET, GET"},
-		"503 for the rest": {[]fault{cut(300_000), status(503)}, `"one"`, first,
-			"GET, GET bytes=300000-, GET bytes=300000-"},
-		"changed between": {[]fault{cut(300_000), changed(second, `"two"`)}, `"one"`, second,
-			"GET, GET bytes=300000-, GET"},
-		"changed, a false 206": {[]fault{cut(300_000), another("bytes 300000-699999/700000", `"two"`)}, `"one"`,
-			first, "GET, GET bytes=300000-, GET"},
-		"206 of another range": {[]fault{cut(300_000), another("bytes 0-699999/700000", `"one"`)}, `"one"`,
-			first, "GET, GET bytes=300000-, GET"},
-		"206 of another size": {[]fault{cut(300_000), another("bytes 300000-649999/650000", `"one"`)}, `"one"`,
-			first, "GET, GET bytes=300000-, GET"},
+		"cut in the middle": {
+			[]fault{cut(300_000), cut(100_000)},
+			`"one"`, first,
+			"GET, GET bytes=300000-, GET bytes=400000-",
+		},
+		"503 then ok": {
+			[]fault{status(503), status(429), status(502)},
+			`"one"`, first,
+			"GET, GET, GET, GET",
+		},
+		"503 for the rest": {
+			[]fault{cut(300_000), status(503)},
+			`"one"`, first,
+			"GET, GET bytes=300000-, GET bytes=300000-",
+		},
+		"changed between": {
+			[]fault{cut(300_000), changed(second, `"two"`)},
+			`"one"`, second,
+			"GET, GET bytes=300000-, GET",
+		},
+		"changed, a false 206": {
+			[]fault{cut(300_000), another("bytes 300000-699999/700000", `"two"`)},
+			`"one"`,
+			first, "GET, GET bytes=300000-, GET",
+		},
+		"206 of another range": {
+			[]fault{cut(300_000), another("bytes 0-699999/700000", `"one"`)},
+			`"one"`,
+			first, "GET, GET bytes=300000-, GET",
+		},
+		"206 of another size": {
+			[]fault{cut(300_000), another("bytes 300000-649999/650000", `"one"`)},
+			`"one"`,
+			first, "GET, GET bytes=300000-, GET",
+		},
 		"200 in place of 206": {[]fault{cut(300_000), whole}, `"one"`, first, "GET, GET bytes=300000-, GET"},
-		"416": {[]fault{cut(300_000), status(416)}, `"one"`, first,
-			"GET, GET bytes=300000-, GET"},
+		"416": {
+			[]fault{cut(300_000), status(416)},
+			`"one"`, first,
+			"GET, GET bytes=300000-, GET",
+		},
 		"weak validator": {[]fault{cut(300_000)}, `W/"one"`, first, "GET, GET"},
 		"no validator":   {[]fault{cut(300_000)}, "", first, "GET, GET"},
-		"many cuts with some progress": {[]fault{cut(90_000), cut(90_000), cut(90_000), cut(90_000), cut(90_000),
-			cut(90_000), cut(90_000)}, `"one"`, first, ""},
+		"many cuts with some progress": {[]fault{
+			cut(90_000), cut(90_000), cut(90_000), cut(90_000), cut(90_000),
+			cut(90_000), cut(90_000),
+		}, `"one"`, first, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -286,14 +312,20 @@ func TestFileContinuesInALaterRun(t *testing.T) {
 		log     string
 	}{
 		"the same file": {func(*server, string) {}, first, "GET bytes=300000-"},
-		"it changed": {func(s *server, _ string) { s.replace(second, `"two"`) }, second,
-			"GET bytes=300000-, GET"},
+		"it changed": {
+			func(s *server, _ string) { s.replace(second, `"two"`) }, second,
+			"GET bytes=300000-, GET",
+		},
 		"it is gone": {func(s *server, _ string) { s.fail(status(404)) }, nil, "GET bytes=300000-"},
-		"the state is bad": {func(_ *server, path string) { _ = os.WriteFile(path+stateSuffix, []byte("{"), 0o600) },
-			first, "GET"},
+		"the state is bad": {
+			func(_ *server, path string) { _ = os.WriteFile(path+stateSuffix, []byte("{"), 0o600) },
+			first, "GET",
+		},
 		"no state": {func(_ *server, path string) { _ = os.Remove(path + stateSuffix) }, first, "GET"},
-		"a longer file": {func(_ *server, path string) { _ = os.WriteFile(path, make([]byte, fileSize+1), 0o600) },
-			first, "GET"},
+		"a longer file": {
+			func(_ *server, path string) { _ = os.WriteFile(path, make([]byte, fileSize+1), 0o600) },
+			first, "GET",
+		},
 		"whole, unchanged": {func(_ *server, path string) { _ = os.WriteFile(path, first, 0o600) }, first, "GET"},
 		"whole, changed": {func(s *server, path string) {
 			_ = os.WriteFile(path, first, 0o600)

@@ -108,7 +108,8 @@ type transfer struct {
 // strong ETag, and continues it at the very byte; otherwise the file is read from its start. Beside it lies its
 // state. room is called with the size, -1 if unknown, before bytes are written; it and progress may be nil.
 func (c *Client) file(ctx context.Context, address string, to target, room func(int64) error,
-	progress func(done, total int64)) error {
+	progress func(done, total int64),
+) error {
 	t := &transfer{Client: c, url: address, target: to, room: room, progress: progress}
 	best, restarts := int64(0), 0
 	for failures := 0; ; {

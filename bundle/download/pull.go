@@ -286,8 +286,10 @@ func (p *puller) small(ctx context.Context, suffix string, limit int64) (bool, e
 
 // room refuses a file that the disk cannot hold.
 func (p *puller) room(bytes int64) error {
-	_, err := disk.CheckSpace(disk.Need{Dir: filepath.Dir(p.Output), What: "the bundle", Bytes: max(bytes, 0),
-		Remedy: "name another directory with -o"})
+	_, err := disk.CheckSpace(disk.Need{
+		Dir: filepath.Dir(p.Output), What: "the bundle", Bytes: max(bytes, 0),
+		Remedy: "name another directory with -o",
+	})
 	return err
 }
 
@@ -435,8 +437,10 @@ func (p *puller) bringDelta(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		p.result.Delta, p.result.Bytes = Shown(at.String()), file.size()
-		_, err := delta.Apply(ctx, p.local(deltaSuffix), delta.Options{Old: &old, Output: p.local(""),
-			Progress: p.Progress})
+		_, err := delta.Apply(ctx, p.local(deltaSuffix), delta.Options{
+			Old: &old, Output: p.local(""),
+			Progress: p.Progress,
+		})
 		return true, p.discard(err)
 	}
 	return false, nil

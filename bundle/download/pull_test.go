@@ -161,7 +161,8 @@ func TestLoginStaysWithItsServer(t *testing.T) {
 	t.Parallel()
 	login := make(chan string, 1)
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter,
-		r *http.Request) {
+		r *http.Request,
+	) {
 		login <- r.Header.Get("Authorization")
 	}))
 	t.Cleanup(other.Close)

@@ -135,7 +135,8 @@ func (r *Record) Lookup(d digest.Digest) (encoder regzip.ID, ok bool) {
 // proved all the same. A stream that is recorded as unknown is not read. A new answer is recorded if the stream has
 // this digest.
 func (r *Record) Identify(ctx context.Context, d digest.Digest,
-	open func() (io.ReadCloser, error)) (regzip.Recipe, bool, error) {
+	open func() (io.ReadCloser, error),
+) (regzip.Recipe, bool, error) {
 	s, err := format.ParseDigest(d)
 	if err != nil {
 		return regzip.Recipe{}, false, err

@@ -138,8 +138,11 @@ func TestAnswersAreKept(t *testing.T) {
 		t.Errorf("a recorded encoder must be proved and not searched again: opened %d times, at first %d; got %q",
 			known.opens, first, got)
 	}
-	sizes := []ocispec.Descriptor{{Digest: known.digest(), Size: 1}, {Digest: unknown.digest(), Size: 20},
-		{Digest: other.digest(), Size: 300}}
+	sizes := []ocispec.Descriptor{
+		{Digest: known.digest(), Size: 1},
+		{Digest: unknown.digest(), Size: 20},
+		{Digest: other.digest(), Size: 300},
+	}
 	if got, want := r.Coverage(sizes), (Coverage{Rebuilt: 1, Kept: 20, Unexamined: 300}); got != want {
 		t.Errorf("got %+v; want %+v", got, want)
 	}
@@ -398,8 +401,10 @@ func FuzzRecord(f *testing.F) {
 	noise := make([]byte, 1000)
 	rnd.Read(noise)
 	good := answer{"zlib/6", 1}.appendTo(nil, format.Sum{1})
-	for _, seed := range [][]byte{nil, noise, good, good[:40], append(noise[:7:7], good...),
-		append(good, good[:5]...)} {
+	for _, seed := range [][]byte{
+		nil, noise, good, good[:40], append(noise[:7:7], good...),
+		append(good, good[:5]...),
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -50,7 +50,8 @@ func listItems(items []bundle.Item) string {
 
 // Select returns the items that match a pattern, or all without patterns, reduced to the wanted platforms.
 func Select(ctx context.Context, r *bundle.Reader, patterns []string,
-	wanted transfer.Platforms) ([]bundle.Item, error) {
+	wanted transfer.Platforms,
+) ([]bundle.Item, error) {
 	all := r.Index().Items
 	items := all
 	if len(patterns) > 0 {
@@ -97,7 +98,8 @@ type Range struct {
 // Content returns a reader of a blob, or of a range of it, and the number of bytes. Before a range, it reads the
 // whole blob, because a part cannot be compared with the digest.
 func Content(ctx context.Context, r *bundle.Reader, d ocispec.Descriptor,
-	part *Range) (_ io.ReadCloser, length int64, err error) {
+	part *Range,
+) (_ io.ReadCloser, length int64, err error) {
 	if part == nil {
 		rc, err := r.Blob(ctx, d.Digest, 0)
 		return rc, d.Size, err

@@ -14,8 +14,10 @@ import (
 func TestTreePaths(t *testing.T) {
 	t.Parallel()
 	var items []bundle.Item
-	for i, name := range []string{"../../etc/passwd", "..", "", "/", "a/b", "b", "B", ".ssh", "nul\x00byte", "a\\..\\b",
-		strings.Repeat("x", 400), strings.Repeat("x", 401)} {
+	for i, name := range []string{
+		"../../etc/passwd", "..", "", "/", "a/b", "b", "B", ".ssh", "nul\x00byte", "a\\..\\b",
+		strings.Repeat("x", 400), strings.Repeat("x", 401),
+	} {
 		it := bundle.Item{Kind: bundle.KindFile, Name: name, Ref: name, Version: "../v1"}
 		it.Descriptor = ocispec.Descriptor{Digest: digest.FromString(string(rune('a' + i)))}
 		items = append(items, it)

@@ -44,8 +44,10 @@ func TestEncoderVersion(t *testing.T) {
 
 // sizes are where something about frames changes.
 func sizes() []int {
-	return []int{1, 255, 256, 257, 65535, 65536 + 255, 65536 + 256, StoredBlock - 1, StoredBlock, StoredBlock + 1,
-		3*StoredBlock + 9, 4 << 20}
+	return []int{
+		1, 255, 256, 257, 65535, 65536 + 255, 65536 + 256, StoredBlock - 1, StoredBlock, StoredBlock + 1,
+		3*StoredBlock + 9, 4 << 20,
+	}
 }
 
 func TestFrames(t *testing.T) {
@@ -65,8 +67,10 @@ func TestFrames(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, n := range sizes() {
-			for name, content := range map[string][]byte{"text": bytes.Repeat([]byte("some text, "), n/11+1)[:n],
-				"zeros": make([]byte, n), "noise": noise(n)} {
+			for name, content := range map[string][]byte{
+				"text":  bytes.Repeat([]byte("some text, "), n/11+1)[:n],
+				"zeros": make([]byte, n), "noise": noise(n),
+			} {
 				frame := enc.AppendFrame(nil, content)
 				length, size, err := SplitFrame(append(bytes.Clone(frame), "more"...))
 				if err != nil || length != len(frame) || size != int64(n) {
@@ -117,8 +121,10 @@ func TestEncoderHasNoMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pieces := [][]byte{bytes.Repeat([]byte("abcdefgh, "), 50_000), append(noise(100_000), make([]byte, 300_000)...),
-			bytes.Repeat([]byte("xyz 123 "), 20), noise(9000)}
+		pieces := [][]byte{
+			bytes.Repeat([]byte("abcdefgh, "), 50_000), append(noise(100_000), make([]byte, 300_000)...),
+			bytes.Repeat([]byte("xyz 123 "), 20), noise(9000),
+		}
 		first := make([][]byte, len(pieces))
 		for i, p := range pieces {
 			first[i] = enc.AppendFrame(nil, p)
@@ -171,8 +177,10 @@ func TestTarHeader(t *testing.T) {
 	const name = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
 	block := func(name, mode, size string, flag byte, dev string) []byte {
 		b := make([]byte, TarBlock)
-		for at, v := range map[int]string{0: name, 100: mode, 108: "0000000", 116: "0000000", 124: size,
-			136: "00000000000", 148: "        ", 156: string(flag), 257: "ustar\x0000", 329: dev, 337: dev} {
+		for at, v := range map[int]string{
+			0: name, 100: mode, 108: "0000000", 116: "0000000", 124: size,
+			136: "00000000000", 148: "        ", 156: string(flag), 257: "ustar\x0000", 329: dev, 337: dev,
+		} {
 			copy(b[at:], v)
 		}
 		total := 0
@@ -217,8 +225,10 @@ func TestLayoutOfHugeBlobs(t *testing.T) {
 }
 
 func FuzzDirectory(f *testing.F) {
-	d := Directory{Encoder: "e", FrameSize: 4 << 20, Blobs: []Blob{{Sum: Sum{1}, Size: 3},
-		{Sum: Sum{2}, Size: 1 << 40, Place: Place{Frame: 9}}}}
+	d := Directory{Encoder: "e", FrameSize: 4 << 20, Blobs: []Blob{
+		{Sum: Sum{1}, Size: 3},
+		{Sum: Sum{2}, Size: 1 << 40, Place: Place{Frame: 9}},
+	}}
 	data, err := d.Marshal()
 	if err != nil {
 		f.Fatal(err)

@@ -146,8 +146,10 @@ func (s *FrameScanner) Next(buf []byte, most int64) (raw []byte, f FrameInfo, er
 	if err != nil {
 		return raw, f, s.fail(err)
 	}
-	f = FrameInfo{Off: s.Off, Len: uint32(len(raw)), Size: uint32(content),
-		Checksum: binary.LittleEndian.Uint32(raw[len(raw)-4:])}
+	f = FrameInfo{
+		Off: s.Off, Len: uint32(len(raw)), Size: uint32(content),
+		Checksum: binary.LittleEndian.Uint32(raw[len(raw)-4:]),
+	}
 	s.Off += int64(len(raw))
 	s.Frames = append(s.Frames, f)
 	return raw, f, nil

@@ -26,8 +26,10 @@ func TestDamageErrors(t *testing.T) {
 	}{
 		{Damage(-1, "reason %d", 1), "damaged bundle: reason 1"},
 		{Damage(0, "reason"), "damaged bundle: reason (at byte 0 of the file)"},
-		{&DamageError{Blob: blob, Offset: -1, Part: "x.kkb.001", Reason: "reason", Err: cause},
-			"damaged bundle: blob " + string(blob) + ": reason: cause"},
+		{
+			&DamageError{Blob: blob, Offset: -1, Part: "x.kkb.001", Reason: "reason", Err: cause},
+			"damaged bundle: blob " + string(blob) + ": reason: cause",
+		},
 		{
 			&DamageError{Offset: 0, Part: "x.kkb.001", Reason: "reason", Items: []string{"image a", "image b"}},
 			"damaged bundle: reason (at byte 0 of the bundle, in x.kkb.001); part of image a, image b",
@@ -144,8 +146,10 @@ func TestScanner(t *testing.T) {
 			t.Errorf("%.40q is read otherwise: %v", b, s.Err)
 		}
 	}
-	for _, raw := range []string{``, `"`, `"a`, `a"`, `"\`, `"\"`, `"\n"`, "\"\x1f\"", "\"\x7f\"", "\"\u0080\"",
-		"\"\u009f\"", "\"\u2028\"", "\"\u2029\"", "\"\xff\"", `"` + long + `x"`} {
+	for _, raw := range []string{
+		``, `"`, `"a`, `a"`, `"\`, `"\"`, `"\n"`, "\"\x1f\"", "\"\x7f\"", "\"\u0080\"",
+		"\"\u009f\"", "\"\u2028\"", "\"\u2029\"", "\"\xff\"", `"` + long + `x"`,
+	} {
 		if s := NewScanner([]byte(raw)); s.Text() != "" && s.Err == nil {
 			t.Errorf("%.40q is taken", raw)
 		} else if s.Err == nil {
@@ -182,8 +186,13 @@ func table(frames []FrameInfo) (b []byte, start int64) {
 
 func TestSeekTable(t *testing.T) {
 	t.Parallel()
-	frames := []FrameInfo{{0, 20, 7, 1}, {20, 13, 1, 2}, {33, 100, 50, 3}, {133, 30, MaxIndexSize, 4},
-		{163, 15, MaxFrameSize, 5}}
+	frames := []FrameInfo{
+		{0, 20, 7, 1},
+		{20, 13, 1, 2},
+		{33, 100, 50, 3},
+		{133, 30, MaxIndexSize, 4},
+		{163, 15, MaxFrameSize, 5},
+	}
 	frames[1].Size = MaxIndexSize
 	b, start := table(frames)
 	if n, err := SeekTableLen(b[len(b)-SeekFooter:], start+int64(len(b))); err != nil || n != int64(len(b)) {
@@ -262,8 +271,10 @@ func TestFramesFollowFromTheLayout(t *testing.T) {
 	if want := []Place{{2, 512}, {2, 512 + MaxGlue/2}, {3, 512}, {4, 0}}; !slices.Equal(places, want) {
 		t.Errorf("places %v, want %v", places, want)
 	}
-	sizes := []uint32{2*TarBlock + TarBlock, 2 * TarBlock, MaxGlue, 3 * TarBlock, MinFrameSize, 1, 511 + TarBlock,
-		2*TarBlock + 1, 511 + TarEnding}
+	sizes := []uint32{
+		2*TarBlock + TarBlock, 2 * TarBlock, MaxGlue, 3 * TarBlock, MinFrameSize, 1, 511 + TarBlock,
+		2*TarBlock + 1, 511 + TarEnding,
+	}
 	var frames []FrameInfo
 	for _, n := range sizes {
 		frames = append(frames, FrameInfo{Size: n})
@@ -306,8 +317,10 @@ func TestFrameScanner(t *testing.T) {
 	for _, c := range contents {
 		f := enc.AppendFrame(nil, c)
 		offsets = append(offsets, int64(len(stream)))
-		entries = AppendEntry(entries, FrameInfo{Len: uint32(len(f)), Size: uint32(len(c)),
-			Checksum: binary.LittleEndian.Uint32(f[len(f)-4:])})
+		entries = AppendEntry(entries, FrameInfo{
+			Len: uint32(len(f)), Size: uint32(len(c)),
+			Checksum: binary.LittleEndian.Uint32(f[len(f)-4:]),
+		})
 		stream = append(stream, f...)
 	}
 	framesEnd := len(stream)

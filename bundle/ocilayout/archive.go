@@ -33,7 +33,8 @@ func Archive(ctx context.Context, w io.Writer, r *bundle.Reader, items []bundle.
 // ArchiveMissing is Archive for a receiver that already has some blobs. These blobs are left out of the archive;
 // everything that refers to them stays unchanged.
 func ArchiveMissing(ctx context.Context, w io.Writer, r *bundle.Reader, items []bundle.Item,
-	has func(digest.Digest) bool) error {
+	has func(digest.Digest) bool,
+) error {
 	a, err := newArchive(ctx, w, r, items)
 	if err != nil {
 		return fmt.Errorf("archive: %w", err)

@@ -153,8 +153,10 @@ func TestArchiveRefused(t *testing.T) {
 		err  error
 	}{
 		{"choose one with --platform: linux/amd64, linux/arm64", second(r.ForPlatform(t.Context(), multi, nil))},
-		{"choose one with --platform: linux/amd64, linux/arm64",
-			second(r.ForPlatform(t.Context(), multi, only("linux/s390x")))},
+		{
+			"choose one with --platform: linux/amd64, linux/arm64",
+			second(r.ForPlatform(t.Context(), multi, only("linux/s390x"))),
+		},
 		{"hold one platform", ocilayout.DockerArchive(t.Context(), &b, r, multi)},
 	} {
 		if tc.err == nil || !strings.Contains(tc.err.Error(), tc.want) {

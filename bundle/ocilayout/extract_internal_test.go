@@ -30,8 +30,10 @@ func TestExtractionReadsBlobsAtOnce(t *testing.T) {
 		both.Wait()
 		return nil
 	}}
-	if err := x.write(t.Context(), []ocispec.Descriptor{{Digest: digest.FromString("1")},
-		{Digest: digest.FromString("2")}}, []byte("index")); err != nil {
+	if err := x.write(t.Context(), []ocispec.Descriptor{
+		{Digest: digest.FromString("1")},
+		{Digest: digest.FromString("2")},
+	}, []byte("index")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := root.Stat(format.IndexName); err != nil {
@@ -56,8 +58,10 @@ func TestExtractionEndsWithItsFirstError(t *testing.T) {
 		want     error
 	}{
 		{"a blob", func(context.Context, io.Writer, ocispec.Descriptor) error { return failed }, failed},
-		{"the context", func(context.Context, io.Writer, ocispec.Descriptor) error { cancel(); return nil },
-			context.Canceled},
+		{
+			"the context", func(context.Context, io.Writer, ocispec.Descriptor) error { cancel(); return nil },
+			context.Canceled,
+		},
 	} {
 		root := rootOf(t)
 		if err := (&extraction{root: root, copyBlob: c.copyBlob}).write(ctx, blobs, nil); !errors.Is(err, c.want) {

@@ -75,8 +75,10 @@ func TestReadAcrossParts(t *testing.T) {
 		if n, err := s.ReadAt(make([]byte, 3), int64(len(content)-2)); n != 2 || !errors.Is(err, io.EOF) {
 			t.Errorf("over the end: %d bytes, %v", n, err)
 		}
-		for off, want := range map[int64]string{-1: "", 0: "x.kkb.001", 4: "x.kkb.001", 5: "x.kkb.002", 6: "x.kkb.003",
-			15: "x.kkb.004", 16: ""} {
+		for off, want := range map[int64]string{
+			-1: "", 0: "x.kkb.001", 4: "x.kkb.001", 5: "x.kkb.002", 6: "x.kkb.003",
+			15: "x.kkb.004", 16: "",
+		} {
 			if got := s.NameAt(off); got != want {
 				t.Errorf("byte %d is in %q, want %q", off, got, want)
 			}
@@ -140,14 +142,22 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 		open, read string
 	}{
 		"nothing": {func(*testing.T, string) {}, "", ""},
-		"the first is missing": {func(t *testing.T, base string) { remove(t, Name(base, 1)) }, "x.kkb.001: missing",
-			""},
-		"a middle one": {func(t *testing.T, base string) { remove(t, Name(base, 2)) }, "",
-			"x.kkb.002: missing"},
-		"the last": {func(t *testing.T, base string) { remove(t, Name(base, 3)) }, "x.kkb.003: missing",
-			""},
-		"of another size": {func(t *testing.T, base string) { write(t, Name(base, 2), []byte("1")) },
-			"x.kkb.002: 1 bytes long; x.kkb.parts.json says 4", ""},
+		"the first is missing": {
+			func(t *testing.T, base string) { remove(t, Name(base, 1)) }, "x.kkb.001: missing",
+			"",
+		},
+		"a middle one": {
+			func(t *testing.T, base string) { remove(t, Name(base, 2)) }, "",
+			"x.kkb.002: missing",
+		},
+		"the last": {
+			func(t *testing.T, base string) { remove(t, Name(base, 3)) }, "x.kkb.003: missing",
+			"",
+		},
+		"of another size": {
+			func(t *testing.T, base string) { write(t, Name(base, 2), []byte("1")) },
+			"x.kkb.002: 1 bytes long; x.kkb.parts.json says 4", "",
+		},
 		"a link to itself": {func(t *testing.T, base string) {
 			remove(t, Name(base, 3))
 			if err := os.Symlink("x.kkb.003", Name(base, 3)); err != nil {
@@ -155,15 +165,18 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 			}
 		}, "x.kkb.003: cannot be read", ""},
 		"parts.json is as long as allowed": {func(t *testing.T,
-			base string) {
+			base string,
+		) {
 			write(t, base+ListSuffix, make([]byte, MaxList))
 		}, "not canonical", ""},
 		"parts.json is no list": {func(t *testing.T,
-			base string) {
+			base string,
+		) {
 			write(t, base+ListSuffix, []byte("{}"))
 		}, "x.kkb.parts.json: unusable", ""},
 		"parts.json is long": {func(t *testing.T,
-			base string) {
+			base string,
+		) {
 			write(t, base+ListSuffix, make([]byte, MaxList+1))
 		}, "more than 262144 bytes", ""},
 		"of a newer version": {func(t *testing.T, base string) {
@@ -301,8 +314,10 @@ func TestVerify(t *testing.T) {
 	if !slices.Equal(states(reports), []State{Bad, Bad, Missing, Surplus}) || err == nil {
 		t.Errorf("%v, %v", reports, err)
 	}
-	for _, want := range []string{"x.kkb.001: content differs", "x.kkb.002: 2 bytes long instead of 4",
-		"x.kkb.003: missing", "x.kkb.005: not part of this bundle, which has 3 parts"} {
+	for _, want := range []string{
+		"x.kkb.001: content differs", "x.kkb.002: 2 bytes long instead of 4",
+		"x.kkb.003: missing", "x.kkb.005: not part of this bundle, which has 3 parts",
+	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}

@@ -48,7 +48,8 @@ type Report struct {
 // be nil. The error concerns all files, or parts.json. Intact parts do not prove that the bundle was intact when it
 // was cut: see bundle.Reader.Verify.
 func Verify(ctx context.Context, path string, jobs int, progress func(done, total int64),
-	whole func(context.Context) bool) ([]Report, error) {
+	whole func(context.Context) bool,
+) ([]Report, error) {
 	base, parts := Locate(path)
 	if !parts {
 		return nil, fmt.Errorf("%s is not in parts: there is no %s beside it; use kkbundle verify for a bundle in one file", path, filepath.Base(path)+ListSuffix)
@@ -182,8 +183,10 @@ func (c *partsCheck) part(ctx context.Context, name string, want Info) (State, e
 	case err != nil:
 		return Bad, &Error{Part: name, Reason: "cannot be read", Err: err}
 	case got != want.Sum:
-		return Bad, &Error{Part: name, Reason: "content differs from parts.json: digest " + string(got.Digest()),
-			got: got.Digest()}
+		return Bad, &Error{
+			Part: name, Reason: "content differs from parts.json: digest " + string(got.Digest()),
+			got: got.Digest(),
+		}
 	}
 	return Good, nil
 }

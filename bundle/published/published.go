@@ -110,11 +110,15 @@ func documents(r *bundle.Reader, signatures []Signature, most int) (Documents, e
 		return Documents{MediaType: m.MediaType, Root: root}, err
 	}
 	out := Documents{MediaType: ocispec.MediaTypeImageIndex}
-	index := ocispec.Index{Versioned: m.Versioned, MediaType: out.MediaType, ArtifactType: m.ArtifactType,
-		Annotations: m.Annotations}
+	index := ocispec.Index{
+		Versioned: m.Versioned, MediaType: out.MediaType, ArtifactType: m.ArtifactType,
+		Annotations: m.Annotations,
+	}
 	for share := range slices.Chunk(blobs, most) {
-		m := ocispec.Manifest{Versioned: m.Versioned, MediaType: m.MediaType, ArtifactType: ArtifactTypeBlobs,
-			Config: m.Config, Layers: slices.Concat(share, signed)}
+		m := ocispec.Manifest{
+			Versioned: m.Versioned, MediaType: m.MediaType, ArtifactType: ArtifactTypeBlobs,
+			Config: m.Config, Layers: slices.Concat(share, signed),
+		}
 		signed = nil // they are in the first manifest
 		data, err := json.Marshal(m)
 		if err != nil {

@@ -114,11 +114,15 @@ func TestPublishedInSeveralManifests(t *testing.T) {
 
 func TestPublishedManifestsAreBelowTheLimitOfRegistries(t *testing.T) {
 	t.Parallel()
-	m := ocispec.Manifest{ArtifactType: ArtifactTypeBlobs, Config: ocispec.Descriptor{MediaType: MediaTypeIndex,
-		Digest: digest.FromString("x"), Size: 1 << 30}}
+	m := ocispec.Manifest{ArtifactType: ArtifactTypeBlobs, Config: ocispec.Descriptor{
+		MediaType: MediaTypeIndex,
+		Digest:    digest.FromString("x"), Size: 1 << 30,
+	}}
 	for i := range manifestBlobs + maxSignatures {
-		m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: MediaTypeBlob,
-			Digest: digest.FromString(fmt.Sprint(i)), Size: 1 << 53})
+		m.Layers = append(m.Layers, ocispec.Descriptor{
+			MediaType: MediaTypeBlob,
+			Digest:    digest.FromString(fmt.Sprint(i)), Size: 1 << 53,
+		})
 	}
 	data, err := json.Marshal(m)
 	if err != nil {

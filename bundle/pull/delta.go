@@ -106,7 +106,8 @@ func (p *pulling) identities() []digest.Digest {
 
 // useRoute downloads deltas and opens the bundle that they make.
 func (p *pulling) useRoute(ctx context.Context, route []delta.Offer, files map[delta.Offer]ocispec.Descriptor,
-	missing int64) (err error) {
+	missing int64,
+) (err error) {
 	old := p.Have[slices.Index(p.identities(), route[0].Old)]
 	size := int64(0)
 	wanted := make([]fetch.Wanted, 0, len(route))
@@ -128,8 +129,10 @@ func (p *pulling) useRoute(ctx context.Context, route []delta.Offer, files map[d
 			return err
 		}
 		defer func() { err = errors.Join(err, spool.Close()) }()
-		sources = append(sources, delta.Source{ReaderAt: spool, Name: "delta " + w.Blobs[0].Digest.String(),
-			Size: w.Blobs[0].Size})
+		sources = append(sources, delta.Source{
+			ReaderAt: spool, Name: "delta " + w.Blobs[0].Digest.String(),
+			Size: w.Blobs[0].Size,
+		})
 	}
 	if err := p.checkHeads(sources, route); err != nil {
 		return err

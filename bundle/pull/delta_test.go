@@ -112,7 +112,8 @@ func offered(old, next *bundletest.Bundle, data []byte) registry.Delta {
 func from(b *bundletest.Bundle) *bundle.From { return &bundle.From{Name: b.Path, Reader: b.Reader} }
 
 func publish(t *testing.T, s *registrytest.Server, b *bundletest.Bundle,
-	deltas ...registry.Delta) registry.PublishSummary {
+	deltas ...registry.Delta,
+) registry.PublishSummary {
 	t.Helper()
 	sum, err := registry.Publish(t.Context(), b.Reader, registry.PublishOptions{
 		Repository: s.Host + "/bundles/site", Tags: []string{"1"}, PlainHTTP: true, Deltas: deltas,
@@ -181,8 +182,10 @@ func TestPullTakesTheDelta(t *testing.T) {
 	t.Parallel()
 	v := makeVersions(t, 3)
 	old, middle, next := v.bundles[0], v.bundles[1], v.bundles[2]
-	for listing, server := range map[string]registrytest.Options{"referrers API": {Referrers: true},
-		"fallback tag": {}} {
+	for listing, server := range map[string]registrytest.Options{
+		"referrers API": {Referrers: true},
+		"fallback tag":  {},
+	} {
 		s := registrytest.Start(t, server)
 		first := publish(t, s, next, v.deltas...)
 		if again := publish(t, s, next, v.deltas...); again.BytesSent != 0 || len(again.Deltas) != 2 ||
@@ -299,38 +302,56 @@ func TestPullTakesBlobsWhereADeltaIsBad(t *testing.T) {
 	}{
 		"a byte is flipped on the way": {
 			deltas: []registry.Delta{good}, says: "the delta cannot be used",
-			fault: registrytest.Fault{Method: "GET", Path: path("/blobs/" + good.File.Digest.String()), Times: -1,
-				Effect: registrytest.Corrupt()},
+			fault: registrytest.Fault{
+				Method: "GET", Path: path("/blobs/" + good.File.Digest.String()), Times: -1,
+				Effect: registrytest.Corrupt(),
+			},
 		},
-		"a byte was flipped before it was published": {deltas: []registry.Delta{offered(old, next, flipped)},
-			says: "the delta is damaged"},
+		"a byte was flipped before it was published": {
+			deltas: []registry.Delta{offered(old, next, flipped)},
+			says:   "the delta is damaged",
+		},
 		"the registry answers 503 for the list": {
 			deltas: []registry.Delta{good}, says: "the registry does not list deltas",
-			fault: registrytest.Fault{Path: path("/referrers/|/manifests/sha256-"), Times: -1,
-				Effect: registrytest.Fail(http.StatusServiceUnavailable, "0")},
+			fault: registrytest.Fault{
+				Path: path("/referrers/|/manifests/sha256-"), Times: -1,
+				Effect: registrytest.Fail(http.StatusServiceUnavailable, "0"),
+			},
 		},
 		"the registry answers 503 once": {
 			deltas: []registry.Delta{good}, used: true, says: "in place of",
-			fault: registrytest.Fault{Path: path("/referrers/|/manifests/sha256-|/blobs/"), Times: 1,
-				Effect: registrytest.Fail(http.StatusServiceUnavailable, "0")},
+			fault: registrytest.Fault{
+				Path: path("/referrers/|/manifests/sha256-|/blobs/"), Times: 1,
+				Effect: registrytest.Fail(http.StatusServiceUnavailable, "0"),
+			},
 		},
 		"the registry answers 503 for the delta": {
 			deltas: []registry.Delta{good}, says: "the delta cannot be used",
-			fault: registrytest.Fault{Method: "GET", Path: path("/blobs/" + good.File.Digest.String()), Times: -1,
-				Effect: registrytest.Fail(http.StatusServiceUnavailable, "0")},
+			fault: registrytest.Fault{
+				Method: "GET", Path: path("/blobs/" + good.File.Digest.String()), Times: -1,
+				Effect: registrytest.Fail(http.StatusServiceUnavailable, "0"),
+			},
 		},
-		"it is no delta": {deltas: []registry.Delta{offered(old, next, []byte("junk"))},
-			says: "not a delta of kkbundle"},
-		"it makes another bundle": {deltas: []registry.Delta{offered(old, next, backData)},
-			says: "its manifest says"},
-		"of two with one base one works": {deltas: []registry.Delta{offered(old, next, []byte("junk")), good},
-			used: true, says: "the delta cannot be used"},
+		"it is no delta": {
+			deltas: []registry.Delta{offered(old, next, []byte("junk"))},
+			says:   "not a delta of kkbundle",
+		},
+		"it makes another bundle": {
+			deltas: []registry.Delta{offered(old, next, backData)},
+			says:   "its manifest says",
+		},
+		"of two with one base one works": {
+			deltas: []registry.Delta{offered(old, next, []byte("junk")), good},
+			used:   true, says: "the delta cannot be used",
+		},
 		"its subject is another bundle": {
 			says: "the delta is attached to another bundle",
 			forge: func(t *testing.T, s *registrytest.Server, subject digest.Digest) {
 				t.Helper()
-				other := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest,
-					Digest: digest.FromString("other"), Size: 5}
+				other := ocispec.Descriptor{
+					MediaType: ocispec.MediaTypeImageManifest,
+					Digest:    digest.FromString("other"), Size: 5,
+				}
 				attach(t, s, subject, good.Delta, other)
 			},
 		},
@@ -340,8 +361,10 @@ func TestPullTakesBlobsWhereADeltaIsBad(t *testing.T) {
 				t.Helper()
 				less := good.Delta
 				less.File.Size -= 10
-				attach(t, s, subject, less, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest,
-					Digest: subject, Size: 5})
+				attach(t, s, subject, less, ocispec.Descriptor{
+					MediaType: ocispec.MediaTypeImageManifest,
+					Digest:    subject, Size: 5,
+				})
 			},
 		},
 	} {
@@ -378,11 +401,15 @@ func attach(t *testing.T, s *registrytest.Server, subject digest.Digest, d publi
 	check(t, err)
 	emptyConfig(t, s)
 	put(t, s, digest.FromBytes(data).String(), ocispec.MediaTypeImageManifest, data)
-	list, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2},
+	list, err := json.Marshal(ocispec.Index{
+		Versioned: specs.Versioned{SchemaVersion: 2},
 		MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{
-			{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(data), Size: int64(len(data)),
-				ArtifactType: published.ArtifactTypeDelta},
-		}})
+			{
+				MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(data), Size: int64(len(data)),
+				ArtifactType: published.ArtifactTypeDelta,
+			},
+		},
+	})
 	check(t, err)
 	put(t, s, strings.ReplaceAll(subject.String(), ":", "-"), ocispec.MediaTypeImageIndex, list)
 }

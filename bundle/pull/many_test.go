@@ -24,16 +24,20 @@ func split(t *testing.T, s *registrytest.Server, b *bundletest.Bundle, change fu
 	check(t, err)
 	var m ocispec.Manifest
 	check(t, json.Unmarshal(data, &m))
-	x := ocispec.Index{Versioned: m.Versioned, MediaType: ocispec.MediaTypeImageIndex,
-		ArtifactType: published.ArtifactTypeBundle, Annotations: m.Annotations}
+	x := ocispec.Index{
+		Versioned: m.Versioned, MediaType: ocispec.MediaTypeImageIndex,
+		ArtifactType: published.ArtifactTypeBundle, Annotations: m.Annotations,
+	}
 	layers := m.Layers
 	m.ArtifactType, m.Annotations = published.ArtifactTypeBlobs, nil
 	for i := 0; i < len(layers); i += 2 {
 		m.Layers = layers[i:min(i+2, len(layers))]
 		data, err := json.Marshal(m)
 		check(t, err)
-		d := ocispec.Descriptor{MediaType: m.MediaType, ArtifactType: m.ArtifactType, Digest: digest.FromBytes(data),
-			Size: int64(len(data))}
+		d := ocispec.Descriptor{
+			MediaType: m.MediaType, ArtifactType: m.ArtifactType, Digest: digest.FromBytes(data),
+			Size: int64(len(data)),
+		}
 		put(t, s, d.Digest.String(), m.MediaType, data)
 		x.Manifests = append(x.Manifests, d)
 	}

@@ -261,8 +261,10 @@ func (p *pulling) run(ctx context.Context) (_ Result, err error) {
 	}
 	set, stop := p.View.Meter("write")
 	defer stop()
-	sum, err := bundle.Create(ctx, p.output, p.local, x, bundle.WriteOptions{PartSize: p.PartSize,
-		Recipients: p.Recipients, Progress: set})
+	sum, err := bundle.Create(ctx, p.output, p.local, x, bundle.WriteOptions{
+		PartSize:   p.PartSize,
+		Recipients: p.Recipients, Progress: set,
+	})
 	if errors.Is(err, bundle.ErrDamaged) {
 		err = plain.Advise(err, "run the command again without --have for that bundle")
 	}
@@ -460,11 +462,15 @@ func (p *pulling) room(ctx context.Context, needs []bundle.Need) error {
 			cache += p.cache.MostInCache(d.Size)
 		}
 	}
-	room := []disk.Need{{Dir: p.cacheDir, What: "the cache", Bytes: cache,
-		Remedy: "choose another place for the cache with --cache"}}
+	room := []disk.Need{{
+		Dir: p.cacheDir, What: "the cache", Bytes: cache,
+		Remedy: "choose another place for the cache with --cache",
+	}}
 	if p.output != "" {
-		room = append(room, disk.Need{Dir: filepath.Dir(p.output), What: "the bundle", Bytes: file,
-			Remedy: "write it to another place with -o"})
+		room = append(room, disk.Need{
+			Dir: filepath.Dir(p.output), What: "the bundle", Bytes: file,
+			Remedy: "write it to another place with -o",
+		})
 	}
 	_, err = disk.CheckSpace(room...)
 	return err
@@ -497,8 +503,10 @@ func (p *pulling) needs(ctx context.Context, items []bundle.Item) ([]bundle.Need
 func (p *pulling) lacking(ctx context.Context, needs []bundle.Need, have []bundle.From) ([]fetch.Wanted, error) {
 	var lacking []fetch.Wanted
 	for _, n := range needs {
-		w := fetch.Wanted{Kind: n.Item.Kind, Ref: n.Item.Ref,
-			Platform: bundle.PlatformString(n.Item.Descriptor.Platform)}
+		w := fetch.Wanted{
+			Kind: n.Item.Kind, Ref: n.Item.Ref,
+			Platform: bundle.PlatformString(n.Item.Descriptor.Platform),
+		}
 		for _, d := range n.Blobs {
 			_, here, err := p.cache.Stat(ctx, d.Digest)
 			if err != nil {

@@ -44,16 +44,24 @@ func makers() []maker {
 		}
 	}
 	return []maker{
-		{"Go's compress/gzip", every, "",
-			library(func(w io.Writer, level int) (io.WriteCloser, error) { return gzip.NewWriterLevel(w, level) })},
-		{"klauspost/compress", every, "",
-			library(func(w io.Writer, level int) (io.WriteCloser, error) { return kgzip.NewWriterLevel(w, level) })},
+		{
+			"Go's compress/gzip", every, "",
+			library(func(w io.Writer, level int) (io.WriteCloser, error) { return gzip.NewWriterLevel(w, level) }),
+		},
+		{
+			"klauspost/compress", every, "",
+			library(func(w io.Writer, level int) (io.WriteCloser, error) { return kgzip.NewWriterLevel(w, level) }),
+		},
 		{"GNU gzip", every, "gzip", command("gzip", "-nc", "-LEVEL")},
 		{"zlib, as Python has it", every, "python3", command("python3", "-c", pythonGzip, "LEVEL")},
-		{"Python's tarfile, as rules_pkg of Bazel uses it", every, "python3",
-			command("python3", "-c", pythonTar, "LEVEL")},
-		{"Java's GZIPOutputStream, as Jib uses it", usual, "javac",
-			command("java", filepath.Join("testdata", "Gzip.java"))},
+		{
+			"Python's tarfile, as rules_pkg of Bazel uses it", every, "python3",
+			command("python3", "-c", pythonTar, "LEVEL"),
+		},
+		{
+			"Java's GZIPOutputStream, as Jib uses it", usual, "javac",
+			command("java", filepath.Join("testdata", "Gzip.java")),
+		},
 		{"pigz, two threads or more", every, "pigz", command("pigz", "-nc", "-p", "2", "-LEVEL")},
 		{"pigz, one thread, levels 6 and 9", []int{6, 9}, "pigz", command("pigz", "-nc", "-p", "1", "-LEVEL")},
 		{"pigz, one thread, level 1", []int{1}, "pigz", command("pigz", "-nc", "-p", "1", "-LEVEL")},
@@ -95,8 +103,10 @@ func layerLike(t *testing.T) map[string][]byte {
 	program, err := io.ReadAll(io.LimitReader(f, 1<<20))
 	check(t, err)
 	all := samples()
-	return map[string][]byte{"program": program, "text": all["text"], "mixed": all["mixed"],
-		"parts": all["block"][:256<<10], "empty": nil, "byte": {7}}
+	return map[string][]byte{
+		"program": program, "text": all["text"], "mixed": all["mixed"],
+		"parts": all["block"][:256<<10], "empty": nil, "byte": {7},
+	}
 }
 
 // TestCoverageOfEncoders measures which streams of other programs are made again, and compares with the table in

@@ -103,13 +103,17 @@ func (c *copier) write(ctx context.Context, x bundle.Index) (CopyResult, error) 
 	if len(c.Recipients) > 0 {
 		most = agefile.MaxSize(most)
 	}
-	place := disk.Need{Dir: filepath.Dir(c.Output), What: "the bundle", Bytes: most,
-		Remedy: "name another place with -o"}
+	place := disk.Need{
+		Dir: filepath.Dir(c.Output), What: "the bundle", Bytes: most,
+		Remedy: "name another place with -o",
+	}
 	if _, err := disk.CheckSpace(place); err != nil {
 		return CopyResult{}, err
 	}
-	sum, err := bundle.Create(ctx, c.Output, src, x, bundle.WriteOptions{Recipients: c.Recipients,
-		Progress: c.phase("copy")})
+	sum, err := bundle.Create(ctx, c.Output, src, x, bundle.WriteOptions{
+		Recipients: c.Recipients,
+		Progress:   c.phase("copy"),
+	})
 	r := CopyResult{Summary: sum, Index: x, Recompressed: again, LeftOut: append([]string{}, c.leftOut...)}
 	for _, id := range c.identities() {
 		r.From = append(r.From, digest.Digest(id))

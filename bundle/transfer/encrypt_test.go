@@ -30,8 +30,10 @@ func TestEncryptedCopy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		it, err := bundle.Document{Kind: bundle.KindFile, Ref: "local/" + name,
-			Data: bytes.Repeat([]byte(name), 20_000)}.Put(t.Context(), cache)
+		it, err := bundle.Document{
+			Kind: bundle.KindFile, Ref: "local/" + name,
+			Data: bytes.Repeat([]byte(name), 20_000),
+		}.Put(t.Context(), cache)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +55,8 @@ func TestEncryptedCopy(t *testing.T) {
 	dir := t.TempDir()
 	output := filepath.Join(dir, "both.kkb.age")
 	phases := map[string]bool{}
-	c, err := transfer.Copy(t.Context(), from, transfer.CopyOptions{Output: output, Recipients: to,
+	c, err := transfer.Copy(t.Context(), from, transfer.CopyOptions{
+		Output: output, Recipients: to,
 		Progress: func(phase string, _, _ int64) {
 			phases[phase] = true
 			entries, err := os.ReadDir(dir)
@@ -62,7 +65,8 @@ func TestEncryptedCopy(t *testing.T) {
 					t.Errorf("%s: %s lies beside the result, %v", phase, e.Name(), err)
 				}
 			}
-		}})
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,8 +22,10 @@ func many(t testing.TB, name string, n int) transfer.Source {
 	b.File("https://files.example/first", "file", nil, content)
 	first := b.Index.Items[0]
 	b.Index.Items = nil
-	lock := manifest.Lock{Metadata: manifest.Metadata{Name: name, Version: "1"},
-		Manifest: digest.FromString(name).String()}
+	lock := manifest.Lock{
+		Metadata: manifest.Metadata{Name: name, Version: "1"},
+		Manifest: digest.FromString(name).String(),
+	}
 	for i := range n {
 		it := first
 		it.Ref = fmt.Sprintf("https://files.example/%06d/%s", i, name)

@@ -18,8 +18,10 @@ func TestMatching(t *testing.T) {
 	t.Parallel()
 	item := func(kind, ref, name, version, digits string) bundle.Item {
 		d := digest.NewDigestFromEncoded(digest.SHA256, digits+strings.Repeat("0", 64-len(digits)))
-		return bundle.Item{Kind: kind, Ref: ref, Name: name, Version: version,
-			Descriptor: ocispec.Descriptor{Digest: d}}
+		return bundle.Item{
+			Kind: kind, Ref: ref, Name: name, Version: version,
+			Descriptor: ocispec.Descriptor{Digest: d},
+		}
 	}
 	items := []bundle.Item{
 		item(bundle.KindImage, "docker.io/library/nginx:1.29", "docker.io/library/nginx", "1.29", "aaaaaaaa"),
@@ -73,8 +75,10 @@ func TestMatching(t *testing.T) {
 // TestAWrongNameIsAnsweredWithTheNearest checks the whole message, with and without a near name.
 func TestAWrongNameIsAnsweredWithTheNearest(t *testing.T) {
 	t.Parallel()
-	items := []bundle.Item{{Kind: bundle.KindImage, Ref: "docker.io/library/nginx:1.29",
-		Name: "docker.io/library/nginx", Version: "1.29"}}
+	items := []bundle.Item{{
+		Kind: bundle.KindImage, Ref: "docker.io/library/nginx:1.29",
+		Name: "docker.io/library/nginx", Version: "1.29",
+	}}
 	for pattern, want := range map[string]string{
 		"ngnix:1.29": "the bundle has no ngnix:1.29; did you mean docker.io/library/nginx:1.29?",
 		"postgresql": "the bundle has no postgresql; `kkbundle inspect` lists its items",

@@ -48,8 +48,10 @@ func guarded() []seccomp.NameWithConditions {
 	}
 	list := []seccomp.NameWithConditions{
 		// A thread, and no process. clone3 does not show its flags to a filter.
-		{Name: "clone", Conditions: []seccomp.Condition{{Argument: 0, Operation: seccomp.BitsSet,
-			Value: unix.CLONE_THREAD}}},
+		{Name: "clone", Conditions: []seccomp.Condition{{
+			Argument: 0, Operation: seccomp.BitsSet,
+			Value: unix.CLONE_THREAD,
+		}}},
 		{Name: "open", Conditions: []seccomp.Condition{reading(1)}},
 		{Name: "openat", Conditions: []seccomp.Condition{reading(2)}},
 		{Name: "kill", Conditions: []seccomp.Condition{is(0, own)}},
@@ -57,8 +59,10 @@ func guarded() []seccomp.NameWithConditions {
 		{Name: "prlimit64", Conditions: []seccomp.Condition{is(0, 0)}}, // of this process
 	}
 	// No F_SETOWN: it sends signals to other processes.
-	for _, command := range []uint64{unix.F_DUPFD, unix.F_DUPFD_CLOEXEC, unix.F_GETFD, unix.F_SETFD, unix.F_GETFL,
-		unix.F_SETFL} {
+	for _, command := range []uint64{
+		unix.F_DUPFD, unix.F_DUPFD_CLOEXEC, unix.F_GETFD, unix.F_SETFD, unix.F_GETFL,
+		unix.F_SETFL,
+	} {
 		list = append(list, seccomp.NameWithConditions{Name: "fcntl", Conditions: []seccomp.Condition{is(1, command)}})
 	}
 	return list

@@ -254,8 +254,10 @@ func setCapabilities(kept uint64) error {
 // limit sets the limits of the process. Threads are counted by user: those of a user that others are, too, are not
 // limited.
 func (c confinement) limit(other bool) error {
-	limits := map[int]uint64{unix.RLIMIT_DATA: 2 * maxMemory, unix.RLIMIT_FSIZE: 0, unix.RLIMIT_CORE: 0,
-		unix.RLIMIT_NOFILE: maxFiles, unix.RLIMIT_MSGQUEUE: 0}
+	limits := map[int]uint64{
+		unix.RLIMIT_DATA: 2 * maxMemory, unix.RLIMIT_FSIZE: 0, unix.RLIMIT_CORE: 0,
+		unix.RLIMIT_NOFILE: maxFiles, unix.RLIMIT_MSGQUEUE: 0,
+	}
 	if other {
 		limits[unix.RLIMIT_NPROC] = maxThreads
 	}

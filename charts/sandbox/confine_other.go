@@ -21,8 +21,10 @@ func separations() []func(*exec.Cmd) bool {
 
 // enter returns the barriers that this system lacks: all of them.
 func (confinement) enter() []string {
-	return []string{BarrierFiles, BarrierNetwork, BarrierProcesses, BarrierMounts, BarrierPrivileges, BarrierLandlock,
-		BarrierSeccomp, BarrierLimits}
+	return []string{
+		BarrierFiles, BarrierNetwork, BarrierProcesses, BarrierMounts, BarrierPrivileges, BarrierLandlock,
+		BarrierSeccomp, BarrierLimits,
+	}
 }
 
 // execute fails: the programs are those of Linux.

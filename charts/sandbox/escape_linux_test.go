@@ -48,8 +48,10 @@ func TestMain(m *testing.M) {
 	case len(os.Args) < 2:
 		os.Exit(m.Run()) //nolint:forbidigo // this is main
 	case os.Args[1] == Command:
-		err = Tasks{"echo": echo, "loop": loop, "allocate": allocate, "read": read, "inherited": inherited, "ask": ask,
-			hostileName: leave}.Run(os.Stdin, os.Stdout)
+		err = Tasks{
+			"echo": echo, "loop": loop, "allocate": allocate, "read": read, "inherited": inherited, "ask": ask,
+			hostileName: leave,
+		}.Run(os.Stdin, os.Stdout)
 	case os.Args[1] == parentCommand:
 		err = attack(os.Args[2])
 	case os.Args[1] == endlessCommand:
@@ -565,8 +567,10 @@ func TestProgramOutput(t *testing.T) {
 	if _, err := p.Run(t.Context()); !errors.As(err, &failed) || !strings.Contains(failed.Stderr, "-test.nothing") {
 		t.Errorf("a failure: %v", err)
 	}
-	for name, content := range map[string]string{"bytes": "not a program", "script": "#!/bin/sh\necho x\n",
-		"empty": ""} {
+	for name, content := range map[string]string{
+		"bytes": "not a program", "script": "#!/bin/sh\necho x\n",
+		"empty": "",
+	} {
 		if _, err := (Program{Name: name, Content: strings.NewReader(content)}).Run(t.Context()); err == nil {
 			t.Errorf("%s ran", name)
 		}
@@ -673,8 +677,10 @@ func TestJobs(t *testing.T) {
 		return n * 10, err
 	}
 	for want, j := range map[string]Job{
-		`"{\"A\":1}input"`: {Task: "echo", Request: map[string]int{"A": 1}, Input: strings.NewReader("input"),
-			Size: 5},
+		`"{\"A\":1}input"`: {
+			Task: "echo", Request: map[string]int{"A": 1}, Input: strings.NewReader("input"),
+			Size: 5,
+		},
 		`["text","refused"]`:   {Task: "read", Request: []string{inside, outside}, Readable: readable},
 		`["refused"]`:          {Task: "read", Request: []string{inside}},
 		`30`:                   {Task: "ask", Answer: answer},
@@ -731,8 +737,10 @@ func TestFailedError(t *testing.T) {
 			t.Errorf("%q is explained as %q", stderr, got)
 		}
 	}
-	if got := (&FailedError{errors.New("exit status 2"),
-		"panic: x\nmore"}).Error(); got != "the sandbox process failed: exit status 2 panic: x" {
+	if got := (&FailedError{
+		errors.New("exit status 2"),
+		"panic: x\nmore",
+	}).Error(); got != "the sandbox process failed: exit status 2 panic: x" {
 		t.Errorf("got %q", got)
 	}
 }

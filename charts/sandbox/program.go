@@ -58,8 +58,10 @@ func (p Program) Run(ctx context.Context) (out []byte, err error) {
 	limit := cmp.Or(p.Limit, programLimit)
 	limited, cancel := context.WithTimeoutCause(ctx, limit, ErrTime)
 	defer cancel()
-	c := child{call: call{Readable: dir, Program: append([]string{p.Name}, p.Args...),
-		Seconds: uint64(math.Ceil(limit.Seconds()))}, dir: dir}
+	c := child{call: call{
+		Readable: dir, Program: append([]string{p.Name}, p.Args...),
+		Seconds: uint64(math.Ceil(limit.Seconds())),
+	}, dir: dir}
 	most := cmp.Or(p.Output, programOutput)
 	c.receive = func(_ io.Writer, stdout io.Reader) error {
 		out, err = io.ReadAll(io.LimitReader(stdout, most+1))

@@ -393,8 +393,10 @@ func limitMemory() {
 	debug.SetMaxStack(maxStack)
 	debug.SetMemoryLimit(maxMemory / 4 * 3) // collect harder before giving up
 	go func() {
-		samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"},
-			{Name: "/memory/classes/heap/released:bytes"}}
+		samples := []metrics.Sample{
+			{Name: "/memory/classes/total:bytes"},
+			{Name: "/memory/classes/heap/released:bytes"},
+		}
 		for range time.Tick(memoryTick) {
 			metrics.Read(samples)
 			if samples[0].Value.Uint64()-samples[1].Value.Uint64() > maxMemory {

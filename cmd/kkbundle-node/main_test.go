@@ -130,8 +130,10 @@ func TestOverSSH(t *testing.T) {
 	})
 	t.Run("facts", func(t *testing.T) {
 		var out bytes.Buffer
-		err := h.Run(t.Context(), host.Cmd{Args: []string{host.HelperPath, "facts"},
-			Stdin: strings.NewReader(`{"ports":[1]}`), Stdout: &out})
+		err := h.Run(t.Context(), host.Cmd{
+			Args:  []string{host.HelperPath, "facts"},
+			Stdin: strings.NewReader(`{"ports":[1]}`), Stdout: &out,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +179,8 @@ func TestOverSSH(t *testing.T) {
 		}))
 		defer web.Close()
 		transport := &http.Transport{DialContext: node.Dialer(func(ctx context.Context,
-			args ...string) io.ReadWriteCloser {
+			args ...string,
+		) io.ReadWriteCloser {
 			return host.Open(ctx, h, append([]string{host.HelperPath}, args...)...)
 		})}
 		r, err := (&http.Client{Transport: transport}).Get(web.URL)

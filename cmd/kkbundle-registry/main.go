@@ -43,12 +43,16 @@ func main() {
 func backend() worker.Backend {
 	return worker.Backend{
 		Open: func(ctx context.Context, o worker.Options, log *slog.Logger) (worker.Server, error) {
-			return embedded.Open(ctx, embedded.Options{Dir: o.Dir, Users: o.Users, Pullers: o.Pullers, Delete: o.Delete,
-				ReadOnly: o.ReadOnly, Logger: log})
+			return embedded.Open(ctx, embedded.Options{
+				Dir: o.Dir, Users: o.Users, Pullers: o.Pullers, Delete: o.Delete,
+				ReadOnly: o.ReadOnly, Logger: log,
+			})
 		},
 		Collect: func(ctx context.Context, o worker.CollectOptions, log *slog.Logger) (worker.Collected, error) {
-			c, err := embedded.Collect(ctx, embedded.CollectOptions{Dir: o.Dir, DryRun: o.DryRun, Untagged: o.Untagged,
-				Logger: log})
+			c, err := embedded.Collect(ctx, embedded.CollectOptions{
+				Dir: o.Dir, DryRun: o.DryRun, Untagged: o.Untagged,
+				Logger: log,
+			})
 			return worker.Collected(c), err
 		},
 	}
@@ -102,8 +106,10 @@ func serve(ctx context.Context, o embedded.Options, pair tls.Certificate, pull, 
 	done := make(chan error, 1)
 	go func() {
 		defer cancel()
-		done <- httpd.Server{Handler: readOnly(r), Certificate: certificate, Limits: limits(),
-			Logger: o.Logger}.Run(ctx, pulls)
+		done <- httpd.Server{
+			Handler: readOnly(r), Certificate: certificate, Limits: limits(),
+			Logger: o.Logger,
+		}.Run(ctx, pulls)
 	}()
 	// Between the push and this address are port-forward and a port of another machine, so the registry proves itself
 	// here, too.

@@ -62,17 +62,27 @@ func started(t *testing.T, command []string) {
 	}{
 		{"two chunks", "a b unset\n", 0, []string{out, first, second, "--", "name", "a", "b"}},
 		{"again", "a b unset\n", 0, []string{out, first, second, "--", "name", "a", "b"}},
-		{"a missing chunk", "kkbundle-start: a chunk of the program cannot be opened\n", 127,
-			[]string{out, first, dir + "/3", "--", "name"}},
-		{"no end of chunks", "kkbundle-start: usage: kkbundle-start PROGRAM CHUNK... -- NAME ARGUMENT...\n", 127,
-			[]string{out, first, second}},
-		{"no name", "kkbundle-start: usage: kkbundle-start PROGRAM CHUNK... -- NAME ARGUMENT...\n", 127,
-			[]string{out, first, second, "--"}},
+		{
+			"a missing chunk", "kkbundle-start: a chunk of the program cannot be opened\n", 127,
+			[]string{out, first, dir + "/3", "--", "name"},
+		},
+		{
+			"no end of chunks", "kkbundle-start: usage: kkbundle-start PROGRAM CHUNK... -- NAME ARGUMENT...\n", 127,
+			[]string{out, first, second},
+		},
+		{
+			"no name", "kkbundle-start: usage: kkbundle-start PROGRAM CHUNK... -- NAME ARGUMENT...\n", 127,
+			[]string{out, first, second, "--"},
+		},
 		{"no arguments", "kkbundle-start: usage: kkbundle-start PROGRAM CHUNK... -- NAME ARGUMENT...\n", 127, nil},
-		{"no place", "kkbundle-start: the program's file cannot be created\n", 127,
-			[]string{dir + "/no/out", first, "--", "name"}},
-		{"no program", "kkbundle-start: the program cannot be started\n", 127,
-			[]string{out, write("4", "text"), "--", "name"}},
+		{
+			"no place", "kkbundle-start: the program's file cannot be created\n", 127,
+			[]string{dir + "/no/out", first, "--", "name"},
+		},
+		{
+			"no program", "kkbundle-start: the program cannot be started\n", 127,
+			[]string{out, write("4", "text"), "--", "name"},
+		},
 	} {
 		cmd := exec.CommandContext(t.Context(), command[0], append(command[1:], test.args...)...)
 		cmd.Env = append(os.Environ(), "VALUE=c") // of the borrowed image

@@ -36,8 +36,10 @@ func TestAPIServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := cluster{api, incluster.Options{Config: config, Programs: programs, Wait: time.Minute,
-		Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}}
+	c := cluster{api, incluster.Options{
+		Config: config, Programs: programs, Wait: time.Minute,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}}
 	if _, err := incluster.Ensure(t.Context(), c.o); err == nil ||
 		!strings.Contains(err.Error(), "no ready Linux node") {
 		t.Errorf("without a node: %v", err)
@@ -92,8 +94,10 @@ func (c cluster) standInNode(t *testing.T) {
 	}
 	n.Status.NodeInfo = corev1.NodeSystemInfo{Architecture: "amd64", OperatingSystem: "linux"}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"),
-		corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110")}
+	room := corev1.ResourceList{
+		corev1.ResourceCPU:    resource.MustParse("4"),
+		corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
+	}
 	n.Status.Capacity, n.Status.Allocatable = room, room
 	if _, err := c.api.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -139,8 +143,10 @@ func standInKubelet(ctx context.Context, api kubernetes.Interface) {
 			case p.Status.Phase != corev1.PodRunning:
 				p.Status.Phase = corev1.PodRunning
 				p.Status.Conditions = append(p.Status.Conditions,
-					corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue,
-						LastTransitionTime: metav1.Now()})
+					corev1.PodCondition{
+						Type: corev1.PodReady, Status: corev1.ConditionTrue,
+						LastTransitionTime: metav1.Now(),
+					})
 				for _, c := range p.Spec.Containers {
 					p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
 						Name: c.Name, Ready: true,

@@ -205,10 +205,12 @@ func TestPayload(*testing.T) {
 	if os.Getenv("KKBUNDLE_TEST_PAYLOAD") == "" {
 		return
 	}
-	server := http.Server{Addr: ":8080", ReadHeaderTimeout: time.Second,
+	server := http.Server{
+		Addr: ":8080", ReadHeaderTimeout: time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "payload\n")
-		})}
+		}),
+	}
 	panic(server.ListenAndServe())
 }
 
@@ -245,7 +247,8 @@ func payload(t *testing.T) v1.Image {
 		t.Fatal(err)
 	}
 	l, err := tarball.LayerFromOpener(func() (io.ReadCloser,
-		error) {
+		error,
+	) {
 		return io.NopCloser(bytes.NewReader(layer.Bytes())), nil
 	}, tarball.WithCompressionLevel(1))
 	if err != nil {
@@ -255,11 +258,13 @@ func payload(t *testing.T) v1.Image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := v1.ConfigFile{Architecture: runtime.GOARCH, OS: "linux", RootFS: v1.RootFS{Type: "layers"},
+	config := v1.ConfigFile{
+		Architecture: runtime.GOARCH, OS: "linux", RootFS: v1.RootFS{Type: "layers"},
 		Config: v1.Config{
 			Entrypoint: []string{"/payload", "-test.run=^TestPayload$", "-test.timeout=0"},
 			Env:        []string{"KKBUNDLE_TEST_PAYLOAD=1"},
-		}}
+		},
+	}
 	if have, err := image.ConfigFile(); err == nil {
 		config.RootFS = have.RootFS
 	}
@@ -282,8 +287,10 @@ func (c cluster) pull(t *testing.T, r *incluster.Registry, round string) {
 		node := nodes.Items[i].Name
 		pod := c.pod(ctx, t, "pull-"+round+"-"+node, corev1.PodSpec{
 			NodeName: node, ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}},
-			Containers: []corev1.Container{{Name: "payload", Image: r.Address + "/test/payload:1",
-				ImagePullPolicy: corev1.PullAlways}},
+			Containers: []corev1.Container{{
+				Name: "payload", Image: r.Address + "/test/payload:1",
+				ImagePullPolicy: corev1.PullAlways,
+			}},
 		})
 		begin := time.Now()
 		state := c.until(ctx, t, pod, func(s string) bool { return s == "running" })
@@ -295,8 +302,10 @@ func (c cluster) pull(t *testing.T, r *incluster.Registry, round string) {
 func (c cluster) anonymous(t *testing.T, r *incluster.Registry) {
 	t.Helper()
 	pod := c.pod(t.Context(), t, "anonymous", corev1.PodSpec{
-		Containers: []corev1.Container{{Name: "payload", Image: r.Address + "/test/payload:1",
-			ImagePullPolicy: corev1.PullAlways}},
+		Containers: []corev1.Container{{
+			Name: "payload", Image: r.Address + "/test/payload:1",
+			ImagePullPolicy: corev1.PullAlways,
+		}},
 	})
 	state := c.until(t.Context(), t, pod, func(s string) bool { return strings.Contains(s, "ErrImagePull") })
 	if !strings.Contains(state, "401") && !strings.Contains(state, "authorization") {
@@ -336,8 +345,10 @@ func (c cluster) pod(ctx context.Context, t *testing.T, podName string, spec cor
 	t.Helper()
 	zero := int64(0)
 	spec.TerminationGracePeriodSeconds = &zero
-	_, err := c.api.CoreV1().Pods(testNamespace).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: podName},
-		Spec: spec}, metav1.CreateOptions{})
+	_, err := c.api.CoreV1().Pods(testNamespace).Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: podName},
+		Spec:       spec,
+	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,10 @@ func node(name, arch string, images ...string) corev1.Node {
 
 func pod(on, image string) corev1.Pod {
 	p := corev1.Pod{Spec: corev1.PodSpec{NodeName: on, Containers: []corev1.Container{{Name: "c", Image: image}}}}
-	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c",
-		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name:  "c",
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+	}}
 	return p
 }
 
@@ -40,23 +42,57 @@ func TestTheImageOnMostNodesIsBorrowed(t *testing.T) {
 		current string
 		want    string // image: nodes with it / nodes without
 	}{
-		{"in use on both", []corev1.Node{node("a", "amd64"), node("b", "amd64")},
-			[]corev1.Pod{pod("a", "app"), pod("a", "proxy"), pod("b", "proxy")}, "", "proxy: a b /"},
-		{"the same count: the first name", []corev1.Node{node("a", "amd64")},
-			[]corev1.Pod{pod("a", "z"), pod("a", "k")}, "", "k: a /"},
-		{"the same count: the current one stays", []corev1.Node{node("a", "amd64")},
-			[]corev1.Pod{pod("a", "z"), pod("a", "k")}, "z", "z: a /"},
-		{"the current one is on fewer nodes", []corev1.Node{node("a", "amd64"), node("b", "amd64")},
-			[]corev1.Pod{pod("a", "old"), pod("a", "new"), pod("b", "new")}, "old", "new: a b /"},
-		{"the current one is not in use for a moment, but listed",
-			[]corev1.Node{node("a", "amd64", "old"), node("b", "amd64")}, []corev1.Pod{pod("a", "new"), pod("b", "new"),
-				pod("b", "old")}, "old", "old: a b /"},
-		{"listed, but in use on fewer nodes", []corev1.Node{node("a", "amd64", "app"), node("b", "amd64")},
-			[]corev1.Pod{pod("a", "proxy"), pod("b", "proxy"), pod("b", "app")}, "", "proxy: a b /"},
-		{"with a pull secret, or starting", []corev1.Node{node("a", "amd64"), node("b", "amd64")},
-			[]corev1.Pod{pod("a", "app"), private, starting}, "", "app: a / b"},
-		{"lost and Windows nodes", []corev1.Node{node("a", "amd64"), lost, windows},
-			[]corev1.Pod{pod("a", "app"), pod("lost", "x"), pod("w", "x")}, "", "app: a /"},
+		{
+			"in use on both",
+			[]corev1.Node{node("a", "amd64"), node("b", "amd64")},
+			[]corev1.Pod{pod("a", "app"), pod("a", "proxy"), pod("b", "proxy")},
+			"", "proxy: a b /",
+		},
+		{
+			"the same count: the first name",
+			[]corev1.Node{node("a", "amd64")},
+			[]corev1.Pod{pod("a", "z"), pod("a", "k")},
+			"", "k: a /",
+		},
+		{
+			"the same count: the current one stays",
+			[]corev1.Node{node("a", "amd64")},
+			[]corev1.Pod{pod("a", "z"), pod("a", "k")},
+			"z", "z: a /",
+		},
+		{
+			"the current one is on fewer nodes",
+			[]corev1.Node{node("a", "amd64"), node("b", "amd64")},
+			[]corev1.Pod{pod("a", "old"), pod("a", "new"), pod("b", "new")},
+			"old", "new: a b /",
+		},
+		{
+			"the current one is not in use for a moment, but listed",
+			[]corev1.Node{node("a", "amd64", "old"), node("b", "amd64")},
+			[]corev1.Pod{
+				pod("a", "new"), pod("b", "new"),
+				pod("b", "old"),
+			},
+			"old", "old: a b /",
+		},
+		{
+			"listed, but in use on fewer nodes",
+			[]corev1.Node{node("a", "amd64", "app"), node("b", "amd64")},
+			[]corev1.Pod{pod("a", "proxy"), pod("b", "proxy"), pod("b", "app")},
+			"", "proxy: a b /",
+		},
+		{
+			"with a pull secret, or starting",
+			[]corev1.Node{node("a", "amd64"), node("b", "amd64")},
+			[]corev1.Pod{pod("a", "app"), private, starting},
+			"", "app: a / b",
+		},
+		{
+			"lost and Windows nodes",
+			[]corev1.Node{node("a", "amd64"), lost, windows},
+			[]corev1.Pod{pod("a", "app"), pod("lost", "x"), pod("w", "x")},
+			"", "app: a /",
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := chooseImages(test.nodes, test.pods, map[string]string{"amd64": test.current})

@@ -75,12 +75,16 @@ func namespaceObject(namespace string) *corev1.Namespace {
 func kind(version, k string) metav1.TypeMeta { return metav1.TypeMeta{APIVersion: version, Kind: k} }
 
 func (p *plan) service() *corev1.Service {
-	return &corev1.Service{TypeMeta: kind("v1", "Service"), ObjectMeta: meta(p.namespace, name, "registry"),
+	return &corev1.Service{
+		TypeMeta: kind("v1", "Service"), ObjectMeta: meta(p.namespace, name, "registry"),
 		Spec: corev1.ServiceSpec{
 			Selector: labels("registry"),
-			Ports: []corev1.ServicePort{{Name: "https", Port: pullPort, TargetPort: intstr.FromInt32(pullPort),
-				Protocol: corev1.ProtocolTCP}},
-		}}
+			Ports: []corev1.ServicePort{{
+				Name: "https", Port: pullPort, TargetPort: intstr.FromInt32(pullPort),
+				Protocol: corev1.ProtocolTCP,
+			}},
+		},
+	}
 }
 
 func (p *plan) claim() *corev1.PersistentVolumeClaim {
@@ -89,7 +93,9 @@ func (p *plan) claim() *corev1.PersistentVolumeClaim {
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			StorageClassName: new(p.storage.class),
-			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: p.storage.size}},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: p.storage.size},
+			},
 		},
 	}
 }
@@ -127,19 +133,25 @@ type mountedFiles struct {
 func (p *plan) template(component string, b borrowed, withRegistry bool, files mountedFiles) corev1.PodTemplateSpec {
 	volumes, at := volumes(p.programs[b.arch].all(withRegistry))
 	volumes = append(volumes, files.Volume,
-		corev1.Volume{Name: "run",
+		corev1.Volume{
+			Name: "run",
 			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse(
-				"256Mi"))}}})
+				"256Mi"))}},
+		})
 	at = append(at, corev1.VolumeMount{Name: files.Name, MountPath: files.path, ReadOnly: true},
 		corev1.VolumeMount{Name: "run", MountPath: runDir})
 	return corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: labels(component),
-			Annotations: map[string]string{sumAnnotation: files.sum}},
+		ObjectMeta: metav1.ObjectMeta{
+			Labels:      labels(component),
+			Annotations: map[string]string{sumAnnotation: files.sum},
+		},
 		Spec: corev1.PodSpec{
 			AutomountServiceAccountToken: new(false),
 			EnableServiceLinks:           new(false),
-			NodeSelector: map[string]string{corev1.LabelArchStable: b.arch,
-				corev1.LabelOSStable: "linux"},
+			NodeSelector: map[string]string{
+				corev1.LabelArchStable: b.arch,
+				corev1.LabelOSStable:   "linux",
+			},
 			SecurityContext: &corev1.PodSecurityContext{
 				RunAsNonRoot: new(true), RunAsUser: new(int64(user)), RunAsGroup: new(int64(user)),
 				FSGroup:        new(int64(user)),
@@ -172,15 +184,21 @@ func (p *plan) deployment() *appsv1.Deployment {
 		"-certificate", filePath+"/"+keyCert, "-key", filePath+"/"+keyKey,
 		"-pull", ":"+strconv.Itoa(pullPort), "-push", net.JoinHostPort("127.0.0.1", strconv.Itoa(pushPort)))
 	c.Ports = []corev1.ContainerPort{{Name: "https", ContainerPort: pullPort, Protocol: corev1.ProtocolTCP}}
-	health := corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(pullPort),
-		Scheme: corev1.URISchemeHTTPS}}
+	health := corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+		Path: "/healthz", Port: intstr.FromInt32(pullPort),
+		Scheme: corev1.URISchemeHTTPS,
+	}}
 	c.StartupProbe = &corev1.Probe{ProbeHandler: health, PeriodSeconds: 2, FailureThreshold: 90, TimeoutSeconds: 5}
 	c.ReadinessProbe = &corev1.Probe{ProbeHandler: health, PeriodSeconds: 5, FailureThreshold: 3, TimeoutSeconds: 5}
 	c.LivenessProbe = &corev1.Probe{ProbeHandler: health, PeriodSeconds: 20, FailureThreshold: 6, TimeoutSeconds: 10}
 	c.Resources.Requests = requests("50m", "64Mi")
 	pod.Tolerations = []corev1.Toleration{{Key: controlPlane, Operator: corev1.TolerationOpExists}}
-	data := corev1.Volume{Name: "data",
-		VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}
+	data := corev1.Volume{
+		Name: "data",
+		VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+		},
+	}
 	if p.storage.node != "" {
 		data.VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
 			Path: NodeDirectory, Type: new(corev1.HostPathDirectoryOrCreate),
@@ -192,14 +210,16 @@ func (p *plan) deployment() *appsv1.Deployment {
 	}
 	pod.Volumes = append(pod.Volumes, data)
 	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "data", MountPath: dataPath})
-	return &appsv1.Deployment{TypeMeta: kind("apps/v1", "Deployment"), ObjectMeta: meta(p.namespace, name, "registry"),
+	return &appsv1.Deployment{
+		TypeMeta: kind("apps/v1", "Deployment"), ObjectMeta: meta(p.namespace, name, "registry"),
 		Spec: appsv1.DeploymentSpec{
 			Replicas: new(int32(1)),
 			// two cannot write to one directory
 			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
 			Selector: &metav1.LabelSelector{MatchLabels: labels("registry")},
 			Template: t,
-		}}
+		},
+	}
 }
 
 // proxies returns one DaemonSet for each architecture.
@@ -208,11 +228,13 @@ func (p *plan) proxies() []*appsv1.DaemonSet {
 	for _, b := range p.images {
 		component := "proxy-" + b.arch
 		t := p.template(component, b, false,
-			mountedFiles{corev1.Volume{Name: "authority",
+			mountedFiles{corev1.Volume{
+				Name: "authority",
 				VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
 					LocalObjectReference: corev1.LocalObjectReference{Name: authorityName},
 					DefaultMode:          new(int32(0o444)),
-				}}}, authorityPath, secret{keyAuthority: p.secret[keyAuthority]}.sum()})
+				}},
+			}, authorityPath, secret{keyAuthority: p.secret[keyAuthority]}.sum()})
 		pod, c := &t.Spec, &t.Spec.Containers[0]
 		pod.HostNetwork, pod.DNSPolicy = true, corev1.DNSDefault
 		pod.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
@@ -222,19 +244,25 @@ func (p *plan) proxies() []*appsv1.DaemonSet {
 			Name: "registry", ContainerPort: int32(p.port), HostPort: int32(p.port), HostIP: "127.0.0.1",
 			Protocol: corev1.ProtocolTCP,
 		}}
-		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: 5, TimeoutSeconds: 5, FailureThreshold: 3,
+		c.ReadinessProbe = &corev1.Probe{
+			PeriodSeconds: 5, TimeoutSeconds: 5, FailureThreshold: 3,
 			ProbeHandler: corev1.ProbeHandler{
-				HTTPGet: &corev1.HTTPGetAction{Host: "127.0.0.1", Path: "/healthz",
-					Port: intstr.FromInt32(int32(p.port))},
-			}}
+				HTTPGet: &corev1.HTTPGetAction{
+					Host: "127.0.0.1", Path: "/healthz",
+					Port: intstr.FromInt32(int32(p.port)),
+				},
+			},
+		}
 		c.Resources.Requests = requests("10m", "24Mi")
 		unavailable := intstr.FromString("25%")
 		list = append(list, &appsv1.DaemonSet{
 			TypeMeta: kind("apps/v1", "DaemonSet"), ObjectMeta: meta(p.namespace, name+"-"+component, component),
 			Spec: appsv1.DaemonSetSpec{
 				Selector: &metav1.LabelSelector{MatchLabels: labels(component)},
-				UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType,
-					RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &unavailable}},
+				UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
+					Type:          appsv1.RollingUpdateDaemonSetStrategyType,
+					RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &unavailable},
+				},
 				Template: t,
 			},
 		})
@@ -251,6 +279,8 @@ func items(keys ...string) []corev1.KeyToPath {
 }
 
 func requests(cpu, memory string) corev1.ResourceList {
-	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
-		corev1.ResourceMemory: resource.MustParse(memory)}
+	return corev1.ResourceList{
+		corev1.ResourceCPU:    resource.MustParse(cpu),
+		corev1.ResourceMemory: resource.MustParse(memory),
+	}
 }

@@ -54,8 +54,10 @@ func (s programSet) with(arch string, p Programs) (programSet, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kkbundle-registry: %w", err)
 	}
-	a := archPrograms{proxy: split("proxy-"+arch, p.Proxy), registry: split("registry-"+arch, p.Registry),
-		registrySum: sum}
+	a := archPrograms{
+		proxy: split("proxy-"+arch, p.Proxy), registry: split("registry-"+arch, p.Registry),
+		registrySum: sum,
+	}
 	a.start = part{name: "start-" + arch + "-" + digest(p.Start), key: startKey, data: p.Start}
 	if len(a.proxy) == 0 || len(a.proxy) > maxParts || len(a.registry) > maxParts {
 		return nil, fmt.Errorf("kkbundle-proxy and kkbundle-registry have %d and %d parts; each must have 1 to %d",
@@ -132,10 +134,12 @@ func volumes(parts []part) (list []corev1.Volume, at []corev1.VolumeMount) {
 	const executable = 0o555
 	for _, p := range parts {
 		mode := int32(executable)
-		list = append(list, corev1.Volume{Name: p.name,
+		list = append(list, corev1.Volume{
+			Name: p.name,
 			VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
 				LocalObjectReference: corev1.LocalObjectReference{Name: p.name}, DefaultMode: &mode,
-			}}})
+			}},
+		})
 		at = append(at, corev1.VolumeMount{Name: p.name, MountPath: mounts + p.name, ReadOnly: true})
 	}
 	return list, at

@@ -42,8 +42,10 @@ func packed(t *testing.T, program []byte) []byte {
 
 func TestProgramsAreCutIntoConfigMaps(t *testing.T) {
 	proxy, registry := bytes.Repeat([]byte("p"), chunkSize+1), []byte("registry")
-	set, err := programSet(nil).with("amd64", Programs{Start: []byte("start"), Proxy: proxy,
-		Registry: packed(t, registry)})
+	set, err := programSet(nil).with("amd64", Programs{
+		Start: []byte("start"), Proxy: proxy,
+		Registry: packed(t, registry),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,8 +76,10 @@ func TestProgramsAreCutIntoConfigMaps(t *testing.T) {
 			t.Errorf("%s is mounted at %s", at.Name, at.MountPath)
 		}
 	}
-	other, err := programSet(nil).with("amd64", Programs{Start: []byte("start"), Proxy: proxy[1:],
-		Registry: packed(t, registry)})
+	other, err := programSet(nil).with("amd64", Programs{
+		Start: []byte("start"), Proxy: proxy[1:],
+		Registry: packed(t, registry),
+	})
 	if err != nil || other["amd64"].proxy[0].name == set["amd64"].proxy[0].name ||
 		other["amd64"].start.name != set["amd64"].start.name {
 		t.Errorf("names of other programs: %v, %v", other["amd64"].proxy, err)
@@ -83,8 +87,10 @@ func TestProgramsAreCutIntoConfigMaps(t *testing.T) {
 }
 
 func TestAStarterThatNoConfigMapHoldsIsRefused(t *testing.T) {
-	_, err := programSet(nil).with("amd64", Programs{Start: make([]byte, 1<<20+1), Proxy: []byte("p"),
-		Registry: packed(t, nil)})
+	_, err := programSet(nil).with("amd64", Programs{
+		Start: make([]byte, 1<<20+1), Proxy: []byte("p"),
+		Registry: packed(t, nil),
+	})
 	if err == nil || !strings.Contains(err.Error(), "1048577") {
 		t.Errorf("got %v", err)
 	}
@@ -113,14 +119,18 @@ func TestTheStarterFits(t *testing.T) {
 }
 
 func TestPodsAreRestricted(t *testing.T) {
-	set, err := programSet(nil).with("amd64", Programs{Start: []byte("s"), Proxy: []byte("p"),
-		Registry: packed(t, []byte("r"))})
+	set, err := programSet(nil).with("amd64", Programs{
+		Start: []byte("s"), Proxy: []byte("p"),
+		Registry: packed(t, []byte("r")),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &plan{namespace: "n", port: 15050, clusterIP: "10.96.0.9", images: []borrowed{{arch: "amd64", image: "i"}},
+	p := &plan{
+		namespace: "n", port: 15050, clusterIP: "10.96.0.9", images: []borrowed{{arch: "amd64", image: "i"}},
 		programs: set, secret: secret{keyAuthority: []byte("public"), keyPush: []byte("p")},
-		storage: storage{class: "fast"}}
+		storage: storage{class: "fast"},
+	}
 	registry, proxy := p.deployment().Spec.Template.Spec, p.proxies()[0].Spec.Template.Spec
 	for _, pod := range []corev1.PodSpec{registry, proxy} {
 		c := pod.Containers[0].SecurityContext
@@ -221,7 +231,8 @@ func TestTunnelTrustsTheRegistryAlone(t *testing.T) {
 		}
 		asked := false
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter,
-			*http.Request) {
+			*http.Request,
+		) {
 			asked = true
 		}))
 		server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}

@@ -102,8 +102,10 @@ func TestPodsRun(t *testing.T) {
 func runnable(t *testing.T) *plan {
 	t.Helper()
 	var programs Programs
-	for program, data := range map[string]*[]byte{"start": &programs.Start, "proxy": &programs.Proxy,
-		"registry": &programs.Registry} {
+	for program, data := range map[string]*[]byte{
+		"start": &programs.Start, "proxy": &programs.Proxy,
+		"registry": &programs.Registry,
+	} {
 		packed, err := os.ReadFile(filepath.Join("../../cmd/internal/helper/bin", "kkbundle-"+program+"-"+
 			runtime.GOARCH+".zst"))
 		if err != nil {
@@ -186,8 +188,10 @@ func container(t *testing.T, p *plan, pod corev1.PodSpec, replace func(string) s
 	var output bytes.Buffer
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = []string{}, "/", &output, &output
-	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: uint32(id),
-		Gid: uint32(id)}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{
+		Uid: uint32(id),
+		Gid: uint32(id),
+	}}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

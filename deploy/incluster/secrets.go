@@ -100,8 +100,10 @@ func complete(data map[string][]byte, now time.Time) (secret, bool, error) {
 	if s == nil {
 		s = secret{}
 	}
-	for _, l := range []struct{ user, password, file string }{{userPush, keyPush, keyPushers},
-		{userPull, keyPull, keyPullers}} {
+	for _, l := range []struct{ user, password, file string }{
+		{userPush, keyPush, keyPushers},
+		{userPull, keyPull, keyPullers},
+	} {
 		if len(s[l.password]) > 0 && bytes.HasPrefix(s[l.file], []byte(l.user+":")) {
 			continue
 		}

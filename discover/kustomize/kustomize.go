@@ -188,8 +188,10 @@ func (d *disk) check(name string, data []byte) error {
 				name, key)
 		}
 	}
-	for _, key := range []string{"resources", "bases", "components", "crds", "configurations", "generators",
-		"transformers", "validators"} {
+	for _, key := range []string{
+		"resources", "bases", "components", "crds", "configurations", "generators",
+		"transformers", "validators",
+	} {
 		list, _ := k[key].([]any)
 		for _, one := range list {
 			entry, ok := one.(string)

@@ -53,8 +53,10 @@ func TestBuild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"image: quay.io/a/web:2", "image: busybox:1", "kind: ConfigMap",
-		"URL: https://example.com"} {
+	for _, want := range []string{
+		"image: quay.io/a/web:2", "image: busybox:1", "kind: ConfigMap",
+		"URL: https://example.com",
+	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}
@@ -80,8 +82,10 @@ func TestRefused(t *testing.T) {
 		"a patch":       {"resources: [web.yaml]\npatches: [{path: \"https://example.com/p.yaml\"}]", "is not fetched"},
 		"a config file": {"configMapGenerator: [{name: c, files: [\"a=http://example.com/p\"]}]", "is not fetched"},
 		"a schema":      {"resources: [web.yaml]\nopenapi: {path: \"http://example.com/s\"}", "is not fetched"},
-		"a chart": {"helmCharts: [{name: x, repo: \"https://example.com\"}]",
-			"name the chart and its values under charts"},
+		"a chart": {
+			"helmCharts: [{name: x, repo: \"https://example.com\"}]",
+			"name the chart and its values under charts",
+		},
 		"outside":    {"resources: [../../etc]", remote},
 		"by a link":  {"resources: [link]", remote},
 		"by a file":  {"resources: [link.yaml]", remote},

@@ -40,8 +40,10 @@ func TestParseIndex(t *testing.T) {
 		"}, {version: 0.9.0, urls: ['https://elsewhere.example/app-0.9.0.tgz']}]}\n"
 	asJSON := `{"entries": {"app": [{"version": "1.0.0", "urls": ["app-1.0.0.tgz"], "digest": "` + sumA +
 		`"}, {"version": "0.9.0", "urls": ["https://elsewhere.example/app-0.9.0.tgz"]}]}}`
-	for name, text := range map[string]string{"as helm writes it": indexYAML, "quoted": quoted, "flow": flow,
-		"json": asJSON} {
+	for name, text := range map[string]string{
+		"as helm writes it": indexYAML, "quoted": quoted, "flow": flow,
+		"json": asJSON,
+	} {
 		got, err := Parse([]byte(text), "app")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

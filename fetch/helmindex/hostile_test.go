@@ -90,8 +90,10 @@ func TestJSONIndex(t *testing.T) {
 	if err != nil || fmt.Sprint(got) != "[{1.0.0 [a.tgz] ab} {2.0.0 [] }]" {
 		t.Errorf("%v, %v", got, err)
 	}
-	for _, bad := range [][]byte{[]byte(`{}`), []byte(`{"entries":[]}`), index[:len(index)-20],
-		[]byte(`{"entries":{"app":{}}}`)} {
+	for _, bad := range [][]byte{
+		[]byte(`{}`), []byte(`{"entries":[]}`), index[:len(index)-20],
+		[]byte(`{"entries":{"app":{}}}`),
+	} {
 		if got, err := Parse(bad, "app"); err == nil {
 			t.Errorf("%.40s: %v", bad, got)
 		}

@@ -88,10 +88,14 @@ func ubuntu(codename string) Distribution {
 	for _, suite := range []string{codename, codename + "-updates", codename + "-security"} {
 		components := []string{"main", "universe"}
 		d.Sources = append(d.Sources, // neither host supports TLS
-			Source{URL: "http://archive.ubuntu.com/ubuntu", Suite: suite, Components: components,
-				Architecture: "amd64"},
-			Source{URL: "http://ports.ubuntu.com/ubuntu-ports", Suite: suite, Components: components,
-				Architecture: "arm64"})
+			Source{
+				URL: "http://archive.ubuntu.com/ubuntu", Suite: suite, Components: components,
+				Architecture: "amd64",
+			},
+			Source{
+				URL: "http://ports.ubuntu.com/ubuntu-ports", Suite: suite, Components: components,
+				Architecture: "arm64",
+			})
 	}
 	return d
 }
@@ -110,8 +114,11 @@ func keyOnHosts(file string) string { return "copy " + file + " from a host with
 func openEuler(base string) Distribution {
 	const key = "/etc/pki/rpm-gpg/RPM-GPG-KEY-openEuler"
 	return Distribution{
-		Sources: []Source{{URL: base + "/OS/{x86arch}"}, {URL: base + "/everything/{x86arch}"},
-			{URL: base + "/update/{x86arch}"}},
+		Sources: []Source{
+			{URL: base + "/OS/{x86arch}"},
+			{URL: base + "/everything/{x86arch}"},
+			{URL: base + "/update/{x86arch}"},
+		},
 		Keyrings: []string{key},
 		Keys:     keyOnHosts(key),
 		Base:     rpmBase(),

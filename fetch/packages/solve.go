@@ -54,8 +54,10 @@ func (u *Universe) Solve(r Request) (*Solution, error) {
 	prefer := map[string]*Package{}
 	var problems []error
 	for range len(names) + maxRestarts {
-		s := &solver{u: u, request: r, prefer: prefer, chosen: map[string]*Package{}, assumed: map[string]bool{},
-			read: map[*Package]Dependencies{}}
+		s := &solver{
+			u: u, request: r, prefer: prefer, chosen: map[string]*Package{}, assumed: map[string]bool{},
+			read: map[*Package]Dependencies{},
+		}
 		failed, err := s.all(names)
 		if err == nil {
 			return s.solution(), errors.Join(problems...)

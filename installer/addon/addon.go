@@ -27,12 +27,14 @@ func TaskName(a manifest.Addon) string { return "addon-" + a.Release }
 func Task(a manifest.Addon) task.Task {
 	if a.Chart == "" {
 		return manifestsTask(TaskName(a), func(_ context.Context,
-			t *task.Host) (applied, error) {
+			t *task.Host,
+		) (applied, error) {
 			return ManifestsOf(t.Site, a)
 		})
 	}
 	return chartTask(TaskName(a), nil, nil, func(_ context.Context,
-		t *task.Host) (charts.InstallOptions, bundle.Item, error) {
+		t *task.Host,
+	) (charts.InstallOptions, bundle.Item, error) {
 		return ChartOptions(t.Site, a)
 	})
 }
@@ -59,8 +61,10 @@ func ChartOptions(s *task.Site, a manifest.Addon) (charts.InstallOptions, bundle
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: %w", a.Release, err)
 	}
-	o := charts.InstallOptions{Release: a.Release, Namespace: a.Namespace, Values: values,
-		Rollback: a.OnFailure == manifest.FailureRollback}
+	o := charts.InstallOptions{
+		Release: a.Release, Namespace: a.Namespace, Values: values,
+		Rollback: a.OnFailure == manifest.FailureRollback,
+	}
 	if a.Wait == manifest.WaitReady {
 		o.Wait = time.Duration(a.Timeout)
 	}
@@ -82,7 +86,8 @@ func chartNames(s *task.Site) string {
 
 // chartTask installs a chart from the bundle, through the first control plane. before and after are optional.
 func chartTask(name string, before, after func(ctx context.Context, t *task.Host) error,
-	want func(ctx context.Context, t *task.Host) (charts.InstallOptions, bundle.Item, error)) task.Task {
+	want func(ctx context.Context, t *task.Host) (charts.InstallOptions, bundle.Item, error),
+) task.Task {
 	prepare := func(ctx context.Context, t *task.Host) (*charts.Chart, charts.InstallOptions, error) {
 		o, item, err := want(ctx, t)
 		if err != nil {

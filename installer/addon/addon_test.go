@@ -72,8 +72,10 @@ func TestRuntimeClassObjects(t *testing.T) {
 // The cache on nodes sends the cluster's own names to the cluster's DNS, whatever their domain is.
 func TestNodeDNSDomain(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{"": "cluster.local",
-		"dns: {nodeLocal: true, domain: k8s.corp.example}\n": "k8s.corp.example"} {
+	for text, want := range map[string]string{
+		"": "cluster.local",
+		"dns: {nodeLocal: true, domain: k8s.corp.example}\n": "k8s.corp.example",
+	} {
 		c := tasktest.Cluster(t, text)
 		if f := nodeCorefile(c, true); !strings.HasPrefix(f, want+":53 {\n") ||
 			strings.Contains(f, "cluster.local") != (text == "") {

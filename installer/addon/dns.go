@@ -107,8 +107,10 @@ func CheckNameservers(ctx context.Context, t *task.Host, fresh []*task.Host) err
 	for _, h := range fresh {
 		var taints []corev1.Taint
 		for _, one := range h.Taints {
-			taints = append(taints, corev1.Taint{Key: one.Key, Value: one.Value,
-				Effect: corev1.TaintEffect(one.Effect)})
+			taints = append(taints, corev1.Taint{
+				Key: one.Key, Value: one.Value,
+				Effect: corev1.TaintEffect(one.Effect),
+			})
 		}
 		if !h.Is(manifest.RoleCluster) || !canRunDNS(taints) {
 			continue

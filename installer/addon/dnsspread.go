@@ -150,7 +150,9 @@ func spreadOf(ctx context.Context, t *task.Host) (s dnsSpread, err error) {
 // repelsDNS reports whether a taint keeps CoreDNS off a node even when the node is ready. CoreDNS tolerates the control
 // plane's.
 func repelsDNS(t corev1.Taint) bool {
-	passing := []string{"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable",
-		"node.kubernetes.io/network-unavailable"}
+	passing := []string{
+		"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable",
+		"node.kubernetes.io/network-unavailable",
+	}
 	return t.Effect != "PreferNoSchedule" && t.Key != kube.ControlPlaneLabel && !slices.Contains(passing, t.Key)
 }

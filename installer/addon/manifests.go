@@ -133,8 +133,10 @@ func Apply(ctx context.Context, t *task.Host, step string, a applied) error {
 	if err := makeNamespace(ctx, t, a.namespace); err != nil {
 		return err
 	}
-	if err := t.Kube().ApplyManifest(ctx, objects, kube.Apply{Manager: task.FieldManager, Force: true,
-		Namespace: a.namespace}); err != nil {
+	if err := t.Kube().ApplyManifest(ctx, objects, kube.Apply{
+		Manager: task.FieldManager, Force: true,
+		Namespace: a.namespace,
+	}); err != nil {
 		return err
 	}
 	if a.wait > 0 {
@@ -193,8 +195,10 @@ func writeRecord(ctx context.Context, t *task.Host, a applied, objects kube.Mani
 		list.WriteString(kube.Describe(o) + "\n")
 	}
 	return serverSideApply(ctx, t, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: a.recordName(), Namespace: a.namespace,
-			Labels: map[string]string{marks.ManifestsLabel: a.name}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: a.recordName(), Namespace: a.namespace,
+			Labels: map[string]string{marks.ManifestsLabel: a.name},
+		},
 		Data: map[string]string{"digest": shortDigest(a.data), "objects": list.String()},
 	})
 }

@@ -71,7 +71,9 @@ func NamespaceDefaults(c *manifest.Cluster) []runtime.Object {
 				ObjectMeta: metav1.ObjectMeta{Name: "kkbundle-same-namespace", Namespace: name},
 				Spec: networkingv1.NetworkPolicySpec{
 					PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
-					Ingress:     []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}}},
+					Ingress: []networkingv1.NetworkPolicyIngressRule{{
+						From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}},
+					}},
 				},
 			})
 		}

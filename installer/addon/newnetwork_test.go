@@ -33,7 +33,8 @@ func TestNewNetwork(t *testing.T) {
 	}
 	got := tasks[0]
 	want := []manifest.Need{
-		{Kind: manifest.ItemFile, Name: "weavectl"}, {Kind: manifest.ItemImage, Name: "weave-kube"},
+		{Kind: manifest.ItemFile, Name: "weavectl"},
+		{Kind: manifest.ItemImage, Name: "weave-kube"},
 		{Kind: manifest.ItemChart, Name: "weave"},
 	}
 	needs := got.Needs()
@@ -54,8 +55,10 @@ func TestNewNetwork(t *testing.T) {
 	}
 	own := ownCharts(known, c)["weave"]
 	uses, err := own.Uses(c)
-	first := manifest.ChartUse{Chart: "weave-net", Release: "weave", Namespace: "weave",
-		Set: map[string]any{"peers": 0}, Values: []string{"own.yaml"}}
+	first := manifest.ChartUse{
+		Chart: "weave-net", Release: "weave", Namespace: "weave",
+		Set: map[string]any{"peers": 0}, Values: []string{"own.yaml"},
+	}
 	second := first
 	second.Set = map[string]any{"peers": 0, "scope": true}
 	if diff := cmp.Diff(uses, []manifest.ChartUse{first, second}); diff != "" || err != nil {

@@ -39,8 +39,10 @@ func NFSServerTask(c *manifest.Cluster) task.Task {
 			return task.Setting{}, err
 		}
 		return task.Setting{
-			Files: []task.File{{Path: ExportsFile, Mode: 0o644,
-				Data: exports(c.Storage.NFSPath, t.Site.WithRole(manifest.RoleCluster))}},
+			Files: []task.File{{
+				Path: ExportsFile, Mode: 0o644,
+				Data: exports(c.Storage.NFSPath, t.Site.WithRole(manifest.RoleCluster)),
+			}},
 			Apply: func(ctx context.Context, t *task.Host) error { return export(ctx, t, c.Storage.NFSPath, unit) },
 			Holds: func(ctx context.Context, t *task.Host) (bool, error) {
 				if there, err := t.Test(ctx, "test", "-d", c.Storage.NFSPath); err != nil || !there {
@@ -92,8 +94,10 @@ func export(ctx context.Context, t *task.Host, dir, unit string) error {
 		return err
 	}
 	if !runs {
-		if err := t.Write(ctx, task.File{Path: marks.NFSServerBefore, Mode: 0o600,
-			Data: []byte(unit + "\n")}); err != nil {
+		if err := t.Write(ctx, task.File{
+			Path: marks.NFSServerBefore, Mode: 0o600,
+			Data: []byte(unit + "\n"),
+		}); err != nil {
 			return err
 		}
 	}

@@ -58,8 +58,10 @@ func NodeDNSManifest(c *manifest.Cluster, forwards bool) ([]byte, error) {
 		return nil, err
 	}
 	meta := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Name: name, Namespace: kube.SystemNamespace,
-			Labels: map[string]string{"k8s-app": name}}
+		return metav1.ObjectMeta{
+			Name: name, Namespace: kube.SystemNamespace,
+			Labels: map[string]string{"k8s-app": name},
+		}
 	}
 	port := func(name string, protocol corev1.Protocol) corev1.ServicePort {
 		return corev1.ServicePort{Name: name, Port: 53, Protocol: protocol, TargetPort: intstr.FromInt32(53)}
@@ -113,8 +115,10 @@ func nodeDNSPod(c *manifest.Cluster, image string) corev1.PodSpec {
 		},
 		Containers: []corev1.Container{{
 			Name: "node-cache", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
-			Args: []string{"-localip", strings.Join(nodeDNSAddresses(c), ","), "-conf", "/etc/Corefile",
-				"-upstreamsvc", nodeDNSUpstream, "-interfacename", kube.NodeDNSLink},
+			Args: []string{
+				"-localip", strings.Join(nodeDNSAddresses(c), ","), "-conf", "/etc/Corefile",
+				"-upstreamsvc", nodeDNSUpstream, "-interfacename", kube.NodeDNSLink,
+			},
 			SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}}},
 			Resources:       kube.Requests("25m", "16Mi"),
 			Ports: []corev1.ContainerPort{
@@ -124,15 +128,18 @@ func nodeDNSPod(c *manifest.Cluster, image string) corev1.PodSpec {
 			LivenessProbe:  live,
 			ReadinessProbe: kube.HTTPProbe(manifest.NodeDNSAddress, "/health", nodeDNSHealth),
 			VolumeMounts: []corev1.VolumeMount{
-				{Name: "xtables-lock", MountPath: "/run/xtables.lock"}, {Name: "config", MountPath: "/etc/coredns"},
+				{Name: "xtables-lock", MountPath: "/run/xtables.lock"},
+				{Name: "config", MountPath: "/etc/coredns"},
 				{Name: "kube-dns-config", MountPath: "/etc/kube-dns"},
 			},
 		}},
 		Volumes: []corev1.Volume{
 			kube.HostVolume("xtables-lock", "/run/xtables.lock", corev1.HostPathFileOrCreate),
 			kube.ConfigVolume("kube-dns-config",
-				corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-dns"},
-					Optional: new(true)}),
+				corev1.ConfigMapVolumeSource{
+					LocalObjectReference: corev1.LocalObjectReference{Name: "kube-dns"},
+					Optional:             new(true),
+				}),
 			// The cache writes its Corefile from this template, with its upstream's address.
 			kube.ConfigVolume("config", corev1.ConfigMapVolumeSource{
 				LocalObjectReference: corev1.LocalObjectReference{Name: NodeDNS},

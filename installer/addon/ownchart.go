@@ -79,7 +79,8 @@ func (o OwnChart) withDefaults() OwnChart {
 
 func (o OwnChart) task(images ...string) task.Task {
 	t := chartTask(o.component, o.before, o.after, func(_ context.Context,
-		t *task.Host) (charts.InstallOptions, bundle.Item, error) {
+		t *task.Host,
+	) (charts.InstallOptions, bundle.Item, error) {
 		return optionsOf(t.Site, o)
 	})
 	t.Images, t.Charts = images, []string{o.component}
@@ -100,12 +101,16 @@ func optionsOf(s *task.Site, o OwnChart) (charts.InstallOptions, bundle.Item, er
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("%s: %w", o.component, err)
 	}
-	options := charts.InstallOptions{Release: o.Release, Namespace: o.Namespace,
-		Values: charts.MergeValues(values, over), Wait: ChartWait}
+	options := charts.InstallOptions{
+		Release: o.Release, Namespace: o.Namespace,
+		Values: charts.MergeValues(values, over), Wait: ChartWait,
+	}
 	if o.privileged {
 		// Without warn, a hardened cluster prints a warning for each installation.
-		options.NamespaceLabels = map[string]string{"pod-security.kubernetes.io/enforce": "privileged",
-			"pod-security.kubernetes.io/warn": "privileged"}
+		options.NamespaceLabels = map[string]string{
+			"pod-security.kubernetes.io/enforce": "privileged",
+			"pod-security.kubernetes.io/warn":    "privileged",
+		}
 	}
 	if o.everywhere {
 		options.Everywhere = func(node string) bool { return !s.LeftOut(node) }

@@ -91,7 +91,8 @@ func networkChart(n network.Network, c *manifest.Cluster) OwnChart {
 	}
 	if before := n.Chart.Before; before != nil {
 		o.before = func(ctx context.Context,
-			t *task.Host) error {
+			t *task.Host,
+		) error {
 			return before(ctx, t, environmentOf(t.Site).network())
 		}
 	}

@@ -67,8 +67,10 @@ func TestServiceValues(t *testing.T) {
 // releases has them.
 func TestDefinitionsOfCalico(t *testing.T) {
 	t.Parallel()
-	for version, want := range map[string]string{"v3.31.7": "calico", "v3.32.0": "calico-crds calico",
-		"v3.40.2": "calico-crds calico"} {
+	for version, want := range map[string]string{
+		"v3.31.7": "calico", "v3.32.0": "calico-crds calico",
+		"v3.40.2": "calico-crds calico",
+	} {
 		var names []string
 		for _, task := range NetworkTasks(tasktest.Cluster(t,
 			"kubernetes: {version: v1.35.4}\ncni: {type: calico, version: "+version+"}")) {
@@ -86,13 +88,17 @@ func TestDefinitionsOnly(t *testing.T) {
 	const crd = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: a.example}\n"
 	for name, c := range map[string]struct{ template, want string }{
 		"definitions": {crd, ""},
-		"a pod too": {crd + "---\napiVersion: v1\nkind: Pod\nmetadata: {name: p}\n",
-			"chart standin has the Pod p; it may have custom resource definitions only"},
+		"a pod too": {
+			crd + "---\napiVersion: v1\nkind: Pod\nmetadata: {name: p}\n",
+			"chart standin has the Pod p; it may have custom resource definitions only",
+		},
 		"no YAML": {"a: [", "chart standin: "},
 	} {
 		dir := t.TempDir()
-		for file, text := range map[string]string{"Chart.yaml": "apiVersion: v2\nname: standin\nversion: 1.0.0\n",
-			"templates/a.yaml": c.template} {
+		for file, text := range map[string]string{
+			"Chart.yaml":       "apiVersion: v2\nname: standin\nversion: 1.0.0\n",
+			"templates/a.yaml": c.template,
+		} {
 			if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o700); err != nil {
 				t.Fatal(err)
 			}
@@ -104,8 +110,10 @@ func TestDefinitionsOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		data, err := definitions(chart, charts.RenderOptions{Release: "a", Namespace: "b", KubeVersion: "v1.35.0",
-			MaxOutput: maxDefinitions})
+		data, err := definitions(chart, charts.RenderOptions{
+			Release: "a", Namespace: "b", KubeVersion: "v1.35.0",
+			MaxOutput: maxDefinitions,
+		})
 		if c.want == "" && (err != nil || !strings.Contains(string(data), "name: a.example")) ||
 			c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %q, %v", name, data, err)

@@ -35,8 +35,10 @@ func TestPrecheckTaskTakesRules(t *testing.T) {
 	s.Options.Rules = &manifest.PrecheckRules{}
 	for _, one := range report.Results {
 		if !one.OK {
-			s.Options.Rules.Rules = append(s.Options.Rules.Rules, manifest.PrecheckRule{Check: one.ID, Level: "off",
-				Reason: "x"})
+			s.Options.Rules.Rules = append(s.Options.Rules.Rules, manifest.PrecheckRule{
+				Check: one.ID, Level: "off",
+				Reason: "x",
+			})
 		}
 	}
 	s.Events = nil

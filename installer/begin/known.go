@@ -79,8 +79,10 @@ func providedEtcd(ctx context.Context, r *engine.Run) *precheck.ProvidedEtcd {
 	}
 	roots := x509.NewCertPool()
 	if roots.AppendCertsFromPEM(known.CA) && r.Options.Recorded == nil {
-		known.Versions = etcdVersions(ctx, e, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots,
-			Certificates: []tls.Certificate{pair}})
+		known.Versions = etcdVersions(ctx, e, &tls.Config{
+			MinVersion: tls.VersionTLS12, RootCAs: roots,
+			Certificates: []tls.Certificate{pair},
+		})
 	}
 	return known
 }

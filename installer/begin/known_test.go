@@ -62,8 +62,10 @@ func etcdServer(t *testing.T, cert, key []byte, answer http.HandlerFunc) string 
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(cert)
 	server := httptest.NewUnstartedServer(answer)
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: roots,
-		ClientAuth: tls.RequireAndVerifyClientCert}
+	server.TLS = &tls.Config{
+		Certificates: []tls.Certificate{pair}, ClientCAs: roots,
+		ClientAuth: tls.RequireAndVerifyClientCert,
+	}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	return server.URL
@@ -84,7 +86,8 @@ func TestProvidedEtcd(t *testing.T) {
 		_, _ = w.Write([]byte(`{"etcdserver":"` + strings.Repeat("9", 1<<20)))
 	})
 	moved := etcdServer(t, cert, key, func(w http.ResponseWriter,
-		r *http.Request) {
+		r *http.Request,
+	) {
 		http.Redirect(w, r, good+"/version", http.StatusFound)
 	})
 

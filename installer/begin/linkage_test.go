@@ -112,8 +112,10 @@ func programBundle(t *testing.T, c *manifest.Cluster, containerd, kubelet []byte
 		case need.Kind != manifest.ItemFile:
 			continue
 		case need.Name == "containerd":
-			content = tarOf(t, map[string][]byte{"bin/containerd": containerd, "bin/ctr": kubelet,
-				"bin/containerd-shim-runc-v2": kubelet})
+			content = tarOf(t, map[string][]byte{
+				"bin/containerd": containerd, "bin/ctr": kubelet,
+				"bin/containerd-shim-runc-v2": kubelet,
+			})
 		case need.Name == "kubelet":
 			content = kubelet
 		}
@@ -128,8 +130,10 @@ func tarOf(t *testing.T, members map[string][]byte) []byte {
 	zw := gzip.NewWriter(&out)
 	tw := tar.NewWriter(zw)
 	for name, content := range members {
-		if err := tw.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content)),
-			Typeflag: tar.TypeReg}); err != nil {
+		if err := tw.WriteHeader(&tar.Header{
+			Name: name, Mode: 0o755, Size: int64(len(content)),
+			Typeflag: tar.TypeReg,
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := tw.Write(content); err != nil {
@@ -159,20 +163,33 @@ func TestProgramsThatCannotStart(t *testing.T) {
 		libc                node.Libc
 		found               string // "" for a host on which all can start
 	}{
-		"EL 8 and dynamic programs": {dynamic, static, node.Libc{Name: "glibc", Version: "2.28",
-			Loaders: []string{need.Loader}}, "/usr/local/bin/containerd needs glibc " + need.GLIBC +
+		"EL 8 and dynamic programs": {dynamic, static, node.Libc{
+			Name: "glibc", Version: "2.28",
+			Loaders: []string{need.Loader},
+		}, "/usr/local/bin/containerd needs glibc " + need.GLIBC +
 			", the host has glibc 2.28"},
-		"EL 8 and static programs": {static, static, node.Libc{Name: "glibc", Version: "2.28",
-			Loaders: []string{need.Loader}}, ""},
-		"a newer glibc": {dynamic, dynamic, node.Libc{Name: "glibc", Version: "2.99",
-			Loaders: []string{need.Loader}}, ""},
-		"Alpine": {dynamic, static, node.Libc{Name: "musl", Version: "1.2.5",
-			Loaders: []string{"/lib/ld-musl-x86_64.so.1"}}, "needs " + need.Loader +
+		"EL 8 and static programs": {static, static, node.Libc{
+			Name: "glibc", Version: "2.28",
+			Loaders: []string{need.Loader},
+		}, ""},
+		"a newer glibc": {dynamic, dynamic, node.Libc{
+			Name: "glibc", Version: "2.99",
+			Loaders: []string{need.Loader},
+		}, ""},
+		"Alpine": {dynamic, static, node.Libc{
+			Name: "musl", Version: "1.2.5",
+			Loaders: []string{"/lib/ld-musl-x86_64.so.1"},
+		}, "needs " + need.Loader +
 			", the host has musl 1.2.5 without it"},
-		"a kubelet for arm64": {static, forArch(static, 183), node.Libc{Name: "glibc", Version: "2.31"},
-			"/usr/local/bin/kubelet is for arm64, the host is amd64"},
-		"Debian 11, a dynamic shim": {static, dynamic, node.Libc{Name: "glibc", Version: "2.31",
-			Loaders: []string{need.Loader}}, "/usr/local/bin/kubelet needs glibc " + need.GLIBC +
+		"a kubelet for arm64": {
+			static, forArch(static, 183),
+			node.Libc{Name: "glibc", Version: "2.31"},
+			"/usr/local/bin/kubelet is for arm64, the host is amd64",
+		},
+		"Debian 11, a dynamic shim": {static, dynamic, node.Libc{
+			Name: "glibc", Version: "2.31",
+			Loaders: []string{need.Loader},
+		}, "/usr/local/bin/kubelet needs glibc " + need.GLIBC +
 			", the host has glibc 2.31"},
 		"facts of an earlier helper": {dynamic, static, node.Libc{}, "the host did not say which libc it has"},
 	} {
@@ -183,8 +200,10 @@ func TestProgramsThatCannotStart(t *testing.T) {
 		}
 		report := precheck.Evaluate(precheck.Input{
 			Cluster: s.Options.Cluster, Install: true, Programs: programs,
-			Hosts: []precheck.Host{{Host: r.Hosts[0].Host, Facts: &node.Facts{Version: 1, Arch: "amd64",
-				Libc: c.libc}}},
+			Hosts: []precheck.Host{{Host: r.Hosts[0].Host, Facts: &node.Facts{
+				Version: 1, Arch: "amd64",
+				Libc: c.libc,
+			}}},
 		})
 		i := slices.IndexFunc(report.Results, func(one precheck.Result) bool { return one.ID == "bundle-programs" })
 		if i < 0 {

@@ -44,8 +44,10 @@ func CheckMembers(ctx context.Context, r *engine.Run) error {
 		now, then := member.Changed(r.Site, settings)
 		if is, some := member.VitalText(member.Identity(r.Site), then); some {
 			want, _ := member.VitalText(member.Identity(r.Site), now)
-			return &member.OtherClusterError{Host: first.Name, Is: is, Want: want,
-				Movable: !HasOtherVital(r.Site, then)}
+			return &member.OtherClusterError{
+				Host: first.Name, Is: is, Want: want,
+				Movable: !HasOtherVital(r.Site, then),
+			}
 		}
 		if authority, err = member.ClusterPin(ctx, first); err != nil {
 			return err

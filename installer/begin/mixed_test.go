@@ -186,8 +186,10 @@ func TestMixedBundleLacksPlatformOfOwnImages(t *testing.T) {
 	lacks := &b.Index.Items[len(b.Index.Items)-1].Descriptor
 	lacks.Annotations = map[string]string{bundle.AnnotationLacks: "linux/arm64"}
 	r := s.Run(t, b.Bundle().Reader)
-	for arch, want := range map[string][]string{"amd64": nil,
-		"arm64": {"docker.io/acme/one:1", "docker.io/acme/some:1"}} {
+	for arch, want := range map[string][]string{
+		"amd64": nil,
+		"arm64": {"docker.io/acme/one:1", "docker.io/acme/some:1"},
+	} {
 		r.Hosts[1].Arch = arch
 		in, err := input(t.Context(), r)
 		if err != nil {

@@ -72,7 +72,8 @@ type bundledProgram struct {
 // addPrograms adds a task's program for each architecture of its hosts. Missing files are left out: checkBundle reports
 // them.
 func addPrograms(ctx context.Context, r *engine.Run, files []*programFile, step task.Task,
-	place task.Place) ([]*programFile, error) {
+	place task.Place,
+) ([]*programFile, error) {
 	need := manifest.Need{Kind: manifest.ItemFile, Name: place.Component}
 	on := Platforms(r, step, need)
 	slices.Sort(on)

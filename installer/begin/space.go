@@ -82,8 +82,10 @@ func Used(ctx context.Context, t *task.Host, dir string) (int64, error) {
 	}
 	out := &capped.Buffer{Most: task.MaxFile}
 	// du fails if files vanish meanwhile, as they do below containerd, and still prints the size.
-	if _, err := task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: []string{"du", "--summarize", "--block-size=1", dir},
-		Stdout: out})); err != nil {
+	if _, err := task.Succeeded(t.Conn.Run(ctx, host.Cmd{
+		Args:   []string{"du", "--summarize", "--block-size=1", dir},
+		Stdout: out,
+	})); err != nil {
 		return 0, err
 	}
 	number, _, _ := strings.Cut(out.String(), "\t")
@@ -149,7 +151,8 @@ func ImageSpace(ctx context.Context, t *task.Host) (int64, error) {
 }
 
 func imageBlobs(ctx context.Context, r *task.Site, d ocispec.Descriptor, arch string,
-	into map[digest.Digest]int64) error {
+	into map[digest.Digest]int64,
+) error {
 	data, err := r.Bundle.ReadBlob(ctx, d.Digest, task.MaxManifest)
 	if err != nil {
 		return err

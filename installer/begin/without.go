@@ -31,8 +31,10 @@ func CheckWithout(r *engine.Run) error {
 			remaining--
 		}
 		if r.IsRegistry(t) {
-			errs = append(errs, &WithoutError{t.Name, "the other hosts pull their images from it",
-				"bring it back, or name another host under image_registry"})
+			errs = append(errs, &WithoutError{
+				t.Name, "the other hosts pull their images from it",
+				"bring it back, or name another host under image_registry",
+			})
 		}
 	}
 	for _, t := range r.Without() {

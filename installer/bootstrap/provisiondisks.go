@@ -93,8 +93,10 @@ func provisionFilesystem(ctx context.Context, t *task.Host, f provision.Filesyst
 // blkid returns the value of a device's tag, "" if blkid finds none.
 func blkid(ctx context.Context, t *task.Host, device, tag string) (string, error) {
 	out := &capped.Buffer{Most: task.MaxFile}
-	ok, err := task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: []string{"blkid", "--probe", "--output", "value",
-		"--match-tag", tag, "--", device}, Stdout: out}))
+	ok, err := task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: []string{
+		"blkid", "--probe", "--output", "value",
+		"--match-tag", tag, "--", device,
+	}, Stdout: out}))
 	if err != nil || !ok {
 		return "", err // blkid fails on an empty device; mkfs reports real faults of the device
 	}

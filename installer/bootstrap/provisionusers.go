@@ -128,6 +128,8 @@ func permit(ctx context.Context, t *task.Host, u provision.User) error {
 		return fmt.Errorf("sudo rules of %s: %w", u.Name, err)
 	}
 	name := strings.ReplaceAll(u.Name, ".", "_") // sudo passes over names with dots
-	return t.Write(ctx, task.File{Path: "/etc/sudoers.d/90-kkbundle-" + name, Mode: 0o440,
-		Data: []byte(rules.String())})
+	return t.Write(ctx, task.File{
+		Path: "/etc/sudoers.d/90-kkbundle-" + name, Mode: 0o440,
+		Data: []byte(rules.String()),
+	})
 }

@@ -59,11 +59,15 @@ func ContainerdTask() task.Task {
 func containerdFiles() []task.Place {
 	var files []task.Place
 	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
-		files = append(files, task.Place{Component: "containerd", Member: "bin/" + name, Path: "/usr/local/bin/" + name,
-			Mode: task.Executable})
+		files = append(files, task.Place{
+			Component: "containerd", Member: "bin/" + name, Path: "/usr/local/bin/" + name,
+			Mode: task.Executable,
+		})
 	}
-	files = append(files, task.Place{Component: "runc", Member: "", Path: "/usr/local/sbin/runc",
-		Mode: task.Executable})
+	files = append(files, task.Place{
+		Component: "runc", Member: "", Path: "/usr/local/sbin/runc",
+		Mode: task.Executable,
+	})
 	return append(files, PluginFiles()...)
 }
 
@@ -77,8 +81,10 @@ func PluginFiles() []task.Place {
 		"portmap", "ptp", "sbr", "static", "tuning",
 		"vlan", "vrf",
 	} {
-		files = append(files, task.Place{Component: "cni-plugins", Member: name, Path: "/opt/cni/bin/" + name,
-			Mode: task.Executable})
+		files = append(files, task.Place{
+			Component: "cni-plugins", Member: name, Path: "/opt/cni/bin/" + name,
+			Mode: task.Executable,
+		})
 	}
 	return files
 }
@@ -212,8 +218,10 @@ func HostsFiles(r task.RegistryAccess, upstreams []string) []task.File {
 	to := mirror.Registry{Host: r.Address, Prefix: r.Prefix, Username: r.Username, Password: r.Password}
 	var files []task.File
 	for _, h := range mirror.Hosts(to, upstreams, ca) {
-		files = append(files, task.File{Path: path.Join(CertsDir, h.Name, "hosts.toml"), Mode: 0o600, Data: h.TOML,
-			LiveNew: true})
+		files = append(files, task.File{
+			Path: path.Join(CertsDir, h.Name, "hosts.toml"), Mode: 0o600, Data: h.TOML,
+			LiveNew: true,
+		})
 	}
 	slices.SortFunc(files, func(a, b task.File) int { return strings.Compare(a.Path, b.Path) })
 	return files

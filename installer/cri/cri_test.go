@@ -37,8 +37,10 @@ func TestContainerdFiles(t *testing.T) {
 		}
 		tasktest.Golden(t, "containerd-"+name+".toml", got)
 	}
-	access := task.RegistryAccess{Address: "10.0.0.3:5000", CA: []byte("CA"),
-		Login: task.Login{Username: "kkbundle", Password: "pass"}}
+	access := task.RegistryAccess{
+		Address: "10.0.0.3:5000", CA: []byte("CA"),
+		Login: task.Login{Username: "kkbundle", Password: "pass"},
+	}
 	var b strings.Builder
 	for _, f := range HostsFiles(access, []string{"docker.io", "registry.example:5000"}) {
 		fmt.Fprintf(&b, "== %s %04o\n%s", f.Path, f.Mode, f.Data)
@@ -78,8 +80,10 @@ COMMIT
 	if got, changed := task.WithoutRules(rules, isDocker); got != want || !changed {
 		t.Errorf("got changed %v:\n%s", changed, got)
 	}
-	for name, want := range map[string]bool{"docker0": true, "br-0123456789ab": true, "br-0123456789ag": false,
-		"br-int": false, "br-lan": false, "cni0": false} {
+	for name, want := range map[string]bool{
+		"docker0": true, "br-0123456789ab": true, "br-0123456789ag": false,
+		"br-int": false, "br-lan": false, "cni0": false,
+	} {
 		if isDockerBridge(name) != want {
 			t.Errorf("%s is Docker's: %t", name, !want)
 		}
@@ -122,8 +126,10 @@ func TestContainerdReadsConfig(t *testing.T) {
 			return string(got)
 		}
 		alone := dump("")
-		for _, want := range []string{"/usr/bin/nvidia-container-runtime", "/opt/kata/bin/containerd-shim-kata-v2",
-			"/etc/containerd/certs.d", "pause:3.10.1", "runtimes.gvisor"} {
+		for _, want := range []string{
+			"/usr/bin/nvidia-container-runtime", "/opt/kata/bin/containerd-shim-kata-v2",
+			"/etc/containerd/certs.d", "pause:3.10.1", "runtimes.gvisor",
+		} {
 			if !strings.Contains(alone, want) {
 				t.Errorf("%s has not read %s:\n%s", out, want, alone)
 			}
@@ -162,8 +168,10 @@ func containerds(t *testing.T) []string {
 // never end.
 func TestFilesAreLimited(t *testing.T) {
 	t.Parallel()
-	for name, unit := range map[string]string{"containerd": containerdUnitText, "docker": DockerUnitText(),
-		"cri-docker": criDockerUnitText, "crio": crioUnitText} {
+	for name, unit := range map[string]string{
+		"containerd": containerdUnitText, "docker": DockerUnitText(),
+		"cri-docker": criDockerUnitText, "crio": crioUnitText,
+	} {
 		_, limit, _ := strings.Cut(unit, "\nLimitNOFILE=")
 		limit, _, _ = strings.Cut(limit, "\n")
 		_, hard, both := strings.Cut(limit, ":")

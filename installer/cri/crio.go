@@ -57,8 +57,10 @@ func crioFiles() []task.Place {
 		{Component: "crio", Member: "cri-o/bin/pinns", Path: "/usr/local/bin/pinns", Mode: task.Executable},
 	}
 	for _, name := range []string{"conmon", "conmonrs", "crun", "runc"} {
-		files = append(files, task.Place{Component: "crio", Member: "cri-o/bin/" + name, Path: crioPrograms + name,
-			Mode: task.Executable})
+		files = append(files, task.Place{
+			Component: "crio", Member: "cri-o/bin/" + name, Path: crioPrograms + name,
+			Mode: task.Executable,
+		})
 	}
 	return append(files, PluginFiles()...)
 }
@@ -89,16 +91,20 @@ func crioSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 
 // MirrorFiles returns the runtime's configuration files for the registry. Those with its login are live.
 func MirrorFiles(runtime mirror.Runtime, access task.RegistryAccess, upstreams []string) ([]task.File, error) {
-	to := mirror.Registry{Host: access.Address, Prefix: access.Prefix, CA: access.CA, Username: access.Username,
-		Password: access.Password}
+	to := mirror.Registry{
+		Host: access.Address, Prefix: access.Prefix, CA: access.CA, Username: access.Username,
+		Password: access.Password,
+	}
 	config, err := mirror.Configure(runtime, to, upstreams)
 	if err != nil {
 		return nil, err
 	}
 	var files []task.File
 	for _, f := range config.Files {
-		files = append(files, task.File{Path: f.Path, Mode: f.Mode, Data: f.Data,
-			LiveNew: f.Secrecy != hostfile.Public})
+		files = append(files, task.File{
+			Path: f.Path, Mode: f.Mode, Data: f.Data,
+			LiveNew: f.Secrecy != hostfile.Public,
+		})
 	}
 	return files, nil
 }

@@ -48,11 +48,15 @@ func dockerTasks(c *manifest.Cluster) []task.Task {
 	cri := task.Settle(task.Task{
 		Name:  "cri-dockerd",
 		Roles: roles,
-		Files: append([]task.Place{{Component: "cri-dockerd", Member: "cri-dockerd/cri-dockerd",
-			Path: "/usr/local/bin/cri-dockerd", Mode: task.Executable}}, PluginFiles()...),
+		Files: append([]task.Place{{
+			Component: "cri-dockerd", Member: "cri-dockerd/cri-dockerd",
+			Path: "/usr/local/bin/cri-dockerd", Mode: task.Executable,
+		}}, PluginFiles()...),
 		Images: []string{"pause"},
-		Leaves: task.Leaves{Units: []string{criDockerUnit}, Paths: []string{"/var/lib/cri-dockerd",
-			"/run/cri-dockerd.sock"}},
+		Leaves: task.Leaves{Units: []string{criDockerUnit}, Paths: []string{
+			"/var/lib/cri-dockerd",
+			"/run/cri-dockerd.sock",
+		}},
 	}, criDockerSetting)
 	if c.ImageRegistry.Type == manifest.RegistryHarbor { // Harbor's tasks install Docker earlier
 		return []task.Task{cri}
@@ -121,10 +125,14 @@ func isDockerBridge(name string) bool {
 // DockerFiles returns the programs of Docker.
 func DockerFiles() []task.Place {
 	var files []task.Place
-	for _, name := range []string{"docker", "dockerd", "docker-init", "docker-proxy", "containerd",
-		"containerd-shim-runc-v2", "ctr", "runc"} {
-		files = append(files, task.Place{Component: "docker", Member: "docker/" + name, Path: "/usr/local/bin/" + name,
-			Mode: task.Executable})
+	for _, name := range []string{
+		"docker", "dockerd", "docker-init", "docker-proxy", "containerd",
+		"containerd-shim-runc-v2", "ctr", "runc",
+	} {
+		files = append(files, task.Place{
+			Component: "docker", Member: "docker/" + name, Path: "/usr/local/bin/" + name,
+			Mode: task.Executable,
+		})
 	}
 	return files
 }
@@ -200,8 +208,10 @@ func dockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 		return task.Setting{}, err
 	}
 	if len(access.CA) > 0 {
-		files = append(files, task.File{Path: path.Join("/etc/docker/certs.d", access.Address, "ca.crt"), Mode: 0o644,
-			Data: access.CA, LiveNew: true})
+		files = append(files, task.File{
+			Path: path.Join("/etc/docker/certs.d", access.Address, "ca.crt"), Mode: 0o644,
+			Data: access.CA, LiveNew: true,
+		})
 	}
 	return task.Setting{Files: files, Apply: RememberForward, Units: units}, nil
 }
@@ -234,8 +244,10 @@ func criDockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 		return task.Setting{}, err
 	}
 	files := []task.File{
-		{Path: "/etc/systemd/system/" + criDockerUnit, Mode: 0o644,
-			Data: fmt.Appendf(nil, hostfile.Mark+"\n"+criDockerUnitText, RuntimeOf(c).Socket, pause)},
+		{
+			Path: "/etc/systemd/system/" + criDockerUnit, Mode: 0o644,
+			Data: fmt.Appendf(nil, hostfile.Mark+"\n"+criDockerUnitText, RuntimeOf(c).Socket, pause),
+		},
 	}
 	login, err := kubeletLogin(t.Site)
 	if err != nil {

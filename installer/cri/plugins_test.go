@@ -12,8 +12,10 @@ import (
 func TestNodesHavePluginsOfFurtherNetworks(t *testing.T) {
 	t.Parallel()
 	files := PluginFiles()
-	for _, name := range []string{"bridge", "dhcp", "host-device", "ipvlan", "macvlan", "sbr", "tuning", "vlan",
-		"vrf"} {
+	for _, name := range []string{
+		"bridge", "dhcp", "host-device", "ipvlan", "macvlan", "sbr", "tuning", "vlan",
+		"vrf",
+	} {
 		i := slices.IndexFunc(files, func(p task.Place) bool { return p.Member == name })
 		if i < 0 || files[i].Path != "/opt/cni/bin/"+name || files[i].Mode != task.Executable {
 			t.Errorf("no node gets the plugin %s", name)

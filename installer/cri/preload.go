@@ -158,7 +158,8 @@ func imageNames(it bundle.Item) []string {
 
 // stream runs a command with write's output as its input, and reports progress.
 func stream(ctx context.Context, t *task.Host, e task.Event, write func(ctx context.Context, w io.Writer) error,
-	args ...string) error {
+	args ...string,
+) error {
 	r, w := io.Pipe()
 	group, inner := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -194,7 +195,8 @@ func (c ContainerdImages) command(args ...string) []string {
 
 // list returns the digests of containerd's images by name, and the names that are pinned.
 func (c ContainerdImages) list(ctx context.Context,
-	t *task.Host) (digests map[string]string, pinned map[string]bool, err error) {
+	t *task.Host,
+) (digests map[string]string, pinned map[string]bool, err error) {
 	out, err := t.Output(task.WithoutOutput(ctx), c.command("images", "list")...)
 	if err != nil {
 		return nil, nil, err

@@ -116,8 +116,10 @@ func RestoreContainerd(ctx context.Context, t *task.Host) error {
 	if err := t.Systemctl(ctx, "daemon-reload"); err != nil {
 		return err
 	}
-	for _, one := range []struct{ record, verb string }{{marks.ContainerdEnabled, "enable"},
-		{marks.ContainerdActive, "restart"}} {
+	for _, one := range []struct{ record, verb string }{
+		{marks.ContainerdEnabled, "enable"},
+		{marks.ContainerdActive, "restart"},
+	} {
 		was, err := t.Test(ctx, "test", "-e", one.record)
 		if err != nil {
 			return err

@@ -21,20 +21,28 @@ func ToolTasks(c *manifest.Cluster) []task.Task {
 	var files []task.Place
 	var texts []task.File
 	if slices.Contains(c.CRI.Tools, "crictl") {
-		files = append(files, task.Place{Component: "crictl", Member: "crictl", Path: "/usr/local/bin/crictl",
-			Mode: task.Executable})
+		files = append(files, task.Place{
+			Component: "crictl", Member: "crictl", Path: "/usr/local/bin/crictl",
+			Mode: task.Executable,
+		})
 		socket := RuntimeOf(c).Socket
 		// https://github.com/kubernetes-sigs/cri-tools/blob/master/docs/crictl.md
-		texts = append(texts, task.File{Path: CrictlConfig, Mode: 0o644,
+		texts = append(texts, task.File{
+			Path: CrictlConfig, Mode: 0o644,
 			Data: fmt.Appendf(nil, "%s\nruntime-endpoint: %s\nimage-endpoint: %s\ntimeout: 5\n", hostfile.Mark, socket,
-				socket)})
+				socket),
+		})
 	}
 	if slices.Contains(c.CRI.Tools, "nerdctl") {
-		files = append(files, task.Place{Component: "nerdctl", Member: "nerdctl", Path: "/usr/local/bin/nerdctl",
-			Mode: task.Executable})
+		files = append(files, task.Place{
+			Component: "nerdctl", Member: "nerdctl", Path: "/usr/local/bin/nerdctl",
+			Mode: task.Executable,
+		})
 		// https://github.com/containerd/nerdctl/blob/main/docs/config.md
-		texts = append(texts, task.File{Path: "/etc/nerdctl/nerdctl.toml", Mode: 0o644,
-			Data: []byte(hostfile.Mark + "\nnamespace = \"k8s.io\"\ncni_path = \"/opt/cni/bin\"\n")})
+		texts = append(texts, task.File{
+			Path: "/etc/nerdctl/nerdctl.toml", Mode: 0o644,
+			Data: []byte(hostfile.Mark + "\nnamespace = \"k8s.io\"\ncni_path = \"/opt/cni/bin\"\n"),
+		})
 	}
 	return []task.Task{task.Settle(task.Task{
 		Name:        "runtime-tools",

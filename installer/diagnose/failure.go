@@ -116,8 +116,10 @@ func ExplainPods(ctx context.Context, t *task.Host, namespace string, err error)
 		name := p.Name
 		texts = append(texts, collected{name + ".reason.txt", kube.NotReadyReason(&p) + "\n"})
 		for suffix, args := range map[string][]string{
-			".events.txt": {"get", "events", "--field-selector=involvedObject.name=" + name,
-				"--sort-by=.lastTimestamp"},
+			".events.txt": {
+				"get", "events", "--field-selector=involvedObject.name=" + name,
+				"--sort-by=.lastTimestamp",
+			},
 			".log": {"logs", name, "--all-containers", "--prefix", "--tail=100"},
 		} {
 			if out, askErr := t.Kubectl(task.WithoutOutput(ctx),

@@ -69,7 +69,8 @@ func haproxySetting(ctx context.Context, t *task.Host) (task.Setting, error) {
 		// The pod's manifest last: its annotation has the digest of the others, so the kubelet replaces the pod when
 		// one changes.
 		Files: []task.File{
-			{Path: haproxyConfig, Mode: 0o644, Data: config}, {Path: haproxyCA, Mode: 0o644, Data: ca},
+			{Path: haproxyConfig, Mode: 0o644, Data: config},
+			{Path: haproxyCA, Mode: 0o644, Data: ca},
 			{Path: haproxyManifest, Mode: 0o600, Data: pod},
 		},
 		Ready: func(ctx context.Context, t *task.Host) error {
@@ -120,8 +121,10 @@ func HAProxyPod(r *task.Site, files []byte) ([]byte, error) {
 			Name: haproxyName, Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
 			Command:   []string{"haproxy", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"},
 			Resources: kube.Requests("25m", "32Mi"),
-			VolumeMounts: []corev1.VolumeMount{mount("config", "/usr/local/etc/haproxy/haproxy.cfg"),
-				mount("ca", "/usr/local/etc/haproxy/ca.crt")},
+			VolumeMounts: []corev1.VolumeMount{
+				mount("config", "/usr/local/etc/haproxy/haproxy.cfg"),
+				mount("ca", "/usr/local/etc/haproxy/ca.crt"),
+			},
 			LivenessProbe: kube.HTTPProbe(r.Loopback().String(), "/healthz", haproxyHealth),
 		}},
 		Volumes: []corev1.Volume{

@@ -130,8 +130,10 @@ func kubeVIP(ctx context.Context, t *task.Host, conf string) (task.File, error) 
 			Name: kubeVIPName, Image: image, ImagePullPolicy: corev1.PullIfNotPresent, Args: []string{"manager"},
 			Env: env,
 			SecurityContext: &corev1.SecurityContext{
-				Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN", "NET_RAW"},
-					Drop: []corev1.Capability{"ALL"}},
+				Capabilities: &corev1.Capabilities{
+					Add:  []corev1.Capability{"NET_ADMIN", "NET_RAW"},
+					Drop: []corev1.Capability{"ALL"},
+				},
 			},
 			VolumeMounts: []corev1.VolumeMount{{Name: "kubeconfig", MountPath: kube.AdminConf, ReadOnly: true}},
 		}},

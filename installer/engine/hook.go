@@ -156,8 +156,10 @@ func CheckHooks(s *task.Site) error {
 				known = append(known, string(role)+"/"+kind+".sh")
 			}
 		}
-		for _, role := range []manifest.Role{manifest.RoleControlPlane, manifest.RoleWorker, manifest.RoleEtcd,
-			manifest.RoleRegistry, manifest.RoleNFS, manifest.RoleCluster} {
+		for _, role := range []manifest.Role{
+			manifest.RoleControlPlane, manifest.RoleWorker, manifest.RoleEtcd,
+			manifest.RoleRegistry, manifest.RoleNFS, manifest.RoleCluster,
+		} {
 			known = append(known, string(role)+"/"+kind+".sh") // a group may be empty
 		}
 	}

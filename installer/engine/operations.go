@@ -46,6 +46,8 @@ func LookingAt(rule task.ClusterRule) Operation { return Operation{helper: true,
 
 // SavingEtcd is the operation of etcd snapshots and restores.
 func SavingEtcd() Operation {
-	return Operation{helper: true, lead: true, tolerant: true,
-		Roles: []manifest.Role{manifest.RoleEtcd, manifest.RoleControlPlane}}
+	return Operation{
+		helper: true, lead: true, tolerant: true,
+		Roles: []manifest.Role{manifest.RoleEtcd, manifest.RoleControlPlane},
+	}
 }

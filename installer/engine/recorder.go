@@ -66,8 +66,10 @@ func (c *recorder) record(e task.Event) {
 	switch {
 	case e.State == task.Started:
 		c.open[key] = len(c.tasks)
-		c.tasks = append(c.tasks, report.Task{Phase: e.Phase, Task: e.Task, Host: e.Host, State: string(e.State),
-			Start: e.Time})
+		c.tasks = append(c.tasks, report.Task{
+			Phase: e.Phase, Task: e.Task, Host: e.Host, State: string(e.State),
+			Start: e.Time,
+		})
 	case !ok: // a finding, which is an event of its task
 	case e.Duration == 0 && (e.State == task.Warned || e.State == task.Failed):
 	default:

@@ -14,23 +14,35 @@ func tagGroups() []tagGroup {
 	return []tagGroup{
 		{"hooks", []string{"pre_install", "post_install"}},
 		{"precheck", []string{"precheck"}},
-		{"hosts", []string{"hosts-file", "clock", "swap", "kernel", "service-route", "packages", "os-",
-			"selinux-labels"}},
-		{"registry", []string{"certificates", "registry", "registry-", "existing-registry", "seed-registry", "harbor",
-			"harbor-", "preload-images"}},
+		{"hosts", []string{
+			"hosts-file", "clock", "swap", "kernel", "service-route", "packages", "os-",
+			"selinux-labels",
+		}},
+		{"registry", []string{
+			"certificates", "registry", "registry-", "existing-registry", "seed-registry", "harbor",
+			"harbor-", "preload-images",
+		}},
 		{"cri", []string{"containerd", "docker", "docker-", "runtime-tools", "crio", "cri-", "crictl", "nerdctl"}},
 		{"etcd", []string{"etcd", "etcd-", "provided-etcd"}},
-		{"endpoint", []string{"kube-vip", "kube-vip-", "haproxy", "endpoint", "endpoint-", "proxy-endpoint",
-			"external-endpoint"}},
-		{"kubernetes", []string{"security", "kubelet", "kubelet-", "kubeadm-", "api-server", "join-", "node-",
-			"admin-conf", "k3s", "k3s-", "encryption-", "audit-"}},
-		{"security", []string{"security", "security-", "encrypt-secrets", "encryption-", "audit-", "certs-",
-			"certificates-"}},
+		{"endpoint", []string{
+			"kube-vip", "kube-vip-", "haproxy", "endpoint", "endpoint-", "proxy-endpoint",
+			"external-endpoint",
+		}},
+		{"kubernetes", []string{
+			"security", "kubelet", "kubelet-", "kubeadm-", "api-server", "join-", "node-",
+			"admin-conf", "k3s", "k3s-", "encryption-", "audit-",
+		}},
+		{"security", []string{
+			"security", "security-", "encrypt-secrets", "encryption-", "audit-", "certs-",
+			"certificates-",
+		}},
 		{"network", append(network.All().Names(), "cni-", "network-", "pod-links")},
 		{"dns", []string{"cluster-dns", "dns-spread", "node-local-dns"}},
 		{"storage", []string{"nfs-", "localpv-provisioner", "storage-"}},
-		{"addons", []string{"addon-", "addons-", "removed-addons", "metrics-server", "localpv-provisioner",
-			"nfs-subdir-external-provisioner", "manifests-"}},
+		{"addons", []string{
+			"addon-", "addons-", "removed-addons", "metrics-server", "localpv-provisioner",
+			"nfs-subdir-external-provisioner", "manifests-",
+		}},
 		{"verify", []string{"verify-"}},
 	}
 }

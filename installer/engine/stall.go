@@ -82,7 +82,8 @@ func (w Watch) Run(ctx context.Context, h host.Host, cmd host.Cmd, what func() s
 
 // watch reports a silent command, and calls end after Limit.
 func (w Watch) watch(ctx context.Context, p *pulse, what func() string, ended <-chan struct{},
-	end context.CancelCauseFunc) {
+	end context.CancelCauseFunc,
+) {
 	notice := quietNotice
 	timer := time.NewTimer(min(notice, w.Limit))
 	defer timer.Stop()
@@ -112,8 +113,10 @@ func (w Watch) notice(ctx context.Context, silent time.Duration, what func() str
 	if !ok {
 		phase, step = "", phase
 	}
-	w.Tell(task.Event{Phase: phase, Task: step, Host: w.Host, State: task.Waiting,
-		Message: fmt.Sprintf("silent for %s: %s", shortDuration(silent), what())})
+	w.Tell(task.Event{
+		Phase: phase, Task: step, Host: w.Host, State: task.Waiting,
+		Message: fmt.Sprintf("silent for %s: %s", shortDuration(silent), what()),
+	})
 }
 
 // A pulse is the time of a command's last activity.

@@ -106,8 +106,10 @@ func BackupFiles(t *task.Host, b manifest.Backup) ([]task.File, error) {
 	files := []task.File{
 		{Path: etcdBackupPath, Mode: 0o755, Data: BackupScript(t, b.Keep)},
 		{Path: path.Join("/etc/systemd/system", BackupUnit), Mode: 0o644, Data: []byte(etcdBackupUnitFile)},
-		{Path: path.Join("/etc/systemd/system", BackupTimer), Mode: 0o644,
-			Data: []byte(backupTimer(time.Duration(b.Every)))},
+		{
+			Path: path.Join("/etc/systemd/system", BackupTimer), Mode: 0o644,
+			Data: []byte(backupTimer(time.Duration(b.Every))),
+		},
 	}
 	storage, err := Storage(t.Site)
 	if err != nil || storage == nil {

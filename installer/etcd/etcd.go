@@ -39,8 +39,10 @@ func pairFiles(name string) task.PairFiles {
 func Programs(names ...string) []task.Place {
 	var files []task.Place
 	for _, name := range names {
-		files = append(files, task.Place{Component: "etcd", Member: "*/" + name, Path: "/usr/local/bin/" + name,
-			Mode: task.Executable})
+		files = append(files, task.Place{
+			Component: "etcd", Member: "*/" + name, Path: "/usr/local/bin/" + name,
+			Mode: task.Executable,
+		})
 	}
 	return files
 }

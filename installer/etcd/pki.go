@@ -204,7 +204,8 @@ func PairsInWorkDir(dir *task.WorkDir) ([]task.PairFiles, error) {
 // https://github.com/etcd-io/etcd/blob/v3.6.5/client/pkg/transport/listener.go (GetCertificate, GetClientCertificate)
 func ReissueTasks() []task.Task {
 	give := func(name string, role manifest.Role, files func(ctx context.Context,
-		t *task.Host) ([]task.File, error)) task.Task {
+		t *task.Host) ([]task.File, error),
+	) task.Task {
 		return task.Task{
 			Name: name, Roles: []manifest.Role{role}, Where: task.OneByOne,
 			Done: func(ctx context.Context, t *task.Host) (bool, error) {

@@ -76,8 +76,10 @@ func TestEtcdTakesNewCertificates(t *testing.T) {
 		}
 		var conn *tls.Conn
 		for range 3000 { // five minutes: a busy machine
-			if conn, err = tls.Dial("tcp", address, &tls.Config{RootCAs: roots,
-				Certificates: []tls.Certificate{own}}); err == nil {
+			if conn, err = tls.Dial("tcp", address, &tls.Config{
+				RootCAs:      roots,
+				Certificates: []tls.Certificate{own},
+			}); err == nil {
 				defer conn.Close()
 				return conn.ConnectionState().PeerCertificates[0].NotAfter
 			}

@@ -63,8 +63,10 @@ func TestEtcdCopiesAreOnByDefault(t *testing.T) {
 		t.Errorf("a host without the timer: %t, %v", done, err)
 	}
 	kept := etcd.Backups + "/etcd-20261123T000000Z.db"
-	for _, name := range []string{"/etc/systemd/system/kkbundle-etcd-backup.timer", "/etc/kkbundle/etcd-backup-s3.json",
-		kept} {
+	for _, name := range []string{
+		"/etc/systemd/system/kkbundle-etcd-backup.timer", "/etc/kkbundle/etcd-backup-s3.json",
+		kept,
+	} {
 		h.Put(t, name, "x")
 	}
 	if done, err := off.Done(t.Context(), r.Hosts[0]); err != nil || done {
@@ -85,8 +87,10 @@ func TestEtcdCopiesAreOnByDefault(t *testing.T) {
 func savingScript(t *testing.T, one *task.Host, snapshot, copies string) string {
 	t.Helper()
 	bin := t.TempDir()
-	for name, text := range map[string]string{"etcdctl": `for last; do :; done; cp ` + snapshot + ` "$last"`,
-		"etcdutl": "exit 0"} {
+	for name, text := range map[string]string{
+		"etcdctl": `for last; do :; done; cp ` + snapshot + ` "$last"`,
+		"etcdutl": "exit 0",
+	} {
 		sitetest.WriteProgram(t, filepath.Join(bin, name), "#!/bin/sh\n"+text+"\n")
 	}
 	helper := filepath.Join(bin, "helper")
@@ -211,8 +215,11 @@ func TestStatusJudgesCopies(t *testing.T) {
 		"a copy of now": {true, "success", []string{day(30), day(0)}, "ok "},
 		"old copies": {true, "success", []string{day(30), day(2)}, "warning the newest copy of etcd is " +
 			day(2)[:13]},
-		"the last failed": {true, "exit-code", []string{day(0)},
-			"warning the last copy of etcd was not saved or not sent (exit-code)"},
+		"the last failed": {
+			true, "exit-code",
+			[]string{day(0)},
+			"warning the last copy of etcd was not saved or not sent (exit-code)",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -257,8 +264,10 @@ func TestEtcdCopiesOfHosts(t *testing.T) {
 		t.Fatalf("there are %v, %v", list, err)
 	}
 	dir := t.TempDir()
-	for content, want := range map[string]bool{string(sitetest.EtcdCopy("x")): true,
-		string(sitetest.EtcdCopy("x")[:600]): false, ageMagic + "any": true} {
+	for content, want := range map[string]bool{
+		string(sitetest.EtcdCopy("x")):       true,
+		string(sitetest.EtcdCopy("x")[:600]): false, ageMagic + "any": true,
+	} {
 		to := filepath.Join(dir, "copy")
 		_, err := writeCopy(to, func(w io.Writer) error { _, err := w.Write([]byte(content)); return err })
 		if _, there := os.Stat(to); want != (err == nil) || want != (there == nil) {
@@ -269,8 +278,10 @@ func TestEtcdCopiesOfHosts(t *testing.T) {
 	if left, _ := filepath.Glob(dir + "/.*-*"); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
-	for _, name := range []string{"node1", "node1/../../etc/shadow", "node1/etcd-x.db",
-		"s3:/etcd-20261123T000000Z.db"} {
+	for _, name := range []string{
+		"node1", "node1/../../etc/shadow", "node1/etcd-x.db",
+		"s3:/etcd-20261123T000000Z.db",
+	} {
 		if _, err := FetchCopy(t.Context(), s.Options, name, filepath.Join(dir, "no")); err == nil ||
 			!strings.Contains(err.Error(), "no copy of etcd") {
 			t.Errorf("%s: %v", name, err)

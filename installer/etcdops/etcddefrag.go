@@ -80,8 +80,10 @@ func defragMembers(ctx context.Context, r *engine.Run, t *task.Host, always bool
 		full = full || d.NoSpace
 	}
 	if full {
-		step := task.Task{Name: "compact", Done: task.Never,
-			Do: func(ctx context.Context, t *task.Host) error { return etcd.Compact(ctx, t, list[0].Revision) }}
+		step := task.Task{
+			Name: "compact", Done: task.Never,
+			Do: func(ctx context.Context, t *task.Host) error { return etcd.Compact(ctx, t, list[0].Revision) },
+		}
 		if err := r.TaskOn(ctx, "etcd-defrag", step, t); err != nil {
 			return nil, err
 		}
@@ -89,11 +91,13 @@ func defragMembers(ctx context.Context, r *engine.Run, t *task.Host, always bool
 	for _, d := range list {
 		one := Defragged{Endpoint: d.Endpoint, Before: d.Size, After: d.Size}
 		if one.Skipped = !always && !full && !defragPays(d); !one.Skipped {
-			step := task.Task{Name: "defrag", Done: task.Never,
+			step := task.Task{
+				Name: "defrag", Done: task.Never,
 				Do: func(ctx context.Context, t *task.Host) (err error) {
 					one.After, err = defragOne(ctx, t, d.Endpoint)
 					return err
-				}}
+				},
+			}
 			if err := r.TaskOn(ctx, "etcd-defrag", step, t); err != nil {
 				return done, err
 			}

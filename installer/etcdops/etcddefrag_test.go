@@ -33,8 +33,10 @@ func TestEtcdDefrag(t *testing.T) {
 	e := &sitetest.SizedEtcd{}
 	s.Hosts["cp1"].Answer("etcdctl", func(_ context.Context, cmd host.Cmd) error { return e.Control(cmd) })
 	member := func(number uint64, size, used int64) etcd.Database {
-		return etcd.Database{Endpoint: fmt.Sprintf("https://10.0.0.%d:2379", number), Member: number, Leader: 3,
-			Size: size << 20, Used: used << 20}
+		return etcd.Database{
+			Endpoint: fmt.Sprintf("https://10.0.0.%d:2379", number), Member: number, Leader: 3,
+			Size: size << 20, Used: used << 20,
+		}
 	}
 	for name, c := range map[string]struct {
 		members []etcd.Database
@@ -42,16 +44,30 @@ func TestEtcdDefrag(t *testing.T) {
 		want    []string
 		refused string
 	}{
-		"the leader is the last": {[]etcd.Database{member(3, 900, 100), member(4, 900, 100), member(5, 900, 600)},
-			false, []string{"https://10.0.0.4:2379", "https://10.0.0.3:2379"}, ""},
+		"the leader is the last": {
+			[]etcd.Database{member(3, 900, 100), member(4, 900, 100), member(5, 900, 600)},
+			false,
+			[]string{"https://10.0.0.4:2379", "https://10.0.0.3:2379"},
+			"",
+		},
 		"little to win": {[]etcd.Database{member(3, 99, 1), member(4, 900, 600)}, false, nil, ""},
-		"little to win, but always": {[]etcd.Database{member(3, 99, 1), member(4, 99, 98)}, true,
-			[]string{"https://10.0.0.4:2379", "https://10.0.0.3:2379"}, ""},
-		"a member without a leader": {[]etcd.Database{member(3, 900, 100),
-			{Endpoint: "https://10.0.0.4:2379", Member: 4}}, true, nil, "knows no leader"},
-		"a damaged member": {[]etcd.Database{member(3, 900, 100),
-			{Endpoint: "https://10.0.0.4:2379", Member: 4, Leader: 3, Faults: []string{"memberID:4 alarm:CORRUPT "}}},
-			true, nil, "alarm:CORRUPT"},
+		"little to win, but always": {
+			[]etcd.Database{member(3, 99, 1), member(4, 99, 98)},
+			true,
+			[]string{"https://10.0.0.4:2379", "https://10.0.0.3:2379"},
+			"",
+		},
+		"a member without a leader": {[]etcd.Database{
+			member(3, 900, 100),
+			{Endpoint: "https://10.0.0.4:2379", Member: 4},
+		}, true, nil, "knows no leader"},
+		"a damaged member": {
+			[]etcd.Database{
+				member(3, 900, 100),
+				{Endpoint: "https://10.0.0.4:2379", Member: 4, Leader: 3, Faults: []string{"memberID:4 alarm:CORRUPT "}},
+			},
+			true, nil, "alarm:CORRUPT",
+		},
 	} {
 		e.Members, e.Asked = slices.Clone(c.members), nil
 		done, err := defragMembers(t.Context(), r, r.Hosts[0], c.always)
@@ -97,8 +113,10 @@ func TestStatusJudgesDatabases(t *testing.T) {
 			t.Errorf("%+v: %+v, want %s", d, got, want)
 		}
 	}
-	if got := judgeDatabase("cp1", etcd.Database{Leader: 1, Quota: 100,
-		Faults: []string{"alarm:CORRUPT"}}); got.State != report.Failed {
+	if got := judgeDatabase("cp1", etcd.Database{
+		Leader: 1, Quota: 100,
+		Faults: []string{"alarm:CORRUPT"},
+	}); got.State != report.Failed {
 		t.Errorf("a damaged member: %+v", got)
 	}
 }
@@ -163,8 +181,10 @@ func TestEtcdDefragNoSpace(t *testing.T) {
 	put := func() error {
 		data := make([]byte, 900_000)
 		_, _ = rand.Read(data)
-		return call(t.Context(), host.Cmd{Args: []string{"etcdctl", "", "put", "key"},
-			Stdin: strings.NewReader(base64.StdEncoding.EncodeToString(data)), Stdout: &bytes.Buffer{}})
+		return call(t.Context(), host.Cmd{
+			Args:  []string{"etcdctl", "", "put", "key"},
+			Stdin: strings.NewReader(base64.StdEncoding.EncodeToString(data)), Stdout: &bytes.Buffer{},
+		})
 	}
 	var err error
 	for range 1500 { // five minutes: a busy machine

@@ -252,7 +252,8 @@ func TestEtcdRestoreStopsNothingInVain(t *testing.T) {
 		t.Errorf("--without node2: %d members, %v", len(restore.members), err)
 	}
 	s.Hosts["node1"].Answer("etcdutl", func(_ context.Context,
-		cmd host.Cmd) error {
+		cmd host.Cmd,
+	) error {
 		return sitetest.Exits(cmd, 1, "no space left on device")
 	})
 	err := restore.work(t.Context())

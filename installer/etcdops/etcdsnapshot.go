@@ -151,11 +151,13 @@ func Backup(ctx context.Context, o engine.Options, to string) (Snapshot, error) 
 		if err != nil {
 			return err
 		}
-		return r.TaskOn(ctx, "etcd-backup", task.Task{Name: "save", Done: task.Never,
+		return r.TaskOn(ctx, "etcd-backup", task.Task{
+			Name: "save", Done: task.Never,
 			Do: func(ctx context.Context, t *task.Host) (err error) {
 				made, err = Save(ctx, t, to)
 				return err
-			}}, t)
+			},
+		}, t)
 	})
 	return made, err
 }

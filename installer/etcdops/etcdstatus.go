@@ -74,8 +74,10 @@ func (s surveyedDatabase) Describe(out *report.Status) {
 	i := slices.IndexFunc(out.Etcd, func(m report.EtcdMember) bool { return m.Host == s.host })
 	if i < 0 {
 		i = len(out.Etcd)
-		out.Etcd = append(out.Etcd, report.EtcdMember{Host: s.host, Healthy: d.Fault() == nil && !d.NoSpace,
-			Leader: d.IsLeader(), Version: d.Version})
+		out.Etcd = append(out.Etcd, report.EtcdMember{
+			Host: s.host, Healthy: d.Fault() == nil && !d.NoSpace,
+			Leader: d.IsLeader(), Version: d.Version,
+		})
 	}
 	out.Etcd[i].Bytes, out.Etcd[i].Used, out.Etcd[i].Quota = d.Size, d.Used, d.Quota
 }

@@ -23,8 +23,10 @@ func disabledUnits(ctx context.Context, t *task.Host) ([]string, error) {
 			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 			values[key] = value
 		}
-		facts.Systemd.Units = append(facts.Systemd.Units, node.Unit{Name: values["Id"], Active: values["ActiveState"],
-			File: values["UnitFileState"]})
+		facts.Systemd.Units = append(facts.Systemd.Units, node.Unit{
+			Name: values["Id"], Active: values["ActiveState"],
+			File: values["UnitFileState"],
+		})
 	}
 	return facts.Disabled(node.BootUnits()...), nil
 }

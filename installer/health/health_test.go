@@ -19,8 +19,10 @@ import (
 func TestProofObjects(t *testing.T) {
 	t.Parallel()
 	nodes := []*task.Host{{Host: manifest.Host{Name: "cp1"}}, {Host: manifest.Host{Name: "node1"}}}
-	objects := append(proofServices(nodes), proofPods(nodes, map[string][]string{proofName(0): {"10.233.1.1"},
-		proofName(1): {"10.233.1.2", "fd00:233::2"}}, "registry.k8s.io/coredns/coredns:v1.12.1")...)
+	objects := append(proofServices(nodes), proofPods(nodes, map[string][]string{
+		proofName(0): {"10.233.1.1"},
+		proofName(1): {"10.233.1.2", "fd00:233::2"},
+	}, "registry.k8s.io/coredns/coredns:v1.12.1")...)
 	got, err := kube.YAML(objects...)
 	if err != nil {
 		t.Fatal(err)
@@ -79,8 +81,10 @@ func TestCertificatesThatAreNeeded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	facts, err := node.CollectBelow(t.Context(), root, nil, node.Probe{Only: true,
-		Certificates: node.CertificatePlaces()})
+	facts, err := node.CollectBelow(t.Context(), root, nil, node.Probe{
+		Only:         true,
+		Certificates: node.CertificatePlaces(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

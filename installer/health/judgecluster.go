@@ -79,8 +79,10 @@ func (s *Survey) judgeNode(n *corev1.Node) report.Findings {
 		list[0] = NewFinding(CheckNodes, n.Name, report.Failed, "not ready: "+
 			kube.NodeCondition(n, corev1.NodeReady).Message)
 	}
-	for _, pressure := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
-		corev1.NodePIDPressure} {
+	for _, pressure := range []corev1.NodeConditionType{
+		corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
+		corev1.NodePIDPressure,
+	} {
 		if c := kube.NodeCondition(n, pressure); c.Status == corev1.ConditionTrue {
 			list = append(list, NewFinding(CheckNodes, n.Name, report.Warning, string(pressure)+": "+c.Message))
 		}

@@ -114,8 +114,10 @@ func proofName(i int) string { return "kkbundle-verify-" + strconv.Itoa(i) }
 
 // proofMeta returns the metadata of an object of the proof.
 func proofMeta(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Name: name, Namespace: kube.SystemNamespace,
-		Labels: map[string]string{marks.ProofLabel: name}}
+	return metav1.ObjectMeta{
+		Name: name, Namespace: kube.SystemNamespace,
+		Labels: map[string]string{marks.ProofLabel: name},
+	}
 }
 
 func proofServices(nodes []*task.Host) []runtime.Object {
@@ -126,8 +128,10 @@ func proofServices(nodes []*task.Host) []runtime.Object {
 			Spec: corev1.ServiceSpec{
 				IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
 				Selector:       map[string]string{marks.ProofLabel: proofName(i)},
-				Ports: []corev1.ServicePort{{Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: 53,
-					TargetPort: intstr.FromInt32(answerPort)}},
+				Ports: []corev1.ServicePort{{
+					Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: 53,
+					TargetPort: intstr.FromInt32(answerPort),
+				}},
 			},
 		})
 	}
@@ -182,8 +186,10 @@ func proofPod(name, nodeName, image string) *corev1.Pod {
 					AllowPrivilegeEscalation: new(false),
 					ReadOnlyRootFilesystem:   new(true),
 					// As in kubeadm's deployment: the binary asks for this one, and cannot be run without it.
-					Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_BIND_SERVICE"},
-						Drop: []corev1.Capability{"ALL"}},
+					Capabilities: &corev1.Capabilities{
+						Add:  []corev1.Capability{"NET_BIND_SERVICE"},
+						Drop: []corev1.Capability{"ALL"},
+					},
 				},
 				ReadinessProbe: ready,
 				VolumeMounts:   []corev1.VolumeMount{{Name: "config", MountPath: "/etc/coredns", ReadOnly: true}},

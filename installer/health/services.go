@@ -35,7 +35,8 @@ const (
 // gives it endpoints, and each host connects to its address. It is the same without kube-proxy, and needs no pod
 // network. hosts returns the hosts to ask, and is called before each try. A host that cannot be asked is left out.
 func ServicesFollow(ctx context.Context, lead *task.Host, most time.Duration,
-	hosts func(context.Context) ([]*task.Host, error)) error {
+	hosts func(context.Context) ([]*task.Host, error),
+) error {
 	p := serviceProof{lead: lead, patience: firstConnect, reached: map[string]bool{}}
 	err := task.Eventually(ctx, most, func(ctx context.Context) error {
 		list, err := hosts(ctx)
@@ -103,8 +104,10 @@ func serviceObject(port int32) *corev1.Service {
 		Spec: corev1.ServiceSpec{
 			// kubeadm's labels
 			Selector: map[string]string{"component": "kube-apiserver", "tier": "control-plane"},
-			Ports: []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: port,
-				TargetPort: intstr.FromInt32(manifest.DefaultPort)}},
+			Ports: []corev1.ServicePort{{
+				Name: "https", Protocol: corev1.ProtocolTCP, Port: port,
+				TargetPort: intstr.FromInt32(manifest.DefaultPort),
+			}},
 			PublishNotReadyAddresses: true,
 		},
 	}
@@ -118,8 +121,10 @@ func (p *serviceProof) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := p.lead.Kube().Kubectl(ctx, kube.Command{Args: []string{"create", "--filename=-", "--output=json"},
-		Stdin: data, Quiet: true})
+	out, err := p.lead.Kube().Kubectl(ctx, kube.Command{
+		Args:  []string{"create", "--filename=-", "--output=json"},
+		Stdin: data, Quiet: true,
+	})
 	if err != nil {
 		return err
 	}

@@ -121,7 +121,8 @@ func apiName(c *manifest.Cluster) string { return "kubernetes.default.svc." + c.
 // ImagesAreBundled checks that all images of the installation came from the bundle. Others only get a warning. The
 // registry may have made some of the bundle's indexes smaller: reduced returns the digests of these.
 func ImagesAreBundled(ctx context.Context, t *task.Host, reduced func(context.Context,
-	*task.Host) ([]digest.Digest, error)) error {
+	*task.Host) ([]digest.Digest, error),
+) error {
 	replaced, err := reduced(ctx, t)
 	if err != nil {
 		return err

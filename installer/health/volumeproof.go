@@ -124,8 +124,10 @@ func runOnNode(ctx context.Context, t *task.Host, name string, command func(uid 
 func volumeObjects(name, class, image, at string) []runtime.Object {
 	return []runtime.Object{
 		&corev1.Namespace{
-			ObjectMeta: metav1.ObjectMeta{Name: marks.VolumesNamespace,
-				Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}},
+			ObjectMeta: metav1.ObjectMeta{
+				Name:   marks.VolumesNamespace,
+				Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"},
+			},
 		},
 		&corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Name: "proof", Namespace: marks.VolumesNamespace},

@@ -112,8 +112,10 @@ var errPasswordExpired = errors.New("the password has expired: log in by hand an
 // wantsNewPassword reports whether PAM demands a change of an expired password.
 func wantsNewPassword(said string) bool {
 	said = strings.ToLower(said)
-	signs := []string{"new password", "new unix password", "current password", "password has expired",
-		"password expired"}
+	signs := []string{
+		"new password", "new unix password", "current password", "password has expired",
+		"password expired",
+	}
 	return slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(said, sign) })
 }
 

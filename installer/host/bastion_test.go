@@ -21,8 +21,10 @@ func forward(ctx context.Context, address string) (net.Conn, error) {
 }
 
 func optionsOf(name string, s *hosttest.Server) host.SSHOptions {
-	return host.SSHOptions{Name: name, Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
-		KnownHosts: []string{s.KnownHosts}, Patience: patience}
+	return host.SSHOptions{
+		Name: name, Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
+		KnownHosts: []string{s.KnownHosts}, Patience: patience,
+	}
 }
 
 func bastions(t *testing.T) *host.Bastions {
@@ -92,14 +94,23 @@ func TestBastionFaults(t *testing.T) {
 		want    string // in the message
 		hint    string
 	}{
-		{"refused", hosttest.Options{}, func(o *host.SSHOptions, _ *hosttest.Server) { o.Port = 1 },
-			"connection refused", "the bastion is up"},
+		{
+			"refused",
+			hosttest.Options{},
+			func(o *host.SSHOptions, _ *hosttest.Server) { o.Port = 1 },
+			"connection refused", "the bastion is up",
+		},
 		{"wrong key", hosttest.Options{}, func(o *host.SSHOptions,
-			_ *hosttest.Server) {
+			_ *hosttest.Server,
+		) {
 			o.Keys = []string{target.KeyFile}
 		}, "log in as root: refused", "ssh.key"},
-		{"unknown host key", hosttest.Options{}, func(o *host.SSHOptions, _ *hosttest.Server) { o.KnownHosts = nil },
-			"the host key is not known", "--accept-new"},
+		{
+			"unknown host key",
+			hosttest.Options{},
+			func(o *host.SSHOptions, _ *hosttest.Server) { o.KnownHosts = nil },
+			"the host key is not known", "--accept-new",
+		},
 		{"forbidden", hosttest.Options{}, nil, "does not let root connect to " + target.Addr, "AllowTcpForwarding"},
 		{"nobody there", hosttest.Options{Forward: func(context.Context, string) (net.Conn, error) {
 			return nil, errors.New("Connection refused\x1b[2J")
@@ -223,10 +234,14 @@ func TestSSHDForwarding(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := hosttest.StartSSHD(t, hosttest.SSHDOptions{Config: c.config})
-			jump := host.SSHOptions{Name: "jump", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
-				KnownHosts: []string{s.KnownHosts}, Patience: patience}
-			o := host.SSHOptions{Name: "node1", Address: target.Host, Port: target.Port, Keys: []string{target.KeyFile},
-				KnownHosts: []string{target.KnownHosts}, Patience: patience}
+			jump := host.SSHOptions{
+				Name: "jump", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
+				KnownHosts: []string{s.KnownHosts}, Patience: patience,
+			}
+			o := host.SSHOptions{
+				Name: "node1", Address: target.Host, Port: target.Port, Keys: []string{target.KeyFile},
+				KnownHosts: []string{target.KnownHosts}, Patience: patience,
+			}
 			if c.name == "nobody there" {
 				o.Address, o.Port = "127.0.0.2", 1
 			}

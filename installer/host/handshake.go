@@ -93,8 +93,10 @@ func (o SSHOptions) explain(err error, a *authentication, verify *verifier, hear
 		return fmt.Errorf("the host accepted the connection but did not finish the SSH handshake within %s",
 			handshakeTimeout)
 	case errors.As(err, &outdated):
-		return &AlgorithmError{What: outdated.What, Offers: outdated.RequestedAlgorithms,
-			Wanted: outdated.SupportedAlgorithms}
+		return &AlgorithmError{
+			What: outdated.What, Offers: outdated.RequestedAlgorithms,
+			Wanted: outdated.SupportedAlgorithms,
+		}
 	case !heard.greeted():
 		return &droppedError{said: heard.text(), err: err}
 	}

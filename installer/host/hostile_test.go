@@ -44,32 +44,68 @@ func TestSSHDRefusals(t *testing.T) {
 		sudo       host.Secret
 		want, hint string
 	}{
-		{"requiretty", hosttest.SSHDOptions{Sudoers: "Defaults requiretty"}, hosttest.UserSudoFree, nil, nil,
-			"requiretty", "!requiretty"},
-		{"requiretty with a password", hosttest.SSHDOptions{Sudoers: "Defaults requiretty"}, hosttest.UserSudoPassword,
-			nil, secret(hosttest.Password), "requiretty", "!requiretty"},
-		{"some commands only", hosttest.SSHDOptions{Sudoers: hosttest.UserNoSudo + " ALL=(root) NOPASSWD: /bin/ls"},
-			hosttest.UserNoSudo, nil, secret(hosttest.Password), "may not run every command", "log in as root"},
+		{
+			"requiretty",
+			hosttest.SSHDOptions{Sudoers: "Defaults requiretty"},
+			hosttest.UserSudoFree, nil, nil,
+			"requiretty", "!requiretty",
+		},
+		{
+			"requiretty with a password",
+			hosttest.SSHDOptions{Sudoers: "Defaults requiretty"},
+			hosttest.UserSudoPassword,
+			nil, secret(hosttest.Password), "requiretty", "!requiretty",
+		},
+		{
+			"some commands only",
+			hosttest.SSHDOptions{Sudoers: hosttest.UserNoSudo + " ALL=(root) NOPASSWD: /bin/ls"},
+			hosttest.UserNoSudo, nil, secret(hosttest.Password), "may not run every command", "log in as root",
+		},
 		{"no sudo", hosttest.SSHDOptions{Setup: `mkdir $DIR/all $DIR/bin; mount --bind /usr/bin $DIR/all
 ln -s $DIR/all/* $DIR/bin; rm $DIR/bin/sudo; mount --bind $DIR/bin /usr/bin`}, hosttest.UserSudoFree, nil, nil, "there is none on the host", "install sudo"},
-		{"no shell", hosttest.SSHDOptions{Shell: "/usr/sbin/nologin"}, "root", nil, nil,
-			"This account is currently not available", "login shell"},
-		{"forced command", hosttest.SSHDOptions{Config: "ForceCommand /bin/false"}, "root", nil, nil,
-			"the login shell of root did not run a command (exit code 1)", "ForceCommand"},
-		{"expired password", hosttest.SSHDOptions{Setup: "chage -d 0 " + hosttest.UserSudoFree}, hosttest.UserSudoFree,
-			secret(hosttest.Password), nil, "expired", "set a new"},
-		{"expired password and sudo", hosttest.SSHDOptions{Setup: "chage -d 0 " + hosttest.UserSudoPassword},
-			hosttest.UserSudoPassword, nil, secret(hosttest.Password), "expired", "set a new password"},
-		{"locked account", hosttest.SSHDOptions{Setup: "usermod -e 1 " + hosttest.UserSudoFree}, hosttest.UserSudoFree,
-			nil, nil, "refused", "ssh.user"},
-		{"no sessions", hosttest.SSHDOptions{Config: "MaxSessions 0"}, "root", nil, nil, "MaxSessions 0",
-			"sshd_config"},
+		{
+			"no shell",
+			hosttest.SSHDOptions{Shell: "/usr/sbin/nologin"},
+			"root", nil, nil,
+			"This account is currently not available", "login shell",
+		},
+		{
+			"forced command",
+			hosttest.SSHDOptions{Config: "ForceCommand /bin/false"},
+			"root", nil, nil,
+			"the login shell of root did not run a command (exit code 1)", "ForceCommand",
+		},
+		{
+			"expired password",
+			hosttest.SSHDOptions{Setup: "chage -d 0 " + hosttest.UserSudoFree},
+			hosttest.UserSudoFree,
+			secret(hosttest.Password), nil, "expired", "set a new",
+		},
+		{
+			"expired password and sudo",
+			hosttest.SSHDOptions{Setup: "chage -d 0 " + hosttest.UserSudoPassword},
+			hosttest.UserSudoPassword, nil, secret(hosttest.Password), "expired", "set a new password",
+		},
+		{
+			"locked account",
+			hosttest.SSHDOptions{Setup: "usermod -e 1 " + hosttest.UserSudoFree},
+			hosttest.UserSudoFree,
+			nil, nil, "refused", "ssh.user",
+		},
+		{
+			"no sessions",
+			hosttest.SSHDOptions{Config: "MaxSessions 0"},
+			"root", nil, nil, "MaxSessions 0",
+			"sshd_config",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := hosttest.StartSSHD(t, c.server)
-			o := host.SSHOptions{Name: "cp1", Address: s.Host, Port: s.Port, User: c.user,
-				KnownHosts: []string{s.KnownHosts}, Password: c.login, SudoPassword: c.sudo, Patience: patience}
+			o := host.SSHOptions{
+				Name: "cp1", Address: s.Host, Port: s.Port, User: c.user,
+				KnownHosts: []string{s.KnownHosts}, Password: c.login, SudoPassword: c.sudo, Patience: patience,
+			}
 			if c.name == "expired password and sudo" {
 				o.Patience = 20 * time.Second // it asks for a new one, and waits
 			}
@@ -97,12 +133,17 @@ cp $DIR/.bashrc $DIR/.profile`
 		server hosttest.SSHDOptions
 		test   func(t *testing.T, h host.Host)
 	}{
-		{"chatty login scripts", hosttest.SSHDOptions{Shell: "/bin/bash", Setup: chatty},
+		{
+			"chatty login scripts",
+			hosttest.SSHDOptions{Shell: "/bin/bash", Setup: chatty},
 			func(t *testing.T, h host.Host) {
 				testStreams(t, h)
 				testCodes(t, h)
-			}},
-		{"other locale", hosttest.SSHDOptions{Config: "SetEnv LANG=de_DE.UTF-8 LC_ALL=de_DE.UTF-8 LANGUAGE=de"},
+			},
+		},
+		{
+			"other locale",
+			hosttest.SSHDOptions{Config: "SetEnv LANG=de_DE.UTF-8 LC_ALL=de_DE.UTF-8 LANGUAGE=de"},
 			func(t *testing.T, h host.Host) {
 				testEnvironment(t, h)
 				var exit *host.ExitError
@@ -110,7 +151,8 @@ cp $DIR/.bashrc $DIR/.profile`
 					!strings.Contains(exit.Stderr, "No such file") {
 					t.Errorf("got %v, want English", err)
 				}
-			}},
+			},
+		},
 		{"one session", hosttest.SSHDOptions{Config: "MaxSessions 1"}, func(t *testing.T, h host.Host) {
 			testCancel(t, h)
 			var all sync.WaitGroup
@@ -123,8 +165,10 @@ cp $DIR/.bashrc $DIR/.profile`
 			}
 			all.Wait()
 		}},
-		{"noexec /tmp", hosttest.SSHDOptions{Private: []string{"/var/lib"},
-			Setup: "mount --bind /tmp /tmp; mount -o remount,bind,noexec /tmp"}, func(t *testing.T, h host.Host) {
+		{"noexec /tmp", hosttest.SSHDOptions{
+			Private: []string{"/var/lib"},
+			Setup:   "mount --bind /tmp /tmp; mount -o remount,bind,noexec /tmp",
+		}, func(t *testing.T, h host.Host) {
 			if changed, err := host.PutHelper(t.Context(), h, []byte("#!/bin/sh\n")); err != nil || !changed {
 				t.Errorf("%v, %v", changed, err)
 			}
@@ -133,8 +177,10 @@ cp $DIR/.bashrc $DIR/.profile`
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := hosttest.StartSSHD(t, c.server)
-			h := dial(t, host.SSHOptions{Name: "cp1", Address: s.Host, Port: s.Port, User: hosttest.UserSudoFree,
-				Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}})
+			h := dial(t, host.SSHOptions{
+				Name: "cp1", Address: s.Host, Port: s.Port, User: hosttest.UserSudoFree,
+				Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts},
+			})
 			c.test(t, h)
 			if a, ok := host.AlgorithmsOf(h); !ok || a.KeyExchange == "" || a.HostKey != ssh.KeyAlgoED25519 ||
 				a.Cipher == "" || !strings.HasPrefix(a.Server, "SSH-2.0-OpenSSH") {
@@ -156,8 +202,10 @@ func TestHelperThatCannotBePut(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := hosttest.StartSSHD(t, hosttest.SSHDOptions{Setup: c.setup})
-			h := dial(t, host.SSHOptions{Name: "cp1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
-				KnownHosts: []string{s.KnownHosts}})
+			h := dial(t, host.SSHOptions{
+				Name: "cp1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
+				KnownHosts: []string{s.KnownHosts},
+			})
 			_, err := host.PutHelper(t.Context(), h, binary)
 			checkRefusal(t, err, c.want, c.hint)
 			out, err := host.Output(t.Context(), h, "find", "/var/lib", "-name", "*kkbundle-node*", "-not", "-path",
@@ -176,7 +224,8 @@ func TestHandshakes(t *testing.T) {
 	newPassword := func(c *ssh.ServerConfig) {
 		c.PublicKeyCallback = nil
 		c.KeyboardInteractiveCallback = func(_ ssh.ConnMetadata,
-			ask ssh.KeyboardInteractiveChallenge) (*ssh.Permissions, error) {
+			ask ssh.KeyboardInteractiveChallenge,
+		) (*ssh.Permissions, error) {
 			if _, err := ask("", "", []string{"Password: "}, []bool{false}); err != nil {
 				return nil, err
 			}
@@ -191,7 +240,8 @@ func TestHandshakes(t *testing.T) {
 	otp := func(c *ssh.ServerConfig) {
 		c.PublicKeyCallback = nil
 		c.KeyboardInteractiveCallback = func(_ ssh.ConnMetadata,
-			ask ssh.KeyboardInteractiveChallenge) (*ssh.Permissions, error) {
+			ask ssh.KeyboardInteractiveChallenge,
+		) (*ssh.Permissions, error) {
 			_, err := ask("", "", []string{"Code\x1b[2J: "}, []bool{true})
 			return nil, err
 		}
@@ -201,8 +251,11 @@ func TestHandshakes(t *testing.T) {
 		server     hosttest.Options
 		want, hint string // "" works
 	}{
-		{"outdated key exchange",
-			hosttest.Options{Configure: func(c *ssh.ServerConfig) { c.KeyExchanges = []string{ssh.InsecureKeyExchangeDH1SHA1} }}, "it offers only diffie-hellman-group1-sha1", "sshd_config"},
+		{
+			"outdated key exchange",
+			hosttest.Options{Configure: func(c *ssh.ServerConfig) { c.KeyExchanges = []string{ssh.InsecureKeyExchangeDH1SHA1} }},
+			"it offers only diffie-hellman-group1-sha1", "sshd_config",
+		},
 		{"outdated cipher", hosttest.Options{Configure: func(c *ssh.ServerConfig) { c.Ciphers = []string{ssh.InsecureCipherRC4} }}, "it offers only arcfour", "update OpenSSH"},
 		{"busy", hosttest.Options{Drop: 2}, "", ""},
 		{"busy for long", hosttest.Options{Drop: 100}, "closed before the host said anything", "MaxStartups"},
@@ -249,8 +302,10 @@ func TestNotSSH(t *testing.T) {
 				_ = c.Close()
 			}
 		}()
-		_, err = host.Dial(t.Context(), host.SSHOptions{Name: "cp1", Address: "127.0.0.1",
-			Port: l.Addr().(*net.TCPAddr).Port})
+		_, err = host.Dial(t.Context(), host.SSHOptions{
+			Name: "cp1", Address: "127.0.0.1",
+			Port: l.Addr().(*net.TCPAddr).Port,
+		})
 		checkRefusal(t, err, said[:11], hint)
 	}
 }
@@ -277,8 +332,10 @@ func TestTerminalCodes(t *testing.T) {
 	s := hosttest.Start(t, hosttest.Options{})
 	h := dial(t, optionsOf("cp1", s))
 	err := h.Run(t.Context(),
-		host.Cmd{Args: []string{"sh", "-c",
-			`printf '\033[2J\033]0;all is well\a\033[31mfailed\033[0m\302\233\r\342\200\256' >&2; exit 3`}})
+		host.Cmd{Args: []string{
+			"sh", "-c",
+			`printf '\033[2J\033]0;all is well\a\033[31mfailed\033[0m\302\233\r\342\200\256' >&2; exit 3`,
+		}})
 	var exit *host.ExitError
 	if !errors.As(err, &exit) || exit.Stderr != "failed" {
 		t.Errorf("got %q, want failed", exit.Stderr)

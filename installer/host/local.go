@@ -30,8 +30,10 @@ func Local(ctx context.Context, o LocalOptions) (Host, error) {
 	if u, err := user.Current(); err == nil {
 		name = u.Username
 	}
-	m := &machine{name: o.Name, start: &local{host: o.Name}, root: elevation{user: name},
-		patience: cmp.Or(o.Patience, firstTimeout)}
+	m := &machine{
+		name: o.Name, start: &local{host: o.Name}, root: elevation{user: name},
+		patience: cmp.Or(o.Patience, firstTimeout),
+	}
 	if err := m.elevate(ctx, remember(o.SudoPassword)); err != nil {
 		return nil, err
 	}

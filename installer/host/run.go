@@ -91,8 +91,10 @@ type run struct {
 }
 
 func newRun(m *machine, cmd Cmd) *run {
-	r := &run{machine: m, cmd: cmd, mark: "kkbundle-" + rand.Text(), tail: &capped.Tail{Most: maxStderr},
-		ended: make(chan struct{})}
+	r := &run{
+		machine: m, cmd: cmd, mark: "kkbundle-" + rand.Text(), tail: &capped.Tail{Most: maxStderr},
+		ended: make(chan struct{}),
+	}
 	if m.root.password != nil {
 		r.prompt = "kkbundle-" + rand.Text() + ":"
 	}

@@ -118,8 +118,10 @@ func TestKeys(t *testing.T) {
 			}
 			o.KeyData = []host.Secret{secret(string(pem))}
 		}, nil},
-		{"no key as such", func(o *host.SSHOptions) { o.KeyData = []host.Secret{secret("open sesame")} },
-			refused("the key given is not")},
+		{
+			"no key as such", func(o *host.SSHOptions) { o.KeyData = []host.Secret{secret("open sesame")} },
+			refused("the key given is not"),
+		},
 		{"passphrase", func(o *host.SSHOptions) { o.Keys, o.Passphrase = []string{locked}, sesame }, nil},
 		{"agent", func(o *host.SSHOptions) { o.AgentSocket = startAgent(t, private) }, nil},
 		{"key of the agent", func(o *host.SSHOptions) {
@@ -259,8 +261,10 @@ func TestHostKeys(t *testing.T) {
 		if !errors.As(err, &refused) {
 			t.Fatalf("got %v, want a KeyError", err)
 		}
-		for _, want := range []string{ssh.FingerprintSHA256(ed.PublicKey()), ssh.FingerprintSHA256(before.PublicKey()),
-			file + ":1"} {
+		for _, want := range []string{
+			ssh.FingerprintSHA256(ed.PublicKey()), ssh.FingerprintSHA256(before.PublicKey()),
+			file + ":1",
+		} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%v does not contain %s", err, want)
 			}
@@ -344,8 +348,10 @@ func testAuthority(t *testing.T, dir string) {
 		{"signed, key known too", certificate(fine), "127.0.0.1 " +
 			string(ssh.MarshalAuthorizedKey(other.PublicKey())) + trust, nil},
 		{"expired", certificate(func(c *ssh.Certificate) { c.ValidBefore = c.ValidAfter + 1 }), trust, &invalid},
-		{"for another host", certificate(func(c *ssh.Certificate) { c.ValidPrincipals = []string{"elsewhere"} }), trust,
-			&invalid},
+		{
+			"for another host", certificate(func(c *ssh.Certificate) { c.ValidPrincipals = []string{"elsewhere"} }), trust,
+			&invalid,
+		},
 		{"authority revoked", certificate(fine), trust + "@revoked * " +
 			string(ssh.MarshalAuthorizedKey(authority.PublicKey())), &invalid},
 		{"key revoked", certificate(fine), trust + "@revoked * " +
@@ -354,8 +360,10 @@ func testAuthority(t *testing.T, dir string) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := hosttest.Start(t, hosttest.Options{HostKeys: []ssh.Signer{c.key}})
-			o := host.SSHOptions{Name: "w1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
-				Patience: patience}
+			o := host.SSHOptions{
+				Name: "w1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
+				Patience: patience,
+			}
 			o.KnownHosts = []string{writeTemp(t, strings.ReplaceAll(c.lines, " * ", " "+knownhosts.Normalize(s.Addr)+
 				" "))}
 			h, err := host.Dial(t.Context(), o)
@@ -393,8 +401,10 @@ func ecdsaKey(t *testing.T) ssh.Signer {
 func TestSudoFailures(t *testing.T) {
 	t.Parallel()
 	s := hosttest.StartSSHD(t, hosttest.SSHDOptions{})
-	base := host.SSHOptions{Name: "cp1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
-		KnownHosts: []string{s.KnownHosts}, Patience: patience}
+	base := host.SSHOptions{
+		Name: "cp1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
+		KnownHosts: []string{s.KnownHosts}, Patience: patience,
+	}
 	for _, c := range []struct {
 		name, user string
 		password   host.Secret

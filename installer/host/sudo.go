@@ -114,8 +114,10 @@ func (m *machine) trySudo(ctx context.Context) error {
 	case errors.As(err, &slow):
 		return &SudoError{Host: m.name, User: m.root.user, Reason: slow.Error()}
 	case errors.As(err, &exit) && exit.Code == notFoundCode:
-		return &SudoError{Host: m.name, User: m.root.user, Reason: "there is none on the host",
-			remedy: "install sudo on the host, or log in as root"}
+		return &SudoError{
+			Host: m.name, User: m.root.user, Reason: "there is none on the host",
+			remedy: "install sudo on the host, or log in as root",
+		}
 	case errors.As(err, &exit):
 		return m.sudoError(noPassword, exit.Stderr)
 	}
@@ -128,15 +130,19 @@ type sudoProblem struct{ said, reason, remedy string }
 // sudoProblems are sudo's messages under LC_ALL=C.
 func sudoProblems() []sudoProblem {
 	return []sudoProblem{
-		{"must have a tty", "it wants a terminal (requiretty)",
-			"add `Defaults !requiretty` to the host's sudoers file (visudo), or log in as root"},
+		{
+			"must have a tty", "it wants a terminal (requiretty)",
+			"add `Defaults !requiretty` to the host's sudoers file (visudo), or log in as root",
+		},
 		{"not in the sudoers file", "the user may not use it", ""},
 		{"is not allowed to execute", "the user may not run every command with it", ""},
 		{"password is expired", "the user's password has expired", "log in by hand and set a new password"},
 		{"your account locked", "the user's account is locked", "unlock the account, or log in as another user"},
 		{"no new privileges", "sudo cannot work in this session", "log in as root"},
-		{"installed setuid root", "sudo is not configured for this user",
-			"install sudo on the host again, see that its filesystem is not mounted nosuid, or log in as root"},
+		{
+			"installed setuid root", "sudo is not configured for this user",
+			"install sudo on the host again, see that its filesystem is not mounted nosuid, or log in as root",
+		},
 	}
 }
 

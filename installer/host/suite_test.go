@@ -65,8 +65,10 @@ func TestServerHost(t *testing.T) {
 		t.Skip("needs root: the server inside the process has its rights")
 	}
 	s := hosttest.Start(t, hosttest.Options{})
-	suite(t, dial(t, host.SSHOptions{Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
-		KnownHosts: []string{s.KnownHosts}}))
+	suite(t, dial(t, host.SSHOptions{
+		Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
+		KnownHosts: []string{s.KnownHosts},
+	}))
 }
 
 func TestNoisyLogin(t *testing.T) {
@@ -75,15 +77,19 @@ func TestNoisyLogin(t *testing.T) {
 		t.Skip("needs root")
 	}
 	s := hosttest.Start(t, hosttest.Options{Noise: "Welcome!\nLast login: never\n\x1b[31mno newline at the end"})
-	suite(t, dial(t, host.SSHOptions{Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
-		KnownHosts: []string{s.KnownHosts}}))
+	suite(t, dial(t, host.SSHOptions{
+		Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
+		KnownHosts: []string{s.KnownHosts},
+	}))
 }
 
 func TestSSHDHost(t *testing.T) {
 	t.Parallel()
 	s := hosttest.StartSSHD(t, hosttest.SSHDOptions{Config: "Banner " + writeTemp(t, "AUTHORIZED USE ONLY\n")})
-	base := host.SSHOptions{Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
-		KnownHosts: []string{s.KnownHosts}}
+	base := host.SSHOptions{
+		Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
+		KnownHosts: []string{s.KnownHosts},
+	}
 	for _, c := range []struct{ name, user, sudo string }{
 		{"root", "root", ""},
 		{"sudo without password", hosttest.UserSudoFree, ""},
@@ -122,8 +128,10 @@ func TestEnvironment(t *testing.T) {
 	if err := h.Close(); err != nil {
 		t.Error(err)
 	}
-	if want := []string{"HOME=/root", "LC_ALL=C", "MINE=1",
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}; !slices.Equal(got, want) {
+	if want := []string{
+		"HOME=/root", "LC_ALL=C", "MINE=1",
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+	}; !slices.Equal(got, want) {
 		t.Errorf("the environment is %q, want %q", got, want)
 	}
 }
@@ -300,8 +308,10 @@ func testCancel(t *testing.T, h host.Host) {
 		_, _ = io.Copy(io.Discard, r)
 	}()
 	go func() {
-		ended <- h.Run(ctx, host.Cmd{Args: []string{"sh", "-c",
-			`sleep 3600 & echo $$ $!; trap '' TERM; wait; wait; sleep 3600`}, Stdout: w})
+		ended <- h.Run(ctx, host.Cmd{Args: []string{
+			"sh", "-c",
+			`sleep 3600 & echo $$ $!; trap '' TERM; wait; wait; sleep 3600`,
+		}, Stdout: w})
 	}()
 	fields := strings.Fields(<-pids)
 	cancel()

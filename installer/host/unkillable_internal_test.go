@@ -19,8 +19,10 @@ func TestUnkillable(t *testing.T) {
 	s := hosttest.StartSSHD(t, hosttest.SSHDOptions{Setup: `printf '#!/bin/sh\nexec unshare --pid --fork sh "$@"\n' >"$DIR/walled"
 chmod 755 "$DIR/walled"
 usermod --shell "$DIR/walled" root`})
-	h, err := Dial(t.Context(), SSHOptions{Name: "node1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
-		KnownHosts: []string{s.KnownHosts}})
+	h, err := Dial(t.Context(), SSHOptions{
+		Name: "node1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile},
+		KnownHosts: []string{s.KnownHosts},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,8 +37,10 @@ usermod --shell "$DIR/walled" root`})
 		cancel(reason)
 		_, _ = io.Copy(io.Discard, printed)
 	}()
-	err = h.Run(ctx, Cmd{Args: []string{"sh", "-c", `echo x; while [ -e "$1" ]; do sleep 1; done`, "sh", s.Dir},
-		Stdout: out})
+	err = h.Run(ctx, Cmd{
+		Args:   []string{"sh", "-c", `echo x; while [ -e "$1" ]; do sleep 1; done`, "sh", s.Dir},
+		Stdout: out,
+	})
 	if !errors.Is(err, reason) {
 		t.Errorf("got %v, want %v", err, reason)
 	}

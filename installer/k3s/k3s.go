@@ -61,8 +61,10 @@ func Services(c *manifest.Cluster) *manifest.Cluster {
 // Verifies removes the checks that do not apply to k3s: those of kubeadm, and network checks in the catalog's CoreDNS.
 func Verifies(tasks []task.Task) []task.Task {
 	return slices.DeleteFunc(tasks, func(t task.Task) bool {
-		return !slices.Contains([]string{"verify-nodes", "verify-pods", "verify-cluster", "verify-dns", "verify-images",
-			"verify-result"}, t.Name)
+		return !slices.Contains([]string{
+			"verify-nodes", "verify-pods", "verify-cluster", "verify-dns", "verify-images",
+			"verify-result",
+		}, t.Name)
 	})
 }
 
@@ -70,8 +72,10 @@ func Verifies(tasks []task.Task) []task.Task {
 func Task(c *manifest.Cluster, name string, where task.Where, role manifest.Role) task.Task {
 	files := []task.Place{
 		{Component: "k3s", Member: "", Path: Binary, Mode: task.Executable},
-		{Component: "k3s-images", Member: "", Path: cri.K3sData + "/agent/images/k3s-airgap-images.tar.zst",
-			Mode: 0o644},
+		{
+			Component: "k3s-images", Member: "", Path: cri.K3sData + "/agent/images/k3s-airgap-images.tar.zst",
+			Mode: 0o644,
+		},
 	}
 	if !c.BringsNetwork() {
 		files = append(files, cri.PluginFiles()...)
@@ -272,7 +276,8 @@ func datastore(r *task.Site, d kube.Document) ([]task.File, error) {
 	d["datastore-endpoint"] = strings.Join(e.Endpoints, ",")
 	var files []task.File
 	for _, f := range []struct{ flag, from, name string }{
-		{"datastore-cafile", e.CA, "ca.crt"}, {"datastore-certfile", e.Cert, "client.crt"},
+		{"datastore-cafile", e.CA, "ca.crt"},
+		{"datastore-certfile", e.Cert, "client.crt"},
 		{"datastore-keyfile", e.Key, "client.key"},
 	} {
 		data, err := r.Values(f.from)
@@ -500,8 +505,10 @@ func KeepDown(ctx context.Context, t *task.Host) error {
 	if !t.Is(manifest.RoleControlPlane) || t.Conn == nil || t.Err != nil {
 		return nil
 	}
-	if err := t.Write(ctx, task.File{Path: NoRestartDropIn, Mode: 0o644,
-		Data: []byte(hostfile.Mark + "\n[Service]\nRestart=no\n")}); err != nil {
+	if err := t.Write(ctx, task.File{
+		Path: NoRestartDropIn, Mode: 0o644,
+		Data: []byte(hostfile.Mark + "\n[Service]\nRestart=no\n"),
+	}); err != nil {
 		return err
 	}
 	return t.Systemctl(ctx, "daemon-reload")

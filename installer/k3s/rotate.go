@@ -114,7 +114,8 @@ func RotateKey(ctx context.Context, r *task.Site, each func(ctx context.Context,
 		return nil
 	}
 	return each(ctx, task.Task{Name: "k3s-server", Done: func(context.Context,
-		*task.Host) (bool, error) {
+		*task.Host,
+	) (bool, error) {
 		return false, nil
 	}, Do: func(ctx context.Context, t *task.Host) error {
 		if err := t.Systemctl(ctx, "restart", Unit(true)); err != nil {

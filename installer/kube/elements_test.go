@@ -34,8 +34,10 @@ func TestManyElements(t *testing.T) {
 // TestHalfDecodedList has a control plane answer with a list whose second object is not valid: no object of it counts.
 func TestHalfDecodedList(t *testing.T) {
 	t.Parallel()
-	for _, answer := range []string{`{"items":[{"kind":"ConfigMap","apiVersion":"v1"},{"kind":1}]}`,
-		`{"items":[null]}`} {
+	for _, answer := range []string{
+		`{"items":[{"kind":"ConfigMap","apiVersion":"v1"},{"kind":1}]}`,
+		`{"items":[null]}`,
+	} {
 		c := kube.Client{Kubectl: func(context.Context, kube.Command) ([]byte, error) { return []byte(answer), nil }}
 		list, err := c.List(t.Context(), "configmaps")
 		for _, o := range list {

@@ -139,10 +139,14 @@ func TestOwnsExactly(t *testing.T) {
 	t.Parallel()
 	node := func(fields string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
-			{Manager: "other", Operation: "Apply",
-				FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:theirs":{}}}}`)},
-			{Manager: "me", Operation: "Update",
-				FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:earlier":{}}}}`)},
+			{
+				Manager: "other", Operation: "Apply",
+				FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:theirs":{}}}}`),
+			},
+			{
+				Manager: "me", Operation: "Update",
+				FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:earlier":{}}}}`),
+			},
 			{Manager: "me", Operation: "Apply", FieldsV1: metav1.NewFieldsV1(fields)},
 		}}}
 	}
@@ -217,8 +221,11 @@ func TestPods(t *testing.T) {
 		}
 		reasons[p.Name] = kube.NotReadyReason(&p)
 	}
-	if diff := cmp.Diff([][]string{ready, over, lone}, [][]string{{"ready"}, {"ended", "deleted"},
-		{"deleted", "waits", "silent"}}); diff != "" {
+	if diff := cmp.Diff([][]string{ready, over, lone}, [][]string{
+		{"ready"},
+		{"ended", "deleted"},
+		{"deleted", "waits", "silent"},
+	}); diff != "" {
 		t.Errorf("ready, over, lone (-got +want):\n%s", diff)
 	}
 	if reasons["waits"] != "c: ErrImagePull: gone" || reasons["static"] != "no room" || reasons["silent"] != "Pending" {
@@ -263,8 +270,10 @@ func TestYAML(t *testing.T) {
 	t.Parallel()
 	meta := metav1.ObjectMeta{Name: "x"}
 	pod := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{
-		{Name: "a"}, {Name: "b", Resources: kube.Requests("25m", "16Mi"),
-			LivenessProbe: kube.HTTPProbe("", "/health", 80)},
+		{Name: "a"}, {
+			Name: "b", Resources: kube.Requests("25m", "16Mi"),
+			LivenessProbe: kube.HTTPProbe("", "/health", 80),
+		},
 	}}}
 	got, err := kube.YAML(
 		&corev1.Namespace{ObjectMeta: meta},
@@ -297,8 +306,10 @@ func TestStaticPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"name: proxy\n  namespace: kube-system\n", "hostNetwork: true\n",
-		"priorityClassName: system-node-critical\n"} {
+	for _, want := range []string{
+		"name: proxy\n  namespace: kube-system\n", "hostNetwork: true\n",
+		"priorityClassName: system-node-critical\n",
+	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}
@@ -330,8 +341,10 @@ func TestApply(t *testing.T) {
 	for want, how := range map[string]kube.Apply{
 		"apply --filename=-": {},
 		"apply --server-side --field-manager=me --filename=-": {Manager: "me"},
-		"apply --server-side --force-conflicts --field-manager=me --filename=- --namespace=n": {Manager: "me",
-			Force: true, Namespace: "n"},
+		"apply --server-side --force-conflicts --field-manager=me --filename=- --namespace=n": {
+			Manager: "me",
+			Force:   true, Namespace: "n",
+		},
 	} {
 		a := &api{}
 		if err := a.client().Apply(t.Context(), []byte("text"), how); err != nil || a.lines()[0] != want ||

@@ -162,8 +162,10 @@ func (c Client) ApplyManifest(ctx context.Context, m Manifest, how Apply) error 
 			if err != nil {
 				return err
 			}
-			if err := c.Apply(ctx, data, Apply{Manager: how.Manager, Force: how.Force,
-				Namespace: g.namespace}); err != nil {
+			if err := c.Apply(ctx, data, Apply{
+				Manager: how.Manager, Force: how.Force,
+				Namespace: g.namespace,
+			}); err != nil {
 				return err
 			}
 		}

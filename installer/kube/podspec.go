@@ -15,8 +15,10 @@ func Requests(cpu, memory string) corev1.ResourceRequirements {
 
 // HTTPProbe returns a probe of host, or of the pod's address if host is "".
 func HTTPProbe(host, path string, port int32) *corev1.Probe {
-	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Host: host, Path: path,
-		Port: intstr.FromInt32(port)}}}
+	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+		Host: host, Path: path,
+		Port: intstr.FromInt32(port),
+	}}}
 }
 
 // HostVolume returns a volume for a path of the host. The kind "" accepts any type.

@@ -227,8 +227,10 @@ func (r *Rotation) id() string {
 
 // both returns the certificates of both generations.
 func (r *Rotation) both(a Authority, first Generation) []byte {
-	return bytes.Join([][]byte{bytes.TrimSpace(r.pairs[first][a].Cert), bytes.TrimSpace(r.pairs[first.other()][a].Cert),
-		nil}, []byte("\n"))
+	return bytes.Join([][]byte{
+		bytes.TrimSpace(r.pairs[first][a].Cert), bytes.TrimSpace(r.pairs[first.other()][a].Cert),
+		nil,
+	}, []byte("\n"))
 }
 
 // of returns the certificate of one generation.
@@ -297,8 +299,10 @@ func MakeAuthoritiesTask(r *Rotation) task.Task {
 func (r *Rotation) create(ctx context.Context, t *task.Host) error {
 	for _, args := range [][]string{
 		{"rm", "-rf", marks.RotationDir},
-		{"install", "-d", "-m", "0700", marks.RotationDir, OldGeneration.dir(), NewGeneration.dir(),
-			OldGeneration.dir() + "/etcd", NewGeneration.dir() + "/etcd"},
+		{
+			"install", "-d", "-m", "0700", marks.RotationDir, OldGeneration.dir(), NewGeneration.dir(),
+			OldGeneration.dir() + "/etcd", NewGeneration.dir() + "/etcd",
+		},
 	} {
 		if err := t.Run(ctx, args...); err != nil {
 			return err
@@ -396,8 +400,10 @@ func CheckAuthorities(ctx context.Context, s *task.Site, names []Authority) erro
 				return err
 			}
 			if n := countBlocks(pair.Cert); n != 1 {
-				return &RotationError{fmt.Sprintf("%s on %s has %d certificates", f.Cert, t.Name, n),
-					"complete the rotation that somebody began by hand: leave the certificate that fits " + f.Key}
+				return &RotationError{
+					fmt.Sprintf("%s on %s has %d certificates", f.Cert, t.Name, n),
+					"complete the rotation that somebody began by hand: leave the certificate that fits " + f.Key,
+				}
 			}
 			all = append(all, pair.Cert...)
 		}
@@ -405,8 +411,10 @@ func CheckAuthorities(ctx context.Context, s *task.Site, names []Authority) erro
 			first = all
 		}
 		if !bytes.Equal(first, all) {
-			return &RotationError{fmt.Sprintf("%s has other authorities than the first control plane", t.Name),
-				"join the control plane again: kkbundle nodes delete, then kkbundle nodes add"}
+			return &RotationError{
+				fmt.Sprintf("%s has other authorities than the first control plane", t.Name),
+				"join the control plane again: kkbundle nodes delete, then kkbundle nodes add",
+			}
 		}
 	}
 	return nil

@@ -35,9 +35,12 @@ const (
 
 // leadTask is a task of the lead that the following tasks of all hosts need.
 func leadTask(name string, done func(ctx context.Context, t *task.Host) (bool, error),
-	do func(ctx context.Context, t *task.Host) error) task.Task {
-	return task.Task{Name: name, Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, AllOrNone: true,
-		Done: done, Do: do}
+	do func(ctx context.Context, t *task.Host) error,
+) task.Task {
+	return task.Task{
+		Name: name, Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, AllOrNone: true,
+		Done: done, Do: do,
+	}
 }
 
 // ClusterAuthorityTasks make everything in the API trust both generations, or one if to is not "".
@@ -159,8 +162,10 @@ func (n nodeStage) publish(ctx context.Context, t *task.Host) error {
 // add their authorities and never remove one.
 // https://github.com/kubernetes/kubernetes/blob/v1.34.3/pkg/controlplane/controller/clusterauthenticationtrust/cluster_authentication_trust_controller.go
 func aggregatedKeys() map[string]Authority {
-	return map[string]Authority{"client-ca-file": KubernetesAuthority,
-		"requestheader-client-ca-file": FrontProxyAuthority}
+	return map[string]Authority{
+		"client-ca-file":               KubernetesAuthority,
+		"requestheader-client-ca-file": FrontProxyAuthority,
+	}
 }
 
 // outdated returns the values of that ConfigMap that have the other generation, without it.

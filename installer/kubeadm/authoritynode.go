@@ -410,8 +410,10 @@ func (n nodeStage) issueKubelet(ctx context.Context, t *task.Host) error {
 		return err
 	}
 	name := "kubelet-client-" + now.UTC().Format("2006-01-02-15-04-05") + ".pem" // the kubelet's own form
-	if err := t.Write(ctx, task.File{Path: path.Join(kubeletPKI, name), Mode: 0o600,
-		Data: slices.Concat(pair.Cert, pair.Key)}); err != nil {
+	if err := t.Write(ctx, task.File{
+		Path: path.Join(kubeletPKI, name), Mode: 0o600,
+		Data: slices.Concat(pair.Cert, pair.Key),
+	}); err != nil {
 		return err
 	}
 	return t.Run(ctx, host.Script("use-client.sh", useClientScript, kubeletPKI, name)...)
@@ -470,8 +472,10 @@ func (n nodeStage) leaves(t *task.Host, a Authority) []string {
 		return []string{dir + "etcd/server.crt", dir + "etcd/peer.crt", dir + "etcd/healthcheck-client.crt", dir +
 			"apiserver-etcd-client.crt"}
 	}
-	return []string{dir + servingCert, dir + "apiserver-kubelet-client.crt", kube.AdminConf, superConf, managerConf,
-		schedulerConf, kubeletClient}
+	return []string{
+		dir + servingCert, dir + "apiserver-kubelet-client.crt", kube.AdminConf, superConf, managerConf,
+		schedulerConf, kubeletClient,
+	}
 }
 
 // otherIssuer returns a sentence about a certificate of the node that the generation has not issued, "" if there is

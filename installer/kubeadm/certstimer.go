@@ -44,7 +44,8 @@ func CertsTimerTask(c *manifest.Cluster) task.Task {
 				{Path: "/etc/systemd/system/" + RenewTimer, Mode: 0o644, Data: renewTimerText(number)},
 			},
 			Apply: func(ctx context.Context,
-				t *task.Host) error {
+				t *task.Host,
+			) error {
 				return t.RemoveEarlier(ctx, path.Base(renewScript))
 			},
 			Units: []string{RenewTimer},

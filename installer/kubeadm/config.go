@@ -49,8 +49,10 @@ func (k Config) init(n Node) ([]byte, error) {
 	d := kube.Document{
 		"apiVersion": k.APIVersion(),
 		"kind":       "InitConfiguration",
-		"bootstrapTokens": []any{kube.Document{"token": n.token, "ttl": "5m0s",
-			"description": "made by kkbundle for kubeadm init"}},
+		"bootstrapTokens": []any{kube.Document{
+			"token": n.token, "ttl": "5m0s",
+			"description": "made by kkbundle for kubeadm init",
+		}},
 		"localAPIEndpoint": LocalEndpoint(n.IPs[0]),
 		"nodeRegistration": k.Registration(n),
 	}
@@ -109,8 +111,10 @@ func (k Config) join(n Node) ([]byte, error) {
 		},
 	}
 	if n.controlPlane {
-		d["controlPlane"] = kube.Document{"certificateKey": n.certificateKey,
-			"localAPIEndpoint": LocalEndpoint(n.IPs[0])}
+		d["controlPlane"] = kube.Document{
+			"certificateKey":   n.certificateKey,
+			"localAPIEndpoint": LocalEndpoint(n.IPs[0]),
+		}
 	}
 	k.addTimeouts(d)
 	n.addPatches(d)

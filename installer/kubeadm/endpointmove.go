@@ -61,7 +61,8 @@ func storeConfiguration(ctx context.Context, t *task.Host, d kube.Document) erro
 // clusterConfiguration returns kubeadm's configuration in the cluster with another endpoint and with more names in
 // API servers' certificates.
 func clusterConfiguration(ctx context.Context, t *task.Host, hostPort string,
-	names []string) (d kube.Document, changed bool, err error) {
+	names []string,
+) (d kube.Document, changed bool, err error) {
 	if d, err = storedConfiguration(ctx, t); err != nil {
 		return nil, false, err
 	}

@@ -21,8 +21,10 @@ func TestEtcdQuotaInConfiguration(t *testing.T) {
 	} {
 		c := tasktest.Cluster(t, text)
 		r := &task.Site{Cluster: c}
-		r.Hosts = []*task.Host{{Host: manifest.Host{Name: "cp1", Roles: []manifest.Role{manifest.RoleControlPlane}},
-			IP: netip.MustParseAddr("10.0.0.3"), Site: r}}
+		r.Hosts = []*task.Host{{
+			Host: manifest.Host{Name: "cp1", Roles: []manifest.Role{manifest.RoleControlPlane}},
+			IP:   netip.MustParseAddr("10.0.0.3"), Site: r,
+		}}
 		config, err := NewConfig(c, "10.0.0.3:6443", Parts(r, false)...)
 		if err != nil {
 			t.Fatal(err)

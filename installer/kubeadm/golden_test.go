@@ -48,21 +48,27 @@ cni: {ipv4MaskSize: 25, ipv6MaskSize: 60}
 		"hardened": tasktest.Cluster(t, hardenedCluster),
 	} {
 		r := &task.Site{Cluster: c}
-		r.Hosts = []*task.Host{{Host: manifest.Host{Name: "cp1", Roles: []manifest.Role{manifest.RoleControlPlane}},
-			IP: ip, Site: r}}
+		r.Hosts = []*task.Host{{
+			Host: manifest.Host{Name: "cp1", Roles: []manifest.Role{manifest.RoleControlPlane}},
+			IP:   ip, Site: r,
+		}}
 		config, err := NewConfig(c, c.ControlPlaneEndpoint.HostPort(ip.String()), Parts(r, true)...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		token := "abcdef.0123456789abcdef"
-		initial, err := config.init(Node{name: "cp1", IPs: []netip.Addr{ip}, token: token, controlPlane: true,
-			worker: name == "custom"})
+		initial, err := config.init(Node{
+			name: "cp1", IPs: []netip.Addr{ip}, token: token, controlPlane: true,
+			worker: name == "custom",
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		tasktest.Golden(t, "kubeadm-init-"+name+".yaml", initial)
-		join, err := config.join(Node{name: "cp2", IPs: []netip.Addr{ip.Next()}, token: token, pin: "sha256:00",
-			controlPlane: name == "custom", worker: true, certificateKey: "11"})
+		join, err := config.join(Node{
+			name: "cp2", IPs: []netip.Addr{ip.Next()}, token: token, pin: "sha256:00",
+			controlPlane: name == "custom", worker: true, certificateKey: "11",
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -86,8 +86,10 @@ func DefaultsConfig(c *manifest.Cluster) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k.listing(kube.Document{"apiVersion": k.APIVersion(), "kind": "ClusterConfiguration",
-		"kubernetesVersion": c.Kubernetes.Version})
+	return k.listing(kube.Document{
+		"apiVersion": k.APIVersion(), "kind": "ClusterConfiguration",
+		"kubernetesVersion": c.Kubernetes.Version,
+	})
 }
 
 // listing adds the settings of a node, which kubeadm would otherwise look for on this machine.

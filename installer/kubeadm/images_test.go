@@ -55,8 +55,10 @@ func TestImagesOfAnotherRegistry(t *testing.T) {
 	t.Parallel()
 	c := parsed(t, "kubernetes: {version: v1.34.3}\n")
 	entry := func(ref string) manifest.CatalogEntry {
-		return manifest.CatalogEntry{Follows: "kubernetes", Default: "v1.2.3",
-			Images: []manifest.CatalogImage{{Name: ref + ":{version}"}}}
+		return manifest.CatalogEntry{
+			Follows: "kubernetes", Default: "v1.2.3",
+			Images: []manifest.CatalogImage{{Name: ref + ":{version}"}},
+		}
 	}
 	c.Catalogs = []*manifest.Catalog{{Components: map[string]manifest.CatalogEntry{"kube-apiserver": entry(
 		"k8s.site/fips/kube-apiserver"), "coredns": entry("k8s.site/fips/coredns")}}}
@@ -65,8 +67,11 @@ func TestImagesOfAnotherRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := k.ClusterConfiguration()
-	want := []any{"k8s.site/fips", kube.Document{"imageTag": "v1.2.3"},
-		kube.Document{"local": kube.Document{"imageRepository": "registry.k8s.io", "imageTag": "3.6.5-0"}}}
+	want := []any{
+		"k8s.site/fips",
+		kube.Document{"imageTag": "v1.2.3"},
+		kube.Document{"local": kube.Document{"imageRepository": "registry.k8s.io", "imageTag": "3.6.5-0"}},
+	}
 	if diff := cmp.Diff(want, []any{d["imageRepository"], d["dns"], d["etcd"]}); diff != "" {
 		t.Error(diff)
 	}

@@ -27,7 +27,8 @@ const signWait = 30 * time.Second // kube-controller-manager signs for a token w
 // token, once per cluster and endpoint.
 func JoinProofTask() task.Task {
 	step := onceFor("verify-join", joinProof, func(ctx context.Context,
-		t *task.Host) error {
+		t *task.Host,
+	) error {
 		return tryJoin(ctx, t, newToken())
 	})
 	proven := step.Done
@@ -42,7 +43,8 @@ func JoinProofTask() task.Task {
 
 // onceFor returns a task of the first control plane that runs do unless its stamp file exists with this content.
 func onceFor(name string, stampFile func(ctx context.Context, t *task.Host) (task.File, error),
-	do func(ctx context.Context, t *task.Host) error) task.Task {
+	do func(ctx context.Context, t *task.Host) error,
+) task.Task {
 	return task.Task{
 		Name:  name,
 		Roles: []manifest.Role{manifest.RoleControlPlane},

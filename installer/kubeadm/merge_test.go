@@ -26,8 +26,10 @@ func TestLaid(t *testing.T) {
 	want := kube.Document{"apiServer": kube.Document{
 		"extraArgs": []any{flag("a", "1"), flag("b", "20"), flag("d", "true")},
 		"certSANs":  []any{"x", "y", "z"},
-		"extraVolumes": []any{kube.Document{"name": "v", "hostPath": "/v"},
-			kube.Document{"name": "w", "hostPath": "/mine"}},
+		"extraVolumes": []any{
+			kube.Document{"name": "v", "hostPath": "/v"},
+			kube.Document{"name": "w", "hostPath": "/mine"},
+		},
 	}}
 	if diff := cmp.Diff(Config{beta4: true}.mergeCluster(base, over), want); diff != "" {
 		t.Errorf("v1beta4 (-got +want):\n%s", diff)
@@ -36,12 +38,16 @@ func TestLaid(t *testing.T) {
 	if diff := cmp.Diff(Config{}.mergeCluster(base, over), want); diff != "" {
 		t.Errorf("v1beta3 (-got +want):\n%s", diff)
 	}
-	twice := map[string]any{"extraArgs": []any{map[string]any{"name": "service-account-issuer", "value": "a"},
-		map[string]any{"name": "service-account-issuer", "value": "b"}}}
+	twice := map[string]any{"extraArgs": []any{
+		map[string]any{"name": "service-account-issuer", "value": "a"},
+		map[string]any{"name": "service-account-issuer", "value": "b"},
+	}}
 	got := Config{beta4: true}.mergeCluster(kube.Document{"extraArgs": kube.Document{"service-account-issuer": "old"}},
 		twice)
-	if diff := cmp.Diff(got, kube.Document{"extraArgs": []any{flag("service-account-issuer", "a"),
-		flag("service-account-issuer", "b")}}); diff != "" {
+	if diff := cmp.Diff(got, kube.Document{"extraArgs": []any{
+		flag("service-account-issuer", "a"),
+		flag("service-account-issuer", "b"),
+	}}); diff != "" {
 		t.Errorf("an argument that is there twice (-got +want):\n%s", diff)
 	}
 }

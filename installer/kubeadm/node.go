@@ -43,10 +43,14 @@ func KubeletTask(c *manifest.Cluster) task.Task {
 	}, func(context.Context, *task.Host) (task.Setting, error) {
 		return task.Setting{
 			Files: []task.File{
-				{Path: "/etc/systemd/system/kubelet.service", Mode: 0o644,
-					Data: fmt.Appendf(nil, hostfile.Mark+"\n"+kubeletUnit, cri.RuntimeOf(c).After())},
-				{Path: "/etc/systemd/system/kubelet.service.d/10-kubeadm.conf", Mode: 0o644,
-					Data: []byte(kubeletDropIn)},
+				{
+					Path: "/etc/systemd/system/kubelet.service", Mode: 0o644,
+					Data: fmt.Appendf(nil, hostfile.Mark+"\n"+kubeletUnit, cri.RuntimeOf(c).After()),
+				},
+				{
+					Path: "/etc/systemd/system/kubelet.service.d/10-kubeadm.conf", Mode: 0o644,
+					Data: []byte(kubeletDropIn),
+				},
 			},
 			Apply: func(ctx context.Context, t *task.Host) error {
 				if err := t.Systemctl(ctx, "daemon-reload"); err != nil {
@@ -79,8 +83,10 @@ ExecStart=/usr/local/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $
 
 // InitTask creates the first control plane.
 func InitTask(c *manifest.Cluster) task.Task {
-	images := []string{"coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler",
-		"pause"}
+	images := []string{
+		"coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler",
+		"pause",
+	}
 	if c.Etcd.Type != manifest.EtcdInternal {
 		images = slices.DeleteFunc(images, func(name string) bool { return name == "etcd" })
 	}

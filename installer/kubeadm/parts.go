@@ -39,8 +39,10 @@ func (k Config) component(name string) kube.Document {
 	for _, p := range k.parts {
 		maps.Copy(flags, p.Flags[name])
 		for _, v := range p.Volumes[name] {
-			volumes = append(volumes, kube.Document{"name": v.Name, "hostPath": v.Path, "mountPath": v.Path,
-				"pathType": v.Kind, "readOnly": !v.Writable})
+			volumes = append(volumes, kube.Document{
+				"name": v.Name, "hostPath": v.Path, "mountPath": v.Path,
+				"pathType": v.Kind, "readOnly": !v.Writable,
+			})
 		}
 		for _, n := range p.Names {
 			names = append(names, n)

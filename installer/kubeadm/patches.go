@@ -28,8 +28,10 @@ const (
 // PatchesTask writes kubeadm's patches to hosts. An existing node applies the kubelet's patches as documented in
 // https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-reconfigure/
 func PatchesTask() task.Task {
-	return task.Settle(task.Task{Name: PatchesTaskName, Independent: true,
-		Roles: []manifest.Role{manifest.RoleCluster}},
+	return task.Settle(task.Task{
+		Name: PatchesTaskName, Independent: true,
+		Roles: []manifest.Role{manifest.RoleCluster},
+	},
 		func(ctx context.Context, t *task.Host) (task.Setting, error) {
 			files, err := patches(ctx, t)
 			if err != nil {

@@ -90,10 +90,14 @@ func newRealServer(t *testing.T) *realServer {
 		t.Fatal(err)
 	}
 	s.write(t, "tokens.csv", []byte("test,admin,admin\n"))
-	s.write(t, "sa.key", pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY",
-		Bytes: x509.MarshalPKCS1PrivateKey(key)}))
-	for name, d := range map[string]kube.Document{"admission.yaml": AdmissionConfig(manifest.SecurityBaseline),
-		"audit-policy.yaml": AuditPolicy(manifest.SecurityBaseline)} {
+	s.write(t, "sa.key", pem.EncodeToMemory(&pem.Block{
+		Type:  "RSA PRIVATE KEY",
+		Bytes: x509.MarshalPKCS1PrivateKey(key),
+	}))
+	for name, d := range map[string]kube.Document{
+		"admission.yaml":    AdmissionConfig(manifest.SecurityBaseline),
+		"audit-policy.yaml": AuditPolicy(manifest.SecurityBaseline),
+	} {
 		data, err := kube.Documents(d)
 		if err != nil {
 			t.Fatal(err)
@@ -140,8 +144,10 @@ func (s *realServer) restart(t *testing.T, encryption []byte) {
 }
 
 func (s *realServer) command(t *testing.T) []string {
-	return []string{labProgram(t, "kubernetes-amd64-*", "kubectl"), "--server=https://" + s.api,
-		"--insecure-skip-tls-verify", "--token=test"}
+	return []string{
+		labProgram(t, "kubernetes-amd64-*", "kubectl"), "--server=https://" + s.api,
+		"--insecure-skip-tls-verify", "--token=test",
+	}
 }
 
 func (s *realServer) kubectl(t *testing.T, stdin string, args ...string) (string, error) {

@@ -138,8 +138,10 @@ func reservations(ctx context.Context, t *task.Host) ([]task.File, error) {
 			strings.Join(strings.Fields(string(files[0].Data)), " "))
 	}
 	for name, memory := range size.requests(t) {
-		container := kube.Document{"name": name,
-			"resources": kube.Document{"requests": kube.Document{"memory": memory}}}
+		container := kube.Document{
+			"name":      name,
+			"resources": kube.Document{"requests": kube.Document{"memory": memory}},
+		}
 		if files, err = appendPatch(files, requestPatch(name),
 			kube.Document{"spec": kube.Document{"containers": []any{container}}}); err != nil {
 			return nil, err

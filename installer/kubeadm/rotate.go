@@ -210,7 +210,8 @@ func (r *rotating) step(ctx context.Context) (last bool, err error) {
 		return false, err
 	}
 	if err := r.each(ctx, securityTask(func(_ context.Context,
-		t *task.Host) (task.Setting, error) {
+		t *task.Host,
+	) (task.Setting, error) {
 		return securitySetting(t, data)
 	})); err != nil {
 		return false, err
@@ -315,8 +316,10 @@ func AddRetiredKeys(ctx context.Context, t *task.Host) error {
 func newRotationKey() encryptionKey {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // never fails: https://pkg.go.dev/crypto/rand#Read
-	return encryptionKey{"kkbundle-" + time.Now().UTC().Format("20060102T150405"),
-		base64.StdEncoding.EncodeToString(key)}
+	return encryptionKey{
+		"kkbundle-" + time.Now().UTC().Format("20060102T150405"),
+		base64.StdEncoding.EncodeToString(key),
+	}
 }
 
 // rewrittenStamp records that every Secret is encrypted as an EncryptionConfiguration says.

@@ -29,10 +29,16 @@ func TestNextRotation(t *testing.T) {
 		"was adding": {[]string{"kkbundle1 " + newer, "kkbundle1"}, rotationAdd, "kkbundle1 " +
 			newer},
 		"was adding for the second time": {[]string{older + " " + newer, older}, rotationAdd, older + " " + newer},
-		"has added": {[]string{"kkbundle1 " + newer, "kkbundle1 " + newer}, rotationPromote,
-			newer + " kkbundle1"},
-		"was promoting": {[]string{newer + " kkbundle1", "kkbundle1 " + newer}, rotationPromote,
-			newer + " kkbundle1"},
+		"has added": {
+			[]string{"kkbundle1 " + newer, "kkbundle1 " + newer},
+			rotationPromote,
+			newer + " kkbundle1",
+		},
+		"was promoting": {
+			[]string{newer + " kkbundle1", "kkbundle1 " + newer},
+			rotationPromote,
+			newer + " kkbundle1",
+		},
 		"has promoted":                   {[]string{newer + " " + older, newer + " " + older}, rotationRemove, newer},
 		"was removing":                   {[]string{newer, newer + " kkbundle1"}, rotationRemove, newer},
 		"one control plane was removing": {[]string{newer + " b a"}, rotationRemove, newer},

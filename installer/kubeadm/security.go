@@ -57,8 +57,10 @@ func securityPart(r *task.Site, guarded bool) task.KubeadmPart {
 	part := task.KubeadmPart{Flags: flags, Kubelet: kube.Document{
 		"tlsMinVersion": "VersionTLS12",
 		"readOnlyPort":  0,
-		"authentication": kube.Document{"anonymous": kube.Document{"enabled": false},
-			"webhook": kube.Document{"enabled": true}},
+		"authentication": kube.Document{
+			"anonymous": kube.Document{"enabled": false},
+			"webhook":   kube.Document{"enabled": true},
+		},
 		"authorization": kube.Document{"mode": "Webhook"},
 	}}
 	if guarded {
@@ -188,8 +190,10 @@ func securityTask(want func(ctx context.Context, t *task.Host) (task.Setting, er
 func securitySetting(t *task.Host, encryption []byte) (task.Setting, error) {
 	c := t.Site.Cluster
 	files := []task.File{{Path: EncryptionOnHost, Mode: 0o600, Data: encryption}}
-	wanted := map[string]kube.Document{"admission.yaml": AdmissionConfig(c.Kubernetes.Security),
-		"audit-policy.yaml": AuditPolicy(c.Kubernetes.Security)}
+	wanted := map[string]kube.Document{
+		"admission.yaml":    AdmissionConfig(c.Kubernetes.Security),
+		"audit-policy.yaml": AuditPolicy(c.Kubernetes.Security),
+	}
 	if task.IsHardened(c) && limitsAnonymous(t.Site) {
 		wanted["authentication.yaml"] = AuthenticationConfig(isOlder(t.Site, 1, 34))
 	}
@@ -288,8 +292,10 @@ func newEncryption() ([]byte, error) {
 		"resources": []any{kube.Document{
 			"resources": []any{"secrets"},
 			"providers": []any{
-				kube.Document{"secretbox": kube.Document{"keys": []any{kube.Document{"name": "kkbundle1",
-					"secret": base64.StdEncoding.EncodeToString(key)}}}},
+				kube.Document{"secretbox": kube.Document{"keys": []any{kube.Document{
+					"name":   "kkbundle1",
+					"secret": base64.StdEncoding.EncodeToString(key),
+				}}}},
 				kube.Document{"identity": kube.Document{}},
 			},
 		}},
@@ -303,8 +309,10 @@ func AuthenticationConfig(beta bool) kube.Document {
 		version += "beta1"
 	}
 	var open []any
-	for _, path := range []string{"/livez", "/readyz", "/healthz",
-		"/api/v1/namespaces/kube-public/configmaps/cluster-info"} {
+	for _, path := range []string{
+		"/livez", "/readyz", "/healthz",
+		"/api/v1/namespaces/kube-public/configmaps/cluster-info",
+	} {
 		open = append(open, kube.Document{"path": path})
 	}
 	return kube.Document{
@@ -336,8 +344,10 @@ func AdmissionConfig(level manifest.SecurityLevel) kube.Document {
 					"audit": warn, "audit-version": "latest",
 					"warn": warn, "warn-version": "latest",
 				},
-				"exemptions": kube.Document{"namespaces": []any{"kube-system"}, "usernames": []any{},
-					"runtimeClasses": []any{}},
+				"exemptions": kube.Document{
+					"namespaces": []any{"kube-system"}, "usernames": []any{},
+					"runtimeClasses": []any{},
+				},
 			},
 		}},
 	}
@@ -379,18 +389,28 @@ func AuditPolicy(level manifest.SecurityLevel) kube.Document {
 // unauditedRules omit the requests that cluster components repeat all the time.
 func unauditedRules() []any {
 	return []any{
-		kube.Document{"level": "None", "nonResourceURLs": []any{"/healthz*", "/livez*", "/readyz*", "/version",
-			"/openapi/*"}},
-		kube.Document{"level": "None", "resources": []any{kube.Document{"group": "coordination.k8s.io",
-			"resources": []any{"leases"}}}},
-		kube.Document{"level": "None", "resources": []any{kube.Document{"group": "", "resources": []any{"events"}},
-			kube.Document{"group": "events.k8s.io", "resources": []any{"events"}}}},
-		kube.Document{"level": "None", "verbs": []any{"get", "list", "watch"},
+		kube.Document{"level": "None", "nonResourceURLs": []any{
+			"/healthz*", "/livez*", "/readyz*", "/version",
+			"/openapi/*",
+		}},
+		kube.Document{"level": "None", "resources": []any{kube.Document{
+			"group":     "coordination.k8s.io",
+			"resources": []any{"leases"},
+		}}},
+		kube.Document{"level": "None", "resources": []any{
+			kube.Document{"group": "", "resources": []any{"events"}},
+			kube.Document{"group": "events.k8s.io", "resources": []any{"events"}},
+		}},
+		kube.Document{
+			"level": "None", "verbs": []any{"get", "list", "watch"},
 			"userGroups": []any{"system:nodes", "system:serviceaccounts:kube-system"}, "resources": []any{
-				kube.Document{"group": "", "resources": []any{"nodes", "nodes/status", "pods", "pods/status",
+				kube.Document{"group": "", "resources": []any{
+					"nodes", "nodes/status", "pods", "pods/status",
 					"services",
-					"endpoints", "namespaces"}},
+					"endpoints", "namespaces",
+				}},
 				kube.Document{"group": "discovery.k8s.io", "resources": []any{"endpointslices"}},
-			}},
+			},
+		},
 	}
 }

@@ -30,8 +30,10 @@ import (
 func SecurityChecks() []task.Task {
 	return []task.Task{
 		{Name: "verify-hosts-security", Roles: []manifest.Role{manifest.RoleCluster}, Do: answered(verifyHostSecurity)},
-		{Name: "verify-security", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First,
-			Do: answered(verifyClusterSecurity)},
+		{
+			Name: "verify-security", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First,
+			Do: answered(verifyClusterSecurity),
+		},
 	}
 }
 
@@ -102,8 +104,10 @@ func verifyControlPlane(ctx context.Context, t *task.Host, level manifest.Securi
 		checkAnonymous(ctx, t, api, "/api/v1/namespaces/kube-system/secrets"),
 		checkTLS(ctx, t, api, "the API server"),
 	}
-	for _, one := range []struct{ program, port string }{{"kube-controller-manager", "10257"},
-		{"kube-scheduler", "10259"}} {
+	for _, one := range []struct{ program, port string }{
+		{"kube-controller-manager", "10257"},
+		{"kube-scheduler", "10259"},
+	} {
 		running, err := arguments(ctx, t, one.program)
 		if err != nil {
 			return err
@@ -135,8 +139,10 @@ func bindAddress(arguments []string) string {
 
 // components maps names in ClusterConfiguration to programs.
 func components() map[string]string {
-	return map[string]string{apiServer: "kube-apiserver", controllerManager: "kube-controller-manager",
-		scheduler: "kube-scheduler"}
+	return map[string]string{
+		apiServer: "kube-apiserver", controllerManager: "kube-controller-manager",
+		scheduler: "kube-scheduler",
+	}
 }
 
 // checkFlags checks that running components have the flags of the level, unless the cluster file overrides them.
@@ -299,8 +305,10 @@ func checkPrivileged(ctx context.Context, t *task.Host) error {
 	if err != nil {
 		return err
 	}
-	_, err = t.Kube().Kubectl(ctx, kube.Command{Args: []string{"create", "--dry-run=server", "--filename=-"},
-		Stdin: pod})
+	_, err = t.Kube().Kubectl(ctx, kube.Command{
+		Args:  []string{"create", "--dry-run=server", "--filename=-"},
+		Stdin: pod,
+	})
 	var failed *host.ExitError
 	switch {
 	case err == nil:

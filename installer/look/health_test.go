@@ -36,8 +36,10 @@ func answerWith(s *sitetest.Site, t *testing.T, want *health.Survey) {
 			t.Fatal(err)
 		}
 		kind, name, _ := strings.Cut(kind, "/")
-		group := map[string]string{"Deployment": "apps/v1", "DaemonSet": "apps/v1", "Lease": "coordination.k8s.io/v1",
-			"ConfigMap": "v1"}[kind]
+		group := map[string]string{
+			"Deployment": "apps/v1", "DaemonSet": "apps/v1", "Lease": "coordination.k8s.io/v1",
+			"ConfigMap": "v1",
+		}[kind]
 		if group == "" {
 			group = "rbac.authorization.k8s.io/v1"
 		}
@@ -78,15 +80,19 @@ func judged(s *sitetest.Site, t *testing.T, rule task.ClusterRule) string {
 		t.Fatal(err)
 	}
 	return wrong(slices.DeleteFunc(found.Findings(), func(f report.Finding) bool {
-		return !slices.Contains([]string{health.CheckNodes, health.CheckPods, "coredns", "kube-proxy",
-			"control-plane-pods"}, f.ID)
+		return !slices.Contains([]string{
+			health.CheckNodes, health.CheckPods, "coredns", "kube-proxy",
+			"control-plane-pods",
+		}, f.ID)
 	}))
 }
 
 // setNotReady makes a node not ready.
 func setNotReady(n *corev1.Node, message string) {
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse,
-		Message: message}}
+	n.Status.Conditions = []corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: corev1.ConditionFalse,
+		Message: message,
+	}}
 }
 
 // TestStatusJudgesPodsWithoutAClusterFile holds that the controller manager and CoreDNS, not ready for ten minutes,
@@ -177,14 +183,16 @@ func statusWaits(t *testing.T) {
 			return err
 		})
 	}
-	status, err := Status(t.Context(), StatusOptions{Options: s.Options, Wait: statusPause + time.Second,
+	status, err := Status(t.Context(), StatusOptions{
+		Options: s.Options, Wait: statusPause + time.Second,
 		Waiting: func(list report.Findings) {
 			if looks++; looks == 1 {
 				if got := wrong(list); !strings.Contains(got, "host-reachable node1 failed") {
 					t.Errorf("the first look: %s", got)
 				}
 			}
-		}})
+		},
+	})
 	if got := wrong(status.Findings); err != nil || looks != 2 || strings.Contains(got, "host-reachable") ||
 		status.Healthy {
 		t.Errorf("%d looks that were not the last, %v: %s", looks, err, got)

@@ -21,8 +21,10 @@ func TestRefusedRunKeepsTheReport(t *testing.T) {
 	if err := r.KeepReport(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	for _, cause := range []error{&upgrade.RefusedError{}, &upgrade.UnfitError{}, &member.OtherClusterError{},
-		&upgrade.NoWayBackError{}} {
+	for _, cause := range []error{
+		&upgrade.RefusedError{}, &upgrade.UnfitError{}, &member.OtherClusterError{},
+		&upgrade.NoWayBackError{},
+	} {
 		if err := r.KeepReport(t.Context(), cause); err != nil {
 			t.Fatal(err)
 		}

@@ -124,8 +124,10 @@ func leaveOutValues(object map[string]any) {
 	}
 	meta, _ := object["metadata"].(map[string]any)
 	name, _ := meta["name"].(string)
-	if meta["namespace"] == kube.SystemNamespace && slices.Contains([]string{"coredns", "kube-proxy", "kubeadm-config",
-		"kubelet-config"}, name) {
+	if meta["namespace"] == kube.SystemNamespace && slices.Contains([]string{
+		"coredns", "kube-proxy", "kubeadm-config",
+		"kubelet-config",
+	}, name) {
 		return
 	}
 	for _, field := range []string{"data", "binaryData"} {

@@ -139,16 +139,20 @@ func TestSupportBundle(t *testing.T) {
 		})
 	}
 	r := s.Run(t, nil)
-	for name, text := range map[string]string{task.LogFile: planted,
+	for name, text := range map[string]string{
+		task.LogFile:          planted,
 		task.RegistryPassFile: "known-secret-of-the-registry", diagnose.FailuresDir +
-			"/x/kubelet.log": "says known-secret-of-the-registry"} {
+			"/x/kubelet.log": "says known-secret-of-the-registry",
+	} {
 		if err := r.Dir.Write(name, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var out bytes.Buffer
-	said, err := WriteSupportBundle(t.Context(), SupportOptions{StatusOptions: StatusOptions{Options: s.Options,
-		AnyCluster: true}}, &out)
+	said, err := WriteSupportBundle(t.Context(), SupportOptions{StatusOptions: StatusOptions{
+		Options:    s.Options,
+		AnyCluster: true,
+	}}, &out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,8 +167,10 @@ func TestSupportBundle(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"README.txt", "status.json", "work/install.log", "work/failures/x/kubelet.log",
-		"hosts/cp1/configuration.txt", "hosts/cp1/units.log", "cluster/configmaps.json"} {
+	for _, name := range []string{
+		"README.txt", "status.json", "work/install.log", "work/failures/x/kubelet.log",
+		"hosts/cp1/configuration.txt", "hosts/cp1/units.log", "cluster/configmaps.json",
+	} {
 		if files["support/"+name] == "" {
 			t.Errorf("%s is not in it", name)
 		}

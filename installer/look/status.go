@@ -111,7 +111,8 @@ func statusOnce(ctx context.Context, o StatusOptions) (out report.Status, settle
 // lookAt connects to the reachable hosts, calls a function with a control plane that is a node (nil if there is none),
 // and removes the helper from hosts without an installation.
 func lookAt(ctx context.Context, o StatusOptions, do func(ctx context.Context, r *engine.Run,
-	from *task.Host) error) error {
+	from *task.Host) error,
+) error {
 	o.DryRun = true
 	r, err := begin.New(o.Options, engine.LookingAt(o.rule()))
 	if err != nil {
@@ -168,8 +169,10 @@ func describe(s *health.Survey, out *report.Status) {
 	certificates := func(host string, list []node.Certificate) {
 		for _, c := range health.Needed(list) {
 			days := int(c.NotAfter.Sub(s.Now).Hours() / 24)
-			out.Certificates = append(out.Certificates, report.Certificate{Host: host, File: c.Path,
-				Subject: c.CommonName, Expires: c.NotAfter, Days: days})
+			out.Certificates = append(out.Certificates, report.Certificate{
+				Host: host, File: c.Path,
+				Subject: c.CommonName, Expires: c.NotAfter, Days: days,
+			})
 		}
 	}
 	for _, h := range s.Registries {

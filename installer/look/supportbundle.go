@@ -104,9 +104,11 @@ func WriteSupportBundle(ctx context.Context, o SupportOptions, w io.Writer) (_ S
 
 // hideSecrets adds this machine's secrets to the masker.
 func hideSecrets(r *engine.Run) {
-	for _, name := range []string{task.RegistryPassFile, siteregistry.OldLogin(task.RegistryPassFile),
+	for _, name := range []string{
+		task.RegistryPassFile, siteregistry.OldLogin(task.RegistryPassFile),
 		siteregistry.OldLogin(task.HarborRobotFile), task.RegistrySecretFile, task.RegistryHashFile, task.PushPassFile,
-		task.PushHashFile, task.HarborAdminFile, task.HarborDatabaseFile, task.HarborRobotFile} {
+		task.PushHashFile, task.HarborAdminFile, task.HarborDatabaseFile, task.HarborRobotFile,
+	} {
 		if data, err := r.Dir.Read(name); err == nil {
 			for line := range strings.Lines(string(data)) {
 				line = strings.TrimSpace(line)
@@ -151,8 +153,10 @@ func (a *archive) add(name string, data []byte) {
 		return
 	}
 	const mode = 0o600
-	a.err = a.tar.WriteHeader(&tar.Header{Name: path.Join("support", name), Mode: mode, Size: int64(len(data)),
-		ModTime: a.now})
+	a.err = a.tar.WriteHeader(&tar.Header{
+		Name: path.Join("support", name), Mode: mode, Size: int64(len(data)),
+		ModTime: a.now,
+	})
 	if a.err == nil {
 		_, a.err = a.tar.Write(data)
 		a.said.Files++
@@ -197,8 +201,10 @@ Values with names of secrets (password, token, key and so on) and texts that loo
 Objects and logs: %s.
 The bundle has names of hosts, addresses and images: review it before you pass it on.
 `, cluster, a.now.UTC().Format(time.RFC3339), task.Masked, values, namespaces)
-	for title, list := range map[string][]string{"Hosts that could not be reached": a.said.Unreached,
-		"Files that could not be collected": a.said.Lacking} {
+	for title, list := range map[string][]string{
+		"Hosts that could not be reached":   a.said.Unreached,
+		"Files that could not be collected": a.said.Lacking,
+	} {
 		if len(list) > 0 {
 			text += "\n" + title + ":\n  " + strings.Join(list, "\n  ") + "\n"
 		}

@@ -63,17 +63,23 @@ func healthy() *health.Survey {
 			{Name: "node1", Worker: true, Node: true, Wanted: true, Member: true, Runtime: cri.ContainerdSocket},
 		},
 	}
-	for name, key := range map[string]string{"kubeadm-config": "ClusterConfiguration", "kubelet-config": "kubelet",
-		"cluster-info": "kubeconfig"} {
+	for name, key := range map[string]string{
+		"kubeadm-config": "ClusterConfiguration", "kubelet-config": "kubelet",
+		"cluster-info": "kubeconfig",
+	} {
 		s.Objects["ConfigMap/"+name] = &corev1.ConfigMap{Data: map[string]string{key: "x"}}
 	}
 	for _, name := range append(health.KubeadmRoles(), health.SignerRole, health.SignerBinding) {
 		s.Objects[name] = &metav1.PartialObjectMetadata{}
 	}
-	s.Objects["Deployment/coredns"] = &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: new(int32(2))},
-		Status: appsv1.DeploymentStatus{ReadyReplicas: 2}}
-	s.Objects["DaemonSet/kube-proxy"] = &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 2,
-		NumberReady: 2}}
+	s.Objects["Deployment/coredns"] = &appsv1.Deployment{
+		Spec:   appsv1.DeploymentSpec{Replicas: new(int32(2))},
+		Status: appsv1.DeploymentStatus{ReadyReplicas: 2},
+	}
+	s.Objects["DaemonSet/kube-proxy"] = &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{
+		DesiredNumberScheduled: 2,
+		NumberReady:            2,
+	}}
 	for _, name := range health.Leased() {
 		s.Objects[name] = &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: new("cp1"), RenewTime: new(metav1.NewMicroTime(now.Add(-2 * time.Second))),
@@ -194,8 +200,10 @@ func TestSurveyFindings(t *testing.T) {
 		"certificates cp1 failed":        func(s *health.Survey) { s.Hosts[0].Certificates[0].NotAfter = s.Now.AddDate(0, 0, -1) },
 		"storage-class warning": func(s *health.Survey) {
 			for _, name := range []string{"a", "b"} {
-				s.Classes = append(s.Classes, storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name,
-					Annotations: map[string]string{health.DefaultClass: "true"}}})
+				s.Classes = append(s.Classes, storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{
+					Name:        name,
+					Annotations: map[string]string{health.DefaultClass: "true"},
+				}})
 			}
 		},
 	} {
@@ -248,8 +256,10 @@ func TestRegistryCertificateIsWatched(t *testing.T) {
 	for days, want := range map[int]string{31: "", 29: "certificates reg1 warning", -1: "certificates reg1 failed"} {
 		s := healthy()
 		expires := s.Now.AddDate(0, 0, days)
-		s.Registries = []health.RegistryState{{Name: "reg1",
-			Certificates: []node.Certificate{{Path: siteregistry.CertificateFiles().Cert, NotAfter: expires}}}}
+		s.Registries = []health.RegistryState{{
+			Name:         "reg1",
+			Certificates: []node.Certificate{{Path: siteregistry.CertificateFiles().Cert, NotAfter: expires}},
+		}}
 		if got := wrong(s.Findings()); got != want {
 			t.Errorf("%d days left: got %q, want %q", days, got, want)
 		}
@@ -295,20 +305,25 @@ func TestVerificationGathers(t *testing.T) {
 	r := s.Run(t, nil)
 	failing := func(name string) task.Task {
 		return health.AsFindings(task.Task{Name: name, Do: func(_ context.Context,
-			t *task.Host) error {
+			t *task.Host,
+		) error {
 			return errors.New(name + " on " + t.Name)
 		}})
 	}
 	result := plan.VerifyTasks(r.Cluster)[len(plan.VerifyTasks(r.Cluster))-1]
 	err := r.Phases(t.Context(),
-		[]task.Phase{{Name: task.VerifyPhase, Tasks: []task.Task{failing("verify-dns"), failing("verify-images"),
-			result}}})
+		[]task.Phase{{Name: task.VerifyPhase, Tasks: []task.Task{
+			failing("verify-dns"), failing("verify-images"),
+			result,
+		}}})
 	var ill *health.UnhealthyError
 	if !errors.As(err, &ill) || len(ill.Findings) != 4 {
 		t.Fatalf("got %v", err)
 	}
-	for _, want := range []string{"verify-dns on cp1", "verify-dns on node1", "verify-images on cp1",
-		"verify-images on node1"} {
+	for _, want := range []string{
+		"verify-dns on cp1", "verify-dns on node1", "verify-images on cp1",
+		"verify-images on node1",
+	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}
@@ -363,10 +378,14 @@ func TestRunLeavesAReport(t *testing.T) {
 	r := s.Run(t, nil)
 	r.Began = r.Now()
 	cause := r.Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{
-		{Name: "fine", Done: func(context.Context, *task.Host) (bool, error) { return false, nil },
-			Do: func(context.Context, *task.Host) error { return nil }},
-		{Name: "bad", Roles: []manifest.Role{manifest.RoleWorker},
-			Do: func(context.Context, *task.Host) error { return errors.New("no <b>luck</b>") }},
+		{
+			Name: "fine", Done: func(context.Context, *task.Host) (bool, error) { return false, nil },
+			Do: func(context.Context, *task.Host) error { return nil },
+		},
+		{
+			Name: "bad", Roles: []manifest.Role{manifest.RoleWorker},
+			Do: func(context.Context, *task.Host) error { return errors.New("no <b>luck</b>") },
+		},
 	}}})
 	if err := r.KeepReport(t.Context(), cause); err != nil {
 		t.Fatal(err)
@@ -423,13 +442,19 @@ func TestVerificationLooksAgain(t *testing.T) {
 		case strings.Contains(line, "Lease/kube-scheduler"):
 			asked++
 			now := metav1.NowMicro()
-			items = []kube.Document{{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+			items = []kube.Document{{
+				"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
 				"metadata": kube.Document{"name": "kube-controller-manager"},
-				"spec":     kube.Document{"holderIdentity": "cp1", "renewTime": now}}}
+				"spec":     kube.Document{"holderIdentity": "cp1", "renewTime": now},
+			}}
 			if asked > 1 {
-				items = append(items, kube.Document{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-					"metadata": kube.Document{"name": "kube-scheduler"}, "spec": kube.Document{"holderIdentity": "cp1",
-						"renewTime": now}})
+				items = append(items, kube.Document{
+					"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+					"metadata": kube.Document{"name": "kube-scheduler"}, "spec": kube.Document{
+						"holderIdentity": "cp1",
+						"renewTime":      now,
+					},
+				})
 			}
 		}
 		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": items})

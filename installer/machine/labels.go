@@ -16,8 +16,10 @@ var wrongLabelsScript string
 // labelledDirectories returns the directories of a node whose content inherits their SELinux label. Programs that
 // know nothing of labels create them otherwise, kubeadm among them.
 func labelledDirectories(c *manifest.Cluster) []string {
-	list := []string{"/opt/cni", "/opt/cni/bin", "/opt/kkbundle", "/opt/kkbundle/bin", "/var/lib/cni",
-		"/var/lib/kubelet"}
+	list := []string{
+		"/opt/cni", "/opt/cni/bin", "/opt/kkbundle", "/opt/kkbundle/bin", "/var/lib/cni",
+		"/var/lib/kubelet",
+	}
 	if c.Kubernetes.Distribution == manifest.DistributionK3s {
 		return append(list, "/etc/rancher", "/var/lib/rancher", "/var/lib/rancher/k3s")
 	}

@@ -62,8 +62,10 @@ func TestWrongLabels(t *testing.T) {
 	if err := os.Mkdir(dir+"/kubelet", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for label, want := range map[string]string{"system_u:object_r:var_lib_t:s0": wrong,
-		"unconfined_u:object_r:container_var_lib_t:s0": ""} {
+	for label, want := range map[string]string{
+		"system_u:object_r:var_lib_t:s0":               wrong,
+		"unconfined_u:object_r:container_var_lib_t:s0": "",
+	} {
 		if err := unix.Setxattr(dir+"/kubelet", "security.selinux", []byte(label+"\x00"), 0); err != nil {
 			t.Skip("the filesystem stores no labels: ", err)
 		}

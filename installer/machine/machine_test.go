@@ -27,8 +27,12 @@ func TestVirtualServers(t *testing.T) {
 7: kube-ipvs0    inet 10.233.0.10/32 scope global kube-ipvs0\       valid_lft forever preferred_lft forever
 7: kube-ipvs0    inet6 fd00:233::1/128 scope global \       valid_lft forever preferred_lft forever
 `
-	want := [][]string{{"-t", "10.233.0.1:443"}, {"-u", "10.233.0.10:53"}, {"-t", "[fd00:233::1]:443"},
-		{"-t", "10.0.0.3:31234"}}
+	want := [][]string{
+		{"-t", "10.233.0.1:443"},
+		{"-u", "10.233.0.10:53"},
+		{"-t", "[fd00:233::1]:443"},
+		{"-t", "10.0.0.3:31234"},
+	}
 	if diff := cmp.Diff(virtualServers(saved, addresses), want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}

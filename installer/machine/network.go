@@ -48,8 +48,10 @@ func LinksTask(c *manifest.Cluster, podLinks []string) task.Task {
 		if runs, err := t.Test(ctx, "systemctl", "is-active", "--quiet", "NetworkManager.service"); err != nil {
 			return s, err
 		} else if runs {
-			s.Files = append(s.Files, task.File{Path: NetworkManagerFile, Mode: 0o644,
-				Data: []byte(networkManagerText(patterns))})
+			s.Files = append(s.Files, task.File{
+				Path: NetworkManagerFile, Mode: 0o644,
+				Data: []byte(networkManagerText(patterns)),
+			})
 			reload = append(reload, []string{"systemctl", "reload", "NetworkManager.service"})
 		}
 		if runs, err := t.Test(ctx, "systemctl", "is-active", "--quiet", "systemd-networkd.service"); err != nil {
@@ -87,8 +89,10 @@ func releaseLinks(ctx context.Context, t *task.Host) error {
 	for _, one := range []struct {
 		file   string
 		reload []string
-	}{{NetworkManagerFile, []string{"systemctl", "reload", "NetworkManager.service"}},
-		{NetworkdFile, []string{"networkctl", "reload"}}} {
+	}{
+		{NetworkManagerFile, []string{"systemctl", "reload", "NetworkManager.service"}},
+		{NetworkdFile, []string{"networkctl", "reload"}},
+	} {
 		there, err := t.Test(ctx, "test", "-e", one.file)
 		if err != nil {
 			return err

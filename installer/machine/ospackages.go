@@ -55,8 +55,10 @@ func PackagesTask(c *manifest.Cluster) task.Task {
 // missingPackages returns the packages that the host lacks for its roles, and the bundle's name of its distribution.
 // The result is empty if the bundle or the catalog lacks the distribution; the precheck reports that.
 func missingPackages(ctx context.Context, t *task.Host) (names []string, distribution string, err error) {
-	facts, err := t.Facts(ctx, node.Probe{Packages: t.Site.Packages.AllCandidates(t.Roles),
-		Modules: precheck.Modules(t.Site.Cluster)})
+	facts, err := t.Facts(ctx, node.Probe{
+		Packages: t.Site.Packages.AllCandidates(t.Roles),
+		Modules:  precheck.Modules(t.Site.Cluster),
+	})
 	if err != nil {
 		return nil, "", err
 	}
@@ -121,7 +123,8 @@ func sendPackages(ctx context.Context, t *task.Host, dir string, repo *task.Pack
 		}
 	}()
 	_, err = node.Send(ctx, receiver, receiver, plan, func(ctx context.Context, d string,
-		offset int64) (io.ReadCloser, error) {
+		offset int64,
+	) (io.ReadCloser, error) {
 		t.Site.NoteOpened(ctx, t.Name, t.Site.ItemOf(digest.Digest(d)))
 		return t.Site.Bundle.Blob(ctx, digest.Digest(d), offset)
 	})
@@ -176,8 +179,10 @@ func aptInstall(ctx context.Context, t *task.Host, dir string, names []string) e
 	}
 	const wait = "DPkg::Lock::Timeout=300" // seconds: automatic upgrades sometimes hold the lock
 	apt := slices.Concat([]string{"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet", "-o", wait}, options)
-	change := slices.Concat(apt, []string{"--yes", "--no-install-recommends", "--no-remove", "-o",
-		"Dpkg::Options::=--force-confold"})
+	change := slices.Concat(apt, []string{
+		"--yes", "--no-install-recommends", "--no-remove", "-o",
+		"Dpkg::Options::=--force-confold",
+	})
 	for _, args := range [][]string{
 		slices.Concat(apt, []string{"update"}),
 		slices.Concat(change, []string{"--fix-broken", "install"}),
@@ -221,8 +226,10 @@ func dnfInstall(ctx context.Context, t *task.Host, manager, dir string, names []
 	if dir != "" {
 		repos := path.Join(marks.Packages, "repos")
 		text := "[kkbundle]\nname=kkbundle\nbaseurl=file://" + dir + "\n" + repositoryOptions
-		if err := t.Write(ctx, task.File{Path: path.Join(repos, "kkbundle.repo"), Mode: 0o644,
-			Data: []byte(text)}); err != nil {
+		if err := t.Write(ctx, task.File{
+			Path: path.Join(repos, "kkbundle.repo"), Mode: 0o644,
+			Data: []byte(text),
+		}); err != nil {
 			return err
 		}
 		args = append(args, "--setopt=reposdir="+repos, "--disablerepo=*", "--enablerepo=kkbundle",

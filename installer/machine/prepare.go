@@ -104,8 +104,10 @@ func modules(c *manifest.Cluster) []string {
 
 // KernelTask loads modules and sets kernel parameters, now and at every boot.
 func KernelTask(c *manifest.Cluster) task.Task {
-	return task.Settle(task.Task{Name: "kernel", Independent: true, Roles: []manifest.Role{manifest.RoleCluster},
-		Leaves: ipvsLeaves(c)},
+	return task.Settle(task.Task{
+		Name: "kernel", Independent: true, Roles: []manifest.Role{manifest.RoleCluster},
+		Leaves: ipvsLeaves(c),
+	},
 		func(ctx context.Context, t *task.Host) (task.Setting, error) {
 			before, err := parametersBefore(ctx, t, c)
 			if err != nil {
@@ -132,8 +134,10 @@ func parametersBefore(ctx context.Context, t *task.Host, c *manifest.Cluster) (m
 	before := task.ParseSysctl(data)
 	args := []string{"sysctl", "--ignore"}
 	// kube-proxy sets these; reset restores them too.
-	keys := []string{"net.ipv4.conf.all.route_localnet", "net.ipv4.conf.all.arp_ignore",
-		"net.ipv4.conf.all.arp_announce"}
+	keys := []string{
+		"net.ipv4.conf.all.route_localnet", "net.ipv4.conf.all.arp_ignore",
+		"net.ipv4.conf.all.arp_announce",
+	}
 	for _, p := range parameters(c) {
 		keys = append(keys, p.key)
 	}
@@ -241,8 +245,10 @@ const RouteUnit = "kkbundle-service-route.service"
 // service's address before the proxy translates it into a pod's; otherwise connections from the host fail with "network
 // is unreachable". The route leads to the loopback interface, so no packets for unused addresses reach the network.
 func RouteTask(c *manifest.Cluster) task.Task {
-	return task.Settle(task.Task{Name: "service-route", Independent: true,
-		Roles: []manifest.Role{manifest.RoleCluster}},
+	return task.Settle(task.Task{
+		Name: "service-route", Independent: true,
+		Roles: []manifest.Role{manifest.RoleCluster},
+	},
 		func(ctx context.Context, t *task.Host) (task.Setting, error) {
 			var begin, end []string
 			for i, ip := range t.Addresses() {
@@ -320,8 +326,10 @@ func endpointLine(ctx context.Context, t *task.Host) (string, error) {
 // EndpointNameTask points the endpoint's name at each node itself, once its proxy runs.
 func EndpointNameTask() task.Task {
 	hosts := HostsTask()
-	return task.Task{Name: "endpoint-name", Roles: []manifest.Role{manifest.RoleCluster}, Done: hosts.Done,
-		Do: hosts.Do}
+	return task.Task{
+		Name: "endpoint-name", Roles: []manifest.Role{manifest.RoleCluster}, Done: hosts.Done,
+		Do: hosts.Do,
+	}
 }
 
 // hardenedParameters are those that the kubelet checks with protectKernelDefaults.

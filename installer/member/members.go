@@ -158,8 +158,10 @@ func Membership(ctx context.Context, t *task.Host) (settings string, member bool
 	}
 	if want := Identity(t.Site); is != want && t.Site.Rule != task.AnyCluster &&
 		!(t.Site.Rule == task.OtherVersion && is.sameName(want)) {
-		return "", false, &OtherClusterError{Host: t.Name, Is: is.String(), Want: want.String(),
-			upgradable: is.sameName(want)}
+		return "", false, &OtherClusterError{
+			Host: t.Name, Is: is.String(), Want: want.String(),
+			upgradable: is.sameName(want),
+		}
 	}
 	return settings, true, nil
 }

@@ -55,8 +55,10 @@ func calico() Network {
 		Configs: []string{"10-calico.conflist"},
 		Rules:   []string{"cali-", `"cali:`},
 		Leaves: Leaves{
-			Paths: []string{"/var/lib/calico", "/var/run/calico", "/var/log/calico", "/opt/cni/bin/calico",
-				"/opt/cni/bin/calico-ipam", "/etc/calico"},
+			Paths: []string{
+				"/var/lib/calico", "/var/run/calico", "/var/log/calico", "/opt/cni/bin/calico",
+				"/opt/cni/bin/calico-ipam", "/etc/calico",
+			},
 			Tables: []string{"calico"}, Sets: []string{"cali"},
 		},
 	}
@@ -97,8 +99,10 @@ func calicoValues(s Site) (map[string]any, error) {
 	}
 	values := map[string]any{
 		// The operator pulls the images of its pods from this registry, as calico/….
-		"installation": map[string]any{"registry": strings.TrimSuffix(node.Full, "/calico/node"),
-			"calicoNetwork": network},
+		"installation": map[string]any{
+			"registry":      strings.TrimSuffix(node.Full, "/calico/node"),
+			"calicoNetwork": network,
+		},
 		// Flow logs and their web page are off by default; the bundle has their images.
 		"goldmane": map[string]any{"enabled": false},
 		"whisker":  map[string]any{"enabled": false},
@@ -106,8 +110,10 @@ func calicoValues(s Site) (map[string]any, error) {
 	// The chart names the operator's own image, unless a catalog does.
 	all, err := catalog.ImagesOf(s.Cluster, "calico")
 	if operator, ok := all["operator"]; ok {
-		values["tigeraOperator"] = map[string]any{"registry": operator.Registry, "image": operator.Repository,
-			"version": operator.Tag}
+		values["tigeraOperator"] = map[string]any{
+			"registry": operator.Registry, "image": operator.Repository,
+			"version": operator.Tag,
+		}
 	}
 	return values, err
 }

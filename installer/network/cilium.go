@@ -57,8 +57,10 @@ func cilium() Network {
 		Leaves: Leaves{
 			// Its init container cilium-sysctlfix writes the file, which switches reverse path filters off at every
 			// boot.
-			Paths: []string{"/var/run/cilium", "/var/lib/cilium", "/opt/cni/bin/cilium-cni",
-				"/etc/sysctl.d/99-zzz-override_cilium.conf"},
+			Paths: []string{
+				"/var/run/cilium", "/var/lib/cilium", "/opt/cni/bin/cilium-cni",
+				"/etc/sysctl.d/99-zzz-override_cilium.conf",
+			},
 			// Pins in the BPF file system that others share, a mount of control groups, rules and tables of routes.
 			Mounts: []string{"/run/cilium/", "/var/run/cilium/"},
 			Script: Script{Name: "remove-cilium.sh", Text: removeCilium},

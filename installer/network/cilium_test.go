@@ -26,8 +26,10 @@ func TestRemoveCilium(t *testing.T) {
 	done; mkdir -p /sys/fs/bpf/cilium/devices /sys/fs/bpf/tc/globals/cilium_policy`
 	for name, c := range map[string]struct{ pins, left string }{
 		"its own": {"", ""},
-		"others'": {"mkdir /sys/fs/bpf/tc/globals/other /sys/fs/bpf/other",
-			"/sys/fs/bpf/other\n/sys/fs/bpf/tc\n/sys/fs/bpf/tc/globals\n/sys/fs/bpf/tc/globals/other\n"},
+		"others'": {
+			"mkdir /sys/fs/bpf/tc/globals/other /sys/fs/bpf/other",
+			"/sys/fs/bpf/other\n/sys/fs/bpf/tc\n/sys/fs/bpf/tc/globals\n/sys/fs/bpf/tc/globals/other\n",
+		},
 	} {
 		const inside = `set -e; mount -t bpf bpf /sys/fs/bpf; ip link set lo up; ip link add cilium_host type veth peer name cilium_net; ip link set cilium_host up
 			pins=$0; ` + rules + ` >/tmp/before; ` + agent + `; eval "$pins"; "$@"; "$@"; ` + rules + ` >/tmp/after

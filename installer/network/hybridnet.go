@@ -24,8 +24,10 @@ func hybridnet() Network {
 		},
 		Configs: []string{"06-hybridnet.conflist", "00-hybridnet.conflist"},
 		Rules:   []string{"HYBRIDNET-"},
-		Leaves: Leaves{Paths: []string{"/var/run/hybridnet", "/opt/cni/bin/hybridnet"},
-			Sets: []string{"hybr", "cali"}},
+		Leaves: Leaves{
+			Paths: []string{"/var/run/hybridnet", "/opt/cni/bin/hybridnet"},
+			Sets:  []string{"hybr", "cali"},
+		},
 	}
 }
 
@@ -42,16 +44,20 @@ func hybridnetValues(s Site) (map[string]any, error) {
 		version, family = "6", "IPv6"
 	}
 	// Replicas run on separate nodes. The chart's default is a label that control planes lack since 1.24.
-	pods3 := map[string]any{"replicas": min(max(len(s.ControlPlanes), 1), 3),
-		"nodeSelector": map[string]any{kube.ControlPlaneLabel: ""}}
+	pods3 := map[string]any{
+		"replicas":     min(max(len(s.ControlPlanes), 1), 3),
+		"nodeSelector": map[string]any{kube.ControlPlaneLabel: ""},
+	}
 	values := map[string]any{
 		"init":            map[string]any{"cidr": pods.String(), "ipVersion": version},
 		"defaultIPFamily": family,
 		"manager":         pods3, "webhook": pods3, "typha": pods3,
 	}
 	if own, ok := images["hybridnet"]; ok { // else the chart's own
-		values["images"] = map[string]any{"registryURL": own.Registry,
-			"hybridnet": map[string]any{"image": own.Repository, "tag": own.Tag}}
+		values["images"] = map[string]any{
+			"registryURL": own.Registry,
+			"hybridnet":   map[string]any{"image": own.Repository, "tag": own.Tag},
+		}
 	}
 	var addresses []string
 	for _, n := range s.Nodes {

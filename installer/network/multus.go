@@ -78,8 +78,10 @@ func multusManifest(c *manifest.Cluster) ([]byte, error) {
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: multusName},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: multusName},
-			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: multusName,
-				Namespace: kube.SystemNamespace}},
+			Subjects: []rbacv1.Subject{{
+				Kind: rbacv1.ServiceAccountKind, Name: multusName,
+				Namespace: kube.SystemNamespace,
+			}},
 		},
 		&appsv1.DaemonSet{
 			ObjectMeta: meta,
@@ -101,8 +103,10 @@ func multusPod(image string) corev1.PodSpec {
 			Resources:                requests,
 			SecurityContext:          &corev1.SecurityContext{Privileged: new(true)},
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-			VolumeMounts: []corev1.VolumeMount{mount("cni", "/etc/cni/net.d"),
-				mount("plugins", "/opt/cni/bin")},
+			VolumeMounts: []corev1.VolumeMount{
+				mount("cni", "/etc/cni/net.d"),
+				mount("plugins", "/opt/cni/bin"),
+			},
 		}
 	}
 	return corev1.PodSpec{
@@ -121,7 +125,9 @@ func multusPod(image string) corev1.PodSpec {
 			"--multus-conf-file=auto", "--multus-autoconfig-dir=/host/etc/cni/net.d",
 			"--cni-conf-dir=/host/etc/cni/net.d",
 		)},
-		Volumes: []corev1.Volume{kube.HostVolume("cni", "/etc/cni/net.d", ""),
-			kube.HostVolume("plugins", "/opt/cni/bin", "")},
+		Volumes: []corev1.Volume{
+			kube.HostVolume("cni", "/etc/cni/net.d", ""),
+			kube.HostVolume("plugins", "/opt/cni/bin", ""),
+		},
 	}
 }

@@ -55,8 +55,10 @@ func TestInterfaces(t *testing.T) {
 	type lists struct{ Links, Carrying, Staying string }
 	got := map[manifest.NetworkType]lists{}
 	for _, n := range All() {
-		got[n.Name] = lists{strings.Join(n.Links(), " "), strings.Join(n.Carrying(), " "),
-			strings.Join(n.Staying(), " ")}
+		got[n.Name] = lists{
+			strings.Join(n.Links(), " "), strings.Join(n.Carrying(), " "),
+			strings.Join(n.Staying(), " "),
+		}
 	}
 	want := map[manifest.NetworkType]lists{
 		"flannel": {"cni0 flannel* veth*", "cni0 flannel.1 flannel-v6.1", "cni0 flannel.1 flannel-v6.1"},
@@ -64,8 +66,10 @@ func TestInterfaces(t *testing.T) {
 			"cali* tunl* vxlan.calico vxlan-v6.calico wireguard.cali wg-v6.cali", "cali* vxlan.calico vxlan-v6.calico",
 			"vxlan.calico vxlan-v6.calico wireguard.cali wg-v6.cali",
 		},
-		"cilium": {"cilium* lxc*", "lxc* cilium_host cilium_net cilium_vxlan",
-			"cilium_host cilium_vxlan cilium_geneve cilium_wg0"},
+		"cilium": {
+			"cilium* lxc*", "lxc* cilium_host cilium_net cilium_vxlan",
+			"cilium_host cilium_vxlan cilium_geneve cilium_wg0",
+		},
 		"hybridnet": {"*.vxlan* h_*", "", ""},
 		"kube-ovn": {
 			"ovn0 ovs-system br-int genev_sys_* vxlan_sys_* mirror0 *_h", "ovn0 genev_sys_6081",

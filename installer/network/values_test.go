@@ -51,8 +51,10 @@ func TestFlannelValues(t *testing.T) {
 // addresses, and end.
 func TestFlannelLeavesHAProxyItsPort(t *testing.T) {
 	t.Parallel()
-	for endpoint, want := range map[string]any{"": nil,
-		"controlPlaneEndpoint: {type: haproxy}": map[string]any{"port": 0}} {
+	for endpoint, want := range map[string]any{
+		"":                                      nil,
+		"controlPlaneEndpoint: {type: haproxy}": map[string]any{"port": 0},
+	} {
 		values, err := flannelValues(Site{Cluster: tasktest.Cluster(t, endpoint)})
 		if err != nil {
 			t.Fatal(err)
@@ -79,19 +81,27 @@ func TestNetworkValues(t *testing.T) {
 			"installation.calicoNetwork.nodeAddressAutodetectionV4.kubernetes": "NodeInternalIP",
 			"installation.calicoNetwork.nodeAddressAutodetectionV6":            nil,
 		}},
-		"calico of two families": {strings.Replace(dualStack, "}", ", proxyMode: nftables}", 1) + "cni: {type: calico}",
+		"calico of two families": {
+			strings.Replace(dualStack, "}", ", proxyMode: nftables}", 1) + "cni: {type: calico}",
 			map[string]any{
 				"installation.calicoNetwork.linuxDataplane":                        "Nftables",
 				"installation.calicoNetwork.nodeAddressAutodetectionV6.kubernetes": "NodeInternalIP",
-			}},
+			},
+		},
 		"cilium": {"cni: {type: cilium, version: v1.18.9}", map[string]any{
-			"image": map[string]any{"repository": "quay.io/cilium/cilium", "tag": "v1.18.9",
-				"useDigest": false},
-			"operator.image": map[string]any{"repository": "quay.io/cilium/operator", "tag": "v1.18.9",
-				"useDigest": false},
+			"image": map[string]any{
+				"repository": "quay.io/cilium/cilium", "tag": "v1.18.9",
+				"useDigest": false,
+			},
+			"operator.image": map[string]any{
+				"repository": "quay.io/cilium/operator", "tag": "v1.18.9",
+				"useDigest": false,
+			},
 			"operator.replicas": 2,
-			"hubble.relay.image": map[string]any{"repository": "quay.io/cilium/hubble-relay", "tag": "v1.18.9",
-				"useDigest": false},
+			"hubble.relay.image": map[string]any{
+				"repository": "quay.io/cilium/hubble-relay", "tag": "v1.18.9",
+				"useDigest": false,
+			},
 			"hubble.ui.backend.image": map[string]any{"useDigest": false}, // name and tag are the chart's own
 			"envoy.image":             map[string]any{"useDigest": false},
 			"ipam.mode":               "kubernetes",
@@ -100,8 +110,10 @@ func TestNetworkValues(t *testing.T) {
 			"kubeProxyReplacement":    "false",
 			"cni.exclusive":           true,
 		}},
-		"cilium below multus": {dualStack + "cni: {type: multus, with: cilium}",
-			map[string]any{"cni.exclusive": false, "ipv6.enabled": true}},
+		"cilium below multus": {
+			dualStack + "cni: {type: multus, with: cilium}",
+			map[string]any{"cni.exclusive": false, "ipv6.enabled": true},
+		},
 		"hybridnet": {"cni: {type: hybridnet}", map[string]any{
 			"images.registryURL":      "docker.io",
 			"images.hybridnet.image":  "hybridnetdev/hybridnet",
@@ -175,8 +187,10 @@ func TestTagsOfCatalogs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{"envoy.image.tag": "v7", "certgen.image.tag": "v8",
-		"hubble.relay.image.repository": "r.example/hubble-relay"} {
+	for path, want := range map[string]string{
+		"envoy.image.tag": "v7", "certgen.image.tag": "v8",
+		"hubble.relay.image.repository": "r.example/hubble-relay",
+	} {
 		if got := at(values, path); got != want {
 			t.Errorf("%s is %v, want %s", path, got, want)
 		}

@@ -28,7 +28,8 @@ func Collect(ctx context.Context, p Probe) (Facts, error) {
 
 // CollectBelow is Collect for a machine with another root directory, whose programs a function runs.
 func CollectBelow(ctx context.Context, root string, run func(context.Context, ...string) ([]byte, error),
-	p Probe) (Facts, error) {
+	p Probe,
+) (Facts, error) {
 	return (&survey{system: system{root: root, run: run}, probe: p}).collect(ctx)
 }
 

@@ -133,8 +133,10 @@ func TestCollect(t *testing.T) {
 	}
 	want := Facts{
 		Version: 1, UID: os.Geteuid(), MachineID: "abc", Memory: 2 << 20,
-		OS: OSRelease{ID: "rocky", IDLike: []string{"rhel", "centos", "fedora"}, VersionID: "9.4",
-			PrettyName: `Rocky "Blue" 9`},
+		OS: OSRelease{
+			ID: "rocky", IDLike: []string{"rhel", "centos", "fedora"}, VersionID: "9.4",
+			PrettyName: `Rocky "Blue" 9`,
+		},
 		Swaps:   []Swap{{Name: "/dev/dm 1", Size: 1 << 20}},
 		Cgroups: Cgroups{Version: 1, Controllers: []string{"cpu"}},
 		Modules: map[string]Module{"br_netfilter": ModuleLoaded, "overlay": ModuleMissing, "vxlan": ModuleMissing},
@@ -153,8 +155,11 @@ func TestCollect(t *testing.T) {
 			{"kubelet.service", "loaded", "active", "enabled"}, {"etcd.service", "not-found", "inactive", ""},
 		}},
 		Executables: map[string]string{"mount": "/usr/bin/mount"},
-		Paths: []Path{{Path: "/etc/kubernetes/manifests", Type: "dir", Entries: []string{"etcd.yaml"}},
-			{Path: "/etc/hosts", Type: "file", Size: 58}, {Path: "/none"}},
+		Paths: []Path{
+			{Path: "/etc/kubernetes/manifests", Type: "dir", Entries: []string{"etcd.yaml"}},
+			{Path: "/etc/hosts", Type: "file", Size: 58},
+			{Path: "/none"},
+		},
 		SELinux: "enforcing", SELinuxConfig: "permissive",
 		ProductUUID: "4c4c4544-0001", FQDN: "cp1.site", Virtualization: "vmware", OnlineCPUs: 4, CPUModel: "Some CPU",
 		Disks: []Disk{
@@ -168,21 +173,29 @@ func TestCollect(t *testing.T) {
 		Limits:     Limits{InotifyInstances: 128},
 		Namespaces: []string{"cni-1"},
 		AllRoutes: []Route{
-			{To: netip.MustParsePrefix("0.0.0.0/0"), Interface: "eth0", Gateway: netip.MustParseAddr("192.168.2.1"),
-				Metric: 100},
+			{
+				To: netip.MustParsePrefix("0.0.0.0/0"), Interface: "eth0", Gateway: netip.MustParseAddr("192.168.2.1"),
+				Metric: 100,
+			},
 			{To: netip.MustParsePrefix("192.168.2.0/24"), Interface: "eth0"},
-			{To: netip.MustParsePrefix("::/0"), Interface: "eth1", Gateway: netip.MustParseAddr("fe80::1"),
-				Metric: 1024},
+			{
+				To: netip.MustParsePrefix("::/0"), Interface: "eth1", Gateway: netip.MustParseAddr("fe80::1"),
+				Metric: 1024,
+			},
 		},
 		Packages: map[string]string{"socat": "1.7.4.1-5.el9"},
 		Users:    map[string]User{"kube": {UID: 998, GID: 997, Home: "/home/kube", Shell: "/sbin/nologin"}},
 		Exports:  []string{"/share 10.0.0.0/24(rw,sync)", "/other *(ro)"},
-		Time: Time{Daemons: []string{"systemd-timesyncd"}, Servers: []string{"2.rocky.pool.ntp.org", "10.0.0.9",
-			"10.0.0.8"}},
+		Time: Time{Daemons: []string{"systemd-timesyncd"}, Servers: []string{
+			"2.rocky.pool.ntp.org", "10.0.0.9",
+			"10.0.0.8",
+		}},
 		Umask: "0077", SearchPath: "/sbin:/bin", SecurePath: "/sbin:/bin:/usr/sbin:/usr/bin",
 		Firewalls: []string{"firewalld"},
-		Programs: []Program{{"docker", "/usr/bin/docker", "28.2.2"},
-			{"kubelet", "/usr/local/bin/kubelet", "v1.34.3"}},
+		Programs: []Program{
+			{"docker", "/usr/bin/docker", "28.2.2"},
+			{"kubelet", "/usr/local/bin/kubelet", "v1.34.3"},
+		},
 		DockerDriver:   "overlay2",
 		PackageManager: "dnf",
 		Libc:           Libc{Name: "glibc", Version: "2.34", Loaders: []string{"/lib64/ld-linux-x86-64.so.2"}},
@@ -260,9 +273,11 @@ func TestCollectThisMachine(t *testing.T) {
 
 func TestKernelConfig(t *testing.T) {
 	t.Parallel()
-	root := makeRoot(t, map[string]string{"/proc/config.gz": "",
+	root := makeRoot(t, map[string]string{
+		"/proc/config.gz":                    "",
 		"/lib/modules/6.1.0/modules.builtin": "kernel/fs/overlayfs/overlay.ko\n",
-		"/lib/modules/6.1.0/modules.dep":     "kernel/drivers/net/vxlan/vxlan.ko.xz: kernel/net/x.ko\n"})
+		"/lib/modules/6.1.0/modules.dep":     "kernel/drivers/net/vxlan/vxlan.ko.xz: kernel/net/x.ko\n",
+	})
 	f, err := os.Create(root + "/proc/config.gz")
 	if err != nil {
 		t.Fatal(err)
@@ -272,15 +287,19 @@ func TestKernelConfig(t *testing.T) {
 	if err := errors.Join(z.Close(), f.Close()); err != nil {
 		t.Fatal(err)
 	}
-	c := &survey{system: system{root: root}, probe: Probe{KernelConfig: []string{"CONFIG_A", "CONFIG_B"},
-		Modules: []string{"overlay", "vxlan", "br_netfilter", "ip-vs"}}}
+	c := &survey{system: system{root: root}, probe: Probe{
+		KernelConfig: []string{"CONFIG_A", "CONFIG_B"},
+		Modules:      []string{"overlay", "vxlan", "br_netfilter", "ip-vs"},
+	}}
 	c.facts.Kernel = "6.1.0"
 	kernelCollector{c}.kernel()
 	if a, b := c.facts.KernelConfig["CONFIG_A"], c.facts.KernelConfig["CONFIG_B"]; a != "n" || b != "m" {
 		t.Errorf("configuration: %v", c.facts.KernelConfig)
 	}
-	want := map[string]Module{"overlay": ModuleBuiltIn, "vxlan": ModuleAvailable, "br_netfilter": ModuleBuiltIn,
-		"ip-vs": ModuleMissing}
+	want := map[string]Module{
+		"overlay": ModuleBuiltIn, "vxlan": ModuleAvailable, "br_netfilter": ModuleBuiltIn,
+		"ip-vs": ModuleMissing,
+	}
 	if diff := cmp.Diff(want, c.facts.Modules); diff != "" {
 		t.Error(diff)
 	}
@@ -306,12 +325,16 @@ func TestInstalledKernels(t *testing.T) {
 func TestBuiltInModulesOfAllRules(t *testing.T) {
 	t.Parallel()
 	root := makeRoot(t, map[string]string{"/boot/config-6.1.0": "CONFIG_NETFILTER_XT_MATCH_COMMENT=y\nCONFIG_NFT_COMPAT=y\nCONFIG_IP_VS_SH=m\n"})
-	c := &survey{system: system{root: root}, probe: Probe{Modules: []string{"xt_comment", "nft_compat", "ip_vs_sh",
-		"xt_nat"}}}
+	c := &survey{system: system{root: root}, probe: Probe{Modules: []string{
+		"xt_comment", "nft_compat", "ip_vs_sh",
+		"xt_nat",
+	}}}
 	c.facts.Kernel = "6.1.0"
 	kernelCollector{c}.kernel()
-	want := map[string]Module{"xt_comment": ModuleBuiltIn, "nft_compat": ModuleBuiltIn, "ip_vs_sh": ModuleMissing,
-		"xt_nat": ModuleMissing}
+	want := map[string]Module{
+		"xt_comment": ModuleBuiltIn, "nft_compat": ModuleBuiltIn, "ip_vs_sh": ModuleMissing,
+		"xt_nat": ModuleMissing,
+	}
 	if diff := cmp.Diff(want, c.facts.Modules); diff != "" {
 		t.Error(diff)
 	}
@@ -342,8 +365,10 @@ func TestForbiddenModules(t *testing.T) {
 		"/etc/modprobe.d/net.txt":        "install xt_nat /bin/true\n",
 		"/proc/cmdline":                  "quiet module_blacklist=xt-nat,nothing\n",
 	})
-	c := &survey{system: system{root: root}, probe: Probe{Modules: []string{"overlay", "br_netfilter", "vxlan", "ip_vs",
-		"xt_nat", "dummy"}}}
+	c := &survey{system: system{root: root}, probe: Probe{Modules: []string{
+		"overlay", "br_netfilter", "vxlan", "ip_vs",
+		"xt_nat", "dummy",
+	}}}
 	c.facts.Kernel = "6.1.0"
 	kernelCollector{c}.kernel()
 	want := map[string]Module{
@@ -353,8 +378,10 @@ func TestForbiddenModules(t *testing.T) {
 	if diff := cmp.Diff(want, c.facts.Modules); diff != "" {
 		t.Error(diff)
 	}
-	places := map[string]string{"overlay": "/etc/modprobe.d/cis.conf", "br_netfilter": "/usr/lib/modprobe.d/net.conf",
-		"xt_nat": "module_blacklist"}
+	places := map[string]string{
+		"overlay": "/etc/modprobe.d/cis.conf", "br_netfilter": "/usr/lib/modprobe.d/net.conf",
+		"xt_nat": "module_blacklist",
+	}
 	if diff := cmp.Diff(places, c.facts.Forbids); diff != "" {
 		t.Error(diff)
 	}
@@ -381,11 +408,15 @@ func TestUnitProxies(t *testing.T) {
 	machineCollector{c}.unitProxies()
 	want := []UnitProxy{
 		{"all units", "/etc/systemd/system.conf.d/p.conf", map[string]string{"ALL_PROXY": "http://all:1"}},
-		{"containerd.service", "/etc/systemd/system/containerd.service.d/http-proxy.conf",
-			map[string]string{"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": "localhost,10.0.0.1"}},
+		{
+			"containerd.service", "/etc/systemd/system/containerd.service.d/http-proxy.conf",
+			map[string]string{"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": "localhost,10.0.0.1"},
+		},
 		{"crio.service", "/etc/sysconfig/proxy", map[string]string{"HTTPS_PROXY": "http://proxy:3129"}},
-		{"k3s.service", "/usr/lib/systemd/system/k3s.service.d/z.conf",
-			map[string]string{"HTTP_PROXY": "http://last:1"}},
+		{
+			"k3s.service", "/usr/lib/systemd/system/k3s.service.d/z.conf",
+			map[string]string{"HTTP_PROXY": "http://last:1"},
+		},
 	}
 	if diff := cmp.Diff(want, c.facts.UnitProxies); diff != "" {
 		t.Error(diff)
@@ -415,8 +446,10 @@ func TestUnitSettings(t *testing.T) {
 		{"kubelet.service", "/etc/sysconfig/kubelet", []string{"--node-ip", "--v", "GODEBUG"}},
 		{"kubelet.service", "/var/lib/kubelet/kubeadm-flags.env", []string{"--pod-infra-container-image"}},
 		{"kubelet.service", "/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf", []string{"ExecStart"}},
-		{"kubelet.service", dir + "20-own.conf", []string{"--cgroup-driver", "--v", "CPUAffinity",
-			"EnvironmentFile=-/etc/own", "TOKEN"}},
+		{"kubelet.service", dir + "20-own.conf", []string{
+			"--cgroup-driver", "--v", "CPUAffinity",
+			"EnvironmentFile=-/etc/own", "TOKEN",
+		}},
 		{"kubelet.service", dir + "40-clear.conf", []string{"Environment"}},
 		{"k3s.service", "/etc/systemd/system/k3s.service.env", []string{"K3S_TOKEN"}},
 	}
@@ -442,8 +475,10 @@ func TestPortOfAnAddress(t *testing.T) {
 		}
 		defer func() { _ = u.Close() }()
 		tcp, udp := l.Addr().(*net.TCPAddr).AddrPort().Port(), u.LocalAddr().(*net.UDPAddr).AddrPort().Port()
-		f, err := Collect(t.Context(), Probe{Addresses: []netip.AddrPort{netip.AddrPortFrom(address, tcp),
-			netip.AddrPortFrom(address, udp)}})
+		f, err := Collect(t.Context(), Probe{Addresses: []netip.AddrPort{
+			netip.AddrPortFrom(address, tcp),
+			netip.AddrPortFrom(address, udp),
+		}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -476,8 +511,10 @@ func TestWhoListens(t *testing.T) {
 		}
 	}
 	c := networkCollector{&survey{system: system{root: root}}}
-	for address, want := range map[string]string{"169.254.25.10": "node-cache", "192.0.2.1": "dnsmasq",
-		"127.0.0.53": "systemd-resolve"} {
+	for address, want := range map[string]string{
+		"169.254.25.10": "node-cache", "192.0.2.1": "dnsmasq",
+		"127.0.0.53": "systemd-resolve",
+	} {
 		if got := c.listener(Port{Network: "udp", Port: 53, Address: netip.MustParseAddr(address)}); got != want {
 			t.Errorf("%s: %q, want %q", address, got, want)
 		}

@@ -25,8 +25,10 @@ func TestFileTypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := t.TempDir()
-	for _, args := range [][]string{{"mkfs.ext4", "-q", "-F", "-O", "^filetype", image},
-		{"mount", "-o", "loop", image, at}} {
+	for _, args := range [][]string{
+		{"mkfs.ext4", "-q", "-F", "-O", "^filetype", image},
+		{"mount", "-o", "loop", image, at},
+	} {
 		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Skipf("%v: %v: %s", args, err, out)
 		}

@@ -175,8 +175,10 @@ func parseChains(data []byte) (chains []nftChain, done bool, err error) {
 }
 
 func chain(family byte, attributes []byte) nftChain {
-	families := map[byte]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_ARP: "arp",
-		unix.NFPROTO_NETDEV: "netdev", unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_IPV6: "ip6"}
+	families := map[byte]string{
+		unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_ARP: "arp",
+		unix.NFPROTO_NETDEV: "netdev", unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_IPV6: "ip6",
+	}
 	one := nftChain{FilterChain: FilterChain{
 		Family: families[family], Table: cString(attribute(attributes, nftChainTable)),
 		Name: cString(attribute(attributes, nftChainName)),

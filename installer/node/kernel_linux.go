@@ -181,8 +181,10 @@ func underscored(name string) string { return strings.ReplaceAll(name, "-", "_")
 // directory replaces those of its name in later ones.
 func (c kernelCollector) forbiddenModules() map[string]string {
 	forbids, seen := map[string]string{}, map[string]bool{}
-	for _, dir := range []string{"/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d",
-		"/usr/lib/modprobe.d", "/lib/modprobe.d"} {
+	for _, dir := range []string{
+		"/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d",
+		"/usr/lib/modprobe.d", "/lib/modprobe.d",
+	} {
 		for _, name := range c.list(dir) {
 			if seen[name] || path.Ext(name) != ".conf" {
 				continue

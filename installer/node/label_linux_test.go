@@ -79,8 +79,10 @@ func TestReceivedFilesGetLabelOfPolicy(t *testing.T) {
 	labels := func() {
 		t.Helper()
 		wantLabel(t, root+"/usr/local/bin/kubelet", kubelet)
-		for _, name := range []string{"/usr/local/bin/kubectl", "/usr/local/bin/once", "/usr/local/bin/twice",
-			"/opt/cni/bin/bridge"} {
+		for _, name := range []string{
+			"/usr/local/bin/kubectl", "/usr/local/bin/once", "/usr/local/bin/twice",
+			"/opt/cni/bin/bridge",
+		} {
 			wantLabel(t, root+name, bin)
 		}
 		wantLabel(t, root+"/etc/unlabelled/free", "")
@@ -117,8 +119,10 @@ func TestLabelsWithoutPolicy(t *testing.T) {
 		damage func(root string) error
 		want   string
 	}{
-		"program missing": {func(root string) error { return os.Remove(root + "/usr/sbin/matchpathcon") },
-			"install the package libselinux-utils"},
+		"program missing": {
+			func(root string) error { return os.Remove(root + "/usr/sbin/matchpathcon") },
+			"install the package libselinux-utils",
+		},
 		"policy missing": {func(root string) error { return os.Remove(root + "/file_contexts") }, "sestatus"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -223,8 +223,10 @@ func TestSmallerMTUBetween(t *testing.T) {
 		}
 	}
 	// Somebody who does not know the token gets no answer, and is not taken for the right one.
-	got = a.reach(t, Reach{Token: NewToken(), Targets: []ReachTarget{target("10.2.0.1", "udp", 8472),
-		target("10.2.0.1", "tcp", 6443)}})
+	got = a.reach(t, Reach{Token: NewToken(), Targets: []ReachTarget{
+		target("10.2.0.1", "udp", 8472),
+		target("10.2.0.1", "tcp", 6443),
+	}})
 	if got[0].Problem != "timeout" || got[1].Problem != errOther.Error() {
 		t.Errorf("with another token: %+v", got)
 	}
@@ -240,8 +242,10 @@ func TestVacant(t *testing.T) {
 	b.run(t, "ip addr add 10.1.0.100/24 dev eth0", "ip addr add fd01::100/64 dev eth0 nodad",
 		"ip link set eth0 address 02:00:00:00:00:0b")
 	var probe Probe
-	for _, address := range []string{"10.1.0.100", "fd01::100", "10.1.0.101", "fd01::101", "10.1.0.1", "10.9.0.1",
-		"0.0.0.0"} {
+	for _, address := range []string{
+		"10.1.0.100", "fd01::100", "10.1.0.101", "fd01::101", "10.1.0.1", "10.9.0.1",
+		"0.0.0.0",
+	} {
 		probe.Vacant = append(probe.Vacant, netip.MustParseAddr(address))
 	}
 	f := a.facts(t, probe)

@@ -23,8 +23,10 @@ func (c networkCollector) network() {
 	kinds, err := interfaceKinds()
 	c.problem("kinds of interfaces", err)
 	for _, i := range interfaces {
-		one := Interface{Name: i.Name, MAC: i.HardwareAddr.String(), MTU: i.MTU, Up: i.Flags&net.FlagUp != 0,
-			Kind: kinds[i.Index]}
+		one := Interface{
+			Name: i.Name, MAC: i.HardwareAddr.String(), MTU: i.MTU, Up: i.Flags&net.FlagUp != 0,
+			Kind: kinds[i.Index],
+		}
 		addresses, err := i.Addrs()
 		c.problem(i.Name, err)
 		for _, a := range addresses {
@@ -130,8 +132,10 @@ func routes4(text string) []Route {
 			continue
 		}
 		m := mask.As4()
-		r := Route{To: netip.PrefixFrom(to, bits.OnesCount32(binary.BigEndian.Uint32(m[:]))), Interface: f[0],
-			Metric: int(number(f[6]))}
+		r := Route{
+			To: netip.PrefixFrom(to, bits.OnesCount32(binary.BigEndian.Uint32(m[:]))), Interface: f[0],
+			Metric: int(number(f[6])),
+		}
 		if !gateway.IsUnspecified() {
 			r.Gateway = gateway
 		}

@@ -16,8 +16,10 @@ func (c softwareCollector) packages(ctx context.Context) {
 	switch {
 	case c.find("dpkg-query") != "":
 		// The exit code means only that some are not installed.
-		out, err := c.run(ctx, append([]string{"dpkg-query", "--show",
-			"--showformat=${db:Status-Status}\t${Package}\t${Version}\n", "--"}, names...)...)
+		out, err := c.run(ctx, append([]string{
+			"dpkg-query", "--show",
+			"--showformat=${db:Status-Status}\t${Package}\t${Version}\n", "--",
+		}, names...)...)
 		c.facts.Packages = c.installed(string(out), "installed", unlessRan(err))
 	case c.find("rpm") != "":
 		c.facts.Packages = c.installedRPM(ctx, names)

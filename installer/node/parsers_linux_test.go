@@ -65,8 +65,10 @@ func TestCertificates(t *testing.T) {
 		}),
 	}
 	var got []string
-	for _, one := range certificates(c, []string{"/pki", "/pki/etcd/ca.crt", "/none", "/admin.conf", "/flow.conf",
-		"/file.conf", "/token.conf", "/other.conf"}) {
+	for _, one := range certificates(c, []string{
+		"/pki", "/pki/etcd/ca.crt", "/none", "/admin.conf", "/flow.conf",
+		"/file.conf", "/token.conf", "/other.conf",
+	}) {
 		got = append(got, fmt.Sprintf("%s %s %v %v %v", one.Path, one.Subject, one.Names, one.NotAfter.Equal(end),
 			one.Problem != ""))
 		if (one.CommonName == "kube-apiserver") != (one.Problem == "") {
@@ -138,8 +140,10 @@ func TestSchema(t *testing.T) {
 	if err := json.Unmarshal(FactsSchema(), &schema); err != nil {
 		t.Fatal(err)
 	}
-	f, err := Collect(t.Context(), Probe{Dirs: []string{"/"}, Ports: []int{1}, Modules: []string{"overlay"},
-		Users: []string{"root"}, Paths: []string{"/etc"}, Packages: []string{"bash"}})
+	f, err := Collect(t.Context(), Probe{
+		Dirs: []string{"/"}, Ports: []int{1}, Modules: []string{"overlay"},
+		Users: []string{"root"}, Paths: []string{"/etc"}, Packages: []string{"bash"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,10 +227,14 @@ func conforms(at string, value any, schema map[string]any) error {
 
 func TestAnonymous(t *testing.T) {
 	t.Parallel()
-	secret := []string{"0123456789abcdef0123456789abcdef", "4c4c4544-0030-4d10-8050-b2c04f4a4d32", "52:54:00:12:34:56",
-		"52:54:00:65:43:21"}
-	f := Facts{MachineID: secret[0], ProductUUID: secret[1], Interfaces: []Interface{{Name: "eth0", MAC: secret[2]},
-		{Name: "tun0"}}, Vacant: []Vacancy{{MACs: []string{secret[3]}}}}
+	secret := []string{
+		"0123456789abcdef0123456789abcdef", "4c4c4544-0030-4d10-8050-b2c04f4a4d32", "52:54:00:12:34:56",
+		"52:54:00:65:43:21",
+	}
+	f := Facts{MachineID: secret[0], ProductUUID: secret[1], Interfaces: []Interface{
+		{Name: "eth0", MAC: secret[2]},
+		{Name: "tun0"},
+	}, Vacant: []Vacancy{{MACs: []string{secret[3]}}}}
 	got := f.Anonymous()
 	text, err := json.Marshal(got)
 	if err != nil {
@@ -265,8 +273,12 @@ func TestListenEnds(t *testing.T) {
 	go func() { ended <- ServeListen(t.Context(), in, out) }()
 	address := fmt.Sprintf("127.77.%d.%d", os.Getpid()>>8&0xff, os.Getpid()&0xff) // nobody else's
 	answer, err := AskListen(streams{fromHelper, toHelper}, Listen{
-		Token: NewToken(), Address: netip.MustParseAddr(address), Ports: []ListenPort{{"tcp", 6443}, {"udp", 8472},
-			{"tcp", 0}, {"sctp", 1}},
+		Token: NewToken(), Address: netip.MustParseAddr(address), Ports: []ListenPort{
+			{"tcp", 6443},
+			{"udp", 8472},
+			{"tcp", 0},
+			{"sctp", 1},
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -284,8 +296,10 @@ func TestListenEnds(t *testing.T) {
 		t.Error("it still listens")
 	}
 	var question bytes.Buffer
-	if err := writeMessage(&question, Listen{Token: NewToken(), Address: netip.MustParseAddr("127.0.0.1"),
-		Ports: []ListenPort{{"tcp", taken}}}); err != nil {
+	if err := writeMessage(&question, Listen{
+		Token: NewToken(), Address: netip.MustParseAddr("127.0.0.1"),
+		Ports: []ListenPort{{"tcp", taken}},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	var said bytes.Buffer
@@ -390,10 +404,14 @@ trusted (active)
   ports: 
 `
 	want := []FirewallZone{
-		{Name: "public", Default: true, Target: "default", Interfaces: []string{"eth0"},
-			Ports: []string{"6443/tcp", "30000-32767/udp"}},
-		{Name: "trusted", Target: "ACCEPT", Interfaces: []string{"cni0", "cali+"},
-			Sources: []string{"10.233.64.0/18", "10.233.0.0/18"}},
+		{
+			Name: "public", Default: true, Target: "default", Interfaces: []string{"eth0"},
+			Ports: []string{"6443/tcp", "30000-32767/udp"},
+		},
+		{
+			Name: "trusted", Target: "ACCEPT", Interfaces: []string{"cni0", "cali+"},
+			Sources: []string{"10.233.64.0/18", "10.233.0.0/18"},
+		},
 	}
 	if diff := cmp.Diff(want, firewallZones(zones, "public"), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("zones (-want +got):\n%s", diff)

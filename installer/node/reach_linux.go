@@ -140,8 +140,10 @@ func (u *udpEcho) small(ctx context.Context) error {
 	const small = 100
 	buf := make([]byte, small)
 	var err error
-	for _, wait := range []time.Duration{200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond,
-		1600 * time.Millisecond} {
+	for _, wait := range []time.Duration{
+		200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond,
+		1600 * time.Millisecond,
+	} {
 		if err = u.send(small); err == nil {
 			_, err = u.receive(buf, time.Now().Add(wait))
 		}

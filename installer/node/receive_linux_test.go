@@ -203,8 +203,10 @@ func TestReceive(t *testing.T) {
 	}
 	got := mustConverse(t, root, plan, s)
 	want := SendSummary{
-		Changed: []string{"/usr/local/bin/kubelet", "/opt/kubelet", "/opt/cni/bin/loopback", "/opt/cni/bin/bridge",
-			"/etc/kkbundle/empty"},
+		Changed: []string{
+			"/usr/local/bin/kubelet", "/opt/kubelet", "/opt/cni/bin/loopback", "/opt/cni/bin/bridge",
+			"/etc/kkbundle/empty",
+		},
 		Sent: int64(len(kubelet) + len(tgz)),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -225,22 +227,34 @@ func TestReceive(t *testing.T) {
 		damage func() error
 		want   SendSummary
 	}{
-		{"deleted member", func() error { return os.Remove(root + "/opt/cni/bin/bridge") },
-			SendSummary{[]string{"/opt/cni/bin/bridge"}, int64(len(tgz))}},
-		{"changed member", func() error { return os.WriteFile(root+"/opt/cni/bin/loopback", loopback[1:], 0o755) },
-			SendSummary{[]string{"/opt/cni/bin/loopback"}, int64(len(tgz))}},
-		{"changed bytes", func() error { return os.WriteFile(root+"/usr/local/bin/kubelet", random(3<<20, 9), 0o755) },
-			SendSummary{[]string{"/usr/local/bin/kubelet"}, int64(len(kubelet))}},
-		{"mode", func() error { return os.Chmod(root+"/opt/kubelet", 0o755) },
-			SendSummary{[]string{"/opt/kubelet"}, 0}},
-		{"set-user-id", func() error { return os.Chmod(root+"/opt/kubelet", 0o700|fs.ModeSetuid) },
-			SendSummary{[]string{"/opt/kubelet"}, 0}},
+		{
+			"deleted member", func() error { return os.Remove(root + "/opt/cni/bin/bridge") },
+			SendSummary{[]string{"/opt/cni/bin/bridge"}, int64(len(tgz))},
+		},
+		{
+			"changed member", func() error { return os.WriteFile(root+"/opt/cni/bin/loopback", loopback[1:], 0o755) },
+			SendSummary{[]string{"/opt/cni/bin/loopback"}, int64(len(tgz))},
+		},
+		{
+			"changed bytes", func() error { return os.WriteFile(root+"/usr/local/bin/kubelet", random(3<<20, 9), 0o755) },
+			SendSummary{[]string{"/usr/local/bin/kubelet"}, int64(len(kubelet))},
+		},
+		{
+			"mode", func() error { return os.Chmod(root+"/opt/kubelet", 0o755) },
+			SendSummary{[]string{"/opt/kubelet"}, 0},
+		},
+		{
+			"set-user-id", func() error { return os.Chmod(root+"/opt/kubelet", 0o700|fs.ModeSetuid) },
+			SendSummary{[]string{"/opt/kubelet"}, 0},
+		},
 		{"link", func() error {
 			return errors.Join(os.Remove(root+"/opt/kubelet"),
 				os.Symlink("../usr/local/bin/kubelet", root+"/opt/kubelet"))
 		}, SendSummary{[]string{"/opt/kubelet"}, int64(len(kubelet))}},
-		{"receipts", func() error { return os.WriteFile(root+"/"+receiveDir+"/"+receiptsName, []byte("{"), 0o600) },
-			SendSummary{nil, int64(len(tgz))}},
+		{
+			"receipts", func() error { return os.WriteFile(root+"/"+receiveDir+"/"+receiptsName, []byte("{"), 0o600) },
+			SendSummary{nil, int64(len(tgz))},
+		},
 	} {
 		if err := c.damage(); err != nil {
 			t.Fatalf("%s: %v", c.name, err)
@@ -259,8 +273,10 @@ func TestReceiveInterrupted(t *testing.T) {
 	s := &source{}
 	a, b := random(700000, 4), random(500000, 5)
 	tgz := archive(t, false, entry{name: "bin/b", data: b})
-	plan := Plan{Files: []PlannedFile{s.file("a", a, "/usr/local/bin/a", 0o755),
-		{Name: "b", Unpack: []Member{{Name: "bin/b", Path: "/opt/b", Mode: 0o755}}}}}
+	plan := Plan{Files: []PlannedFile{
+		s.file("a", a, "/usr/local/bin/a", 0o755),
+		{Name: "b", Unpack: []Member{{Name: "bin/b", Path: "/opt/b", Mode: 0o755}}},
+	}}
 	plan.Files[1].Digest, plan.Files[1].Size = s.add(tgz)
 	total := int64(len(a) + len(tgz))
 	for most := 0; most < int(total)+2000; most += 70001 {
@@ -333,25 +349,35 @@ func TestReceiveRefuses(t *testing.T) {
 		{"escape", change(good, func(f *PlannedFile) { f.Path = "/opt/../root/x" }), s, "not an absolute path"},
 		{"relative", change(good, func(f *PlannedFile) { f.Path = "opt/x" }), s, "not an absolute path"},
 		{"root itself", change(good, func(f *PlannedFile) { f.Path = "/opt" }), s, "is not below"},
-		{"own files", change(good, func(f *PlannedFile) { f.Path = "/var/lib/kkbundle/receive/receipts.json" }), s,
-			"its own files"},
-		{"digest", change(good, func(f *PlannedFile) { f.Digest = "sha256:../../../etc/passwd" }), s,
-			"is not a SHA-256 digest"},
+		{
+			"own files", change(good, func(f *PlannedFile) { f.Path = "/var/lib/kkbundle/receive/receipts.json" }), s,
+			"its own files",
+		},
+		{
+			"digest", change(good, func(f *PlannedFile) { f.Digest = "sha256:../../../etc/passwd" }), s,
+			"is not a SHA-256 digest",
+		},
 		{"size", change(good, func(f *PlannedFile) { f.Size = -1 }), s, "is not possible"},
-		{"set-user-id", change(good, func(f *PlannedFile) { f.Mode |= fs.ModeSetuid }), s,
-			"is not a file's permissions"},
+		{
+			"set-user-id", change(good, func(f *PlannedFile) { f.Mode |= fs.ModeSetuid }), s,
+			"is not a file's permissions",
+		},
 		{"nowhere", change(good, func(f *PlannedFile) { f.Path = "" }), s, "either a path or members"},
 		{"not in the bundle", absent, s, "not in the bundle"},
 		{"other content", good, lying, "received content has digest sha256:" + other.Digest[7:]},
 		{"too short", good, short, "are missing at its end"},
 		{"too long", good, long, "more bytes than expected"},
 		{"no such member", packed(entry{name: "bin/y", data: data}), s, "the archive has no bin/x"},
-		{"link", packed(entry{name: "bin/x", link: "../../etc/passwd", kind: tar.TypeSymlink}), s,
-			"is not a regular file"},
+		{
+			"link", packed(entry{name: "bin/x", link: "../../etc/passwd", kind: tar.TypeSymlink}), s,
+			"is not a regular file",
+		},
 		{"hard link", packed(entry{name: "bin/x", link: "bin/y", kind: tar.TypeLink}), s, `did you mean "bin/y"`},
 		{"directory", packed(entry{name: "bin/x", kind: tar.TypeDir}), s, "is not a regular file"},
-		{"not an archive", change(packed(), func(f *PlannedFile) { f.Digest, f.Size = s.add([]byte("x")) }), s,
-			"the archive is damaged"},
+		{
+			"not an archive", change(packed(), func(f *PlannedFile) { f.Digest, f.Size = s.add([]byte("x")) }), s,
+			"the archive is damaged",
+		},
 		{"damaged archive", damaged, s, "the archive is damaged"},
 		{"huge", change(good, func(f *PlannedFile) { f.Size = 1 << 39 }), s, "no space for"},
 	} {
@@ -374,8 +400,10 @@ func TestReceiveRefuses(t *testing.T) {
 func TestReceiveChecks(t *testing.T) {
 	t.Parallel()
 	var in, out bytes.Buffer
-	plan := Plan{Files: []PlannedFile{{Name: "x", Digest: "sha256:" + strings.Repeat("0", 64), Path: "/etc/../root/x",
-		Mode: 0o644}}}
+	plan := Plan{Files: []PlannedFile{{
+		Name: "x", Digest: "sha256:" + strings.Repeat("0", 64), Path: "/etc/../root/x",
+		Mode: 0o644,
+	}}}
 	if err := writeMessage(&in, offer{Version: ProtocolVersion, Plan: plan}); err != nil {
 		t.Fatal(err)
 	}

@@ -64,8 +64,10 @@ func TestRenew(t *testing.T) {
 	roots.AppendCertsFromPEM(caPair.Cert)
 	for _, use := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
 		for _, name := range []string{"soon", "10.0.0.3"} {
-			if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots,
-				CurrentTime: now.Add(364 * day), KeyUsages: []x509.ExtKeyUsage{use}}); err != nil {
+			if _, err := pair.Leaf.Verify(x509.VerifyOptions{
+				DNSName: name, Roots: roots,
+				CurrentTime: now.Add(364 * day), KeyUsages: []x509.ExtKeyUsage{use},
+			}); err != nil {
 				t.Errorf("%s, use %v: %v", name, use, err)
 			}
 		}

@@ -60,8 +60,10 @@ func (s S3) Sign(r S3Request, now time.Time) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	header := map[string]string{"host": at.Host, "x-amz-content-sha256": r.SHA256,
-		"x-amz-date": now.UTC().Format(s3TimeForm)}
+	header := map[string]string{
+		"host": at.Host, "x-amz-content-sha256": r.SHA256,
+		"x-amz-date": now.UTC().Format(s3TimeForm),
+	}
 	maps.Copy(header, r.Header)
 	names := slices.Sorted(maps.Keys(header))
 	var canonical strings.Builder

@@ -23,8 +23,10 @@ import (
 // the path. https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
 func TestS3Signatures(t *testing.T) {
 	t.Parallel()
-	s := S3{Region: "us-east-1", AccessKey: "AKIAIOSFODNN7EXAMPLE",
-		SecretKey: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", Endpoint: "https://examplebucket.s3.amazonaws.com"}
+	s := S3{
+		Region: "us-east-1", AccessKey: "AKIAIOSFODNN7EXAMPLE",
+		SecretKey: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", Endpoint: "https://examplebucket.s3.amazonaws.com",
+	}
 	nothing := sha256.Sum256(nil)
 	now := time.Date(2013, 5, 24, 0, 0, 0, 0, time.UTC)
 	for want, one := range map[string]struct {
@@ -32,19 +34,25 @@ func TestS3Signatures(t *testing.T) {
 		S3Request
 	}{
 		"f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41": {
-			"test.txt", S3Request{Method: "GET", SHA256: hex.EncodeToString(nothing[:]),
-				Header: map[string]string{"range": "bytes=0-9"}},
+			"test.txt", S3Request{
+				Method: "GET", SHA256: hex.EncodeToString(nothing[:]),
+				Header: map[string]string{"range": "bytes=0-9"},
+			},
 		},
 		"98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd": {
 			"test$file.text", S3Request{
 				Method: "PUT", SHA256: "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072",
-				Header: map[string]string{"date": "Fri, 24 May 2013 00:00:00 GMT",
-					"x-amz-storage-class": "REDUCED_REDUNDANCY"},
+				Header: map[string]string{
+					"date":                "Fri, 24 May 2013 00:00:00 GMT",
+					"x-amz-storage-class": "REDUCED_REDUNDANCY",
+				},
 			},
 		},
 		"34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7": {
-			"", S3Request{Method: "GET", Query: map[string]string{"prefix": "J", "max-keys": "2"},
-				SHA256: hex.EncodeToString(nothing[:])},
+			"", S3Request{
+				Method: "GET", Query: map[string]string{"prefix": "J", "max-keys": "2"},
+				SHA256: hex.EncodeToString(nothing[:]),
+			},
 		},
 	} {
 		s.Bucket = one.object
@@ -115,8 +123,10 @@ func TestS3PutFile(t *testing.T) {
 		}
 	}))
 	defer accepts.Close()
-	s := S3{Endpoint: accepts.URL, Bucket: "bucket", Prefix: "copies", Region: "us-east-1", AccessKey: "a",
-		SecretKey: "secret-of-the-site"}
+	s := S3{
+		Endpoint: accepts.URL, Bucket: "bucket", Prefix: "copies", Region: "us-east-1", AccessKey: "a",
+		SecretKey: "secret-of-the-site",
+	}
 	if _, data, err := sends(t, s, size); err != nil || string(data) != string(got) {
 		t.Errorf("sent %d bytes, arrived %d: %v", len(data), len(got), err)
 	}
@@ -176,8 +186,10 @@ func answers(t *testing.T, text string) string {
 func TestS3RealServer(t *testing.T) {
 	t.Parallel()
 	address, objects := s3test.Start(t, "bucket")
-	s := S3{Endpoint: "http://" + address, Bucket: "bucket", Prefix: "copies", Region: "us-east-1",
-		AccessKey: s3test.AccessKey, SecretKey: s3test.SecretKey}
+	s := S3{
+		Endpoint: "http://" + address, Bucket: "bucket", Prefix: "copies", Region: "us-east-1",
+		AccessKey: s3test.AccessKey, SecretKey: s3test.SecretKey,
+	}
 	const size = 20 << 20
 	file, data, err := sends(t, s, size)
 	if err != nil {

@@ -58,8 +58,10 @@ func NewS3Client(s S3) (*S3Client, error) {
 		DisableKeepAlives: true,
 	}
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &S3Client{S3: s, http: &http.Client{Transport: transport, CheckRedirect: refuse}, now: time.Now,
-		wait: web.Sleep, part: s3PartSize}, nil
+	return &S3Client{
+		S3: s, http: &http.Client{Transport: transport, CheckRedirect: refuse}, now: time.Now,
+		wait: web.Sleep, part: s3PartSize,
+	}, nil
 }
 
 // A steadyConn fails if the other side takes no bytes for some time.
@@ -121,7 +123,8 @@ func (c *S3Client) explained(err error) error {
 
 // ask sends a request until the storage answers it, and returns the answer.
 func (c *S3Client) ask(ctx context.Context, r S3Request,
-	body *io.SectionReader) (header http.Header, data []byte, err error) {
+	body *io.SectionReader,
+) (header http.Header, data []byte, err error) {
 	err = c.persist(ctx, func() error {
 		answer, err := c.send(ctx, r, body)
 		if err != nil {
@@ -260,8 +263,10 @@ func (c *S3Client) refusal(answer *http.Response, body []byte) *S3Error {
 		const shown = 300
 		return plain.Line(text[:min(len(text), shown)])
 	}
-	e := &S3Error{Status: line(answer.Status), Code: line(said.Code), Message: line(said.Message),
-		status: web.NewStatusError(answer)}
+	e := &S3Error{
+		Status: line(answer.Status), Code: line(said.Code), Message: line(said.Message),
+		status: web.NewStatusError(answer),
+	}
 	if region := line(said.Region); region != "" {
 		e.remedy = "write backup.s3.region: " + region + " into the cluster file, and run kkbundle install"
 		return e

@@ -245,8 +245,10 @@ func (c *S3Client) putParts(ctx context.Context, object string, f io.ReaderAt, s
 	partSize := max(c.part, size/maxS3Parts+1)
 	for at := int64(0); at < size; at += partSize {
 		number := len(parts) + 1
-		part := S3Request{Object: object, Query: map[string]string{"uploadId": upload.ID,
-			"partNumber": strconv.Itoa(number)}}
+		part := S3Request{Object: object, Query: map[string]string{
+			"uploadId":   upload.ID,
+			"partNumber": strconv.Itoa(number),
+		}}
 		made, err := c.putPart(ctx, part, io.NewSectionReader(f, at, min(partSize, size-at)))
 		if err == nil && made.ETag == "" {
 			err = errors.New("the storage's answer has no ETag")
@@ -270,8 +272,10 @@ func (c *S3Client) complete(ctx context.Context, object, upload string, parts []
 		return err
 	}
 	digest := sha256.Sum256(body)
-	r := S3Request{Method: http.MethodPost, Object: object, Query: map[string]string{"uploadId": upload},
-		SHA256: hex.EncodeToString(digest[:])}
+	r := S3Request{
+		Method: http.MethodPost, Object: object, Query: map[string]string{"uploadId": upload},
+		SHA256: hex.EncodeToString(digest[:]),
+	}
 	_, data, err := c.ask(ctx, r, io.NewSectionReader(strings.NewReader(string(body)), 0, int64(len(body))))
 	if err != nil {
 		return err
@@ -298,8 +302,10 @@ func (c *S3Client) complete(ctx context.Context, object, upload string, parts []
 func (c *S3Client) abort(ctx context.Context, object, upload string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortLimit)
 	defer cancel()
-	r := S3Request{Method: http.MethodDelete, Object: object, Query: map[string]string{"uploadId": upload},
-		SHA256: nothingSHA256}
+	r := S3Request{
+		Method: http.MethodDelete, Object: object, Query: map[string]string{"uploadId": upload},
+		SHA256: nothingSHA256,
+	}
 	_, _, err := c.ask(ctx, r, nil)
 	if refused, ok := errors.AsType[*S3Error](err); err == nil || ok && refused.Code == "NoSuchUpload" {
 		return nil

@@ -25,8 +25,10 @@ import (
 const smallPart = 5 << 20
 
 func realStorage(address string) S3 {
-	return S3{Endpoint: "http://" + address, Bucket: "bucket", Prefix: "copies", Region: "us-east-1",
-		AccessKey: s3test.AccessKey, SecretKey: s3test.SecretKey}
+	return S3{
+		Endpoint: "http://" + address, Bucket: "bucket", Prefix: "copies", Region: "us-east-1",
+		AccessKey: s3test.AccessKey, SecretKey: s3test.SecretKey,
+	}
 }
 
 // A journal has the requests that a server got, as method and query.
@@ -141,8 +143,10 @@ func TestS3WrongETag(t *testing.T) {
 	if _, err := c.putCopies(t.Context(), file, place); err != nil {
 		t.Fatalf("%v\n%q", err, j.list)
 	}
-	if first := []string{"POST uploads", "PUT part 1", "PUT part 2", "POST uploadId", "DELETE uploadId",
-		"POST uploads"}; !slices.Equal(j.list[:len(first)], first) {
+	if first := []string{
+		"POST uploads", "PUT part 1", "PUT part 2", "POST uploadId", "DELETE uploadId",
+		"POST uploads",
+	}; !slices.Equal(j.list[:len(first)], first) {
 		t.Errorf("requests %q", j.list)
 	}
 	equal(t, file, filepath.Join(objects, "copies", place, filepath.Base(file)))
@@ -195,8 +199,10 @@ func TestS3ErrorsHaveRemedies(t *testing.T) {
 		set  func(c *S3Client)
 		want []string
 	}{
-		"another secret": {func(c *S3Client) { c.SecretKey = "another-secret" },
-			[]string{"SignatureDoesNotMatch", "backup.s3.secretKeyFile"}},
+		"another secret": {
+			func(c *S3Client) { c.SecretKey = "another-secret" },
+			[]string{"SignatureDoesNotMatch", "backup.s3.secretKeyFile"},
+		},
 		"another user":   {func(c *S3Client) { c.AccessKey = "nobody" }, []string{"backup.s3.accessKey"}},
 		"no bucket":      {func(c *S3Client) { c.Bucket = "absent" }, []string{"NoSuchBucket", "create the bucket"}},
 		"another region": {func(c *S3Client) { c.Region = "eu-central-1" }, []string{"backup.s3.region"}},
@@ -286,8 +292,10 @@ func TestS3LateCopies(t *testing.T) {
 	if sent, err := c.putCopies(t.Context(), newest, place); err == nil || len(sent) != 0 {
 		t.Fatalf("a storage that refuses got %v, %v", sent, err)
 	}
-	for _, want := range [][]string{names(files[3:]), append(names(files[11:]), names(files[:3])...),
-		names(files[11:])} {
+	for _, want := range [][]string{
+		names(files[3:]), append(names(files[11:]), names(files[:3])...),
+		names(files[11:]),
+	} {
 		c, _ := client(t, realStorage(address))
 		if sent, err := c.putCopies(t.Context(), newest, place); err != nil || !slices.Equal(sent, want) {
 			t.Fatalf("sent %v, want %v: %v", sent, want, err)
@@ -364,8 +372,10 @@ func TestS3LostRefusal(t *testing.T) {
 		_, _ = io.WriteString(w, "<Error><Code>NoSuchBucket</Code></Error>")
 	}))
 	defer refuses.Close()
-	s := S3{Endpoint: refuses.URL, Bucket: "absent", Prefix: "copies", Region: "us-east-1", AccessKey: "a",
-		SecretKey: "secret-of-the-site"}
+	s := S3{
+		Endpoint: refuses.URL, Bucket: "absent", Prefix: "copies", Region: "us-east-1", AccessKey: "a",
+		SecretKey: "secret-of-the-site",
+	}
 	if _, _, err := sends(t, s, 1<<10); err == nil || !strings.Contains(err.Error(), "create the bucket") {
 		t.Errorf("got %v", err)
 	}

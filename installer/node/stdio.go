@@ -37,8 +37,10 @@ func DialStdio(ctx context.Context, network, addr string, in io.Reader, out io.W
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	defer func() { _ = conn.Close() }() // both directions have ended, or nobody is left to tell
-	if err := writeMessage(out, dialAnswer{Local: conn.LocalAddr().String(),
-		Remote: conn.RemoteAddr().String()}); err != nil {
+	if err := writeMessage(out, dialAnswer{
+		Local:  conn.LocalAddr().String(),
+		Remote: conn.RemoteAddr().String(),
+	}); err != nil {
 		return err
 	}
 	// Reading in cannot be interrupted, so return at the first of two events: both directions end, or in breaks off.

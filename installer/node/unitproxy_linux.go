@@ -18,8 +18,10 @@ func (c machineCollector) unitProxies() {
 	c.readUnit(&all, "DefaultEnvironment", append([]string{"/etc/systemd/system.conf"},
 		c.conf("/etc/systemd/system.conf.d")...))
 	add(all)
-	for _, name := range []string{"containerd", "docker", "crio", "kubelet", "k3s", "k3s-agent", "rke2-server",
-		"rke2-agent"} {
+	for _, name := range []string{
+		"containerd", "docker", "crio", "kubelet", "k3s", "k3s-agent", "rke2-server",
+		"rke2-agent",
+	} {
 		u := UnitProxy{Unit: name + ".service"}
 		c.readUnit(&u, "Environment", c.dropIns(u.Unit))
 		add(u)

@@ -37,8 +37,10 @@ func (c machineCollector) addUnitSetting(name, file string, sets []string) {
 	sets = slices.Compact(sets)
 	if len(sets) > 0 && len(c.facts.UnitSettings) < maxUnitSettings {
 		sets = sets[:min(len(sets), maxSettingNames)]
-		c.facts.UnitSettings = append(c.facts.UnitSettings, UnitSetting{Unit: name + ".service", File: file,
-			Sets: sets})
+		c.facts.UnitSettings = append(c.facts.UnitSettings, UnitSetting{
+			Unit: name + ".service", File: file,
+			Sets: sets,
+		})
 	}
 }
 

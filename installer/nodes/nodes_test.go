@@ -115,21 +115,35 @@ func TestNodesThatMustStay(t *testing.T) {
 		change       func(s *sitetest.Site)
 		want         string
 	}{
-		"the last control plane": {nodes: []string{"cp1", "node1"}, going: []string{"cp1"},
-			want: "cp1 cannot be deleted: no other working control plane would remain"},
-		"all control planes": {nodes: []string{"cp1", "cp2"}, going: []string{"cp1", "cp2"},
-			want: "no other working control plane"},
-		"a healthy member of two": {nodes: []string{"cp1", "cp2", "cp3"}, going: []string{"cp2"},
-			ill: []string{"cp3"}, want: "only 1 of the 2 remaining etcd members would be healthy, more than half must be (not healthy: cp3)"},
-		"the registry": {nodes: []string{"cp1", "node1"}, going: []string{"reg"},
-			want: "reg cannot be deleted: all nodes pull their images from its registry"},
-		"the endpoint": {nodes: []string{"cp1", "cp2", "cp3"}, going: []string{"cp1"},
+		"the last control plane": {
+			nodes: []string{"cp1", "node1"}, going: []string{"cp1"},
+			want: "cp1 cannot be deleted: no other working control plane would remain",
+		},
+		"all control planes": {
+			nodes: []string{"cp1", "cp2"}, going: []string{"cp1", "cp2"},
+			want: "no other working control plane",
+		},
+		"a healthy member of two": {
+			nodes: []string{"cp1", "cp2", "cp3"}, going: []string{"cp2"},
+			ill: []string{"cp3"}, want: "only 1 of the 2 remaining etcd members would be healthy, more than half must be (not healthy: cp3)",
+		},
+		"the registry": {
+			nodes: []string{"cp1", "node1"}, going: []string{"reg"},
+			want: "reg cannot be deleted: all nodes pull their images from its registry",
+		},
+		"the endpoint": {
+			nodes: []string{"cp1", "cp2", "cp3"}, going: []string{"cp1"},
 			change: func(s *sitetest.Site) { s.Options.Cluster.ControlPlaneEndpoint.Address = "10.0.0.11" },
-			want:   "the cluster's endpoint is its address"},
-		"a host that nobody knows": {nodes: []string{"cp1"}, going: []string{"node9"},
-			want: `there is no host "node9" in the inventory`},
-		"a host that is unreached": {nodes: []string{"cp1", "node1"}, going: []string{"node1"}, lost: "node1",
-			want: "no route to host"},
+			want:   "the cluster's endpoint is its address",
+		},
+		"a host that nobody knows": {
+			nodes: []string{"cp1"}, going: []string{"node9"},
+			want: `there is no host "node9" in the inventory`,
+		},
+		"a host that is unreached": {
+			nodes: []string{"cp1", "node1"}, going: []string{"node1"}, lost: "node1",
+			want: "no route to host",
+		},
 		"there is no cluster at all": {going: []string{"node1"}, want: "there is no cluster yet"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -256,19 +270,35 @@ func TestNewcomers(t *testing.T) {
 		names []string
 		want  string
 	}{
-		"all that are none": {"", nil,
-			"cp3 becomes a control plane; node2 becomes a worker; reg, cp1, cp2, node1 get it in /etc/hosts and, where they have one, in the balancer"},
-		"the named": {"", []string{"node1", "node2"},
-			"node2 becomes a worker; reg, cp1, cp2, cp3, node1 get it in /etc/hosts and, where they have one, in the balancer"},
-		"a node is down": {"node1", []string{"node2"},
-			"node2 becomes a worker; reg, cp1, cp2, cp3 get it in /etc/hosts and, where they have one, in the balancer; node1 is unreachable and stays unchanged: node1 (10.0.0.4:22): no route to host. Run kkbundle install when it is back"},
-		"a new host is down": {"node2", nil,
-			"error: node2 is not a node of the cluster and cannot be reached to become one: node2 (10.0.0.4:22): no route to host"},
+		"all that are none": {
+			"", nil,
+			"cp3 becomes a control plane; node2 becomes a worker; reg, cp1, cp2, node1 get it in /etc/hosts and, where they have one, in the balancer",
+		},
+		"the named": {
+			"",
+			[]string{"node1", "node2"},
+			"node2 becomes a worker; reg, cp1, cp2, cp3, node1 get it in /etc/hosts and, where they have one, in the balancer",
+		},
+		"a node is down": {
+			"node1",
+			[]string{"node2"},
+			"node2 becomes a worker; reg, cp1, cp2, cp3 get it in /etc/hosts and, where they have one, in the balancer; node1 is unreachable and stays unchanged: node1 (10.0.0.4:22): no route to host. Run kkbundle install when it is back",
+		},
+		"a new host is down": {
+			"node2", nil,
+			"error: node2 is not a node of the cluster and cannot be reached to become one: node2 (10.0.0.4:22): no route to host",
+		},
 		"nothing is new": {"", []string{"cp1"}, ""},
-		"nobody knows it": {"", []string{"node9"},
-			`error: there is no host "node9" with a role in the inventory`},
-		"the first is down": {"cp1", []string{"node2"},
-			"node2 becomes a worker; reg, cp2, cp3, node1 get it in /etc/hosts and, where they have one, in the balancer; cp1 is unreachable and stays unchanged: cp1 (10.0.0.4:22): no route to host. Run kkbundle install when it is back"},
+		"nobody knows it": {
+			"",
+			[]string{"node9"},
+			`error: there is no host "node9" with a role in the inventory`,
+		},
+		"the first is down": {
+			"cp1",
+			[]string{"node2"},
+			"node2 becomes a worker; reg, cp2, cp3, node1 get it in /etc/hosts and, where they have one, in the balancer; cp1 is unreachable and stays unchanged: cp1 (10.0.0.4:22): no route to host. Run kkbundle install when it is back",
+		},
 		"the registry is needed": {"reg", []string{"node2"}, "error: reg (10.0.0.4:22): no route to host"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -326,8 +356,10 @@ func TestAddNodes(t *testing.T) {
 	follows := sitetest.FlagTask("hosts-file", task.Each, &done, fine)
 	follows.Follows = true
 	if err := r.Phases(t.Context(),
-		[]task.Phase{{Name: "install", Tasks: []task.Task{follows,
-			sitetest.FlagTask("join", task.Each, &done, fine)}}}); err != nil {
+		[]task.Phase{{Name: "install", Tasks: []task.Task{
+			follows,
+			sitetest.FlagTask("join", task.Each, &done, fine),
+		}}}); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{

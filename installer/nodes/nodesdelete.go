@@ -183,11 +183,15 @@ func leadWithout(ctx context.Context, r *engine.Run, going []*task.Host) error {
 func checkDeletable(r *engine.Run, t *task.Host) error {
 	switch {
 	case r.Cluster.ImageRegistry.Type.Installed() && t.Is(manifest.RoleRegistry):
-		return &task.KeepError{Host: t.Name, Reason: "all nodes pull their images from its registry",
-			Advice: "give the group image_registry another host, and run kkbundle install, first"}
+		return &task.KeepError{
+			Host: t.Name, Reason: "all nodes pull their images from its registry",
+			Advice: "give the group image_registry another host, and run kkbundle install, first",
+		}
 	case t.Is(manifest.RoleNFS):
-		return &task.KeepError{Host: t.Name, Reason: "it holds volumes (group nfs)",
-			Advice: "move the volumes to another host first"}
+		return &task.KeepError{
+			Host: t.Name, Reason: "it holds volumes (group nfs)",
+			Advice: "move the volumes to another host first",
+		}
 	case isEndpoint(t):
 		return &task.KeepError{
 			Host: t.Name, Reason: "the cluster's endpoint is its address, " + r.Endpoint() +
@@ -254,8 +258,10 @@ func drainTask(d Deletion) task.Task {
 			if err := api.Cordon(ctx, t.Name); err != nil {
 				return err
 			}
-			how := kube.Drain{Timeout: d.DrainTimeout, Force: true, DisableEviction: d.DisableEviction,
-				HostGone: d.Unreachable}
+			how := kube.Drain{
+				Timeout: d.DrainTimeout, Force: true, DisableEviction: d.DisableEviction,
+				HostGone: d.Unreachable,
+			}
 			if how.Timeout <= 0 {
 				how.Timeout = kube.DrainTimeout
 			}

@@ -21,8 +21,10 @@ import (
 
 // Planner is the plan for runs of it.
 func Planner() engine.Planner {
-	return engine.Planner{Distribution: Distribution, Access: siteregistry.NodeAccess, Demands: Needed,
-		Packages: PackagesOf}
+	return engine.Planner{
+		Distribution: Distribution, Access: siteregistry.NodeAccess, Demands: Needed,
+		Packages: PackagesOf,
+	}
 }
 
 // Distribution returns the cluster's distribution.

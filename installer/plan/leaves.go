@@ -49,8 +49,11 @@ func leafGroups(t *task.Host) []leafGroup {
 		}
 	}
 	if c.ImageRegistry.Type.Installed() && t.Site.IsRegistry(t) {
-		groups = append(groups, leafGroup{siteregistry.AuthorityFiles(),
-			[]task.PairFiles{siteregistry.CertificateFiles()}, siteregistry.Of(c).Units})
+		groups = append(groups, leafGroup{
+			siteregistry.AuthorityFiles(),
+			[]task.PairFiles{siteregistry.CertificateFiles()},
+			siteregistry.Of(c).Units,
+		})
 	}
 	return groups
 }
@@ -83,8 +86,10 @@ func leafTimerTasks(c *manifest.Cluster) []task.Task {
 		step.Do = removeLeafTimer
 		return []task.Task{step}
 	}
-	step.Leaves = task.Leaves{Units: []string{leafTimer, leafService},
-		Paths: []string{leafScript, path.Dir(siteregistry.AuthorityFiles().Key)}}
+	step.Leaves = task.Leaves{
+		Units: []string{leafTimer, leafService},
+		Paths: []string{leafScript, path.Dir(siteregistry.AuthorityFiles().Key)},
+	}
 	return []task.Task{task.Settle(step, leafTimerSetting)}
 }
 
@@ -142,8 +147,10 @@ ExecStart=` + leafScript + `
 
 // renewCommand returns the command that renews a group's certificates which end within days.
 func renewCommand(group leafGroup, days int) []string {
-	args := []string{host.HelperPath, "renew", "--restart=" + strings.Join(group.units, ","), strconv.Itoa(days),
-		group.authority.Cert, group.authority.Key}
+	args := []string{
+		host.HelperPath, "renew", "--restart=" + strings.Join(group.units, ","), strconv.Itoa(days),
+		group.authority.Cert, group.authority.Key,
+	}
 	for _, p := range group.pairs {
 		args = append(args, p.Cert, p.Key)
 	}

@@ -16,14 +16,18 @@ func TestNeedsOf(t *testing.T) {
 	}{
 		"control plane": {
 			roles: []manifest.Role{manifest.RoleControlPlane, manifest.RoleCluster},
-			has: []string{"file kubeadm", "file containerd", "image kube-apiserver", "image etcd", "image flannel",
-				"image coredns"},
+			has: []string{
+				"file kubeadm", "file containerd", "image kube-apiserver", "image etcd", "image flannel",
+				"image coredns",
+			},
 			hasNot: []string{"file registry", "chart flannel"},
 		},
 		"worker": {
 			roles: []manifest.Role{manifest.RoleWorker, manifest.RoleCluster},
-			has: []string{"file kubelet", "file runc", "image kube-proxy", "image pause", "image flannel",
-				"image coredns"},
+			has: []string{
+				"file kubelet", "file runc", "image kube-proxy", "image pause", "image flannel",
+				"image coredns",
+			},
 			hasNot: []string{"image kube-apiserver", "image etcd", "file registry"},
 		},
 		"registry": {
@@ -49,8 +53,10 @@ func TestNeedsOf(t *testing.T) {
 		}
 	}
 	all := map[manifest.Need]bool{}
-	for _, roles := range [][]manifest.Role{{manifest.RoleControlPlane, manifest.RoleCluster},
-		{manifest.RoleRegistry}} {
+	for _, roles := range [][]manifest.Role{
+		{manifest.RoleControlPlane, manifest.RoleCluster},
+		{manifest.RoleRegistry},
+	} {
 		for _, n := range NeedsOf(c, roles) {
 			all[n] = true
 		}

@@ -31,9 +31,11 @@ func PrecheckTask() task.Task {
 // Plan returns all tasks of an installation of the cluster, in order. CheckInstall reports whether they can run.
 func Plan(c *manifest.Cluster) []task.Phase {
 	c = c.WithDefaults()
-	init := []task.Task{machine.PackagesTask(c), machine.LabelsTask(), machine.HostsTask(), machine.ClockTask(),
+	init := []task.Task{
+		machine.PackagesTask(c), machine.LabelsTask(), machine.HostsTask(), machine.ClockTask(),
 		machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c),
-		machine.LinksTask(c, network.All().Primary(c).Links())}
+		machine.LinksTask(c, network.All().Primary(c).Links()),
+	}
 	if c.ImageRegistry.Type.Installed() {
 		init = append([]task.Task{siteregistry.CertificatesTask()}, init...)
 	}
@@ -97,8 +99,10 @@ func VerifyTasks(c *manifest.Cluster) []task.Task {
 					func(ctx context.Context) error { return health.DNSAnswers(ctx, t) })
 			},
 		}
-		proofs = append([]task.Task{dns, health.LeadTask("verify-outside-names", health.OutsideNames),
-			health.NetworkTask(), health.VolumesTask()}, proofs...)
+		proofs = append([]task.Task{
+			dns, health.LeadTask("verify-outside-names", health.OutsideNames),
+			health.NetworkTask(), health.VolumesTask(),
+		}, proofs...)
 	}
 	if task.IsPaired(c) {
 		proofs = append(proofs, health.VerifyRegistryTask())
@@ -107,11 +111,13 @@ func VerifyTasks(c *manifest.Cluster) []task.Task {
 	for _, one := range proofs {
 		tasks = append(tasks, health.AsFindings(one))
 	}
-	return append(tasks, task.Task{Name: "verify-result", Where: task.Here,
+	return append(tasks, task.Task{
+		Name: "verify-result", Where: task.Here,
 		Do: func(_ context.Context, t *task.Host) error {
 			if list := t.Site.Findings(); !list.Healthy() {
 				return &health.UnhealthyError{Findings: list}
 			}
 			return nil
-		}})
+		},
+	})
 }

@@ -36,12 +36,16 @@ func Pulls(c *manifest.Cluster) ([]Pull, error) {
 	if err != nil {
 		return nil, err
 	}
-	pulls := []Pull{{Ref: sandbox, Program: string(c.CRI.Type) + ", for the pods' sandboxes,",
-		Roles: []manifest.Role{manifest.RoleCluster}}}
+	pulls := []Pull{{
+		Ref: sandbox, Program: string(c.CRI.Type) + ", for the pods' sandboxes,",
+		Roles: []manifest.Role{manifest.RoleCluster},
+	}}
 	refs, err := kubeadmImages(c)
 	for _, ref := range refs {
-		pulls = append(pulls, Pull{Ref: ref, Program: "kubeadm " + c.Kubernetes.Version,
-			Roles: []manifest.Role{manifest.RoleControlPlane}})
+		pulls = append(pulls, Pull{
+			Ref: ref, Program: "kubeadm " + c.Kubernetes.Version,
+			Roles: []manifest.Role{manifest.RoleControlPlane},
+		})
 	}
 	return pulls, err
 }

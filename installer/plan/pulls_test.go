@@ -44,8 +44,10 @@ registry.k8s.io/pause:3.10.1`
 		},
 		"other etcd and DNS": {
 			kubeadm: manifest.Config{
-				"etcd": map[string]any{"local": map[string]any{"imageRepository": "quay.io/coreos",
-					"imageTag": "3.6.0"}},
+				"etcd": map[string]any{"local": map[string]any{
+					"imageRepository": "quay.io/coreos",
+					"imageTag":        "3.6.0",
+				}},
 				"dns": map[string]any{"imageTag": "v1.12.4"},
 			},
 			want: replaced("registry.k8s.io/etcd:3.6.5-0", "quay.io/coreos/etcd:3.6.0", "v1.12.1", "v1.12.4"),
@@ -59,8 +61,10 @@ registry.k8s.io/pause:3.10.1`
 				"\nregistry.k8s.io/kube-proxy:v1.34.3", ""),
 		},
 	} {
-		c := &manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.34.3", Kubeadm: tc.kubeadm},
-			Components: tc.components}
+		c := &manifest.Cluster{
+			Kubernetes: manifest.Kubernetes{Version: "v1.34.3", Kubeadm: tc.kubeadm},
+			Components: tc.components,
+		}
 		pulls, err := Pulls(c)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)

@@ -23,8 +23,10 @@ func ChartUses(c *manifest.Cluster) ([]manifest.ChartUse, error) {
 	}
 	for _, a := range c.Addons {
 		if a.Chart != "" {
-			uses = append(uses, manifest.ChartUse{Chart: a.Chart, Release: a.Release, Namespace: a.Namespace,
-				Values: a.Values})
+			uses = append(uses, manifest.ChartUse{
+				Chart: a.Chart, Release: a.Release, Namespace: a.Namespace,
+				Values: a.Values,
+			})
 		}
 	}
 	return uses, nil

@@ -29,9 +29,11 @@ func TestOutdatedSSH(t *testing.T) {
 			s := hosttest.StartSSHD(t, hosttest.SSHDOptions{Config: c.config})
 			in := good(t)
 			h := &in.Hosts[1]
-			on, err := sshhost.Dial(t.Context(), sshhost.SSHOptions{Name: h.Name, Address: s.Host, Port: s.Port,
+			on, err := sshhost.Dial(t.Context(), sshhost.SSHOptions{
+				Name: h.Name, Address: s.Host, Port: s.Port,
 				User: hosttest.UserSudoFree, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts},
-				Patience: time.Hour})
+				Patience: time.Hour,
+			})
 			want := "ssh-algorithms"
 			switch {
 			case c.refused != "":

@@ -27,8 +27,10 @@ import (
 // kkbundle, on hosts that are prepared for that. Only that kkbundle could not install it is to be found.
 func rich(t *testing.T) precheck.Input {
 	t.Helper()
-	in := precheck.Input{Packages: []string{"ubuntu/24.04", "ubuntu/22.04", "almalinux/9", "debian/12",
-		"openeuler/22.03"}}
+	in := precheck.Input{Packages: []string{
+		"ubuntu/24.04", "ubuntu/22.04", "almalinux/9", "debian/12",
+		"openeuler/22.03",
+	}}
 	add := func(name, file, address string, roles ...manifest.Role) *node.Facts {
 		h := host(name, address, roles...)
 		if !h.Is(manifest.RoleControlPlane) && !h.Is(manifest.RoleWorker) {
@@ -47,8 +49,10 @@ func rich(t *testing.T) precheck.Input {
 	prepare(add("w1", "arm64", "10.0.0.19", manifest.RoleWorker))
 	for i, name := range []string{"reg1", "reg2"} {
 		f := add(name, "docker", []string{"10.0.0.17", "10.0.0.18"}[i], manifest.RoleRegistry)
-		f.Internet, f.Vacant = offline(), []node.Vacancy{{Address: netip.MustParseAddr("10.0.0.101"), Interface: "ens3",
-			Asked: true}}
+		f.Internet, f.Vacant = offline(), []node.Vacancy{{
+			Address: netip.MustParseAddr("10.0.0.101"), Interface: "ens3",
+			Asked: true,
+		}}
 		if name == "reg2" {
 			f.MachineID, f.ProductUUID, f.Interfaces[0].MAC = "b1", "b2", "52:54:00:12:34:b3"
 			f.Interfaces[0].Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.18/24")}
@@ -86,8 +90,10 @@ func prepare(f *node.Facts) {
 		"net.bridge.bridge-nf-call-iptables": "1", "net.bridge.bridge-nf-call-ip6tables": "1",
 	}
 	f.Limits.InotifyInstances, f.Limits.InotifyWatches = 8192, 524288
-	for _, name := range []string{"mount.nfs", "ipset", "ipvsadm", "conntrack", "socat", "iptables", "tc", "ethtool",
-		"ebtables", "crictl"} {
+	for _, name := range []string{
+		"mount.nfs", "ipset", "ipvsadm", "conntrack", "socat", "iptables", "tc", "ethtool",
+		"ebtables", "crictl",
+	} {
 		f.Executables[name] = "/usr/sbin/" + name
 	}
 	setUnit(f, "containerd.service", "active")
@@ -97,16 +103,23 @@ func prepare(f *node.Facts) {
 		{Name: "kubelet", Path: "/usr/bin/kubelet", Version: "v1.34.3"},
 		{Name: "etcd", Path: "/usr/bin/etcd", Version: "3.6.5"},
 	}
-	f.Sync = &node.SyncLatency{Dir: "/var/lib/etcd", In: "/var/lib", Type: "ext4", Writes: 2000,
-		P99: int64(2 * time.Millisecond)}
-	f.Vacant = []node.Vacancy{{Address: netip.MustParseAddr("10.0.0.100"), Interface: f.Interfaces[0].Name,
-		Asked: true}}
+	f.Sync = &node.SyncLatency{
+		Dir: "/var/lib/etcd", In: "/var/lib", Type: "ext4", Writes: 2000,
+		P99: int64(2 * time.Millisecond),
+	}
+	f.Vacant = []node.Vacancy{{
+		Address: netip.MustParseAddr("10.0.0.100"), Interface: f.Interfaces[0].Name,
+		Asked: true,
+	}}
 	f.Internet = offline()
 }
 
 func offline() []node.Dialled {
-	return []node.Dialled{{Address: "1.1.1.1:443", Problem: "timeout"}, {Address: "8.8.8.8:53", Problem: "timeout"},
-		{Address: "223.5.5.5:53", Problem: "timeout"}}
+	return []node.Dialled{
+		{Address: "1.1.1.1:443", Problem: "timeout"},
+		{Address: "8.8.8.8:53", Problem: "timeout"},
+		{Address: "223.5.5.5:53", Problem: "timeout"},
+	}
 }
 
 func cidrs(list ...string) manifest.CIDRs {
@@ -124,8 +137,10 @@ func existing(t *testing.T) precheck.Input {
 	c := in.Cluster
 	c.ControlPlaneEndpoint = manifest.Endpoint{Type: "external", Address: "lb.site.example"}
 	c.ImageRegistry = manifest.ImageRegistry{Type: "existing", Address: "registry.site.example/k8s"}
-	c.Etcd = manifest.Etcd{Type: "provided", Endpoints: []string{"https://10.0.0.50:2379"}, CA: "ca.crt",
-		Cert: "client.crt", Key: "client.key"}
+	c.Etcd = manifest.Etcd{
+		Type: "provided", Endpoints: []string{"https://10.0.0.50:2379"}, CA: "ca.crt",
+		Cert: "client.crt", Key: "client.key",
+	}
 	for _, h := range in.Hosts {
 		for _, address := range []string{"lb.site.example:6443", "registry.site.example:443", "10.0.0.50:2379"} {
 			h.Facts.Internet = append(h.Facts.Internet, node.Dialled{Address: address, OK: true})
@@ -146,10 +161,14 @@ func newCertificate(from, until time.Time, usage x509.ExtKeyUsage) (ca, cert []b
 	if err != nil {
 		panic(err) // it cannot fail
 	}
-	authority := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "etcd"}, NotBefore: from,
-		NotAfter: until.AddDate(10, 0, 0), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
-	client := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "client"}, NotBefore: from,
-		NotAfter: until, ExtKeyUsage: []x509.ExtKeyUsage{usage}}
+	authority := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "etcd"}, NotBefore: from,
+		NotAfter: until.AddDate(10, 0, 0), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	client := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "client"}, NotBefore: from,
+		NotAfter: until, ExtKeyUsage: []x509.ExtKeyUsage{usage},
+	}
 	var list [][]byte
 	for _, c := range []*x509.Certificate{authority, client} {
 		der, err := x509.CreateCertificate(rand.Reader, c, authority, key.Public(), key)
@@ -229,8 +248,10 @@ func cached(t *testing.T) precheck.Input {
 	for _, h := range in.Hosts {
 		h.Facts.Modules["dummy"] = node.ModuleAvailable
 		for _, network := range []string{"tcp", "udp"} {
-			h.Facts.Ports = append(h.Facts.Ports, node.Port{Network: network, Port: 53,
-				Address: netip.MustParseAddr(manifest.NodeDNSAddress), Free: true})
+			h.Facts.Ports = append(h.Facts.Ports, node.Port{
+				Network: network, Port: 53,
+				Address: netip.MustParseAddr(manifest.NodeDNSAddress), Free: true,
+			})
 		}
 	}
 	return in
@@ -277,8 +298,10 @@ func mutations() []mutation {
 // TestTwoEtcdsLeft has a cluster that has lost one of three hosts of etcd, and one that would begin with two.
 func TestTwoEtcdsLeft(t *testing.T) {
 	t.Parallel()
-	for mark, want := range map[string]precheck.Level{"": precheck.Block, "member": precheck.Warn,
-		"etcd-member": precheck.Warn} {
+	for mark, want := range map[string]precheck.Level{
+		"": precheck.Block, "member": precheck.Warn,
+		"etcd-member": precheck.Warn,
+	} {
 		in := rich(t)
 		withoutRole("cp3", manifest.RoleEtcd)(&in)
 		if mark != "" {

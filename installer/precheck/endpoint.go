@@ -84,8 +84,10 @@ type shared struct {
 func sharedAddresses(c *manifest.Cluster) []shared {
 	var list []shared
 	if c.ControlPlaneEndpoint.Type == manifest.EndpointKubeVIP {
-		list = append(list, shared{addressOf(c.ControlPlaneEndpoint.Address), manifest.RoleControlPlane,
-			"controlPlaneEndpoint.address"})
+		list = append(list, shared{
+			addressOf(c.ControlPlaneEndpoint.Address), manifest.RoleControlPlane,
+			"controlPlaneEndpoint.address",
+		})
 	}
 	if c.ImageRegistry.VIP != "" {
 		list = append(list, shared{addressOf(c.ImageRegistry.VIP), manifest.RoleRegistry, "imageRegistry.vip"})

@@ -28,10 +28,14 @@ func TestFirewallRemedyNamesNetworks(t *testing.T) {
 	t.Parallel()
 	const sources = "firewall-cmd --permanent --zone=trusted --add-source=10.233.64.0/18 --add-source=10.233.0.0/18; "
 	for network, want := range map[manifest.NetworkType][]string{
-		manifest.NetworkFlannel: {"--zone=trusted --add-interface=cni0 --add-interface=flannel.1",
-			"--add-port=8472/udp"},
-		manifest.NetworkCalico: {"--add-interface=cali+", "--add-port=179/tcp", "--add-port=4789/udp",
-			"--add-port=5473/tcp"},
+		manifest.NetworkFlannel: {
+			"--zone=trusted --add-interface=cni0 --add-interface=flannel.1",
+			"--add-port=8472/udp",
+		},
+		manifest.NetworkCalico: {
+			"--add-interface=cali+", "--add-port=179/tcp", "--add-port=4789/udp",
+			"--add-port=5473/tcp",
+		},
 		manifest.NetworkCilium:  {"--add-interface=lxc+", "--add-port=4240/tcp", "--add-port=8472/udp"},
 		manifest.NetworkKubeOVN: {"--add-interface=ovn0", "--add-port=6081/udp"},
 		manifest.NetworkNone:    {"--add-port=10250/tcp"},
@@ -66,8 +70,10 @@ func TestFirewallRemedyNamesNetworks(t *testing.T) {
 	in := good(t)
 	in.Hosts[1].Facts.Firewalls = []string{"ufw", "nftables"}
 	fix := resultOf(t, in, "firewall", "w1").Fix
-	for _, one := range []string{"ufw route allow from 10.233.64.0/18", "ufw allow 8472/udp",
-		"accept 10.233.64.0/18, 10.233.0.0/18 in the chains input and forward of nftables"} {
+	for _, one := range []string{
+		"ufw route allow from 10.233.64.0/18", "ufw allow 8472/udp",
+		"accept 10.233.64.0/18, 10.233.0.0/18 in the chains input and forward of nftables",
+	} {
 		if !strings.Contains(fix, one) {
 			t.Errorf("%q is not in %s", one, fix)
 		}
@@ -86,11 +92,15 @@ func TestFirewallThatIsOpen(t *testing.T) {
 	zones := func(f *node.Facts) {
 		f.Firewalls = []string{"firewalld"}
 		f.FirewallZones = []node.FirewallZone{
-			{Name: "internal", Interfaces: []string{f.Interfaces[0].Name},
-				Ports: []string{"10000-11000/tcp", "8472/udp"}},
+			{
+				Name: "internal", Interfaces: []string{f.Interfaces[0].Name},
+				Ports: []string{"10000-11000/tcp", "8472/udp"},
+			},
 			{Name: "public", Default: true},
-			{Name: "trusted", Target: "ACCEPT", Interfaces: []string{"cni0", "flannel.1", "flannel-v6.1"},
-				Sources: []string{"10.233.0.0/16"}},
+			{
+				Name: "trusted", Target: "ACCEPT", Interfaces: []string{"cni0", "flannel.1", "flannel-v6.1"},
+				Sources: []string{"10.233.0.0/16"},
+			},
 		}
 	}
 	if r := result(zones); !r.OK {

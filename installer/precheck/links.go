@@ -64,14 +64,18 @@ func ways(c *manifest.Cluster, networks network.Table) []way {
 	registry := []manifest.Role{manifest.RoleRegistry}
 	switch c.ImageRegistry.Type {
 	case manifest.RegistryPlain:
-		list = append(list, way{network: "tcp", port: c.ImageRegistry.Port, what: "registry", from: nodes,
-			to: registry})
+		list = append(list, way{
+			network: "tcp", port: c.ImageRegistry.Port, what: "registry", from: nodes,
+			to: registry,
+		})
 	case manifest.RegistryHarbor:
 		list = append(list, way{network: "tcp", port: 443, what: "Harbor", from: nodes, to: registry})
 	}
 	if c.Storage.NFS {
-		list = append(list, way{network: "tcp", port: 2049, what: "NFS", from: nodes,
-			to: []manifest.Role{manifest.RoleNFS}})
+		list = append(list, way{
+			network: "tcp", port: 2049, what: "NFS", from: nodes,
+			to: []manifest.Role{manifest.RoleNFS},
+		})
 	}
 	for _, n := range networks {
 		list = append(list, podWays(n, nodes)...)
@@ -83,8 +87,10 @@ func ways(c *manifest.Cluster, networks network.Table) []way {
 func podWays(n network.Network, nodes []manifest.Role) []way {
 	var list []way
 	for _, p := range n.Ports {
-		w := way{network: p.Protocol, port: p.Number, what: fmt.Sprintf("%s (%s)", n.Name, p.For), from: nodes,
-			maybe: p.Maybe}
+		w := way{
+			network: p.Protocol, port: p.Number, what: fmt.Sprintf("%s (%s)", n.Name, p.For), from: nodes,
+			maybe: p.Maybe,
+		}
 		switch p.Caller {
 		case network.PeersCall:
 			w.to, w.peers = nodes, true
@@ -124,8 +130,10 @@ func links(all network.Table, c *manifest.Cluster, hosts []Host) []Link {
 			}
 			for _, f := range from {
 				if f.Name != to.Name {
-					list = append(list, Link{From: f.Name, To: to.Name, Address: address, Network: w.network,
-						Port: w.port, For: w.what, Maybe: w.maybe})
+					list = append(list, Link{
+						From: f.Name, To: to.Name, Address: address, Network: w.network,
+						Port: w.port, For: w.what, Maybe: w.maybe,
+					})
 				}
 			}
 		}

@@ -142,6 +142,8 @@ type CheckDocument struct {
 
 // MarshalJSON writes the check's description.
 func (c Check) MarshalJSON() ([]byte, error) {
-	return json.Marshal(CheckDocument{ID: c.ID, Title: c.Title, Level: c.Level, Groups: append([]string{}, c.Groups...),
-		Why: c.Why, Fix: c.Fix, Source: c.Source, Kubeadm: c.Kubeadm, Varies: c.Varies})
+	return json.Marshal(CheckDocument{
+		ID: c.ID, Title: c.Title, Level: c.Level, Groups: append([]string{}, c.Groups...),
+		Why: c.Why, Fix: c.Fix, Source: c.Source, Kubeadm: c.Kubeadm, Varies: c.Varies,
+	})
 }

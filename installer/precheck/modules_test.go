@@ -30,26 +30,42 @@ func TestMissingModulesNameThePackageOfTheDistribution(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ id, version, kernel, want string }{
 		{"rocky", "10.1", "6.12.0-124.8.1.el10_1.x86_64", "install kernel-modules-extra-6.12.0-124.8.1.el10_1.x86_64"},
-		{"rhel", "10.2", "6.12.0-211.34.1.el10_2.aarch64",
-			"install kernel-modules-extra-6.12.0-211.34.1.el10_2.aarch64"},
-		{"almalinux", "9.6", "5.14.0-570.12.1.el9_6.x86_64",
-			"install kernel-modules-5.14.0-570.12.1.el9_6.x86_64 kernel-modules-extra-5.14.0-570.12.1.el9_6.x86_64"},
-		{"rocky", "8.10", "4.18.0-553.el8_10.x86_64",
-			"install kernel-modules-4.18.0-553.el8_10.x86_64 kernel-modules-extra-4.18.0-553.el8_10.x86_64"},
-		{"fedora", "42", "6.14.0-63.fc42.x86_64",
-			"install kernel-modules-6.14.0-63.fc42.x86_64 kernel-modules-extra-6.14.0-63.fc42.x86_64"},
-		{"ol", "9.5", "6.12.0-103.40.4.4.el9uek.x86_64",
-			"install kernel-uek-modules-extra-netfilter-6.12.0-103.40.4.4.el9uek.x86_64"},
-		{"ol", "8.10", "5.15.0-307.178.5.el8uek.x86_64",
-			"install kernel-uek-modules-5.15.0-307.178.5.el8uek.x86_64 kernel-uek-modules-extra-5.15.0-307.178.5.el8uek.x86_64"},
+		{
+			"rhel", "10.2", "6.12.0-211.34.1.el10_2.aarch64",
+			"install kernel-modules-extra-6.12.0-211.34.1.el10_2.aarch64",
+		},
+		{
+			"almalinux", "9.6", "5.14.0-570.12.1.el9_6.x86_64",
+			"install kernel-modules-5.14.0-570.12.1.el9_6.x86_64 kernel-modules-extra-5.14.0-570.12.1.el9_6.x86_64",
+		},
+		{
+			"rocky", "8.10", "4.18.0-553.el8_10.x86_64",
+			"install kernel-modules-4.18.0-553.el8_10.x86_64 kernel-modules-extra-4.18.0-553.el8_10.x86_64",
+		},
+		{
+			"fedora", "42", "6.14.0-63.fc42.x86_64",
+			"install kernel-modules-6.14.0-63.fc42.x86_64 kernel-modules-extra-6.14.0-63.fc42.x86_64",
+		},
+		{
+			"ol", "9.5", "6.12.0-103.40.4.4.el9uek.x86_64",
+			"install kernel-uek-modules-extra-netfilter-6.12.0-103.40.4.4.el9uek.x86_64",
+		},
+		{
+			"ol", "8.10", "5.15.0-307.178.5.el8uek.x86_64",
+			"install kernel-uek-modules-5.15.0-307.178.5.el8uek.x86_64 kernel-uek-modules-extra-5.15.0-307.178.5.el8uek.x86_64",
+		},
 		{"ol", "10.0", "6.12.0-55.9.1.el10_0.x86_64", "install kernel-modules-extra-6.12.0-55.9.1.el10_0.x86_64"},
 		{"ubuntu", "22.04", "5.15.0-1029-kvm", "install linux-image-generic and restart the host with this kernel"},
 		{"ubuntu", "24.04", "6.8.0-1021-aws", "install linux-modules-extra-6.8.0-1021-aws"},
 		{"debian", "12", "6.1.0-31-cloud-amd64", "install linux-image-6.1.0-31-cloud-amd64"},
-		{"openEuler", "24.03", "6.6.0-72.0.0.76.oe2403.x86_64",
-			"does not know which package of this distribution has modules of kernel 6.6.0-72.0.0.76.oe2403.x86_64"},
-		{"kylin", "V10", "4.19.90-89.11.v2401.ky10.x86_64",
-			"does not know which package of this distribution has modules of kernel 4.19.90-89.11.v2401.ky10.x86_64"},
+		{
+			"openEuler", "24.03", "6.6.0-72.0.0.76.oe2403.x86_64",
+			"does not know which package of this distribution has modules of kernel 6.6.0-72.0.0.76.oe2403.x86_64",
+		},
+		{
+			"kylin", "V10", "4.19.90-89.11.v2401.ky10.x86_64",
+			"does not know which package of this distribution has modules of kernel 4.19.90-89.11.v2401.ky10.x86_64",
+		},
 	} {
 		t.Run(c.id+" "+c.kernel, func(t *testing.T) {
 			t.Parallel()
@@ -102,8 +118,10 @@ func TestSELinuxStaysOn(t *testing.T) {
 		found  string
 	}{
 		"enforcing with everything": {func(*precheck.Input, *node.Facts) {}, true, precheck.Block, "enforcing"},
-		"enforcing without policy": {func(_ *precheck.Input, f *node.Facts) { without(f) }, false, precheck.Block,
-			"enforcing; missing: container-selinux"},
+		"enforcing without policy": {
+			func(_ *precheck.Input, f *node.Facts) { without(f) }, false, precheck.Block,
+			"enforcing; missing: container-selinux",
+		},
 		"permissive until the next boot": {func(_ *precheck.Input, f *node.Facts) {
 			without(f)
 			f.SELinux = "permissive"
@@ -112,21 +130,26 @@ func TestSELinuxStaysOn(t *testing.T) {
 			without(f)
 			f.SELinux, f.SELinuxConfig = "permissive", "permissive"
 		}, false, precheck.Warn, "permissive; missing: container-selinux"},
-		"permissive without programs": {func(_ *precheck.Input, f *node.Facts) {
-			delete(f.Executables, "matchpathcon")
-			f.SELinux, f.SELinuxConfig = "permissive", "permissive"
-		}, false, precheck.Block,
-			"permissive; missing: matchpathcon (package libselinux-utils, on Debian and Ubuntu selinux-utils)"},
-		"Debian": {func(_ *precheck.Input, f *node.Facts) {
-			without(f)
-			f.OS.ID = "debian"
-		}, false, precheck.Warn,
-			"enforcing; missing: a policy for containers (debian has no package of it; containers run unconfined)"},
+		"permissive without programs": {
+			func(_ *precheck.Input, f *node.Facts) {
+				delete(f.Executables, "matchpathcon")
+				f.SELinux, f.SELinuxConfig = "permissive", "permissive"
+			}, false, precheck.Block,
+			"permissive; missing: matchpathcon (package libselinux-utils, on Debian and Ubuntu selinux-utils)",
+		},
+		"Debian": {
+			func(_ *precheck.Input, f *node.Facts) {
+				without(f)
+				f.OS.ID = "debian"
+			}, false, precheck.Warn,
+			"enforcing; missing: a policy for containers (debian has no package of it; containers run unconfined)",
+		},
 		"in the bundle": {func(in *precheck.Input, f *node.Facts) {
 			without(f)
 			in.Packages = []string{"rocky/9"}
 			in.PackagesOf = func([]manifest.Role,
-				string) ([]string, error) {
+				string,
+			) ([]string, error) {
 				return []string{"container-selinux"}, nil
 			}
 			f.Packages = map[string]string{}

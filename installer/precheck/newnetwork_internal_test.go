@@ -51,8 +51,10 @@ func TestNewNetwork(t *testing.T) {
 		Modules:    map[string]node.Module{"vport_vxlan": node.ModuleMissing},
 		Interfaces: []node.Interface{{Name: "weave"}, {Name: "vethwe1"}, {Name: "eth0"}},
 		Firewalls:  []string{"firewalld"},
-		Paths: []node.Path{{Path: cniDir, Type: "dir", Entries: []string{"10-weave.conflist",
-			"10-flannel.conflist"}}},
+		Paths: []node.Path{{Path: cniDir, Type: "dir", Entries: []string{
+			"10-weave.conflist",
+			"10-flannel.conflist",
+		}}},
 	}
 	s := &Subject{Host: host, Facts: facts, Cluster: c, Input: &Input{}, known: known, fleet: &fleet{}}
 	for name, one := range map[string]struct {
@@ -77,8 +79,10 @@ func TestNewNetwork(t *testing.T) {
 		t.Errorf("an interface that tells nothing: %+v", got)
 	}
 	fix := firewallFix(s)
-	for _, want := range []string{"--zone=trusted --add-interface=weave --add-interface=vethwe+",
-		"--add-port=6783/tcp --add-port=6784/udp --add-port=6782/tcp"} {
+	for _, want := range []string{
+		"--zone=trusted --add-interface=weave --add-interface=vethwe+",
+		"--add-port=6783/tcp --add-port=6784/udp --add-port=6782/tcp",
+	} {
 		if !strings.Contains(fix, want) {
 			t.Errorf("%q is not in %q", want, fix)
 		}

@@ -118,8 +118,10 @@ func networkPorts(n network.Network) []port {
 	var list []port
 	for _, p := range n.Ports {
 		if !p.Some {
-			list = append(list, port{network: p.Protocol, number: p.Number, what: string(n.Name),
-				listeners: n.Listeners})
+			list = append(list, port{
+				network: p.Protocol, number: p.Number, what: string(n.Name),
+				listeners: n.Listeners,
+			})
 		}
 	}
 	slices.SortStableFunc(list, func(a, b port) int { return strings.Compare(a.network, b.network) })

@@ -47,8 +47,10 @@ const (
 
 // Groups lists all groups.
 func Groups() []string {
-	return []string{GroupOS, GroupKubernetes, GroupNetwork, GroupEtcd, GroupCRI, GroupNFS, GroupRegistry, GroupHost,
-		GroupKKBundle}
+	return []string{
+		GroupOS, GroupKubernetes, GroupNetwork, GroupEtcd, GroupCRI, GroupNFS, GroupRegistry, GroupHost,
+		GroupKKBundle,
+	}
 }
 
 // A Host is one host of the inventory with its facts.

@@ -48,10 +48,14 @@ func good(t *testing.T) precheck.Input {
 	t.Helper()
 	cp := host("cp1", "10.0.0.3", manifest.RoleControlPlane, manifest.RoleEtcd, manifest.RoleRegistry)
 	cp.Facts = facts(t, "ubuntu-24.04")
-	cp.Facts.Sync = &node.SyncLatency{Dir: "/var/lib/etcd", In: "/var/lib", Type: "ext4", Writes: 2000,
-		P99: int64(2 * time.Millisecond)}
-	cp.Space = []precheck.Space{{For: "images", Dir: "/var/lib/containerd", Bytes: 10 * gib},
-		{For: "registry", Dir: "/var/lib/registry", Bytes: 20 * gib}}
+	cp.Facts.Sync = &node.SyncLatency{
+		Dir: "/var/lib/etcd", In: "/var/lib", Type: "ext4", Writes: 2000,
+		P99: int64(2 * time.Millisecond),
+	}
+	cp.Space = []precheck.Space{
+		{For: "images", Dir: "/var/lib/containerd", Bytes: 10 * gib},
+		{For: "registry", Dir: "/var/lib/registry", Bytes: 20 * gib},
+	}
 	w := host("w1", "10.0.0.11", manifest.RoleWorker)
 	w.Facts = facts(t, "rocky-9")
 	w.Facts.SELinux, w.Facts.SELinuxConfig, w.Facts.Firewalls, w.Facts.Proxies, w.Facts.Swaps = "enforcing",

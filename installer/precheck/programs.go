@@ -29,8 +29,10 @@ func programChecks() []Check {
 			Why:    "without iptables, pods that ask for a port of the host (hostPort) get none; without the others, port forwarding, limits of bandwidth or looking into IPVS do not work, and kubeadm before 1.31 refuses to start without crictl",
 			Fix:    "install iptables and, if they are named, socat, iproute2 (tc), ethtool, ebtables, ipset, ipvsadm and crictl, which an installation by kkbundle brings",
 			Source: "CNI plugins portmap and bandwidth; cri-dockerd; warnings of earlier kubeadm versions",
-			Kubeadm: []string{"FileExisting-ebtables", "FileExisting-ethtool", "FileExisting-socat", "FileExisting-tc",
-				"FileExisting-touch", "FileExisting-crictl"},
+			Kubeadm: []string{
+				"FileExisting-ebtables", "FileExisting-ethtool", "FileExisting-socat", "FileExisting-tc",
+				"FileExisting-touch", "FileExisting-crictl",
+			},
 		},
 		{
 			ID: "packages", Groups: []string{GroupOS, GroupKKBundle}, Level: Warn,

@@ -107,8 +107,10 @@ func counted(name string) countedName {
 	if err != nil || end-start > most {
 		return countedName{name: name, before: name, number: -1}
 	}
-	return countedName{name: name, before: label[:start], digits: label[start:end], after: label[end:] + rest,
-		number: number}
+	return countedName{
+		name: name, before: label[:start], digits: label[start:end], after: label[end:] + rest,
+		number: number,
+	}
 }
 
 func (c countedName) series() [2]string { return [2]string{c.before, c.after} }

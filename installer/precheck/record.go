@@ -45,8 +45,10 @@ func Record(dir string, in Input) error {
 		return err
 	}
 	for _, h := range in.Hosts {
-		one := record{Version: 1, Host: h.Name, Sent: h.Sent, Received: h.Received, SSH: h.SSH, Space: h.Space,
-			Facts: h.Facts}
+		one := record{
+			Version: 1, Host: h.Name, Sent: h.Sent, Received: h.Received, SSH: h.SSH, Space: h.Space,
+			Facts: h.Facts,
+		}
 		if h.Err != nil {
 			one.Error, one.Hint = h.Err.Error(), hintOf(h.Err)
 		}

@@ -18,8 +18,10 @@ import (
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	in := good(t)
-	in.Hosts = append(in.Hosts, precheck.Host{Host: manifest.Host{Name: "lost"},
-		Err: &hinted{errors.New("lost: no answer"), "wake it up"}})
+	in.Hosts = append(in.Hosts, precheck.Host{
+		Host: manifest.Host{Name: "lost"},
+		Err:  &hinted{errors.New("lost: no answer"), "wake it up"},
+	})
 	in.Hosts[0].Host.SSH.PasswordEnv = "PASSWORD"
 	in.Links = []precheck.Link{{From: "cp1", To: "w1", Network: "tcp", Port: 10250, OK: true}}
 	dir := filepath.Join(t.TempDir(), "facts")

@@ -107,15 +107,19 @@ func TestLevels(t *testing.T) {
 		}
 	}
 	podman := func(in *precheck.Input) {
-		setPath(in.Hosts[0].Facts, node.Path{Path: "/etc/cni/net.d", Type: "dir",
-			Entries: []string{"87-podman.conflist"}})
+		setPath(in.Hosts[0].Facts, node.Path{
+			Path: "/etc/cni/net.d", Type: "dir",
+			Entries: []string{"87-podman.conflist"},
+		})
 	}
 	runtime := func(version string, takeOver bool) func(*precheck.Input) {
 		return func(in *precheck.Input) {
 			in.Cluster.CRI.TakeOver = takeOver
 			setUnit(in.Hosts[0].Facts, "containerd.service", "active")
-			in.Hosts[0].Facts.Programs = []node.Program{{Name: "containerd", Path: "/usr/bin/containerd",
-				Version: version}}
+			in.Hosts[0].Facts.Programs = []node.Program{{
+				Name: "containerd", Path: "/usr/bin/containerd",
+				Version: version,
+			}}
 		}
 	}
 	noBridge := func(in *precheck.Input) { delete(in.Hosts[0].Facts.Sysctls, "net.bridge.bridge-nf-call-iptables") }
@@ -150,8 +154,10 @@ func TestLevels(t *testing.T) {
 			in.Cluster.Kubernetes.Kubelet = manifest.Config{"failCgroupV1": false}
 		}, "cgroup-version", precheck.Warn},
 		{"what kkbundle cannot install", good, of(unsupported), "supported", precheck.Block},
-		{"what others install", rich, of(func(c *manifest.Cluster) { c.CNI.Type = "hybridnet" }), "supported",
-			precheck.Warn},
+		{
+			"what others install", rich, of(func(c *manifest.Cluster) { c.CNI.Type = "hybridnet" }), "supported",
+			precheck.Warn,
+		},
 		{"another pod network", good, podman, "cni-config", precheck.Block},
 		{"another pod network for others", rich, podman, "cni-config", precheck.Warn},
 		{"bridges with Cilium", rich, noBridge, "bridge-netfilter", precheck.Warn},
@@ -159,27 +165,41 @@ func TestLevels(t *testing.T) {
 			in.Cluster.CNI.Type = "flannel"
 			noBridge(in)
 		}, "bridge-netfilter", precheck.Warn},
-		{"forwarding of IPv6", rich, w(func(f *node.Facts) { f.Sysctls["net.ipv6.conf.default.forwarding"] = "0" }),
-			"ipv6-forward", precheck.Warn},
-		{"no IPv6 at all", rich, w(func(f *node.Facts) { f.Sysctls["net.ipv6.conf.all.disable_ipv6"] = "1" }),
-			"ipv6-forward", precheck.Block},
+		{
+			"forwarding of IPv6", rich, w(func(f *node.Facts) { f.Sysctls["net.ipv6.conf.default.forwarding"] = "0" }),
+			"ipv6-forward", precheck.Warn,
+		},
+		{
+			"no IPv6 at all", rich, w(func(f *node.Facts) { f.Sysctls["net.ipv6.conf.all.disable_ipv6"] = "1" }),
+			"ipv6-forward", precheck.Block,
+		},
 		{"cgroups of version 1 without a version", good, version(""), "cgroup-version", precheck.Warn},
-		{"ipvs with 1.35", rich,
+		{
+			"ipvs with 1.35", rich,
 			of(func(c *manifest.Cluster) { c.Kubernetes.ProxyMode, c.Kubernetes.Version = "ipvs", "v1.35.0" }),
-			"proxy-mode", precheck.Warn},
-		{"nftables with 1.30", rich, of(func(c *manifest.Cluster) { c.Kubernetes.Version = "v1.30.1" }), "proxy-mode",
-			precheck.Block},
+			"proxy-mode", precheck.Warn,
+		},
+		{
+			"nftables with 1.30", rich, of(func(c *manifest.Cluster) { c.Kubernetes.Version = "v1.30.1" }), "proxy-mode",
+			precheck.Block,
+		},
 		{"a way that pods may need", rich, func(in *precheck.Input) {
-			in.Links = append(in.Links, precheck.Link{From: "cp1", To: "w1", Network: "tcp", Port: 179, Maybe: true,
-				Error: "timeout"})
+			in.Links = append(in.Links, precheck.Link{
+				From: "cp1", To: "w1", Network: "tcp", Port: 179, Maybe: true,
+				Error: "timeout",
+			})
 		}, "links", precheck.Warn},
 		{"that and another way", rich, func(in *precheck.Input) {
 			in.Links[0].OK = false
-			in.Links = append(in.Links, precheck.Link{From: "cp1", To: "w1", Network: "tcp", Port: 179, Maybe: true,
-				Error: "timeout"})
+			in.Links = append(in.Links, precheck.Link{
+				From: "cp1", To: "w1", Network: "tcp", Port: 179, Maybe: true,
+				Error: "timeout",
+			})
 		}, "links", precheck.Block},
-		{"a kubelet that does not run", good, cp(func(f *node.Facts) { setUnit(f, "kubelet.service", "inactive") }),
-			"kubernetes-installed", precheck.Warn},
+		{
+			"a kubelet that does not run", good, cp(func(f *node.Facts) { setUnit(f, "kubelet.service", "inactive") }),
+			"kubernetes-installed", precheck.Warn,
+		},
 		{"a kubelet of another version", good, cp(func(f *node.Facts) {
 			ours(f)
 			setUnit(f, "kubelet.service", "active")
@@ -301,8 +321,10 @@ func TestRecorded(t *testing.T) {
 		"rocky-8":   {"cgroup-version", "selinux"},
 		"rocky-10":  {"modules", "selinux"},
 		"kylin-v10": {"cgroup-version", "firewall", "ssh-algorithms"},
-		"alpine-3.20": {"systemd", "os", "machine-unique", "kernel-config", "executables", "executables-optional",
-			"packet-filter", "time-sync"},
+		"alpine-3.20": {
+			"systemd", "os", "machine-unique", "kernel-config", "executables", "executables-optional",
+			"packet-filter", "time-sync",
+		},
 		"existing-cluster": {
 			"ports", "runtime", "certificates", "leftovers", "leftovers-network", "cni-config",
 		},
@@ -322,8 +344,10 @@ func TestRecorded(t *testing.T) {
 			if h.Facts.Sync == nil && name != "debian-12" {
 				h.Facts.Sync = &node.SyncLatency{Writes: 1, P99: 1}
 			}
-			in := precheck.Input{Install: true, Hosts: []precheck.Host{h},
-				Cluster: &manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.34.3"}}}
+			in := precheck.Input{
+				Install: true, Hosts: []precheck.Host{h},
+				Cluster: &manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.34.3"}},
+			}
 			asked(&in)
 			full := make([]string, 0, len(ids))
 			for _, id := range ids {
@@ -339,8 +363,10 @@ func TestRecorded(t *testing.T) {
 // TestProbe takes away from the facts what is not asked for; nothing of that is missed.
 func TestProbe(t *testing.T) {
 	t.Parallel()
-	for name, base := range map[string]func(*testing.T) precheck.Input{"good": good, "rich": rich, "existing": existing,
-		"cached": cached} {
+	for name, base := range map[string]func(*testing.T) precheck.Input{
+		"good": good, "rich": rich, "existing": existing,
+		"cached": cached,
+	} {
 		in := base(t)
 		want := failed(precheck.Evaluate(in))
 		for _, h := range in.Hosts {
@@ -421,8 +447,10 @@ func many(t testing.TB, hosts int) precheck.Input {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := precheck.Input{Cluster: &manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.34.3",
-		PodCIDR: cidrs("172.16.0.0/12")}}}
+	in := precheck.Input{Cluster: &manifest.Cluster{Kubernetes: manifest.Kubernetes{
+		Version: "v1.34.3",
+		PodCIDR: cidrs("172.16.0.0/12"),
+	}}}
 	in.Cluster.CNI.Type = "calico"
 	base := netip.MustParseAddr("10.0.0.1")
 	var shared node.Facts
@@ -436,14 +464,20 @@ func many(t testing.TB, hosts int) precheck.Input {
 		if i < hosts-clones {
 			f.MachineID, f.ProductUUID, f.Hostname = fmt.Sprint("m", i), fmt.Sprint("p", i), fmt.Sprint("n", i)
 		}
-		f.Interfaces = []node.Interface{{Name: "ens3", MTU: 1500, MAC: fmt.Sprintf("52:54:%08x", i),
-			Addresses: []netip.Prefix{netip.PrefixFrom(address, 16)}}}
-		h := precheck.Host{Host: manifest.Host{Name: fmt.Sprintf("node%d", i), InternalIPv4: address,
-			Roles: []manifest.Role{manifest.RoleWorker, manifest.RoleCluster}}, Facts: &f}
+		f.Interfaces = []node.Interface{{
+			Name: "ens3", MTU: 1500, MAC: fmt.Sprintf("52:54:%08x", i),
+			Addresses: []netip.Prefix{netip.PrefixFrom(address, 16)},
+		}}
+		h := precheck.Host{Host: manifest.Host{
+			Name: fmt.Sprintf("node%d", i), InternalIPv4: address,
+			Roles: []manifest.Role{manifest.RoleWorker, manifest.RoleCluster},
+		}, Facts: &f}
 		in.Hosts = append(in.Hosts, h)
 		for k := 1; k <= 4; k++ {
-			in.Links = append(in.Links, precheck.Link{From: h.Name, To: fmt.Sprintf("node%d", (i+k)%hosts),
-				Network: "udp", Port: 4789, OK: true})
+			in.Links = append(in.Links, precheck.Link{
+				From: h.Name, To: fmt.Sprintf("node%d", (i+k)%hosts),
+				Network: "udp", Port: 4789, OK: true,
+			})
 		}
 	}
 	asked(&in)

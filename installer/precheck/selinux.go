@@ -20,8 +20,10 @@ func policyFiles(pkg string) []string {
 	if pkg == k3sPolicy {
 		return []string{"/usr/share/selinux/packages/k3s.pp"}
 	}
-	return []string{"/usr/share/selinux/packages/container.pp.bz2",
-		"/var/lib/selinux/targeted/active/modules/200/container"}
+	return []string{
+		"/usr/share/selinux/packages/container.pp.bz2",
+		"/var/lib/selinux/targeted/active/modules/200/container",
+	}
 }
 
 // labelProgram finds the label that a file must have.

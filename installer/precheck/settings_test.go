@@ -58,8 +58,10 @@ func TestHostsOwnSettings(t *testing.T) {
 		{"the group", much, "", nil, []string{"w1/memory"}},
 		{"the host over the group", much, little, nil, nil},
 		{"the host", little, much, nil, []string{"w1/memory"}},
-		{"--set over the host", much, much, []string{"precheck.minMemory.worker=1Gi",
-			"precheck.minMemory.controlPlane=1Gi"}, nil},
+		{"--set over the host", much, much, []string{
+			"precheck.minMemory.worker=1Gi",
+			"precheck.minMemory.controlPlane=1Gi",
+		}, nil},
 	} {
 		in := good(t)
 		if err := settle(&in, twoHosts(c.group, c.host), c.set...); err != nil {
@@ -161,8 +163,10 @@ func TestNeededPackages(t *testing.T) {
 		{has: nil, found: "the bundle has"},
 		{has: map[string]string{"socat": "1.7"}, found: "not installed: conntrack"},
 		{has: map[string]string{"socat": "1.7", "conntrack": "1.4"}, fine: "all that are needed are installed"},
-		{has: map[string]string{"socat": "1.7", "conntrack": "1.4"}, err: fmt.Errorf("who is that?"),
-			found: "the bundle has"},
+		{
+			has: map[string]string{"socat": "1.7", "conntrack": "1.4"}, err: fmt.Errorf("who is that?"),
+			found: "the bundle has",
+		},
 	} {
 		in.Hosts[3].Facts.Packages = c.has
 		in.PackagesOf = func(roles []manifest.Role, distribution string) ([]string, error) {

@@ -45,8 +45,10 @@ func sysctlChecks() []Check {
 			Why:    "services that lead to a pod on the same host do not answer",
 			Fix:    "modprobe br_netfilter, and net.bridge.bridge-nf-call-iptables=1 in a file of /etc/sysctl.d; an installation by kkbundle does so",
 			Source: "kubeadm up to 1.29; KubeKey and Kubespray set it",
-			Kubeadm: []string{"FileContent--proc-sys-net-bridge-bridge-nf-call-iptables",
-				"FileContent--proc-sys-net-bridge-bridge-nf-call-ip6tables"},
+			Kubeadm: []string{
+				"FileContent--proc-sys-net-bridge-bridge-nf-call-iptables",
+				"FileContent--proc-sys-net-bridge-bridge-nf-call-ip6tables",
+			},
 		},
 		{
 			ID: "inotify", Groups: []string{GroupOS}, Level: Warn, Title: "enough files can be watched",

@@ -39,8 +39,10 @@ func without(n *yaml.Node, key string) *yaml.Node {
 
 // with adds a key at the place of another node.
 func with(n *yaml.Node, key string, v *yaml.Node) {
-	n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: key, Line: v.Line,
-		Column: v.Column}, v)
+	n.Content = append(n.Content, &yaml.Node{
+		Kind: yaml.ScalarNode, Tag: "!!str", Value: key, Line: v.Line,
+		Column: v.Column,
+	}, v)
 }
 
 // upgrade turns a configuration of spec 2 into one of spec 3, in place. Spec 2 names a filesystem for each path, has
@@ -80,10 +82,14 @@ func (r *ignitionReader) upgradeFile(n *yaml.Node) {
 	switch {
 	case more && contents != nil:
 		without(n, "contents")
-		with(n, "append", &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Content: []*yaml.Node{contents},
-			Line: contents.Line, Column: contents.Column})
+		with(n, "append", &yaml.Node{
+			Kind: yaml.SequenceNode, Tag: "!!seq", Content: []*yaml.Node{contents},
+			Line: contents.Line, Column: contents.Column,
+		})
 	case !more && n.Kind == yaml.MappingNode && valueOf(n, "overwrite") == nil:
-		with(n, "overwrite", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: "true", Line: n.Line,
-			Column: n.Column})
+		with(n, "overwrite", &yaml.Node{
+			Kind: yaml.ScalarNode, Tag: "!!bool", Value: "true", Line: n.Line,
+			Column: n.Column,
+		})
 	}
 }

@@ -69,26 +69,34 @@ func TestCloudConfig(t *testing.T) {
 	}
 	want := []Step{
 		Command{Args: []string{"/bin/sh", "-c", "echo booted"}, Always: true},
-		File{Path: "/etc/kubernetes/pki/ca.key", Owner: Owner{"root", "root"}, Mode: 0o600,
-			Data: []byte("it's \"quoted\" $HOME\n")},
+		File{
+			Path: "/etc/kubernetes/pki/ca.key", Owner: Owner{"root", "root"}, Mode: 0o600,
+			Data: []byte("it's \"quoted\" $HOME\n"),
+		},
 		File{Path: "/run/kubeadm/kubeadm.yaml", Mode: 0o640, Data: []byte("name: 'node1'")},
 		Disk{Device: "/dev/sdb", Table: "gpt", Parts: []Partition{{}}},
 		Disk{Device: "/dev/nvme0n1", Table: "mbr", Parts: []Partition{{Percent: 50}, {Percent: 50, Type: "82"}}},
-		Filesystem{Device: "/dev/sdb1", Type: "ext4", Label: "etcd_disk",
-			Options: []string{"-E", "lazy_itable_init=1"}},
+		Filesystem{
+			Device: "/dev/sdb1", Type: "ext4", Label: "etcd_disk",
+			Options: []string{"-E", "lazy_itable_init=1"},
+		},
 		Filesystem{Device: "/dev/nvme0n1p2", Type: "xfs"},
 		Mount{"LABEL=etcd_disk", "/var/lib/etcddisk", "auto", "defaults,nofail", "0", "2"},
 		Hostname{"node1"},
 		Group{Name: "docker"},
 		Group{Name: "plain"},
-		User{Name: "capi", Groups: []string{"users", "adm"}, Sudo: []string{"ALL=(ALL) NOPASSWD:ALL"},
-			Keys: []string{"ssh-ed25519 AAAA"}},
+		User{
+			Name: "capi", Groups: []string{"users", "adm"}, Sudo: []string{"ALL=(ALL) NOPASSWD:ALL"},
+			Keys: []string{"ssh-ed25519 AAAA"},
+		},
 		Member{"docker", "capi"},
 		Time{Servers: []string{"10.0.0.1", "fd00::1"}},
 		Timezone{"Europe/Berlin"},
 		File{Path: "/etc/motd", Mode: 0o644, Owner: Owner{User: "capi"}, Append: true, Data: []byte("hello")},
-		Command{Args: []string{"/bin/sh", "-c",
-			"kubeadm init --config /run/kubeadm/kubeadm.yaml && echo success > /run/cluster-api/bootstrap-success.complete"}},
+		Command{Args: []string{
+			"/bin/sh", "-c",
+			"kubeadm init --config /run/kubeadm/kubeadm.yaml && echo success > /run/cluster-api/bootstrap-success.complete",
+		}},
 		Command{Args: []string{"ls", "-l", "a b"}},
 	}
 	if diff := cmp.Diff(want, p.Steps); p.Format != "cloud-config" || diff != "" {
@@ -168,8 +176,10 @@ func TestIgnition(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Step{
-		Disk{Device: "/dev/sdb", Table: "gpt", Overwrite: true, Parts: []Partition{{Label: "data", SizeMiB: 100},
-			{Label: "rest"}}},
+		Disk{Device: "/dev/sdb", Table: "gpt", Overwrite: true, Parts: []Partition{
+			{Label: "data", SizeMiB: 100},
+			{Label: "rest"},
+		}},
 		Filesystem{Device: "/dev/disk/by-partlabel/data", Type: "ext4", Label: "data", Overwrite: true},
 		Mount{"/dev/disk/by-partlabel/data", "/var/data", "ext4", "defaults,nofail", "0", "2"},
 		Group{Name: "site", GID: "500"},
@@ -180,8 +190,10 @@ func TestIgnition(t *testing.T) {
 		File{Path: "/etc/packed", Mode: 0o644, Data: []byte("packed")},
 		File{Path: "/etc/log", Mode: 0o644, Append: true, Data: []byte("more")},
 		Link{Path: "/etc/localtime", Target: "/usr/share/zoneinfo/UTC", Replace: true},
-		Unit{Name: "site.service", Enable: true, Contents: []byte("[Service]\nExecStart=/bin/true\n"),
-			Dropins: []Dropin{{"10-x.conf", []byte("[Service]\n")}}},
+		Unit{
+			Name: "site.service", Enable: true, Contents: []byte("[Service]\nExecStart=/bin/true\n"),
+			Dropins: []Dropin{{"10-x.conf", []byte("[Service]\n")}},
+		},
 		Unit{Name: "old.timer", Disable: true},
 		Unit{Name: "worse.service", Mask: true},
 	}
@@ -272,8 +284,10 @@ func TestIgnition2(t *testing.T) {
 	}
 	want := []Step{
 		Disk{Device: "/dev/sdb", Table: "gpt", Overwrite: true, Parts: []Partition{{}}},
-		Filesystem{Device: "/dev/sdb1", Type: "ext4", Label: "etcd_disk", Overwrite: true,
-			Options: []string{"-E", "lazy"}},
+		Filesystem{
+			Device: "/dev/sdb1", Type: "ext4", Label: "etcd_disk", Overwrite: true,
+			Options: []string{"-E", "lazy"},
+		},
 		User{Name: "core", Home: "/home/core", Keys: []string{"ssh-ed25519 AAAA"}, Groups: []string{"wheel"}},
 		Directory{Path: "/opt/a", Mode: 0o755},
 		File{Path: "/etc/sudoers.d/core", Mode: 0o600, Data: []byte("core ALL\n")},

@@ -177,8 +177,10 @@ func shown(list []string) []string {
 }
 
 func newPageTask(t Task) pageTask {
-	return pageTask{plain.Line(t.Phase), plain.Line(t.Task), plain.Line(cmp.Or(t.Host, "this machine")), t.State,
-		took(t.Duration), plain.Lines(t.Message)}
+	return pageTask{
+		plain.Line(t.Phase), plain.Line(t.Task), plain.Line(cmp.Or(t.Host, "this machine")), t.State,
+		took(t.Duration), plain.Lines(t.Message),
+	}
 }
 
 // good counts the passed findings by title.
@@ -227,8 +229,10 @@ func (r Run) timeline(p *page) string {
 				continue
 			}
 			title := plain.Line(fmt.Sprintf("%s/%s: %s, %s", t.Phase, t.Task, t.State, took(t.Duration)))
-			row.Bars = append(row.Bars, pageBar{classOf(t.State),
-				place(t.Start, t.Start.Add(time.Duration(t.Duration))), title})
+			row.Bars = append(row.Bars, pageBar{
+				classOf(t.State),
+				place(t.Start, t.Start.Add(time.Duration(t.Duration))), title,
+			})
 		}
 		if len(row.Bars) > 0 {
 			p.Rows = append(p.Rows, row)

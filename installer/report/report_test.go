@@ -26,11 +26,17 @@ func TestDivide(t *testing.T) {
 	t.Parallel()
 	got := report.Divide(after(0), after(100),
 		[]report.Span{{Start: after(10), End: after(40)}, {Start: after(35), End: after(50)}},
-		[]report.Span{{Start: after(15), End: after(25)}, {Start: after(20), End: after(30)},
-			{Start: after(60), End: after(70)}, {Start: after(90), End: after(130)},
-			{Start: after(-10), End: after(5)}})
-	want := report.Times{Total: plain.Duration(100 * time.Second), Pulls: plain.Duration(40 * time.Second),
-		Kubeadm: plain.Duration(25 * time.Second), Own: plain.Duration(35 * time.Second)}
+		[]report.Span{
+			{Start: after(15), End: after(25)},
+			{Start: after(20), End: after(30)},
+			{Start: after(60), End: after(70)},
+			{Start: after(90), End: after(130)},
+			{Start: after(-10), End: after(5)},
+		})
+	want := report.Times{
+		Total: plain.Duration(100 * time.Second), Pulls: plain.Duration(40 * time.Second),
+		Kubeadm: plain.Duration(25 * time.Second), Own: plain.Duration(35 * time.Second),
+	}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -41,38 +47,56 @@ const hostile = `<img src=x onerror="window.hacked=1"></style><script>window.hac
 
 func example(hosts int) report.Run {
 	r := report.Run{
-		Version: 1, Cluster: "site" + hostile, Bundle: &report.Bundle{Name: "site", Version: "1.4.0",
-			Digest: "sha256:" + strings.Repeat("ab", 32)},
+		Version: 1, Cluster: "site" + hostile, Bundle: &report.Bundle{
+			Name: "site", Version: "1.4.0",
+			Digest: "sha256:" + strings.Repeat("ab", 32),
+		},
 		Start: begin(), Outcome: report.Stopped, Error: "node2: install containerd: " + hostile + "\nlast line",
 		Changed: 12, Done: 30,
-		Times: report.Times{Total: plain.Duration(100 * time.Second), Pulls: plain.Duration(20 * time.Second),
-			Kubeadm: plain.Duration(30 * time.Second), Own: plain.Duration(50 * time.Second)},
+		Times: report.Times{
+			Total: plain.Duration(100 * time.Second), Pulls: plain.Duration(20 * time.Second),
+			Kubeadm: plain.Duration(30 * time.Second), Own: plain.Duration(50 * time.Second),
+		},
 		Warnings: []string{"node1: " + hostile},
 		Precheck: &report.Precheck{Verdict: "warnings", Warned: 2},
-		Pulls: []report.Pull{{Host: "node1", Image: "registry.k8s.io/pause:3.10" + hostile, End: after(30),
-			Duration: plain.Duration(2 * time.Second)}},
+		Pulls: []report.Pull{{
+			Host: "node1", Image: "registry.k8s.io/pause:3.10" + hostile, End: after(30),
+			Duration: plain.Duration(2 * time.Second),
+		}},
 		Findings: report.Findings{
 			{ID: "verify-dns", Host: "node1", State: report.OK, Title: "the cluster's DNS answers on every node"},
-			{ID: "etcd-health", Host: "node1", State: report.Failed, Title: "every member of etcd is healthy",
-				Found: hostile, Why: "one fewer may fail", Fix: "look at its log"},
-			{ID: "certificates", Host: "node1", State: report.Warning, Title: "no certificate ends soon",
-				Found: "apiserver.crt ends on 2026-12-01", Why: "it stops working", Fix: "renew"},
+			{
+				ID: "etcd-health", Host: "node1", State: report.Failed, Title: "every member of etcd is healthy",
+				Found: hostile, Why: "one fewer may fail", Fix: "look at its log",
+			},
+			{
+				ID: "certificates", Host: "node1", State: report.Warning, Title: "no certificate ends soon",
+				Found: "apiserver.crt ends on 2026-12-01", Why: "it stops working", Fix: "renew",
+			},
 		},
 	}
 	for i := range hosts {
 		h := fmt.Sprintf("node%d", i+1)
 		r.Hosts = append(r.Hosts, h)
 		r.Tasks = append(r.Tasks,
-			report.Task{Phase: "init", Task: "hosts-file", Host: h, State: "done", Start: after(1),
-				Duration: plain.Duration(2 * time.Second)},
-			report.Task{Phase: "install", Task: "containerd", Host: h, State: "changed", Start: after(5 + i%10),
-				Duration: plain.Duration(30 * time.Second)})
+			report.Task{
+				Phase: "init", Task: "hosts-file", Host: h, State: "done", Start: after(1),
+				Duration: plain.Duration(2 * time.Second),
+			},
+			report.Task{
+				Phase: "install", Task: "containerd", Host: h, State: "changed", Start: after(5 + i%10),
+				Duration: plain.Duration(30 * time.Second),
+			})
 	}
 	r.Tasks = append(r.Tasks,
-		report.Task{Phase: "precheck", Task: "precheck", State: "done", Start: after(0),
-			Duration: plain.Duration(time.Second)},
-		report.Task{Phase: "install", Task: "kubelet" + hostile, Host: "node2", State: "failed", Start: after(60),
-			Duration: plain.Duration(9 * time.Second), Message: hostile},
+		report.Task{
+			Phase: "precheck", Task: "precheck", State: "done", Start: after(0),
+			Duration: plain.Duration(time.Second),
+		},
+		report.Task{
+			Phase: "install", Task: "kubelet" + hostile, Host: "node2", State: "failed", Start: after(60),
+			Duration: plain.Duration(9 * time.Second), Message: hostile,
+		},
 		report.Task{Phase: "install", Task: "kubelet", Host: "node1", State: "started", Start: after(60)})
 	return r
 }
@@ -147,19 +171,25 @@ func TestPageInBrowser(t *testing.T) {
 func TestStatusTable(t *testing.T) {
 	t.Parallel()
 	s := report.Status{
-		Version: 1, Cluster: "site", Nodes: []report.Node{{Name: "node1\x1b[2J", Roles: []string{"worker"},
-			Version: "v1.34.3", Problem: "kubelet stopped"}},
+		Version: 1, Cluster: "site", Nodes: []report.Node{{
+			Name: "node1\x1b[2J", Roles: []string{"worker"},
+			Version: "v1.34.3", Problem: "kubelet stopped",
+		}},
 		Etcd: []report.EtcdMember{{Host: "cp1", Healthy: true, Leader: true, Version: "3.6.5", Bytes: 3 << 20}},
-		Certificates: []report.Certificate{{Host: "cp1", File: "b.crt", Days: 300, Expires: after(300)},
-			{Host: "cp1", File: "a.crt", Days: 20, Expires: after(20)}},
+		Certificates: []report.Certificate{
+			{Host: "cp1", File: "b.crt", Days: 300, Expires: after(300)},
+			{Host: "cp1", File: "a.crt", Days: 20, Expires: after(20)},
+		},
 		Findings: example(1).Findings,
 	}
 	var out strings.Builder
 	if err := s.WriteTable(&out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"NOT healthy", "20 days left on cp1 (a.crt)", "NOT ready: kubelet stopped",
-		"healthy, leader", "3.0 MiB", "-> look at its log"} {
+	for _, want := range []string{
+		"NOT healthy", "20 days left on cp1 (a.crt)", "NOT ready: kubelet stopped",
+		"healthy, leader", "3.0 MiB", "-> look at its log",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())
 		}

@@ -80,8 +80,10 @@ func (r Run) WriteJSON(w io.Writer) error { return writeJSON(w, r) }
 func Divide(start, end time.Time, kubeadm, pulls []Span) Times {
 	both, pulling := covered(start, end, slices.Concat(kubeadm, pulls)), covered(start, end, pulls)
 	total := end.Sub(start)
-	return Times{Total: plain.Duration(total), Kubeadm: plain.Duration(both - pulling), Pulls: plain.Duration(pulling),
-		Own: plain.Duration(total - both)}
+	return Times{
+		Total: plain.Duration(total), Kubeadm: plain.Duration(both - pulling), Pulls: plain.Duration(pulling),
+		Own: plain.Duration(total - both),
+	}
 }
 
 // covered returns how much of the time between start and end lies in one of the spans.

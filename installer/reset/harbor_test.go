@@ -31,9 +31,11 @@ func TestHarborReset(t *testing.T) {
 		if err := removeFiles(t.Context(), target); err != nil {
 			t.Fatal(err)
 		}
-		for _, path := range []string{siteregistry.HarborDir, siteregistry.HarborLogs, siteregistry.DockerDir,
+		for _, path := range []string{
+			siteregistry.HarborDir, siteregistry.HarborLogs, siteregistry.DockerDir,
 			siteregistry.ComposePlugin, "/usr/local/bin/docker", "/etc/systemd/system/" + siteregistry.HarborUnit,
-			"/etc/systemd/system/" + cri.DockerUnit, "/etc/docker"} {
+			"/etc/systemd/system/" + cri.DockerUnit, "/etc/docker",
+		} {
 			if _, err := os.Stat(filepath.Join(h.Root, path)); err == nil {
 				t.Errorf("%s is left", path)
 			}

@@ -25,8 +25,10 @@ func TestReset(t *testing.T) {
 	r := s.Run(t, sitetest.ClusterBundle(t, s.Options.Cluster))
 	h := s.Hosts["cp1"]
 	if err := r.Phases(t.Context(),
-		[]task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask(),
-			kubeadm.KubeletTask(tasktest.Cluster(t, ""))}}}); err != nil {
+		[]task.Phase{{Name: "install", Tasks: []task.Task{
+			cri.ContainerdTask(),
+			kubeadm.KubeletTask(tasktest.Cluster(t, "")),
+		}}}); err != nil {
 		t.Fatal(err)
 	}
 	h.Put(t, "/usr/local/bin/mine", "")
@@ -47,8 +49,10 @@ func TestReset(t *testing.T) {
 		}
 		left = append(left, strings.Fields(string(out))...)
 	}
-	want := []string{"/usr/local/bin/mine", "/opt/cni/bin/mine", "/etc/hosts", "/etc/resolv.conf",
-		siteregistry.DataDir + "/blob"}
+	want := []string{
+		"/usr/local/bin/mine", "/opt/cni/bin/mine", "/etc/hosts", "/etc/resolv.conf",
+		siteregistry.DataDir + "/blob",
+	}
 	if diff := cmp.Diff(sitetest.Sorted(left), sitetest.Sorted(want)); diff != "" {
 		t.Errorf("left (-got +want):\n%s", diff)
 	}
@@ -79,8 +83,12 @@ func TestResetRegistryUser(t *testing.T) {
 	}{
 		{"images stay", []string{task.UnitDir + siteregistry.Unit, siteregistry.DataDir + "/blob"}, false, true, true},
 		{"images are left of an earlier reset", nil, true, true, false},
-		{"everything at once", []string{task.UnitDir + siteregistry.Unit, siteregistry.DataDir + "/blob"}, true, true,
-			false},
+		{
+			"everything at once",
+			[]string{task.UnitDir + siteregistry.Unit, siteregistry.DataDir + "/blob"},
+			true, true,
+			false,
+		},
 		{"killed before there were images", []string{task.UnitDir + siteregistry.Unit}, false, true, false},
 		{"killed before the user went", nil, true, true, false},
 		{"no user", nil, true, false, false},

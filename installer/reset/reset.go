@@ -343,8 +343,10 @@ func restoreParameters(ctx context.Context, t *task.Host) error {
 
 // ownFiles returns the files and directories that only an installation creates.
 func ownFiles() []string {
-	return []string{task.ConfigDir, task.ProgramDir, task.EarlierProgramDir, engine.HooksOnHost, marks.Hooks,
-		task.BeforeDir, marks.KubeadmConfig, task.ProvisionDir, marks.Received}
+	return []string{
+		task.ConfigDir, task.ProgramDir, task.EarlierProgramDir, engine.HooksOnHost, marks.Hooks,
+		task.BeforeDir, marks.KubeadmConfig, task.ProvisionDir, marks.Received,
+	}
 }
 
 // sharedFiles returns the files that others may have created on hosts without stamps.

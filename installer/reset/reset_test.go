@@ -121,8 +121,10 @@ func TestResetRestores(t *testing.T) {
 	h.Mkdir(t, "/etc/modules-load.d")
 	before := h.Tree(t)
 	c := s.Options.Cluster
-	phases := []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask(), machine.SwapTask(c),
-		machine.KernelTask(c), machine.RouteTask(c)}}}
+	phases := []task.Phase{{Name: "init", Tasks: []task.Task{
+		machine.HostsTask(), machine.SwapTask(c),
+		machine.KernelTask(c), machine.RouteTask(c),
+	}}}
 	if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}

@@ -45,8 +45,10 @@ func TestHostPreparation(t *testing.T) {
 		})
 	}
 	c := s.Options.Cluster
-	phases := []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask(), machine.SwapTask(c),
-		machine.KernelTask(c), machine.RouteTask(c)}}}
+	phases := []task.Phase{{Name: "init", Tasks: []task.Task{
+		machine.HostsTask(), machine.SwapTask(c),
+		machine.KernelTask(c), machine.RouteTask(c),
+	}}}
 	if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
@@ -81,8 +83,10 @@ func TestHostPreparation(t *testing.T) {
 	}
 	h.Said("")
 	if err := s.Run(t, nil).Phases(t.Context(),
-		[]task.Phase{{Name: "reset",
-			Tasks: []task.Task{{Name: "host", Done: begin.NotInstalled, Do: restoreHost}}}}); err != nil {
+		[]task.Phase{{
+			Name:  "reset",
+			Tasks: []task.Task{{Name: "host", Done: begin.NotInstalled, Do: restoreHost}},
+		}}); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"sysctl --write fs.inotify.max_user_watches=999999999", "sysctl --write net.ipv4.ip_forward=0"}

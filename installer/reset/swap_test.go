@@ -61,8 +61,10 @@ func TestSwapWithoutFstab(t *testing.T) {
 		}
 		for range 2 {
 			if err := s.Run(t, nil).Phases(t.Context(),
-				[]task.Phase{{Name: "reset",
-					Tasks: []task.Task{{Name: "host", Done: isRestored, Do: restoreHost}}}}); err != nil {
+				[]task.Phase{{
+					Name:  "reset",
+					Tasks: []task.Task{{Name: "host", Done: isRestored, Do: restoreHost}},
+				}}); err != nil {
 				t.Fatal(err)
 			}
 		}

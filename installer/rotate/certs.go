@@ -55,8 +55,10 @@ func Certificates(ctx context.Context, o engine.Options) ([]Certificate, error) 
 			mu.Lock()
 			defer mu.Unlock()
 			for _, c := range found {
-				all = append(all, Certificate{Host: t.Name, Path: c.Path, Subject: c.Subject, CA: c.CA, End: c.NotAfter,
-					Problem: c.Problem, Renewal: renewal(t, c)})
+				all = append(all, Certificate{
+					Host: t.Name, Path: c.Path, Subject: c.Subject, CA: c.CA, End: c.NotAfter,
+					Problem: c.Problem, Renewal: renewal(t, c),
+				})
 			}
 			return errors.Join(err, begin.ForgetHelper(ctx, t))
 		})
@@ -170,8 +172,10 @@ func Keys(ctx context.Context, o engine.Options) ([]KeyFile, error) {
 	var files []KeyFile
 	_, err = r.Start(ctx, func(ctx context.Context) error {
 		t := r.FirstControlPlane()
-		for _, name := range []string{"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "sa.key",
-			"sa.pub", "etcd/ca.crt", "etcd/ca.key"} {
+		for _, name := range []string{
+			"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "sa.key",
+			"sa.pub", "etcd/ca.crt", "etcd/ca.key",
+		} {
 			data, err := t.Read(task.InTask(ctx, "keys"), path.Join(kube.PKIDir, name))
 			if errors.Is(err, fs.ErrNotExist) {
 				continue // an external etcd, or an authority whose key is kept elsewhere

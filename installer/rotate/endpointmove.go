@@ -39,8 +39,10 @@ func MoveEndpoint(ctx context.Context, o engine.Options, agree func([]string) er
 		return engine.Report{}, err
 	}
 	if o.Cluster.WithDefaults().Kubernetes.Distribution != manifest.DistributionKubernetes {
-		return engine.Report{}, &MoveError{"this is k3s, whose endpoint kkbundle does not move",
-			"see k3s' own documentation, or install the cluster anew with its endpoint"}
+		return engine.Report{}, &MoveError{
+			"this is k3s, whose endpoint kkbundle does not move",
+			"see k3s' own documentation, or install the cluster anew with its endpoint",
+		}
 	}
 	r, err := begin.NewFitting(o, engine.Changing())
 	if err != nil {
@@ -104,8 +106,10 @@ func checkNotUpgrading(ctx context.Context, r *engine.Run) error {
 		}
 		begun, err := marks.Any(ctx, t, marks.UpgradeBegun, marks.ServerUpgraded)
 		if err == nil && begun {
-			err = &MoveError{"an upgrade was interrupted on " + t.Name,
-				"complete it first: run kkbundle upgrade again, or kkbundle upgrade --rollback with the bundle before"}
+			err = &MoveError{
+				"an upgrade was interrupted on " + t.Name,
+				"complete it first: run kkbundle upgrade again, or kkbundle upgrade --rollback with the bundle before",
+			}
 		}
 		return err
 	})
@@ -114,8 +118,10 @@ func checkNotUpgrading(ctx context.Context, r *engine.Run) error {
 // checkMove refuses moves during which clients would lose the API server.
 func checkMove(c *manifest.Cluster, m endpoint.Move) error {
 	if m.To.Type == manifest.EndpointKubeVIP && c.Kubernetes.ProxyMode == manifest.ProxyIPVS {
-		return &MoveError{"kube-proxy in IPVS mode would remove the address of kube-vip",
-			"use type haproxy or external"}
+		return &MoveError{
+			"kube-proxy in IPVS mode would remove the address of kube-vip",
+			"use type haproxy or external",
+		}
 	}
 	for _, from := range m.From {
 		owns := from.Type == manifest.EndpointKubeVIP || from.Type == manifest.EndpointHAProxy
@@ -124,8 +130,10 @@ func checkMove(c *manifest.Cluster, m endpoint.Move) error {
 			return &MoveError{fmt.Sprintf("%s cannot serve %s and %s at the same time", from.Type, from.HostPort,
 				m.To.HostPort), "move to another type first, then to this one"}
 		case owns && from.HostPort == m.To.HostPort:
-			return &MoveError{fmt.Sprintf("%s is served by %s, which the move removes", from.HostPort, from.Type),
-				"choose another address"}
+			return &MoveError{
+				fmt.Sprintf("%s is served by %s, which the move removes", from.HostPort, from.Type),
+				"choose another address",
+			}
 		}
 	}
 	return nil
@@ -145,13 +153,17 @@ func moveText(m endpoint.Move) []string {
 
 // movePhases returns the tasks of a move. Every one of them needs the ones before on all hosts.
 func movePhases(c *manifest.Cluster, m endpoint.Move) []task.Phase {
-	begin := []task.Task{kubeadm.EndpointPendingTask(), cluster.APITask(),
-		health.WaitTask(health.CheckNodes, task.NodeReadyTimeout, health.NodesAreReady)}
+	begin := []task.Task{
+		kubeadm.EndpointPendingTask(), cluster.APITask(),
+		health.WaitTask(health.CheckNodes, task.NodeReadyTimeout, health.NodesAreReady),
+	}
 	serve := slices.Concat(
 		[]task.Task{endpoint.BeginMoveTask(m), kubeadm.EndpointConfigTask(m), kubeadm.EndpointCertificateTask(m)},
 		plan.RegistryTasks(c), liveOnly(plan.ContainerTasks(c)), cri.PreloadTasks(c), endpoint.MoveTasks(c))
-	clients := []task.Task{endpoint.ClusterInfoTask(m), kubeadm.NodeMoveTask(m), endpoint.ProxyMoveTask(m),
-		cluster.AdminConfTask()}
+	clients := []task.Task{
+		endpoint.ClusterInfoTask(m), kubeadm.NodeMoveTask(m), endpoint.ProxyMoveTask(m),
+		cluster.AdminConfTask(),
+	}
 	hosts := machine.HostsTask()
 	hosts.AllOrNone = true
 	former := slices.Concat(endpoint.FormerTasks(m), []task.Task{hosts, endpoint.EndMoveTask()})

@@ -93,13 +93,17 @@ func movingSite(t *testing.T) (*sitetest.Site, *movingCluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &movingCluster{before: before, after: after, ca: authority, leases: map[string]time.Time{},
+	f := &movingCluster{
+		before: before, after: after, ca: authority, leases: map[string]time.Time{},
 		configs: map[string]map[string]string{
 			"kubeadm-config": {"ClusterConfiguration": "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\ncontrolPlaneEndpoint: " + before + "\napiServer: {certSANs: [mine.example]}\n"},
 			"cluster-info":   {"kubeconfig": "clusters:\n- cluster:\n    server: https://" + before + "\n"},
-			"kube-proxy": {"kubeconfig.conf": "clusters:\n- cluster:\n    server: https://" + before + "\n",
-				"config.conf": "mine\n"},
-		}}
+			"kube-proxy": {
+				"kubeconfig.conf": "clusters:\n- cluster:\n    server: https://" + before + "\n",
+				"config.conf":     "mine\n",
+			},
+		},
+	}
 	serving, err := authority.Issue(pki.ParseNames([]string{strings.TrimSuffix(before, ":6443")}), time.Now(),
 		time.Hour)
 	if err != nil {
@@ -135,16 +139,19 @@ func serveAPI(t *testing.T, h *sitetest.Rooted, listener net.Listener) {
 	t.Helper()
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter,
-			_ *http.Request) {
+			_ *http.Request,
+		) {
 			w.WriteHeader(http.StatusForbidden)
 		}),
 		ReadHeaderTimeout: time.Minute, ErrorLog: nil,
-		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12,
+		TLSConfig: &tls.Config{
+			MinVersion: tls.VersionTLS12,
 			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 				pair, err := tls.LoadX509KeyPair(filepath.Join(h.Root, kube.PKIDir, "apiserver.crt"),
 					filepath.Join(h.Root, kube.PKIDir, "apiserver.key"))
 				return &pair, err
-			}},
+			},
+		},
 	}
 	go func() { _ = server.ServeTLS(listener, "", "") }()
 	t.Cleanup(func() { _ = server.Close() })
@@ -260,8 +267,10 @@ func isMoved(s *sitetest.Site, t *testing.T, f *movingCluster) {
 	t.Helper()
 	before, after := f.before, f.after
 	for _, h := range s.Hosts {
-		for path, want := range map[string]string{"/etc/kubernetes/kubelet.conf": after,
-			member.Path: "controlPlaneEndpoint.address " + after} {
+		for path, want := range map[string]string{
+			"/etc/kubernetes/kubelet.conf": after,
+			member.Path:                    "controlPlaneEndpoint.address " + after,
+		} {
 			own := h.Name == "cp1" && path != member.Path // kubelet and its own API server
 			if text := h.Content(path); strings.Contains(text, want) == own || strings.Contains(text, before) != own {
 				t.Errorf("%s %s:\n%s", h.Name, path, text)
@@ -383,13 +392,21 @@ func TestMoveRefuses(t *testing.T) {
 		"to haproxy":               {"", proxy, local, ""},
 		"to kube-vip":              {"", vip, local, ""},
 		"from haproxy to kube-vip": {"", vip, proxy, ""},
-		"to another kube-vip": {"", other, vip,
-			"kube-vip cannot serve 10.0.0.100:6443 and 10.0.0.101:6443 at the same time"},
-		"to the same address": {"", endpoint.Address{Type: manifest.EndpointExternal, HostPort: vip.HostPort},
-			vip, "is served by kube-vip, which the move removes"},
+		"to another kube-vip": {
+			"", other, vip,
+			"kube-vip cannot serve 10.0.0.100:6443 and 10.0.0.101:6443 at the same time",
+		},
+		"to the same address": {
+			"",
+			endpoint.Address{Type: manifest.EndpointExternal, HostPort: vip.HostPort},
+			vip, "is served by kube-vip, which the move removes",
+		},
 		"to kube-vip with IPVS": {"kubernetes: {version: v1.34.3, proxyMode: ipvs}", vip, local, "IPVS"},
-		"a balancer gets a new type": {"", endpoint.Address{Type: manifest.EndpointExternal, HostPort: local.HostPort},
-			local, ""},
+		"a balancer gets a new type": {
+			"",
+			endpoint.Address{Type: manifest.EndpointExternal, HostPort: local.HostPort},
+			local, "",
+		},
 	} {
 		err := checkMove(tasktest.Cluster(t, c.cluster), endpoint.Move{To: c.to, From: []endpoint.Address{c.from}})
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
@@ -404,8 +421,10 @@ func TestFormerEndpoints(t *testing.T) {
 	s, _ := sitetest.NewHA(t, "controlPlaneEndpoint: {type: external, address: lb.example:6443}")
 	m := endpoint.Move{
 		To: endpoint.Address{Type: manifest.EndpointExternal, HostPort: "lb.example:6443"},
-		From: []endpoint.Address{{Type: manifest.EndpointKubeVIP, HostPort: "10.0.0.100:6443"},
-			{Type: manifest.EndpointHAProxy, HostPort: "api.site.internal:6443"}},
+		From: []endpoint.Address{
+			{Type: manifest.EndpointKubeVIP, HostPort: "10.0.0.100:6443"},
+			{Type: manifest.EndpointHAProxy, HostPort: "api.site.internal:6443"},
+		},
 	}
 	files := map[string][]string{
 		"cp1": {endpoint.KubeVIPManifest},
@@ -434,8 +453,10 @@ func TestFormerEndpoints(t *testing.T) {
 		}
 		return slices.DeleteFunc(s.States(), func(state string) bool { return strings.HasSuffix(state, " done") })
 	}
-	if got, want := run(), []string{"former-haproxy@node1 changed", "former-kube-vip@cp1 changed",
-		"former-kube-vip@cp2 changed"}; !slices.Equal(got, want) {
+	if got, want := run(), []string{
+		"former-haproxy@node1 changed", "former-kube-vip@cp1 changed",
+		"former-kube-vip@cp2 changed",
+	}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	for name, paths := range files {
@@ -453,8 +474,10 @@ func TestFormerEndpoints(t *testing.T) {
 // A run was killed when the new key was in use, and its certificate was not: an API server that starts then fails.
 func TestMoveEndpointAfterAKillBetweenKeyAndCertificate(t *testing.T) {
 	t.Parallel()
-	for name, files := range map[string][]string{"key in use": {"apiserver.crt"},
-		"not used yet": {"apiserver.crt", "apiserver.key"}, "all in use": nil} {
+	for name, files := range map[string][]string{
+		"key in use":   {"apiserver.crt"},
+		"not used yet": {"apiserver.crt", "apiserver.key"}, "all in use": nil,
+	} {
 		s, _ := sitetest.NewHA(t, "")
 		h := s.Hosts["cp1"]
 		h.Put(t, kube.PKIDir+"/apiserver.crt", "old")

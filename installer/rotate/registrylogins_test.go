@@ -30,8 +30,10 @@ import (
 )
 
 func registryPhases() []task.Phase {
-	return []task.Phase{{Name: "install", Tasks: []task.Task{siteregistry.CertificatesTask(),
-		siteregistry.DistributionTask(), siteregistry.SeedTask()}}}
+	return []task.Phase{{Name: "install", Tasks: []task.Task{
+		siteregistry.CertificatesTask(),
+		siteregistry.DistributionTask(), siteregistry.SeedTask(),
+	}}}
 }
 
 // pushAccess is the access for pushes on the first host.
@@ -42,8 +44,10 @@ func pushAccess(t *testing.T, r *engine.Run) task.RegistryAccess {
 	if err != nil {
 		t.Fatal(err)
 	}
-	access.Address, access.Login = "127.0.0.1:5001", task.Login{Username: siteregistry.PushUser,
-		Password: string(password)}
+	access.Address, access.Login = "127.0.0.1:5001", task.Login{
+		Username: siteregistry.PushUser,
+		Password: string(password),
+	}
 	return access
 }
 
@@ -77,7 +81,8 @@ func startUpload(t *testing.T, r *engine.Run) string {
 // ask sends a request (METHOD PATH) to the registry through the first host, and returns its status, its digest and
 // its body.
 func ask(t *testing.T, r *engine.Run, access task.RegistryAccess, request,
-	body string) (status int, digest, text string) {
+	body string,
+) (status int, digest, text string) {
 	t.Helper()
 	client, err := r.Hosts[0].Transport(access.CA)
 	if err != nil {
@@ -221,16 +226,20 @@ func TestOlderRegistryGetsAPushLogin(t *testing.T) {
 	if err := r.Dir.Write(task.RegistryPassFile, []byte("0123456789012345678901234567890123456789")); err != nil {
 		t.Fatal(err)
 	}
-	if got := sitetest.MustAccess(t, r).Login; got != (task.Login{Username: "kkbundle",
-		Password: "0123456789012345678901234567890123456789"}) {
+	if got := sitetest.MustAccess(t, r).Login; got != (task.Login{
+		Username: "kkbundle",
+		Password: "0123456789012345678901234567890123456789",
+	}) {
 		t.Errorf("the hosts' login is %v", got)
 	}
 	h.Put(t, sitetest.ConfigFile, "storage: {delete: {enabled: true}}\n")
 	if err := r.Phases(t.Context(), registryPhases()); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(s.States(), []string{"certificates@ done", "registry@cp1 changed",
-		"seed-registry@cp1 changed"}); diff != "" {
+	if diff := cmp.Diff(s.States(), []string{
+		"certificates@ done", "registry@cp1 changed",
+		"seed-registry@cp1 changed",
+	}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 	if status, _, _ := ask(t, r, sitetest.MustAccess(t, r), http.MethodPost+" /v2/evil/blobs/uploads/",
@@ -406,8 +415,10 @@ func TestHarborNodesCanOnlyPullAndRotate(t *testing.T) {
 		}
 	}
 	as := func(l task.Login) []remote.Option {
-		return []remote.Option{remote.WithTransport(client),
-			remote.WithAuth(&authn.Basic{Username: l.Username, Password: l.Password}), remote.WithContext(t.Context())}
+		return []remote.Option{
+			remote.WithTransport(client),
+			remote.WithAuth(&authn.Basic{Username: l.Username, Password: l.Password}), remote.WithContext(t.Context()),
+		}
 	}
 	if _, err := remote.Head(sample, as(old.Login)...); err != nil {
 		t.Errorf("the robot pulls: %v", err)

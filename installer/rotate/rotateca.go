@@ -92,9 +92,11 @@ func checkRotation(ctx context.Context, r *engine.Run, rotation *kubeadm.Rotatio
 	}
 	for _, a := range rotation.Names {
 		if !slices.Contains(made, a) {
-			return &kubeadm.RotationError{Reason: fmt.Sprintf(
-				"--ca %s: kubeadm has not made this authority, because etcd runs outside of its control planes", a),
-				Advice: "name others of " + kubeadm.AuthorityNames(made)}
+			return &kubeadm.RotationError{
+				Reason: fmt.Sprintf(
+					"--ca %s: kubeadm has not made this authority, because etcd runs outside of its control planes", a),
+				Advice: "name others of " + kubeadm.AuthorityNames(made),
+			}
 		}
 	}
 	if authority.HasOwnCA(r.Cluster) {
@@ -105,12 +107,16 @@ func checkRotation(ctx context.Context, r *engine.Run, rotation *kubeadm.Rotatio
 
 // checkContinued refuses a step that does not fit a rotation in progress.
 func checkContinued(rotation *kubeadm.Rotation, o AuthorityOptions) error {
-	removing := map[kubeadm.Generation]RotationStep{kubeadm.NewGeneration: RotationFinish,
-		kubeadm.OldGeneration: RotationRollback}
+	removing := map[kubeadm.Generation]RotationStep{
+		kubeadm.NewGeneration: RotationFinish,
+		kubeadm.OldGeneration: RotationRollback,
+	}
 	if must, ok := removing[rotation.End]; ok && must != o.Step {
-		return &kubeadm.RotationError{Reason: fmt.Sprintf(
-			"an interrupted run with --%s has begun to remove authorities", must),
-			Advice: fmt.Sprintf("complete it: kkbundle certs rotate-ca --%s", must)}
+		return &kubeadm.RotationError{
+			Reason: fmt.Sprintf(
+				"an interrupted run with --%s has begun to remove authorities", must),
+			Advice: fmt.Sprintf("complete it: kkbundle certs rotate-ca --%s", must),
+		}
 	}
 	if len(o.Authorities) > 0 && !sameNames(o.Authorities, rotation.Names) {
 		return &kubeadm.RotationError{Reason: "a rotation of other authorities is in progress: " +
@@ -129,16 +135,20 @@ func checkRotatedNodes(ctx context.Context, r *engine.Run) error {
 	err := r.OnAll(r.Connected(manifest.RoleCluster), func(_ int, t *task.Host) error {
 		joined, err := member.IsMember(ctx, t)
 		if err == nil && !joined {
-			err = &kubeadm.RotationError{Reason: t.Name + " is in the inventory and is not a node",
-				Advice: "run kkbundle install or kkbundle nodes add first, or remove it from the inventory"}
+			err = &kubeadm.RotationError{
+				Reason: t.Name + " is in the inventory and is not a node",
+				Advice: "run kkbundle install or kkbundle nodes add first, or remove it from the inventory",
+			}
 		}
 		if err != nil {
 			return err
 		}
 		begun, err := marks.Any(ctx, t, marks.UpgradeBegun, marks.ServerUpgraded, marks.EndpointMove)
 		if err == nil && begun {
-			err = &kubeadm.RotationError{Reason: "an upgrade or a move of the endpoint was interrupted on " + t.Name,
-				Advice: "complete it first: run kkbundle upgrade or kkbundle endpoint move again"}
+			err = &kubeadm.RotationError{
+				Reason: "an upgrade or a move of the endpoint was interrupted on " + t.Name,
+				Advice: "complete it first: run kkbundle upgrade or kkbundle endpoint move again",
+			}
 		}
 		return err
 	})
@@ -148,15 +158,19 @@ func checkRotatedNodes(ctx context.Context, r *engine.Run) error {
 	first := r.FirstControlPlane()
 	if err := task.Eventually(ctx, rotationWait,
 		func(ctx context.Context) error { return health.NodesAreReady(ctx, first) }); err != nil {
-		return &kubeadm.RotationError{Reason: err.Error(),
-			Advice: "repair these nodes, or delete them: kkbundle nodes delete --unreachable, then remove them from the inventory"}
+		return &kubeadm.RotationError{
+			Reason: err.Error(),
+			Advice: "repair these nodes, or delete them: kkbundle nodes delete --unreachable, then remove them from the inventory",
+		}
 	}
 	nodes, err := first.Kube().Nodes(ctx)
 	for _, n := range nodes {
 		if r.HostNamed(n.Name) == nil {
-			err = errors.Join(err, &kubeadm.RotationError{Reason: "node " + n.Name +
-				" is not in the inventory and would lose the cluster",
-				Advice: "add it to the inventory, or delete it: kkbundle nodes delete " + n.Name})
+			err = errors.Join(err, &kubeadm.RotationError{
+				Reason: "node " + n.Name +
+					" is not in the inventory and would lose the cluster",
+				Advice: "add it to the inventory, or delete it: kkbundle nodes delete " + n.Name,
+			})
 		}
 	}
 	return err
@@ -211,8 +225,10 @@ func rotationSteps(c *manifest.Cluster, r *kubeadm.Rotation, o AuthorityOptions)
 	case o.Step != RotationBegin && !r.Begun():
 		return []task.Phase{forget} // an interrupted run may have left files
 	case o.Step == RotationFinish:
-		former := task.Phase{Name: "upgrade", Tasks: []task.Task{kubeadm.CheckIssuedTask(r, kubeadm.NewGeneration),
-			formerUpgradeTask()}}
+		former := task.Phase{Name: "upgrade", Tasks: []task.Task{
+			kubeadm.CheckIssuedTask(r, kubeadm.NewGeneration),
+			formerUpgradeTask(),
+		}}
 		return []task.Phase{look, former, remove(kubeadm.NewGeneration), verify, forget}
 	case o.Step == RotationRollback && r.End == kubeadm.OldGeneration:
 		return []task.Phase{look, remove(kubeadm.OldGeneration), verify, forget}

@@ -91,10 +91,15 @@ func newRotating(t *testing.T) *rotatingCluster {
 	network, listeners := loopbackAPI(t, 3, 4)
 	addresses := map[string]string{"cp1": network + "3", "cp2": network + "4", "node1": network + "5"}
 	s.Options.Inventory = &manifest.Inventory{ // not parsed: that nodes have loopback addresses is refused
-		HostSpecs: manifest.HostSpecs{{Name: "cp1", Address: addresses["cp1"]},
-			{Name: "cp2", Address: addresses["cp2"]}, {Name: "node1", Address: addresses["node1"]}},
-		Groups: manifest.Groups{ControlPlane: []string{"cp1", "cp2"}, Worker: []string{"node1"},
-			Registry: []string{"cp1"}},
+		HostSpecs: manifest.HostSpecs{
+			{Name: "cp1", Address: addresses["cp1"]},
+			{Name: "cp2", Address: addresses["cp2"]},
+			{Name: "node1", Address: addresses["node1"]},
+		},
+		Groups: manifest.Groups{
+			ControlPlane: []string{"cp1", "cp2"}, Worker: []string{"node1"},
+			Registry: []string{"cp1"},
+		},
 	}
 	s.Options.Cluster = tasktest.Cluster(t, "controlPlaneEndpoint: {type: external, address: \""+addresses["cp1"]+
 		":6443\"}")
@@ -132,8 +137,10 @@ func (f *rotatingCluster) begin(t *testing.T, h *sitetest.Rooted) {
 		"apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\nnodeRegistration: {name: "+h.Name+
 			", criSocket: unix:///none}\n---\n"+f.clusterConfig())
 	if h.Name != "cp1" {
-		for _, name := range []string{"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "etcd/ca.crt",
-			"etcd/ca.key", "sa.key", "sa.pub"} {
+		for _, name := range []string{
+			"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "etcd/ca.crt",
+			"etcd/ca.key", "sa.key", "sa.pub",
+		} {
 			h.Put(t, kube.PKIDir+"/"+name, f.site.Hosts["cp1"].Content(kube.PKIDir+"/"+name))
 		}
 	}
@@ -281,8 +288,10 @@ func (f *rotatingCluster) kubectl(cmd host.Cmd) error {
 	var answer any
 	switch {
 	case strings.HasPrefix(line, "kubectl get configmaps --all-namespaces"):
-		answer = map[string]any{"items": []any{map[string]any{"metadata": map[string]any{"namespace": "default"},
-			"data": map[string]string{"ca.crt": f.root}}}}
+		answer = map[string]any{"items": []any{map[string]any{
+			"metadata": map[string]any{"namespace": "default"},
+			"data":     map[string]string{"ca.crt": f.root},
+		}}}
 	case strings.HasPrefix(line, "kubectl get configmap "):
 		answer = map[string]any{"data": f.configs[words[3]]}
 	case strings.HasPrefix(line, "kubectl get lease"):
@@ -291,8 +300,10 @@ func (f *rotatingCluster) kubectl(cmd host.Cmd) error {
 	case strings.HasPrefix(line, "kubectl get nodes"):
 		answer = f.nodes()
 	case strings.HasPrefix(line, "kubectl get pods"):
-		answer = map[string]any{"items": []any{f.aPod("kube-system", "flannel", "DaemonSet"),
-			f.aPod("shop", "web", "StatefulSet")}}
+		answer = map[string]any{"items": []any{
+			f.aPod("kube-system", "flannel", "DaemonSet"),
+			f.aPod("shop", "web", "StatefulSet"),
+		}}
 	case strings.HasPrefix(line, "kubectl rollout restart"):
 		f.restarted = append(f.restarted, words[3])
 		_, name, _ := strings.Cut(words[3], "/")
@@ -317,8 +328,10 @@ func (f *rotatingCluster) nodes() any {
 	for _, name := range []string{"cp1", "cp2", "node1"} {
 		items = append(items, map[string]any{
 			"metadata": map[string]any{"name": name},
-			"status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}},
-				"nodeInfo": map[string]any{"kubeletVersion": f.site.Options.Cluster.Kubernetes.Version}},
+			"status": map[string]any{
+				"conditions": []any{map[string]any{"type": "Ready", "status": "True"}},
+				"nodeInfo":   map[string]any{"kubeletVersion": f.site.Options.Cluster.Kubernetes.Version},
+			},
 		})
 	}
 	return map[string]any{"items": items}
@@ -355,8 +368,10 @@ func handshake(client, server party) error {
 	if client.cert != "" {
 		sc.ClientAuth, sc.ClientCAs = tls.RequireAndVerifyClientCert, pool(server.trusts)
 	}
-	cc := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool(client.trusts), ServerName: "localhost",
-		InsecureSkipVerify: client.trusts == ""}
+	cc := &tls.Config{
+		MinVersion: tls.VersionTLS12, RootCAs: pool(client.trusts), ServerName: "localhost",
+		InsecureSkipVerify: client.trusts == "",
+	}
 	if strings.HasPrefix(server.name, "API") {
 		cc.ServerName = "kubernetes"
 	}
@@ -413,16 +428,20 @@ func (f *rotatingCluster) parties(t *testing.T, live bool) (clients, servers map
 			return ""
 		}
 		pem := get("/var/lib/kubelet/pki/kubelet-client-current.pem")
-		clients["API"] = append(clients["API"], party{"kubelet of " + name, pem, pem,
-			conf("/etc/kubernetes/kubelet.conf")})
+		clients["API"] = append(clients["API"], party{
+			"kubelet of " + name, pem, pem,
+			conf("/etc/kubernetes/kubelet.conf"),
+		})
 		kubeletTrusts := f.running[name]["kubelet's ca.crt"]
 		if live {
 			kubeletTrusts = get(pki + "ca.crt")
 		}
 		// the kubelet's own is not verified by API servers
 		serving := f.site.Hosts["cp1"].Content(pki + "etcd/server.crt")
-		servers["kubelet"] = append(servers["kubelet"], party{"kubelet of " + name, serving,
-			f.site.Hosts["cp1"].Content(pki + "etcd/server.key"), kubeletTrusts})
+		servers["kubelet"] = append(servers["kubelet"], party{
+			"kubelet of " + name, serving,
+			f.site.Hosts["cp1"].Content(pki + "etcd/server.key"), kubeletTrusts,
+		})
 		if name == "node1" {
 			continue
 		}
@@ -431,16 +450,26 @@ func (f *rotatingCluster) parties(t *testing.T, live bool) (clients, servers map
 			cert, key := userOf(t, get(path))
 			clients["API"] = append(clients["API"], party{file + " of " + name, cert, key, conf(path)})
 		}
-		servers["API"] = append(servers["API"], party{"API server of " + name, get(pki + "apiserver.crt"),
-			get(pki + "apiserver.key"), get(pki + "ca.crt")})
-		clients["kubelet"] = append(clients["kubelet"], party{"API server of " + name,
-			get(pki + "apiserver-kubelet-client.crt"), get(pki + "apiserver-kubelet-client.key"), ""})
-		clients["etcd"] = append(clients["etcd"], party{"API server of " + name, get(pki + "apiserver-etcd-client.crt"),
-			get(pki + "apiserver-etcd-client.key"), get(pki + "etcd/ca.crt")})
-		servers["etcd"] = append(servers["etcd"], party{"etcd of " + name, get(pki + "etcd/server.crt"),
-			get(pki + "etcd/server.key"), get(pki + "etcd/ca.crt")})
-		peer := party{"peer of " + name, get(pki + "etcd/peer.crt"), get(pki + "etcd/peer.key"),
-			get(pki + "etcd/ca.crt")}
+		servers["API"] = append(servers["API"], party{
+			"API server of " + name, get(pki + "apiserver.crt"),
+			get(pki + "apiserver.key"), get(pki + "ca.crt"),
+		})
+		clients["kubelet"] = append(clients["kubelet"], party{
+			"API server of " + name,
+			get(pki + "apiserver-kubelet-client.crt"), get(pki + "apiserver-kubelet-client.key"), "",
+		})
+		clients["etcd"] = append(clients["etcd"], party{
+			"API server of " + name, get(pki + "apiserver-etcd-client.crt"),
+			get(pki + "apiserver-etcd-client.key"), get(pki + "etcd/ca.crt"),
+		})
+		servers["etcd"] = append(servers["etcd"], party{
+			"etcd of " + name, get(pki + "etcd/server.crt"),
+			get(pki + "etcd/server.key"), get(pki + "etcd/ca.crt"),
+		})
+		peer := party{
+			"peer of " + name, get(pki + "etcd/peer.crt"), get(pki + "etcd/peer.key"),
+			get(pki + "etcd/ca.crt"),
+		}
 		clients["peer"], servers["peer"] = append(clients["peer"], peer), append(servers["peer"], peer)
 		// An aggregated API server trusts the authorities in its ConfigMap, to which each API server adds its own.
 		trusts := f.configs["extension-apiserver-authentication"]["requestheader-client-ca-file"]
@@ -448,8 +477,10 @@ func (f *rotatingCluster) parties(t *testing.T, live bool) (clients, servers map
 			trusts += f.running[cp][pki+"front-proxy-ca.crt"]
 		}
 		clients["aggregated"] = append(clients["aggregated"],
-			party{"API server of " + name, get(pki + "front-proxy-client.crt"), get(pki + "front-proxy-client.key"),
-				""})
+			party{
+				"API server of " + name, get(pki + "front-proxy-client.crt"), get(pki + "front-proxy-client.key"),
+				"",
+			})
 		servers["aggregated"] = append(servers["aggregated"],
 			party{"aggregated server", serving, f.site.Hosts["cp1"].Content(pki + "etcd/server.key"), trusts})
 	}
@@ -505,7 +536,8 @@ func (h watchedHost) Run(ctx context.Context, cmd host.Cmd) error {
 
 // rotate runs a step with each host wrapped.
 func (f *rotatingCluster) rotate(ctx context.Context, t *testing.T, o AuthorityOptions,
-	wrap func(host.Host) host.Host) error {
+	wrap func(host.Host) host.Host,
+) error {
 	t.Helper()
 	r := f.site.Run(t, nil)
 	for _, h := range r.Hosts {
@@ -536,8 +568,10 @@ func TestEveryClientTrustsEveryServerDuringARotation(t *testing.T) {
 	watch := func(h host.Host) host.Host {
 		return watchedHost{h, func(cmd host.Cmd) {
 			words := strings.Join(host.WithoutText(cmd.Args), " ")
-			if !slices.ContainsFunc([]string{"write-file.sh", "restart-static.sh", "use-client.sh", "kubeadm ",
-				"systemctl ", "kubectl rollout", "kubectl patch", "rm "}, func(w string) bool {
+			if !slices.ContainsFunc([]string{
+				"write-file.sh", "restart-static.sh", "use-client.sh", "kubeadm ",
+				"systemctl ", "kubectl rollout", "kubectl patch", "rm ",
+			}, func(w string) bool {
 				return strings.HasPrefix(words, w)
 			}) {
 				return

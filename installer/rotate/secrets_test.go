@@ -199,25 +199,46 @@ func TestK3sRotateKey(t *testing.T) {
 		fails  bool // the command that begins a rotation
 		want   string
 	}{
-		"a rotation": {"secrets-encryption: true\n", []string{`{"stage":"start","hashmatch":true}`,
-			`{"stage":"reencrypt_active","hashmatch":false}`, `{"stage":"reencrypt_finished","hashmatch":false}`}, 1,
-			false, ""},
-		"one in progress": {"secrets-encryption: true\n",
-			[]string{`{"stage":"reencrypt_active","hashmatch":false}`,
-				`{"stage":"reencrypt_finished","hashmatch":false}`}, 0, false, ""},
-		"servers not restarted": {"secrets-encryption: true\n",
-			[]string{`{"stage":"reencrypt_finished","hashmatch":false}`}, 0, false, ""},
-		"made without encryption": {"node-name: cp1\n", []string{`{}`}, 0, false,
-			"it was installed by a kkbundle release that did not encrypt them"},
+		"a rotation": {
+			"secrets-encryption: true\n",
+			[]string{
+				`{"stage":"start","hashmatch":true}`,
+				`{"stage":"reencrypt_active","hashmatch":false}`, `{"stage":"reencrypt_finished","hashmatch":false}`,
+			},
+			1,
+			false, "",
+		},
+		"one in progress": {
+			"secrets-encryption: true\n",
+			[]string{
+				`{"stage":"reencrypt_active","hashmatch":false}`,
+				`{"stage":"reencrypt_finished","hashmatch":false}`,
+			},
+			0, false, "",
+		},
+		"servers not restarted": {
+			"secrets-encryption: true\n",
+			[]string{`{"stage":"reencrypt_finished","hashmatch":false}`},
+			0, false, "",
+		},
+		"made without encryption": {
+			"node-name: cp1\n",
+			[]string{`{}`},
+			0, false,
+			"it was installed by a kkbundle release that did not encrypt them",
+		},
 		"a rotation that outlasts its command": {"secrets-encryption: true\n", []string{
 			`{"stage":"reencrypt_finished","activekey":"AES-CBC old","hashmatch":true}`,
 			`{"stage":"reencrypt_active","activekey":"AES-CBC new","hashmatch":false}`,
 			`{"stage":"reencrypt_active","activekey":"AES-CBC new","hashmatch":false}`,
 			`{"stage":"reencrypt_finished","activekey":"AES-CBC new","hashmatch":false}`,
 		}, 1, true, ""},
-		"a rotation that did not begin": {"secrets-encryption: true\n",
-			[]string{`{"stage":"reencrypt_finished","activekey":"AES-CBC old","hashmatch":true}`}, 1, true,
-			"deadline exceeded"},
+		"a rotation that did not begin": {
+			"secrets-encryption: true\n",
+			[]string{`{"stage":"reencrypt_finished","activekey":"AES-CBC old","hashmatch":true}`},
+			1, true,
+			"deadline exceeded",
+		},
 	} {
 		s, l := sitetest.NewLivingK3s(t)
 		s.Hosts["cp1"].Put(t, k3s.ConfigFile, c.config)
@@ -232,8 +253,10 @@ func TestK3sRotateKey(t *testing.T) {
 				case "secrets-encrypt rotate-keys":
 					asked++
 					if c.fails {
-						return &host.ExitError{Host: "cp1", Args: cmd.Args, Code: 1,
-							Stderr: "context deadline exceeded"}
+						return &host.ExitError{
+							Host: "cp1", Args: cmd.Args, Code: 1,
+							Stderr: "context deadline exceeded",
+						}
 					}
 					return nil
 				}

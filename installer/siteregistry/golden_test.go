@@ -16,8 +16,10 @@ func TestRegistryConfig(t *testing.T) {
 		storage  kube.Document
 	}{
 		"registry.yaml": {listener{"10.0.0.3:5000", htpasswdFile, "secret"}, readOnly()},
-		"registry-push.yaml": {listener{"127.0.0.1:5001", pushHtpasswdFile, "secret"},
-			writable(new(manifest.Cluster))},
+		"registry-push.yaml": {
+			listener{"127.0.0.1:5001", pushHtpasswdFile, "secret"},
+			writable(new(manifest.Cluster)),
+		},
 		"registry-push-delete.yaml": {listener{"127.0.0.1:5001", pushHtpasswdFile, "secret"}, writable(allowed)},
 	} {
 		got, err := registryConfig(one.listener, one.storage)

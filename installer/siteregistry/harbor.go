@@ -82,8 +82,10 @@ func harborTask(c *manifest.Cluster) task.Task {
 			member("prepare", "prepare", task.Executable), member("LICENSE", "LICENSE", 0o644),
 			member(images, "images.tar.gz", 0o644),
 		},
-		Leaves: task.Leaves{Units: []string{HarborUnit}, Paths: []string{HarborDir, HarborLogs},
-			Data: []string{HarborData}},
+		Leaves: task.Leaves{
+			Units: []string{HarborUnit}, Paths: []string{HarborDir, HarborLogs},
+			Data: []string{HarborData},
+		},
 	}, harborSetting)
 }
 
@@ -102,8 +104,10 @@ func newHarborSecret() string { return "Hb1" + newSecret() }
 
 // harborCredentials adds Harbor's passwords.
 func harborCredentials(site *task.Site, s *credentials) error {
-	for name, to := range map[string]*string{task.HarborAdminFile: &s.HarborAdmin,
-		task.HarborDatabaseFile: &s.HarborDatabase} {
+	for name, to := range map[string]*string{
+		task.HarborAdminFile:    &s.HarborAdmin,
+		task.HarborDatabaseFile: &s.HarborDatabase,
+	} {
 		secret, err := site.Dir.Keep(name, func() ([]byte, error) { return []byte(newHarborSecret()), nil })
 		if err != nil {
 			return err
@@ -147,8 +151,10 @@ func harborConfig(t *task.Host, s credentials) ([]byte, error) {
 	return kube.Documents(kube.Document{
 		"hostname": t.IP.String(),
 		"http":     kube.Document{"port": 80},
-		"https": kube.Document{"port": harborPort, "certificate": ConfigDir + "/tls.crt",
-			"private_key": ConfigDir + "/tls.key"},
+		"https": kube.Document{
+			"port": harborPort, "certificate": ConfigDir + "/tls.crt",
+			"private_key": ConfigDir + "/tls.key",
+		},
 		"harbor_admin_password": s.HarborAdmin,
 		"database": kube.Document{
 			"password": s.HarborDatabase, "max_idle_conns": 100, "max_open_conns": 900, "conn_max_lifetime": "5m",
@@ -163,8 +169,10 @@ func harborConfig(t *task.Host, s credentials) ([]byte, error) {
 		"log": kube.Document{
 			"level": "info", "local": kube.Document{"rotate_count": 10, "rotate_size": "50M", "location": HarborLogs},
 		},
-		"proxy": kube.Document{"http_proxy": nil, "https_proxy": nil, "no_proxy": nil,
-			"components": []any{"core", "jobservice"}},
+		"proxy": kube.Document{
+			"http_proxy": nil, "https_proxy": nil, "no_proxy": nil,
+			"components": []any{"core", "jobservice"},
+		},
 		"upload_purging": kube.Document{"enabled": true, "age": "168h", "interval": "24h", "dryrun": false},
 		"cache":          kube.Document{"enabled": false, "expire_hours": 24},
 		"ip_family": kube.Document{
@@ -208,8 +216,10 @@ const harborPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 func loadHarbor(ctx context.Context, t *task.Host) error {
 	for _, args := range [][]string{
 		{"chmod", "0700", HarborDir}, // prepare writes a world-readable copy of harbor.yml
-		{"env", "PATH=" + harborPath, "/usr/local/bin/docker", "load", "--quiet", "--input",
-			path.Join(HarborDir, "images.tar.gz")},
+		{
+			"env", "PATH=" + harborPath, "/usr/local/bin/docker", "load", "--quiet", "--input",
+			path.Join(HarborDir, "images.tar.gz"),
+		},
 		{"systemctl", "daemon-reload"},
 		{"systemctl", "stop", HarborUnit},
 	} {
@@ -241,8 +251,10 @@ func HarborClient(t *task.Host) (*harbor.Client, *http.Transport, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &harbor.Client{URL: "https://" + access.Address, HTTP: client, Username: access.Username,
-		Password: access.Password}, client, nil
+	return &harbor.Client{
+		URL: "https://" + access.Address, HTTP: client, Username: access.Username,
+		Password: access.Password,
+	}, client, nil
 }
 
 // awaitHarbor waits until all parts of Harbor are healthy, then checks the administrator's password.

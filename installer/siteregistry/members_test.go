@@ -17,8 +17,10 @@ func TestRegistryLogin(t *testing.T) {
 	t.Parallel()
 	c := tasktest.Cluster(t,
 		"imageRegistry: {type: existing, address: harbor.site, auth: {username: puller, passwordEnv: X}}")
-	r := &task.Site{Cluster: c, Output: task.Output{Mask: task.NewMasker()},
-		Inputs: task.Inputs{RegistryPassword: func() (string, error) { return "hunter2hunter2", nil }}}
+	r := &task.Site{
+		Cluster: c, Output: task.Output{Mask: task.NewMasker()},
+		Inputs: task.Inputs{RegistryPassword: func() (string, error) { return "hunter2hunter2", nil }},
+	}
 	access, err := NodeAccess(r)
 	if err != nil {
 		t.Fatal(err)

@@ -484,8 +484,10 @@ type listener struct{ address, htpasswd, secret string }
 func readOnly() kube.Document {
 	return kube.Document{
 		"delete": kube.Document{"enabled": false},
-		"maintenance": kube.Document{"readonly": kube.Document{"enabled": true},
-			"uploadpurging": kube.Document{"enabled": false}},
+		"maintenance": kube.Document{
+			"readonly":      kube.Document{"enabled": true},
+			"uploadpurging": kube.Document{"enabled": false},
+		},
 	}
 }
 
@@ -596,8 +598,10 @@ func pushOptions(t *task.Host, access task.RegistryAccess) (registry.PushOptions
 		Jobs:      task.ConnectionsPerHost,
 		Logger:    t.Site.Logger,
 		Progress: func(e registry.Event) {
-			t.Site.Tell(task.Event{Phase: "install", Task: seedName, Host: t.Name, State: task.Progress, Bytes: e.Done,
-				Total: e.Total})
+			t.Site.Tell(task.Event{
+				Phase: "install", Task: seedName, Host: t.Name, State: task.Progress, Bytes: e.Done,
+				Total: e.Total,
+			})
 		},
 		Harbor: Of(t.Site.Cluster).projects,
 	}

@@ -86,8 +86,10 @@ func (f *fakeEtcd) unit(h *Rooted, name string, cmd host.Cmd) error {
 			for i, one := range []string{"cp1", "node1", "node2"} {
 				at := fmt.Sprintf("https://10.0.0.%d", 3+i)
 				f.next++
-				f.Members = append(f.Members, etcd.Member{ID: f.next, Name: one, PeerURLs: []string{at + ":2380"},
-					ClientURLs: []string{at + ":2379"}})
+				f.Members = append(f.Members, etcd.Member{
+					ID: f.next, Name: one, PeerURLs: []string{at + ":2380"},
+					ClientURLs: []string{at + ":2379"},
+				})
 			}
 		}
 		for i, m := range f.Members {
@@ -143,8 +145,10 @@ func (f *fakeEtcd) Control(cmd host.Cmd) error {
 		}
 		_, learner := flags["--learner"]
 		f.next++
-		f.Members = append(f.Members, etcd.Member{ID: f.next, PeerURLs: []string{flags["--peer-urls"]},
-			Learner: learner})
+		f.Members = append(f.Members, etcd.Member{
+			ID: f.next, PeerURLs: []string{flags["--peer-urls"]},
+			Learner: learner,
+		})
 		words = []string{"member", "add", words[2]}
 	case "member promote":
 		for i, m := range f.Members {

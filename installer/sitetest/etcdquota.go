@@ -31,8 +31,10 @@ func QuotaSite(t *testing.T, quota, arguments string) (s *Site, r *engine.Run, e
 	h := s.Hosts["cp1"]
 	h.Put(t, QuotaManifest, "spec:\n  containers:\n  - command:\n    - etcd\n    - --name=cp1\n"+arguments+
 		"    image: etcd:3.6.6\n")
-	e = &SizedEtcd{Members: []etcd.Database{{Endpoint: "https://10.0.0.3:2379", Member: 3, Leader: 3, Size: 3 << 30,
-		Used: 1 << 30}}}
+	e = &SizedEtcd{Members: []etcd.Database{{
+		Endpoint: "https://10.0.0.3:2379", Member: 3, Leader: 3, Size: 3 << 30,
+		Used: 1 << 30,
+	}}}
 	h.Answer("etcdctl", func(_ context.Context, cmd host.Cmd) error { return e.Control(cmd) })
 	h.Answer("pgrep", func(_ context.Context, cmd host.Cmd) error {
 		_, wanted, _ := strings.Cut(cmd.Args[len(cmd.Args)-1], ".*")

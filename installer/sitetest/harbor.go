@@ -45,8 +45,10 @@ type harborSite struct {
 // NewHarborSite makes a site whose registry is Harbor.
 func NewHarborSite(t *testing.T, registryHosts, settings, password string) *harborSite {
 	t.Helper()
-	s := &harborSite{Site: NewSite(t, "cp1", "reg1", "reg2"), Stands: map[string]*harbortest.Server{},
-		leads: map[string]string{}, Prepared: map[string]int{}}
+	s := &harborSite{
+		Site: NewSite(t, "cp1", "reg1", "reg2"), Stands: map[string]*harbortest.Server{},
+		leads: map[string]string{}, Prepared: map[string]int{},
+	}
 	inv, err := manifest.ParseInventory("i", []byte(`apiVersion: kkbundle.io/v1
 kind: Inventory
 hosts: {cp1: {address: 10.0.0.5}, reg1: {address: 10.0.0.2}, reg2: {address: 10.0.0.3}}

@@ -107,11 +107,13 @@ func (l *livingCluster) Kubectl(_ context.Context, cmd host.Cmd) error {
 			if strings.HasPrefix(name, "cp") {
 				labels["node-role.kubernetes.io/etcd"] = "true" // with k3s
 			}
-			items = append(items, kube.Document{"metadata": kube.Document{"name": name, "labels": labels},
+			items = append(items, kube.Document{
+				"metadata": kube.Document{"name": name, "labels": labels},
 				"status": kube.Document{
 					"conditions": []any{kube.Document{"type": "Ready", "status": state}},
 					"addresses":  []any{kube.Document{"type": "InternalIP", "address": l.Addresses[name]}},
-				}})
+				},
+			})
 		}
 		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": items})
 	case strings.HasPrefix(line, "get node "):
@@ -124,12 +126,16 @@ func (l *livingCluster) Kubectl(_ context.Context, cmd host.Cmd) error {
 		var items []any
 		for i, name := range l.Members {
 			if strings.HasPrefix(name, "10.") { // a member that was never started has its address only
-				items = append(items, kube.Document{"ID": 0xfedcba9876543210 + uint64(i), "name": "",
-					"peerURLs": []string{"https://" + name + ":2380"}, "isLearner": true})
+				items = append(items, kube.Document{
+					"ID": 0xfedcba9876543210 + uint64(i), "name": "",
+					"peerURLs": []string{"https://" + name + ":2380"}, "isLearner": true,
+				})
 				continue
 			}
-			items = append(items, kube.Document{"ID": 0xfedcba9876543210 + uint64(i), "name": name,
-				"clientURLs": []string{"https://" + name}, "peerURLs": []string{"https://" + name + ":2380"}})
+			items = append(items, kube.Document{
+				"ID": 0xfedcba9876543210 + uint64(i), "name": name,
+				"clientURLs": []string{"https://" + name}, "peerURLs": []string{"https://" + name + ":2380"},
+			})
 		}
 		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"members": items})
 	case strings.HasPrefix(line, "etcdctl endpoint health"):

@@ -43,7 +43,8 @@ func BundleWith(t *testing.T, c *manifest.Cluster, content func(name string) []b
 
 // BuiltWith builds a bundle of all that the cluster needs but these components, with these contents of files.
 func BuiltWith(t *testing.T, c *manifest.Cluster, content func(name string) []byte,
-	without ...string) *bundletest.Bundle {
+	without ...string,
+) *bundletest.Bundle {
 	t.Helper()
 	b := bundletest.NewBuilder(t)
 	for i, need := range plan.Needs(c) {
@@ -90,8 +91,10 @@ func FileContent(t *testing.T, c *manifest.Cluster, component string) []byte {
 	tw := tar.NewWriter(zw)
 	for _, name := range members {
 		content := "member " + name + "\n"
-		if err := tw.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content)),
-			Typeflag: tar.TypeReg}); err != nil {
+		if err := tw.WriteHeader(&tar.Header{
+			Name: name, Mode: 0o755, Size: int64(len(content)),
+			Typeflag: tar.TypeReg,
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := tw.Write([]byte(content)); err != nil {
@@ -114,7 +117,8 @@ func NewRegistrySite(t *testing.T, second byte) (*Site, *engine.Run, *Rooted) {
 
 // NewRegistrySiteOf has a registry that run starts with a configuration.
 func NewRegistrySiteOf(t *testing.T, second byte, run func(ctx context.Context, t *testing.T,
-	text string)) (*Site, *engine.Run, *Rooted) {
+	text string),
+) (*Site, *engine.Run, *Rooted) {
 	t.Helper()
 	s := NewSite(t, "cp1")
 	h := s.Hosts["cp1"]
@@ -135,6 +139,7 @@ func NewRegistrySiteOf(t *testing.T, second byte, run func(ctx context.Context, 
 	return s, r, h
 }
 
+// Files of the site's registry on its host.
 const (
 	ConfigFile     = siteregistry.ConfigDir + "/config.yaml"
 	PushConfigFile = siteregistry.ConfigDir + "/push.yaml"

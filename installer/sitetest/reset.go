@@ -14,8 +14,10 @@ import (
 func (s *Site) Dialing(lost string) {
 	s.Options.Dial = func(_ context.Context, h manifest.Host) (host.Host, error) {
 		if h.Name == lost {
-			return nil, &host.UnreachableError{Host: h.Name, Address: "10.0.0.4:22",
-				Err: errors.New("no route to host")}
+			return nil, &host.UnreachableError{
+				Host: h.Name, Address: "10.0.0.4:22",
+				Err: errors.New("no route to host"),
+			}
 		}
 		return s.Hosts[h.Name], nil
 	}

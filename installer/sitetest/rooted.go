@@ -42,8 +42,10 @@ type Rooted struct {
 // NewRooted makes a host with the files that every machine has.
 func NewRooted(t *testing.T, name string) *Rooted {
 	t.Helper()
-	h := &Rooted{Name: name, Root: t.TempDir(), Stubs: t.TempDir(),
-		Commands: map[string]func(context.Context, host.Cmd) error{}}
+	h := &Rooted{
+		Name: name, Root: t.TempDir(), Stubs: t.TempDir(),
+		Commands: map[string]func(context.Context, host.Cmd) error{},
+	}
 	for _, dir := range []string{"etc", "proc", "tmp", "var/lib"} {
 		h.Mkdir(t, dir)
 	}
@@ -52,9 +54,11 @@ func NewRooted(t *testing.T, name string) *Rooted {
 	h.Put(t, "/proc/swaps", "Filename Type Size Used Priority\n")
 	h.Put(t, "/proc/mounts", "")
 	h.Put(t, "/etc/resolv.conf", "nameserver 10.0.0.1\n")
-	for _, stub := range []string{"systemctl", "sysctl", "modprobe", "ip", "nft", "swapoff", "swapon", "chown",
+	for _, stub := range []string{
+		"systemctl", "sysctl", "modprobe", "ip", "nft", "swapoff", "swapon", "chown",
 		"systemd-sysusers", "userdel", "pkill", "umount", "kubeadm", "kubectl", "hostname", "journalctl", "iptables",
-		"ip6tables"} {
+		"ip6tables",
+	} {
 		h.Stub(t, stub, "exit 0")
 	}
 	h.Stub(t, "pgrep", "exit 1") // this machine's processes are not the host's

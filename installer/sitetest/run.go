@@ -9,7 +9,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// flag is a task that is done on a host once it was done.
+// FlagTask returns a task that is done on a host once it was done.
 func FlagTask(name string, where task.Where, done *sync.Map, do func(t *task.Host) error) task.Task {
 	return task.Task{
 		Name: name, Where: where,

@@ -26,8 +26,10 @@ func (t *Host) Facts(ctx context.Context, probe node.Probe) (node.Facts, error) 
 		return node.Facts{}, err
 	}
 	out := &capped.Buffer{Most: MaxFile}
-	err = t.Conn.Run(WithoutOutput(ctx), host.Cmd{Args: []string{host.HelperPath, "facts"},
-		Stdin: bytes.NewReader(question), Stdout: out})
+	err = t.Conn.Run(WithoutOutput(ctx), host.Cmd{
+		Args:  []string{host.HelperPath, "facts"},
+		Stdin: bytes.NewReader(question), Stdout: out,
+	})
 	if err != nil {
 		return node.Facts{}, err
 	}

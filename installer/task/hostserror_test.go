@@ -18,8 +18,10 @@ func TestHostsError(t *testing.T) {
 	var errs []error
 	for i := range 12 {
 		name, address := fmt.Sprintf("node%d", i+1), fmt.Sprintf("10.0.0.%d", i+1)
-		hosts = append(hosts, &Host{Host: manifest.Host{Name: name, Address: address},
-			IP: netip.MustParseAddr(address)})
+		hosts = append(hosts, &Host{
+			Host: manifest.Host{Name: name, Address: address},
+			IP:   netip.MustParseAddr(address),
+		})
 		errs = append(errs, plain.Advise(fmt.Errorf("%s (%s:22): connect: connection refused by %s", name, address,
 			address), "start sshd"))
 	}
@@ -59,8 +61,10 @@ func TestHostsError(t *testing.T) {
 func TestHostsErrorNames(t *testing.T) {
 	t.Parallel()
 	a, b := &Host{Host: manifest.Host{Name: "cp1"}}, &Host{Host: manifest.Host{Name: "cp"}}
-	err := JoinHosts([]*Host{a, b}, []error{errors.New("cp1: cp1 cannot reach cp10"),
-		errors.New("cp: cp cannot reach cp10")})
+	err := JoinHosts([]*Host{a, b}, []error{
+		errors.New("cp1: cp1 cannot reach cp10"),
+		errors.New("cp: cp cannot reach cp10"),
+	})
 	if have := err.Error(); have != "cp1, cp: the host cannot reach cp10" {
 		t.Error(have)
 	}

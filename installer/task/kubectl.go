@@ -21,8 +21,10 @@ const KubectlCache = StateDir + "/kubectl"
 // NodePackages returns the operating system packages that kubeadm's checks, the kubelet, kube-proxy, port forwarding
 // and SELinux use.
 func NodePackages() []string {
-	return []string{"conntrack", "container-selinux", "ebtables", "ethtool", "iproute", "iptables", "kernel-modules",
-		"socat"}
+	return []string{
+		"conntrack", "container-selinux", "ebtables", "ethtool", "iproute", "iptables", "kernel-modules",
+		"socat",
+	}
 }
 
 // Kubectl runs kubectl as the cluster's administrator and returns its output.

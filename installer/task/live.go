@@ -14,7 +14,8 @@ import (
 // that may be new in the stamp, too. present is the setting with the live files on the host; differs reports whether
 // these are not the wanted ones.
 func (t *Host) stampsOf(ctx context.Context, task Task,
-	s Setting) (stamps []File, present Setting, differs bool, err error) {
+	s Setting,
+) (stamps []File, present Setting, differs bool, err error) {
 	present = s
 	present.Files = nil
 	for _, f := range s.Files {

@@ -100,7 +100,8 @@ type PackageRepositories struct {
 
 // Of returns the repository of a distribution for an architecture, and calls make for the first host.
 func (o *PackageRepositories) Of(distribution, arch string,
-	make func() (*PackageRepository, error)) (*PackageRepository, error) {
+	make func() (*PackageRepository, error),
+) (*PackageRepository, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	key := distribution + " " + arch

@@ -77,8 +77,10 @@ func TestInterfaceWith(t *testing.T) {
 3: bond0.7    inet6 fd00:1::3/64 scope global \       valid_lft forever preferred_lft forever
 garbage
 `
-	for address, want := range map[string]string{"10.0.0.100": "bond0.7@bond0", "192.168.9.77": "eth0",
-		"fd00:1::100": "bond0.7", "10.0.1.1": ""} {
+	for address, want := range map[string]string{
+		"10.0.0.100": "bond0.7@bond0", "192.168.9.77": "eth0",
+		"fd00:1::100": "bond0.7", "10.0.1.1": "",
+	} {
 		if got := InterfaceWith(text, netip.MustParseAddr(address)); got != want {
 			t.Errorf("%s: got %q, want %q", address, got, want)
 		}
@@ -88,8 +90,10 @@ garbage
 func TestDistributionsOfPackages(t *testing.T) {
 	t.Parallel()
 	r := &Site{}
-	for _, ref := range []string{"packages/debian/12/socat_1.deb", "packages/rocky/9/socat.rpm",
-		"packages/debian/12/ipset_1.deb", "https://x/y"} {
+	for _, ref := range []string{
+		"packages/debian/12/socat_1.deb", "packages/rocky/9/socat.rpm",
+		"packages/debian/12/ipset_1.deb", "https://x/y",
+	} {
 		r.Items = append(r.Items, bundle.Item{Ref: ref})
 	}
 	if got := r.Distributions(); !slices.Equal(got, []string{"debian/12", "rocky/9"}) {

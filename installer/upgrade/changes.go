@@ -133,7 +133,8 @@ func hasTask(phases []task.Phase, name string) bool {
 
 // nodeChanges returns the changes of runtimes and kubelets on hosts that are nodes, of tasks that are wanted.
 func nodeChanges(ctx context.Context, r *engine.Run, hosts []*task.Host,
-	wanted func(name string) bool) ([]Change, error) {
+	wanted func(name string) bool,
+) ([]Change, error) {
 	found := make([][]string, len(hosts)) // names of tasks
 	err := r.OnAll(hosts, func(i int, t *task.Host) error {
 		_, _, joined, err := member.Recorded(ctx, t)

@@ -87,8 +87,10 @@ func TestInstallRefusesAnotherRuntime(t *testing.T) {
 		!strings.Contains(changes.Hint(), "kkbundle upgrade -i INVENTORY BUNDLE") {
 		t.Errorf("another runtime: %v", err)
 	}
-	if err := check(other, []task.Phase{{Name: "install",
-		Tasks: []task.Task{kubeadm.KubeletTask(s.Options.Cluster)}}}); err != nil {
+	if err := check(other, []task.Phase{{
+		Name:  "install",
+		Tasks: []task.Task{kubeadm.KubeletTask(s.Options.Cluster)},
+	}}); err != nil {
 		t.Errorf("another runtime that install leaves alone: %v", err)
 	}
 	s.Options.Limit = []string{"node2"}
@@ -111,8 +113,10 @@ func TestInstallRepairsTheRuntime(t *testing.T) {
 		[]task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask()}}}); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := s.States(), []string{"containerd@cp1 done", "containerd@node1 changed",
-		"containerd@node2 done"}; !slices.Equal(got, want) {
+	if got, want := s.States(), []string{
+		"containerd@cp1 done", "containerd@node1 changed",
+		"containerd@node2 done",
+	}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -46,8 +46,10 @@ func openDelta(t *testing.T, old, next *bundletest.Bundle) *bundle.Reader {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := delta.Open(t.Context(), delta.Options{Old: &bundle.From{Name: old.Path, Reader: base},
-		Scratch: t.TempDir()}, path)
+	r, err := delta.Open(t.Context(), delta.Options{
+		Old:     &bundle.From{Name: old.Path, Reader: base},
+		Scratch: t.TempDir(),
+	}, path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,8 +24,10 @@ func TestUpgradeRefusesAlarms(t *testing.T) {
 	for _, one := range u.WithRole("etcd") {
 		s.Hosts[one.Name].Answer("etcdctl", func(_ context.Context, cmd host.Cmd) error { return e.Control(cmd) })
 	}
-	for alarm, want := range map[string]string{"": "", "memberID:1 alarm:NOSPACE ": "kkbundle etcd defrag",
-		"memberID:1 alarm:CORRUPT ": "alarm:CORRUPT"} {
+	for alarm, want := range map[string]string{
+		"": "", "memberID:1 alarm:NOSPACE ": "kkbundle etcd defrag",
+		"memberID:1 alarm:CORRUPT ": "alarm:CORRUPT",
+	} {
 		e.Members = []etcd.Database{{Endpoint: "https://10.0.0.3:2379", Member: 1, Leader: 1}}
 		if alarm != "" {
 			e.Members[0].Faults = []string{alarm}

@@ -238,14 +238,18 @@ func (u *upgrade) webhooks(ctx context.Context) ([]string, error) {
 	var hooks []podHook
 	for _, c := range validating.Items {
 		for _, w := range c.Webhooks {
-			hooks = append(hooks, podHook{"ValidatingWebhookConfiguration " + c.Name, w.FailurePolicy, w.Rules,
-				w.ClientConfig.Service})
+			hooks = append(hooks, podHook{
+				"ValidatingWebhookConfiguration " + c.Name, w.FailurePolicy, w.Rules,
+				w.ClientConfig.Service,
+			})
 		}
 	}
 	for _, c := range mutating.Items {
 		for _, w := range c.Webhooks {
-			hooks = append(hooks, podHook{"MutatingWebhookConfiguration " + c.Name, w.FailurePolicy, w.Rules,
-				w.ClientConfig.Service})
+			hooks = append(hooks, podHook{
+				"MutatingWebhookConfiguration " + c.Name, w.FailurePolicy, w.Rules,
+				w.ClientConfig.Service,
+			})
 		}
 	}
 	var list []string

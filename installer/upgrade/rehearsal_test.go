@@ -80,8 +80,10 @@ func TestRehearse(t *testing.T) {
 // kkbundle replaces no provided etcd.
 func TestRehearseEtcdBesideTheCluster(t *testing.T) {
 	t.Parallel()
-	for kind, want := range map[manifest.EtcdType][]Replaced{manifest.EtcdExternal: {{"etcd", "3.6.4", "3.6.5"}},
-		manifest.EtcdProvided: nil} {
+	for kind, want := range map[manifest.EtcdType][]Replaced{
+		manifest.EtcdExternal: {{"etcd", "3.6.4", "3.6.5"}},
+		manifest.EtcdProvided: nil,
+	} {
 		s, _ := upgradeSite(t, "v1.34.2", "cp1", "node1")
 		s.Options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3}\netcd: {type: external}")
 		u := upgradeWith(s, t, nil)

@@ -53,8 +53,10 @@ type rollback struct {
 }
 
 func newRollback(r *engine.Run, o Options) *rollback {
-	w := &nodeWalk{Run: r, how: o, lenient: true, kept: map[string]marks.Copies{}, member: health.EtcdMember,
-		patience: shortAPIWait}
+	w := &nodeWalk{
+		Run: r, how: o, lenient: true, kept: map[string]marks.Copies{}, member: health.EtcdMember,
+		patience: shortAPIWait,
+	}
 	return &rollback{nodeWalk: w, checkup: checkup{w}, saving: saving{w}}
 }
 
@@ -301,15 +303,19 @@ func (b *rollback) rescue(ctx context.Context) error {
 		}) == nil {
 			continue
 		}
-		if err := b.approve(Plan{Cluster: b.Cluster.Metadata.Name, To: b.Cluster.Kubernetes.Version,
-			Back: true}); err != nil {
+		if err := b.approve(Plan{
+			Cluster: b.Cluster.Metadata.Name, To: b.Cluster.Kubernetes.Version,
+			Back: true,
+		}); err != nil {
 			return err
 		}
 		if err := b.etcdAllows(ctx, t); err != nil {
 			return err
 		}
-		for _, step := range []task.Task{b.beginTask("rescue"),
-			{Name: "control-plane", Done: task.Never, Do: b.putManifests}} {
+		for _, step := range []task.Task{
+			b.beginTask("rescue"),
+			{Name: "control-plane", Done: task.Never, Do: b.putManifests},
+		} {
 			if err := b.TaskOn(ctx, "rescue", step, t); err != nil {
 				return err
 			}
@@ -320,8 +326,10 @@ func (b *rollback) rescue(ctx context.Context) error {
 
 // look reads the running versions, and checks that the cluster can go back.
 func (b *rollback) look(ctx context.Context) (Plan, error) {
-	p := Plan{Cluster: b.Cluster.Metadata.Name, To: b.Cluster.Kubernetes.Version, Back: true,
-		Batch: b.how.Batch.of(len(b.workers()))}
+	p := Plan{
+		Cluster: b.Cluster.Metadata.Name, To: b.Cluster.Kubernetes.Version, Back: true,
+		Batch: b.how.Batch.of(len(b.workers())),
+	}
 	var err error
 	if p.Nodes, err = b.nodesOf(ctx); err != nil {
 		return p, err

@@ -602,8 +602,10 @@ func TestRollbackRefuses(t *testing.T) {
 		want    string
 	}{
 		"another release": {cluster: "kubernetes: {version: v1.34.1}", want: "lead back to " + releaseBefore},
-		"other settings": {cluster: "kubernetes: {version: " + releaseBefore + ", maxPods: 99}",
-			want: "had other settings than the bundle: kubernetes.maxPods"},
+		"other settings": {
+			cluster: "kubernetes: {version: " + releaseBefore + ", maxPods: 99}",
+			want:    "had other settings than the bundle: kubernetes.maxPods",
+		},
 		"no copies": {change: func(s *sitetest.Site, _ *fakeAPI, _ *rollback) {
 			_ = os.RemoveAll(filepath.Join(s.Hosts["cp1"].Root, marks.CopiesDir))
 		}, want: "cp1 runs " + releaseAfter + " and has no copies of " + releaseBefore},
@@ -669,8 +671,10 @@ func TestRollbackRefusesToStopHalfWay(t *testing.T) {
 	if unfit, ok := errors.AsType[*UnfitError](err); !ok || !unfit.Back {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"PodDisruptionBudget shop/all",
-		"cp1 has 0 MiB free on /, and up to 9 MiB are written there"} {
+	for _, want := range []string{
+		"PodDisruptionBudget shop/all",
+		"cp1 has 0 MiB free on /, and up to 9 MiB are written there",
+	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in %v", want, err)
 		}
@@ -694,8 +698,10 @@ func TestRollbackRefusesAnotherExternalEtcd(t *testing.T) {
 	s.Options.Inventory.Groups.Etcd = []string{"cp1"}
 	b := rollbackTo(s, t, f, before, old)
 	b.Cluster.Etcd.Type = manifest.EtcdExternal
-	for version, want := range map[string]string{"3.6.6": "",
-		"3.7.0": "etcd on cp1 is 3.7.0, and the bundle has 3.6.5"} {
+	for version, want := range map[string]string{
+		"3.6.6": "",
+		"3.7.0": "etcd on cp1 is 3.7.0, and the bundle has 3.6.5",
+	} {
 		s.Hosts["cp1"].Stub(t, "etcd", "echo 'etcd Version: "+version+"'; echo 'Git SHA: 1'")
 		err := b.externalAllows(t.Context())
 		var refused *NoWayBackError

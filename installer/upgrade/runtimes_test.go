@@ -19,10 +19,14 @@ import (
 func TestRuntimeIsKeptAndAsked(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ files, logs []string }{
-		"containerd": {[]string{cri.ContainerdConfigFile, "/etc/systemd/system/containerd.service"},
-			[]string{"kubelet", "containerd"}},
-		"docker": {[]string{cri.DockerConfig, "/etc/systemd/system/docker.service",
-			"/etc/systemd/system/cri-docker.service"}, []string{"kubelet", "docker", "cri-docker"}},
+		"containerd": {
+			[]string{cri.ContainerdConfigFile, "/etc/systemd/system/containerd.service"},
+			[]string{"kubelet", "containerd"},
+		},
+		"docker": {[]string{
+			cri.DockerConfig, "/etc/systemd/system/docker.service",
+			"/etc/systemd/system/cri-docker.service",
+		}, []string{"kubelet", "docker", "cri-docker"}},
 		"crio": {[]string{cri.CRIOConfigFile, "/etc/systemd/system/crio.service"}, []string{"kubelet", "crio"}},
 	} {
 		t.Run(name, func(t *testing.T) {

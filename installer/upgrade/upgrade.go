@@ -91,9 +91,11 @@ func Upgrade(ctx context.Context, o Options) (engine.Report, error) {
 // upgradeRun checks what an upgrade and a rollback need, sets defaults of the options, and returns the run.
 func upgradeRun(o *Options) (*engine.Run, error) {
 	if o.Cluster.WithDefaults().Kubernetes.Distribution != manifest.DistributionKubernetes {
-		return nil, &RefusedError{o.Cluster.Metadata.Name, o.Cluster.Kubernetes.Version,
+		return nil, &RefusedError{
+			o.Cluster.Metadata.Name, o.Cluster.Kubernetes.Version,
 			"kkbundle upgrades clusters of kubeadm, and this is k3s",
-			"kkbundle has no upgrade of k3s; docs/site/k3s.md lists what it cannot do, and https://docs.k3s.io/upgrades/manual how to upgrade the hosts by hand"}
+			"kkbundle has no upgrade of k3s; docs/site/k3s.md lists what it cannot do, and https://docs.k3s.io/upgrades/manual how to upgrade the hosts by hand",
+		}
 	}
 	_, versions := catalog.Check(o.Cluster)
 	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall(), versions); err != nil {

@@ -371,8 +371,10 @@ func upgradeWith(s *sitetest.Site, t *testing.T, b *bundle.Reader) *upgrade {
 	t.Helper()
 	r := s.Run(t, b)
 	r.Operation, r.Rule = engine.Upgrading(), task.OtherVersion
-	return newUpgrade(&nodeWalk{Run: r, how: Options{Options: r.Options, DrainTimeout: kube.DrainTimeout},
-		servicesWait: servicesWait})
+	return newUpgrade(&nodeWalk{
+		Run: r, how: Options{Options: r.Options, DrainTimeout: kube.DrainTimeout},
+		servicesWait: servicesWait,
+	})
 }
 
 // bundleOf has what several clusters need.
@@ -429,25 +431,46 @@ func TestUpgradeSteps(t *testing.T) {
 		want  string // the steps
 		err   string
 	}{
-		"a patch": {"v1.34.3", []Node{cp("v1.34.1", "v1.34.1", "v1.34.1"), worker("v1.34.1")}, "v1.34.3",
-			""},
-		"a minor release": {"v1.35.4", []Node{cp("v1.34.2", "v1.34.2", "v1.34.2"), worker("v1.34.2")}, "v1.35.4",
-			""},
-		"an etcd on the way": {"v1.34.3", []Node{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.33.2")},
-			"v1.33 v1.34.3", ""},
+		"a patch": {
+			"v1.34.3",
+			[]Node{cp("v1.34.1", "v1.34.1", "v1.34.1"), worker("v1.34.1")},
+			"v1.34.3",
+			"",
+		},
+		"a minor release": {
+			"v1.35.4",
+			[]Node{cp("v1.34.2", "v1.34.2", "v1.34.2"), worker("v1.34.2")},
+			"v1.35.4",
+			"",
+		},
+		"an etcd on the way": {
+			"v1.34.3",
+			[]Node{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.33.2")},
+			"v1.33 v1.34.3", "",
+		},
 		"the newest patch": {"v1.34.3", []Node{cp("v1.33.99", "v1.33.99", "v1.33.99")}, "v1.33.99 v1.34.3", ""},
-		"three minor releases": {"v1.34.3", []Node{cp("v1.31.4", "v1.31.4", "v1.31.4"), worker("v1.31.4")},
-			"v1.32 v1.33 v1.34.3", ""},
-		"settings only": {"v1.34.3", []Node{cp("v1.34.3", "v1.34.3", "v1.34.3"), worker("v1.34.3")}, "v1.34.3",
-			""},
+		"three minor releases": {
+			"v1.34.3",
+			[]Node{cp("v1.31.4", "v1.31.4", "v1.31.4"), worker("v1.31.4")},
+			"v1.32 v1.33 v1.34.3", "",
+		},
+		"settings only": {
+			"v1.34.3",
+			[]Node{cp("v1.34.3", "v1.34.3", "v1.34.3"), worker("v1.34.3")},
+			"v1.34.3",
+			"",
+		},
 		"interrupted in the middle of a control plane": {
 			"v1.34.3", []Node{cp("v1.34.3", "v1.33.2", "v1.33.2"), worker("v1.33.2")}, "v1.34.3", "",
 		},
 		"interrupted in the middle of the way": {
 			"v1.35.0", []Node{cp("v1.34.1", "v1.33.2", "v1.33.2"), worker("v1.33.2")}, "v1.34 v1.35.0", "",
 		},
-		"a kubelet that is behind as far as it may": {"v1.34.3",
-			[]Node{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.30.4")}, "v1.33 v1.34.3", ""},
+		"a kubelet that is behind as far as it may": {
+			"v1.34.3",
+			[]Node{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.30.4")},
+			"v1.33 v1.34.3", "",
+		},
 		"a kubelet that is too far behind": {
 			"v1.34.3",
 			[]Node{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.29.4")},
@@ -467,13 +490,21 @@ func TestUpgradeSteps(t *testing.T) {
 			"cluster site is not upgraded to v1.34.3: the API server of cp1 is v1.34.9, and Kubernetes cannot be downgraded",
 		},
 		"a downgrade of a kubelet": {
-			"v1.34.3", []Node{cp("v1.34.3", "v1.34.3", "v1.34.3"), worker("v1.35.0")}, "",
+			"v1.34.3",
+			[]Node{cp("v1.34.3", "v1.34.3", "v1.34.3"), worker("v1.35.0")},
+			"",
 			"the kubelet of node1 is v1.35.0, and",
 		},
-		"a version that is none": {"v1.34.3", []Node{cp("beta", "v1.34.3", "v1.34.3")}, "",
-			`the API server of cp1 reports the version "beta"`},
-		"done": {"v1.34.3", []Node{{Name: "cp1", ControlPlane: true, APIServer: "v1.34.3",
-			Kubelet: "v1.34.3", Recorded: "v1.34.3", Current: true}}, "", ""},
+		"a version that is none": {
+			"v1.34.3",
+			[]Node{cp("beta", "v1.34.3", "v1.34.3")},
+			"",
+			`the API server of cp1 reports the version "beta"`,
+		},
+		"done": {"v1.34.3", []Node{{
+			Name: "cp1", ControlPlane: true, APIServer: "v1.34.3",
+			Kubelet: "v1.34.3", Recorded: "v1.34.3", Current: true,
+		}}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -734,8 +765,10 @@ func TestUpgradeRefusesOtherNodes(t *testing.T) {
 	f.node("stranger", "v1.34.2")
 	delete(f.nodes, "node1")
 	_, err := upgradeTo(s, t, "v1.34.3").look(t.Context())
-	for _, want := range []string{"node stranger is not in the inventory",
-		"node1 of the inventory is not a node of the cluster"} {
+	for _, want := range []string{
+		"node stranger is not in the inventory",
+		"node1 of the inventory is not a node of the cluster",
+	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in %v", want, err)
 		}
@@ -762,8 +795,10 @@ func TestUpgradeHealth(t *testing.T) {
 		}
 		// Ended at once, so that what might come right by itself is not waited for.
 		reasons := u.budgets(t.Context(), u.Hosts[0], plan)
-		for _, c := range []healthCheck{u.serversAnswer, u.nodesReady, u.etcdHealthy, u.systemPods, u.lonePods,
-			u.configReadable} {
+		for _, c := range []healthCheck{
+			u.serversAnswer, u.nodesReady, u.etcdHealthy, u.systemPods, u.lonePods,
+			u.configReadable,
+		} {
 			reasons = append(reasons, c(t.Context(), u.Hosts[0], plan)...)
 		}
 		for _, target := range u.Hosts {
@@ -778,8 +813,10 @@ func TestUpgradeHealth(t *testing.T) {
 	if err := check(); err != nil {
 		t.Fatalf("a healthy cluster: %v", err)
 	}
-	f.nodes["node1"].Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse,
-		Message: "the disk is full"}
+	f.nodes["node1"].Status.Conditions[0] = corev1.NodeCondition{
+		Type: corev1.NodeReady, Status: corev1.ConditionFalse,
+		Message: "the disk is full",
+	}
 	f.servers["cp9"] = "v1.34.2" // a member of etcd without a control plane
 	f.objects["poddisruptionbudgets"] = `{"items":[{"metadata":{"name":"all","namespace":"shop"},"status":{"expectedPods":2,"desiredHealthy":2}},{"metadata":{"name":"fine"},"status":{"expectedPods":2,"desiredHealthy":1}}]}`
 	f.objects["pods --all-namespaces"] = `{"items":[{"metadata":{"name":"alone","namespace":"shop"},"spec":{"nodeName":"node1"},"status":{"phase":"Running"}},{"metadata":{"name":"owned","ownerReferences":[{"controller":true}]},"spec":{"nodeName":"node1"}}]}`

@@ -31,18 +31,33 @@ func TestEtcdIsPassedWhereItRunsOld(t *testing.T) {
 		nodes []Node
 		steps []string
 	}{
-		"old": {[]string{"3.5.24", "3.5.24"}, []Node{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")},
-			[]string{"v1.33.13", "v1.34.4"}},
-		"one old": {[]string{"3.5.32", "3.5.24"}, []Node{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")},
-			[]string{"v1.33.13", "v1.34.4"}},
+		"old": {
+			[]string{"3.5.24", "3.5.24"},
+			[]Node{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")},
+			[]string{"v1.33.13", "v1.34.4"},
+		},
+		"one old": {
+			[]string{"3.5.32", "3.5.24"},
+			[]Node{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")},
+			[]string{"v1.33.13", "v1.34.4"},
+		},
 		"unknown": {nil, []Node{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")}, []string{"v1.33.13", "v1.34.4"}},
-		"new": {[]string{"3.5.26", "3.5.32"}, []Node{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")},
-			[]string{"v1.34.4"}},
-		"passed": {[]string{"3.6.5", "3.5.32"}, []Node{cp("cp1", "v1.34.4"), cp("cp2", "v1.33.6")},
-			[]string{"v1.34.4"}},
+		"new": {
+			[]string{"3.5.26", "3.5.32"},
+			[]Node{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")},
+			[]string{"v1.34.4"},
+		},
+		"passed": {
+			[]string{"3.6.5", "3.5.32"},
+			[]Node{cp("cp1", "v1.34.4"), cp("cp2", "v1.33.6")},
+			[]string{"v1.34.4"},
+		},
 		"too late": {nil, []Node{cp("cp1", "v1.34.4"), cp("cp2", "v1.33.6")}, []string{"v1.34.4"}},
-		"mid patch": {[]string{"3.5.32", "3.5.24"}, []Node{cp("cp1", "v1.33.13"), cp("cp2", "v1.33.6")},
-			[]string{"v1.33.13", "v1.34.4"}},
+		"mid patch": {
+			[]string{"3.5.32", "3.5.24"},
+			[]Node{cp("cp1", "v1.33.13"), cp("cp2", "v1.33.6")},
+			[]string{"v1.33.13", "v1.34.4"},
+		},
 	} {
 		u := newUpgrade(&nodeWalk{Run: &engine.Run{Site: &task.Site{Cluster: tasktest.Cluster(t,
 			"kubernetes: {version: v1.34.4}")}}})
@@ -91,8 +106,10 @@ func TestExternalEtcdIsNotSkipped(t *testing.T) {
 func TestRoomOnHostsOfEtcdAlone(t *testing.T) {
 	t.Parallel()
 	s, _ := upgradeSite(t, "v1.34.2", "cp1", "etcd1")
-	s.Options.Inventory.Groups = manifest.Groups{ControlPlane: []string{"cp1"}, Registry: []string{"cp1"},
-		Etcd: []string{"cp1", "etcd1"}}
+	s.Options.Inventory.Groups = manifest.Groups{
+		ControlPlane: []string{"cp1"}, Registry: []string{"cp1"},
+		Etcd: []string{"cp1", "etcd1"},
+	}
 	s.Options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3}\netcd: {type: external}")
 	u := upgradeWith(s, t, nil)
 	alone := u.etcdAlone()
@@ -105,8 +122,10 @@ func TestRoomOnHostsOfEtcdAlone(t *testing.T) {
 		_, err := io.WriteString(cmd.Stdout, "9999999\t"+u.Cluster.Etcd.DataDir+"\n")
 		return err
 	})
-	for free, want := range map[string]string{"4096": "etcd1 has 0 MiB free on /, and up to 9 MiB are written there",
-		"99999999": ""} {
+	for free, want := range map[string]string{
+		"4096":     "etcd1 has 0 MiB free on /, and up to 9 MiB are written there",
+		"99999999": "",
+	} {
 		h.Answer("df", func(_ context.Context, cmd host.Cmd) error {
 			_, err := io.WriteString(cmd.Stdout, "Avail Mounted on\n"+free+" /\n")
 			return err

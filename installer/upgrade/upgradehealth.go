@@ -77,8 +77,10 @@ func (c checkup) unfit(t *task.Host, err error) error {
 		return err
 	}
 	for _, reason := range unfit.Reasons {
-		c.Tell(task.Event{Phase: "precheck", Task: "cluster-health", Host: t.Name, State: task.Warned,
-			Message: c.Mask.Mask(reason.Error())})
+		c.Tell(task.Event{
+			Phase: "precheck", Task: "cluster-health", Host: t.Name, State: task.Warned,
+			Message: c.Mask.Mask(reason.Error()),
+		})
 	}
 	return nil
 }
@@ -409,8 +411,10 @@ func (c checkup) roomFor(ctx context.Context, t *task.Host, plan Plan) []error {
 
 // registryLacks returns the size of the content that the registry lacks.
 func registryLacks(ctx context.Context, t *task.Host) (int64, error) {
-	find := []string{"find", "-H", siteregistry.Of(t.Site.Cluster).Data, "-path", "*/blobs/sha256/*", "-name", "data",
-		"-printf", `%h\n`}
+	find := []string{
+		"find", "-H", siteregistry.Of(t.Site.Cluster).Data, "-path", "*/blobs/sha256/*", "-name", "data",
+		"-printf", `%h\n`,
+	}
 	out, err := t.Output(task.WithoutOutput(ctx), find...)
 	if _, err := task.Succeeded(err); err != nil { // find fails on a host without the registry
 		return 0, err

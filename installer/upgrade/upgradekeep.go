@@ -130,8 +130,10 @@ func keepObjects(ctx context.Context, t *task.Host, to marks.Copies) error {
 func withoutState(o map[string]any) map[string]any {
 	delete(o, "status")
 	if meta, ok := o["metadata"].(map[string]any); ok {
-		for _, name := range []string{"resourceVersion", "uid", "creationTimestamp", "generation", "managedFields",
-			"selfLink"} {
+		for _, name := range []string{
+			"resourceVersion", "uid", "creationTimestamp", "generation", "managedFields",
+			"selfLink",
+		} {
 			delete(meta, name)
 		}
 	}
@@ -150,8 +152,10 @@ func apiTypes(ctx context.Context, t *task.Host) ([]string, error) {
 
 // kubeletSettings are the files that kubeadm writes for a node's kubelet.
 func kubeletSettings() []string {
-	return []string{"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/kubeadm-flags.env",
-		"/var/lib/kubelet/instance-config.yaml"}
+	return []string{
+		"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/kubeadm-flags.env",
+		"/var/lib/kubelet/instance-config.yaml",
+	}
 }
 
 // below returns paths as the scripts of copies take them, relative to the root directory.
@@ -216,8 +220,10 @@ func (w *nodeWalk) objectsTask() task.Task {
 			if err != nil {
 				return fmt.Errorf("objects of the cluster before its upgrade: %w", err)
 			}
-			_, err = t.Kube().Kubectl(ctx, kube.Command{Args: []string{"replace", "--filename=-"}, Stdin: data,
-				Quiet: true})
+			_, err = t.Kube().Kubectl(ctx, kube.Command{
+				Args: []string{"replace", "--filename=-"}, Stdin: data,
+				Quiet: true,
+			})
 			return err
 		}
 		return nil // no control plane was upgraded

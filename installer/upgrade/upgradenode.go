@@ -140,7 +140,8 @@ func restarted(kubelet task.Task) task.Task {
 // readyTask waits until a node is back, as a check says.
 func (w *nodeWalk) readyTask(check func(ctx context.Context, t *task.Host) error) task.Task {
 	return task.Task{Name: "ready", Do: func(ctx context.Context,
-		t *task.Host) error {
+		t *task.Host,
+	) error {
 		return w.settled(ctx, t, check)
 	}}
 }
@@ -148,7 +149,8 @@ func (w *nodeWalk) readyTask(check func(ctx context.Context, t *task.Host) error
 // settled waits until a check of a node holds. On a control plane it must hold for a while: a new kubelet answers at
 // once, and then restarts API server and etcd because it computes their state in another way.
 func (w *nodeWalk) settled(ctx context.Context, t *task.Host,
-	check func(ctx context.Context, t *task.Host) error) error {
+	check func(ctx context.Context, t *task.Host) error,
+) error {
 	const pause = 2 * time.Second
 	return task.Eventually(ctx, health.PodsWait, func(ctx context.Context) error {
 		if err := check(ctx, t); err != nil || !t.Is(manifest.RoleControlPlane) {

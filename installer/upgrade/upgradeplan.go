@@ -99,8 +99,10 @@ func (u *upgrade) look(ctx context.Context) (Plan, error) {
 		return p, err
 	}
 	if !begun {
-		return p, &RefusedError{p.Cluster, p.To, first.Name + " is not a node of a cluster that kkbundle has made",
-			"install it first, or name the inventory of the cluster"}
+		return p, &RefusedError{
+			p.Cluster, p.To, first.Name + " is not a node of a cluster that kkbundle has made",
+			"install it first, or name the inventory of the cluster",
+		}
 	}
 	now, _ := member.Changed(u.Run.Site, settings)
 	for _, s := range now {
@@ -169,9 +171,11 @@ func (w *nodeWalk) nodesOf(ctx context.Context) ([]Node, error) {
 			return err
 		}
 		if state == nil || !member {
-			return &RefusedError{w.Cluster.Metadata.Name, w.Cluster.Kubernetes.Version, t.Name +
-				" of the inventory is not a node of the cluster",
-				"add it first (kkbundle install with the bundle that the cluster was made from), or take it out of the inventory"}
+			return &RefusedError{
+				w.Cluster.Metadata.Name, w.Cluster.Kubernetes.Version, t.Name +
+					" of the inventory is not a node of the cluster",
+				"add it first (kkbundle install with the bundle that the cluster was made from), or take it out of the inventory",
+			}
 		}
 		n.Recorded = id.Version
 		n.from(state)

@@ -31,8 +31,10 @@ func (w *nodeWalk) servicesTask(phase string) task.Task {
 		}
 		err = fmt.Errorf("the Services of a ready node do not follow the API server, and a drain can send clients to pods that are gone: %w", err)
 		w.servicesWait = min(w.servicesWait, shortAPIWait) // the later drains need not wait as long for the same fault
-		w.Tell(task.Event{Phase: phase, Task: "services", Host: t.Name, State: task.Warned,
-			Message: w.Mask.Mask(err.Error())})
+		w.Tell(task.Event{
+			Phase: phase, Task: "services", Host: t.Name, State: task.Warned,
+			Message: w.Mask.Mask(err.Error()),
+		})
 		return nil
 	}}
 }

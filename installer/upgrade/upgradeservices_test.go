@@ -96,8 +96,10 @@ func TestRollbackDrainsWhenServicesFollow(t *testing.T) {
 	if _, err := rollbackTo(s, t, f, before, old).walkBack(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"create", "cp1", "node1", "node1", "delete", "drain node1", "create", "cp1", "node1", "delete",
-		"drain cp1"}
+	want := []string{
+		"create", "cp1", "node1", "node1", "delete", "drain node1", "create", "cp1", "node1", "delete",
+		"drain cp1",
+	}
 	if diff := cmp.Diff(f.proofs(), want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}

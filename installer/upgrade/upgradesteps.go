@@ -163,7 +163,8 @@ func (w *nodeWalk) visitAll(ctx context.Context, phase string, d direction) erro
 	for _, turn := range turns {
 		services := w.services(ctx, phase)
 		if err := w.OnAll(turn, func(_ int,
-			t *task.Host) error {
+			t *task.Host,
+		) error {
 			return w.visit(ctx, phase, t, d, services)
 		}); err != nil {
 			return err

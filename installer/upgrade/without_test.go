@@ -34,8 +34,10 @@ func leave(r *engine.Run, names ...string) {
 func TestUpgradeWithoutAWorker(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2")
-	f.nodes["node2"].Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady,
-		Status: corev1.ConditionUnknown, Message: "Kubelet stopped posting node status."}
+	f.nodes["node2"].Status.Conditions[0] = corev1.NodeCondition{
+		Type:   corev1.NodeReady,
+		Status: corev1.ConditionUnknown, Message: "Kubelet stopped posting node status.",
+	}
 	u := upgradeTo(s, t, "v1.34.3")
 	leave(u.Run, "node2")
 	if err := u.checkWithout(); err != nil {
@@ -74,8 +76,10 @@ func TestUpgradeWithoutAWorker(t *testing.T) {
 	if _, err := upgradeTo(s, t, "v1.34.3").walkAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"cp1: drain node2", "node2: kubeadm upgrade node", "node2: systemctl try-restart kubelet.service",
-		"cp1: uncordon node2"}
+	want := []string{
+		"cp1: drain node2", "node2: kubeadm upgrade node", "node2: systemctl try-restart kubelet.service",
+		"cp1: uncordon node2",
+	}
 	if diff := cmp.Diff(f.steps(), want); diff != "" {
 		t.Errorf("when it is back (-got +want):\n%s", diff)
 	}
@@ -108,8 +112,10 @@ func TestUpgradeOfAWorkerLostInAStep(t *testing.T) {
 	if diff := cmp.Diff(plan.Steps, way[1:]); diff != "" {
 		t.Errorf("steps (-got +want):\n%s", diff)
 	}
-	want := []string{"cp1: drain node2", "node2: kubeadm upgrade node", "node2: systemctl try-restart kubelet.service",
-		"cp1: uncordon node2"}
+	want := []string{
+		"cp1: drain node2", "node2: kubeadm upgrade node", "node2: systemctl try-restart kubelet.service",
+		"cp1: uncordon node2",
+	}
 	if diff := cmp.Diff(f.steps(), want); diff != "" {
 		t.Errorf("when it is back (-got +want):\n%s", diff)
 	}
@@ -140,13 +146,21 @@ func TestWithoutRefuses(t *testing.T) {
 		install, upgrade string // what the error says; "" for none
 	}{
 		"a worker": {[]string{"node2"}, "", ""},
-		"one of three members": {[]string{"cp1"}, "",
-			"--without cp1: upgrades and rollbacks need all control planes and members of etcd"},
-		"two of three members": {[]string{"cp1", "cp2"},
+		"one of three members": {
+			[]string{"cp1"},
+			"",
+			"--without cp1: upgrades and rollbacks need all control planes and members of etcd",
+		},
+		"two of three members": {
+			[]string{"cp1", "cp2"},
 			"etcd has 3 members, and the remaining 1 are not more than half of them",
-			"upgrades and rollbacks need all"},
-		"the host of the registry": {[]string{"node1"}, "--without node1: the other hosts pull their images from it",
-			"pull their images"},
+			"upgrades and rollbacks need all",
+		},
+		"the host of the registry": {
+			[]string{"node1"},
+			"--without node1: the other hosts pull their images from it",
+			"pull their images",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -173,8 +187,10 @@ func TestInstallWithout(t *testing.T) {
 			h.Address = "node2.site.example" // no address that the inventory names
 		}
 	}
-	f.nodes["node2"].Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "node2"},
-		{Type: corev1.NodeInternalIP, Address: "10.0.0.5"}}
+	f.nodes["node2"].Status.Addresses = []corev1.NodeAddress{
+		{Type: corev1.NodeHostName, Address: "node2"},
+		{Type: corev1.NodeInternalIP, Address: "10.0.0.5"},
+	}
 	s.Options.Without = []string{"node2"}
 	s.Options.Helper = func(string) ([]byte, error) { return []byte("#!/bin/sh\n"), nil }
 	s.Options.Dial = func(_ context.Context, h manifest.Host) (host.Host, error) {

@@ -215,8 +215,10 @@ func (b *Browser) Eval(expression string) string {
 		} `json:"result"`
 		ExceptionDetails json.RawMessage `json:"exceptionDetails"`
 	}
-	b.call("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": true,
-		"userGesture": true}, &r)
+	b.call("Runtime.evaluate", map[string]any{
+		"expression": expression, "returnByValue": true, "awaitPromise": true,
+		"userGesture": true,
+	}, &r)
 	if r.ExceptionDetails != nil {
 		b.t.Errorf("%s: %s", expression, r.ExceptionDetails)
 	}
@@ -226,8 +228,10 @@ func (b *Browser) Eval(expression string) string {
 // Look sets the window's size and the colours that are preferred.
 func (b *Browser) Look(width, height int, scheme string) {
 	b.t.Helper()
-	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height,
-		"deviceScaleFactor": 1, "mobile": width < 600}, nil)
+	b.call("Emulation.setDeviceMetricsOverride", map[string]any{
+		"width": width, "height": height,
+		"deviceScaleFactor": 1, "mobile": width < 600,
+	}, nil)
 	b.call("Emulation.setEmulatedMedia",
 		map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
 	b.Eval("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))") // it is drawn

@@ -49,14 +49,18 @@ func places() map[string]place {
 	return map[string]place{
 		"none": {func(*testing.T, string) {}, "", "", ""},
 		"ours": {func(t *testing.T, path string) { mkdir(t, path, 0o700) }, "", "", ""},
-		"readable by all": {func(t *testing.T, path string) { mkdir(t, path, 0o755) }, "not made by", "",
-			"others may read"},
+		"readable by all": {
+			func(t *testing.T, path string) { mkdir(t, path, 0o755) }, "not made by", "",
+			"others may read",
+		},
 		"writable by a group": {
 			func(t *testing.T, path string) { mkdir(t, path, 0o770) },
 			"not made by", "has mode 0770: others may write", "has mode 0770: others may write",
 		},
-		"writable by all": {func(t *testing.T, path string) { mkdir(t, path, 0o777) }, "not made by",
-			"others may write", "others may write"},
+		"writable by all": {
+			func(t *testing.T, path string) { mkdir(t, path, 0o777) }, "not made by",
+			"others may write", "others may write",
+		},
 		"sticky, writable by all": {
 			func(t *testing.T, path string) { mkdir(t, path, 0o777|os.ModeSticky) },
 			"not made by", "others may write", "others may write",

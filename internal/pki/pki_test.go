@@ -34,8 +34,10 @@ func TestFits(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca.PEM)
 	for _, n := range []string{"registry.site", "10.0.0.3"} {
-		if _, err := cert.Verify(x509.VerifyOptions{DNSName: n, Roots: roots,
-			CurrentTime: now.Add(year - time.Hour)}); err != nil {
+		if _, err := cert.Verify(x509.VerifyOptions{
+			DNSName: n, Roots: roots,
+			CurrentTime: now.Add(year - time.Hour),
+		}); err != nil {
 			t.Errorf("%s: %v", n, err)
 		}
 	}
@@ -58,8 +60,13 @@ func TestFits(t *testing.T) {
 		"another name":    {ca, server, []string{"other.site"}, now, false},
 		"another address": {ca, server, []string{"10.0.0.4"}, now, false},
 		"of another":      {other, server, []string{"registry.site"}, now, false},
-		"with another key": {ca, pki.Pair{Cert: server.Cert, Key: otherPair.Key}, []string{"registry.site"}, now,
-			false},
+		"with another key": {
+			ca,
+			pki.Pair{Cert: server.Cert, Key: otherPair.Key},
+			[]string{"registry.site"},
+			now,
+			false,
+		},
 		"none":              {ca, pki.Pair{}, nil, now, false},
 		"about to end":      {ca, server, []string{"registry.site"}, now.Add(year - month/2), false},
 		"a clock put back":  {ca, server, []string{"registry.site"}, now.Add(-month), false},

@@ -30,8 +30,10 @@ func TestUses(t *testing.T) {
 			t.Fatal(err)
 		}
 		holds := func(one x509.ExtKeyUsage) bool {
-			_, err := cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now,
-				KeyUsages: []x509.ExtKeyUsage{one}})
+			_, err := cert.Verify(x509.VerifyOptions{
+				Roots: roots, CurrentTime: now,
+				KeyUsages: []x509.ExtKeyUsage{one},
+			})
 			return err == nil
 		}
 		if holds(x509.ExtKeyUsageServerAuth) != good.server || holds(x509.ExtKeyUsageClientAuth) != good.client {

@@ -68,8 +68,10 @@ func TestNoControl(t *testing.T) {
 	for r := range rune(0xa0) {
 		b.WriteRune(r)
 	}
-	for name, got := range map[string]string{"Line": plain.Line(b.String()), "Lines": plain.Lines(b.String()),
-		"Strip": plain.Strip(b.String())} {
+	for name, got := range map[string]string{
+		"Line": plain.Line(b.String()), "Lines": plain.Lines(b.String()),
+		"Strip": plain.Strip(b.String()),
+	} {
 		kept := strings.FieldsFunc(got, func(r rune) bool { return r >= ' ' && r < 0x7f || r > 0x9f })
 		if want := ""; strings.Trim(strings.Join(kept, ""), "\n\t") != want || name == "Line" && len(kept) > 0 {
 			t.Errorf("%s keeps %q", name, kept)
@@ -88,8 +90,10 @@ func TestClip(t *testing.T) {
 
 func TestSize(t *testing.T) {
 	t.Parallel()
-	for in, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 3 << 19: "1.5 MiB",
-		1 << 40: "1.0 TiB", 1<<63 - 1: "8.0 EiB"} {
+	for in, want := range map[int64]string{
+		0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 3 << 19: "1.5 MiB",
+		1 << 40: "1.0 TiB", 1<<63 - 1: "8.0 EiB",
+	} {
 		if got := plain.Size(in); got != want {
 			t.Errorf("%d: got %q, want %q", in, got, want)
 		}
@@ -101,8 +105,14 @@ func TestDistance(t *testing.T) {
 	for _, tc := range []struct {
 		a, b string
 		want int
-	}{{"tool", "tool", 0}, {"tol", "tool", 1}, {"toool", "tool", 1}, {"tolo", "tool", 1}, {"abc", "xyz", 3},
-		{"a", "kubeadm", 6}} {
+	}{
+		{"tool", "tool", 0},
+		{"tol", "tool", 1},
+		{"toool", "tool", 1},
+		{"tolo", "tool", 1},
+		{"abc", "xyz", 3},
+		{"a", "kubeadm", 6},
+	} {
 		if got := plain.Distance(tc.a, tc.b, 8); got != tc.want {
 			t.Errorf("Distance(%s, %s) = %d", tc.a, tc.b, got)
 		}
@@ -115,8 +125,10 @@ func TestDistance(t *testing.T) {
 func TestNearest(t *testing.T) {
 	t.Parallel()
 	known := []string{"containerd", "docker", "crio"}
-	for in, want := range map[string]string{"contianerd": "containerd", "DOCKER": "docker", "cri": "crio",
-		"podman": ""} {
+	for in, want := range map[string]string{
+		"contianerd": "containerd", "DOCKER": "docker", "cri": "crio",
+		"podman": "",
+	} {
 		if got := plain.Nearest(in, known); got != want {
 			t.Errorf("%s: got %q, want %q", in, got, want)
 		}

@@ -85,10 +85,14 @@ packages:
 // TestHostileCarried: a bundle's catalog that names files of the machine, or options of a package manager, is refused.
 func TestHostileCarried(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"a mirror's key": {carriedOld + "zones: {cn: [{host: a.example, mirror: b.example, ca: /etc/shadow}]}\n",
-			"a bundle's catalog has no mirrors"},
-		"a package's option": {strings.Replace(carriedOld, "conntrack-old", "-oDir=/tmp/x", 1),
-			"is not a package name"},
+		"a mirror's key": {
+			carriedOld + "zones: {cn: [{host: a.example, mirror: b.example, ca: /etc/shadow}]}\n",
+			"a bundle's catalog has no mirrors",
+		},
+		"a package's option": {
+			strings.Replace(carriedOld, "conntrack-old", "-oDir=/tmp/x", 1),
+			"is not a package name",
+		},
 		"a package's path": {strings.Replace(carriedOld, "conntrack-old", "../x.deb", 1), "is not a package name"},
 		"a newer key":      {carriedOld + "zeal: 1\n", "zeal"},
 		"a version":        {strings.Replace(carriedOld, "v1.2.6", "v1.2.6;id", 1), "is not a version"},

@@ -63,8 +63,10 @@ func demands(t *testing.T) []manifest.Demand {
 // a manifest may have, or says that it is not published for one.
 func TestResolveAll(t *testing.T) {
 	amd64Only := []string{"harbor", "hybridnet"}
-	for _, version := range []string{"v1.30.14", "v1.31.14", "v1.32.11", "v1.33.7", "v1.34.3", "v1.34.99", "v1.35.4",
-		"v1.36.1", "v1.37.2", "v1.40.0"} {
+	for _, version := range []string{
+		"v1.30.14", "v1.31.14", "v1.32.11", "v1.33.7", "v1.34.3", "v1.34.99", "v1.35.4",
+		"v1.36.1", "v1.37.2", "v1.40.0",
+	} {
 		c := cluster(t, version, "")
 		c.Catalogs = assumed("v1.40.0")
 		for _, d := range demands(t) {
@@ -117,12 +119,18 @@ func checkFile(t *testing.T, f manifest.File, platform string) {
 func TestContainerdIsStatic(t *testing.T) {
 	const releases = "https://github.com/containerd/containerd/releases/download/"
 	for version, want := range map[string]struct{ file, former string }{
-		"v1.6.38": {"v1.6.38/containerd-1.6.38-linux-amd64.tar.gz",
-			"v1.6.38/containerd-1.6.38-linux-amd64.tar.gz"},
-		"v1.7.0": {"v1.7.0/containerd-static-1.7.0-linux-amd64.tar.gz",
-			"v1.7.0/containerd-1.7.0-linux-amd64.tar.gz"},
-		"v2.2.0-beta.1": {"v2.2.0-beta.1/containerd-static-2.2.0-beta.1-linux-amd64.tar.gz",
-			"v2.2.0-beta.1/containerd-2.2.0-beta.1-linux-amd64.tar.gz"},
+		"v1.6.38": {
+			"v1.6.38/containerd-1.6.38-linux-amd64.tar.gz",
+			"v1.6.38/containerd-1.6.38-linux-amd64.tar.gz",
+		},
+		"v1.7.0": {
+			"v1.7.0/containerd-static-1.7.0-linux-amd64.tar.gz",
+			"v1.7.0/containerd-1.7.0-linux-amd64.tar.gz",
+		},
+		"v2.2.0-beta.1": {
+			"v2.2.0-beta.1/containerd-static-2.2.0-beta.1-linux-amd64.tar.gz",
+			"v2.2.0-beta.1/containerd-2.2.0-beta.1-linux-amd64.tar.gz",
+		},
 	} {
 		c := cluster(t, "v1.32.11", "components: {containerd: {version: "+version+"}}\n")
 		need := manifest.Need{Kind: manifest.ItemFile, Name: "containerd"}
@@ -161,8 +169,10 @@ func TestRef(t *testing.T) {
 		{"file", "nerdctl", "https://github.com/containerd/nerdctl/releases/download/v2.2.1/nerdctl-2.2.1-linux-arm64.tar.gz"},
 		{"file", "docker", "https://download.docker.com/linux/static/stable/aarch64/docker-28.5.2.tgz"},
 		{"file", "cri-dockerd", "https://github.com/Mirantis/cri-dockerd/releases/download/v0.3.21/cri-dockerd-0.3.21.arm64.tgz"},
-		{"file", "docker-compose",
-			"https://github.com/docker/compose/releases/download/v2.40.3/docker-compose-linux-aarch64"},
+		{
+			"file", "docker-compose",
+			"https://github.com/docker/compose/releases/download/v2.40.3/docker-compose-linux-aarch64",
+		},
 		{"file", "crio", "https://storage.googleapis.com/cri-o/artifacts/cri-o.arm64.v1.34.5.tar.gz"},
 		{"file", "helm", "https://get.helm.sh/helm-v3.18.4-linux-arm64.tar.gz"},
 		{"file", "calicoctl", "https://github.com/projectcalico/calico/releases/download/v3.31.3/calicoctl-linux-arm64"},
@@ -170,8 +180,10 @@ func TestRef(t *testing.T) {
 		{"chart", "cilium", "https://helm.cilium.io/cilium-1.19.3.tgz"},
 		{"chart", "hybridnet", "https://github.com/alibaba/hybridnet/releases/download/helm-chart-0.6.8/hybridnet-0.6.8.tgz"},
 		{"chart", "kube-ovn", "https://kubeovn.github.io/kube-ovn/kube-ovn-v1.15.0.tgz"},
-		{"chart", "localpv-provisioner",
-			"https://openebs.github.io/dynamic-localpv-provisioner/localpv-provisioner-4.4.0.tgz"},
+		{
+			"chart", "localpv-provisioner",
+			"https://openebs.github.io/dynamic-localpv-provisioner/localpv-provisioner-4.4.0.tgz",
+		},
 		{"image", "kube-vip", "ghcr.io/kube-vip/kube-vip:v1.0.3"},
 		{"image", "haproxy", "docker.io/library/haproxy:3.2.19-alpine"},
 		{"image", "multus", "ghcr.io/k8snetworkplumbingwg/multus-cni:v4.2.4"},
@@ -217,8 +229,10 @@ func TestVersionByPatch(t *testing.T) {
 
 // The plugin's image is the one that flannel's chart of the same release names.
 func TestFlannelPluginFollowsFlannel(t *testing.T) {
-	for version, want := range map[string]string{"v0.27.4": "v1.8.0-flannel1", "v0.28.4": "v1.9.1-flannel1",
-		"v0.28.7": "v1.9.1-flannel2", "v0.28.10": "v1.9.1-flannel3"} {
+	for version, want := range map[string]string{
+		"v0.27.4": "v1.8.0-flannel1", "v0.28.4": "v1.9.1-flannel1",
+		"v0.28.7": "v1.9.1-flannel2", "v0.28.10": "v1.9.1-flannel3",
+	} {
 		if got, err := Version(cluster(t, "v1.34.3", "cni: {version: "+version+"}\n"),
 			"flannel-cni-plugin"); got != want || err != nil {
 			t.Errorf("flannel %s: %q, %v; want %q", version, got, err, want)
@@ -229,8 +243,10 @@ func TestFlannelPluginFollowsFlannel(t *testing.T) {
 func TestVersionOverride(t *testing.T) {
 	c := cluster(t, "v1.34.3",
 		"cri: {version: v2.2.1}\ncomponents: {runc: {version: v9.9.9}, pause: {version: \"4\"}, flannel: {version: v0.99.0}}\n")
-	for name, want := range map[string]string{"containerd": "v2.2.1", "runc": "v9.9.9", "pause": "4",
-		"flannel": "v0.99.0", "registry": "v3.1.2", "kubelet": "v1.34.3"} {
+	for name, want := range map[string]string{
+		"containerd": "v2.2.1", "runc": "v9.9.9", "pause": "4",
+		"flannel": "v0.99.0", "registry": "v3.1.2", "kubelet": "v1.34.3",
+	} {
 		if got, err := Version(c, name); got != want || err != nil {
 			t.Errorf("%s: got %q, %v; want %q", name, got, err, want)
 		}
@@ -256,10 +272,14 @@ func TestErrors(t *testing.T) {
 			func() error { _, err := Version(old, "etcd"); return err },
 			[]string{"component etcd", "v1.29.3", "v1.30.0", "components.etcd.version"},
 		},
-		"other kind": {func() error { _, err := ImageRef(old, "kubeadm"); return err },
-			[]string{"kubeadm v1.29.3 has no image"}},
-		"zone": {func() error { _, err := Resolve(old, nil, Options{Zone: "mars"}); return err },
-			[]string{"mars", "known: cn"}},
+		"other kind": {
+			func() error { _, err := ImageRef(old, "kubeadm"); return err },
+			[]string{"kubeadm v1.29.3 has no image"},
+		},
+		"zone": {
+			func() error { _, err := Resolve(old, nil, Options{Zone: "mars"}); return err },
+			[]string{"mars", "known: cn"},
+		},
 		"override": {func() error {
 			_, err := Resolve(cluster(t, "v1.34.3", "components:\n  rnuc: {version: v1}\n"), nil, Options{})
 			return err

@@ -129,8 +129,10 @@ func (k *checker) overrides() {
 
 // distribution compares the form of the version with the distribution to install.
 func (k *checker) distribution() {
-	for path, version := range map[string]string{"kubernetes.version": k.cluster.Kubernetes.Version,
-		"kubernetes.upgradeFrom": k.cluster.Kubernetes.UpgradeFrom} {
+	for path, version := range map[string]string{
+		"kubernetes.version":     k.cluster.Kubernetes.Version,
+		"kubernetes.upgradeFrom": k.cluster.Kubernetes.UpgradeFrom,
+	} {
 		core, build, _ := strings.Cut(version, "+")
 		isK3s := strings.HasPrefix(build, "k3s")
 		switch wantK3s := k.cluster.Kubernetes.Distribution == manifest.DistributionK3s; {

@@ -19,29 +19,49 @@ func TestCheck(t *testing.T) {
 	}{
 		"defaults": {version: "v1.34.3"},
 		"calico":   {version: "v1.34.3", more: "cni: {type: calico}\n"},
-		"calico too old": {version: "v1.34.3", more: "cni: {type: calico, version: v3.28.5}\n",
-			problems: []string{"cluster.yaml:5:30: cni.version: calico v3.28.5 does not go with Kubernetes v1.34.3: it is for v1.23 to v1.30; take v3.31.3"}},
+		"calico too old": {
+			version: "v1.34.3", more: "cni: {type: calico, version: v3.28.5}\n",
+			problems: []string{"cluster.yaml:5:30: cni.version: calico v3.28.5 does not go with Kubernetes v1.34.3: it is for v1.23 to v1.30; take v3.31.3"},
+		},
 		"calico unknown": {version: "v1.34.3", more: "cni: {type: calico, version: v3.40.0}\n"},
-		"calico too new": {version: "v1.33.7", more: "cni: {type: calico, version: v3.32.0}\n",
-			problems: []string{"calico v3.32.0 does not go with Kubernetes v1.33.7: it is for v1.34 to v1.36; take v3.31.3"}},
-		"newest not tested": {version: "v1.36.1", more: "cni: {type: calico}\n",
-			notes: []string{"calico v3.31.3 is known to go with Kubernetes v1.23 to v1.35; whether it does with v1.36.1 is not known here"}},
-		"cilium": {version: "v1.33.7", more: "cni: {type: cilium, version: v1.16.19}\n",
-			problems: []string{"cilium v1.16.19 does not go with Kubernetes v1.33.7: it is for v1.23 to v1.30; take v1.19.3"}},
-		"without v": {version: "v1.33.7", more: "components: {cilium: {version: 1.16.19}}\n",
-			problems: []string{"cluster.yaml:5:32: components[cilium].version: write v1.16.19"}},
-		"behind multus": {version: "v1.34.3",
+		"calico too new": {
+			version: "v1.33.7", more: "cni: {type: calico, version: v3.32.0}\n",
+			problems: []string{"calico v3.32.0 does not go with Kubernetes v1.33.7: it is for v1.34 to v1.36; take v3.31.3"},
+		},
+		"newest not tested": {
+			version: "v1.36.1", more: "cni: {type: calico}\n",
+			notes: []string{"calico v3.31.3 is known to go with Kubernetes v1.23 to v1.35; whether it does with v1.36.1 is not known here"},
+		},
+		"cilium": {
+			version: "v1.33.7", more: "cni: {type: cilium, version: v1.16.19}\n",
+			problems: []string{"cilium v1.16.19 does not go with Kubernetes v1.33.7: it is for v1.23 to v1.30; take v1.19.3"},
+		},
+		"without v": {
+			version: "v1.33.7", more: "components: {cilium: {version: 1.16.19}}\n",
+			problems: []string{"cluster.yaml:5:32: components[cilium].version: write v1.16.19"},
+		},
+		"behind multus": {
+			version:  "v1.34.3",
 			more:     "cni: {type: multus, with: kube-ovn}\ncomponents: {kube-ovn: {version: v1.13.15}}\n",
-			problems: []string{"kube-ovn v1.13.15 does not go with Kubernetes v1.34.3"}},
-		"containerd": {version: "v1.36.1", more: "cri: {version: v1.7.30}\n",
-			problems: []string{"cri.version: containerd v1.7.30 does not go with Kubernetes v1.36.1: it is for v1.24 to v1.35; take v2.3.7"}},
-		"containerd's fix": {version: "v1.32.11", more: "cri: {version: v1.6.30}\n",
-			problems: []string{"cri.version: containerd v1.6.30 is too old for Kubernetes v1.32.11, which needs v1.6.36 or newer; take v2.3.7"}},
+			problems: []string{"kube-ovn v1.13.15 does not go with Kubernetes v1.34.3"},
+		},
+		"containerd": {
+			version: "v1.36.1", more: "cri: {version: v1.7.30}\n",
+			problems: []string{"cri.version: containerd v1.7.30 does not go with Kubernetes v1.36.1: it is for v1.24 to v1.35; take v2.3.7"},
+		},
+		"containerd's fix": {
+			version: "v1.32.11", more: "cri: {version: v1.6.30}\n",
+			problems: []string{"cri.version: containerd v1.6.30 is too old for Kubernetes v1.32.11, which needs v1.6.36 or newer; take v2.3.7"},
+		},
 		"containerd 2.9": {version: "v1.36.1", more: "cri: {version: v2.9.0}\n"},
-		"cri-o": {version: "v1.34.3", more: "cri: {type: crio, version: v1.33.5}\n",
-			problems: []string{"cri.version: crio v1.33.5 does not go with Kubernetes v1.34.3: its minor release has to be v1.34; take v1.34.5"}},
-		"removed gate": {version: "v1.36.3, kubelet: {featureGates: {TTLAfterFinished: true}}",
-			problems: []string{"kubernetes.kubelet.featureGates.TTLAfterFinished: Kubernetes has no feature gate TTLAfterFinished since v1.25, and kubelet does not start with it; leave it out"}},
+		"cri-o": {
+			version: "v1.34.3", more: "cri: {type: crio, version: v1.33.5}\n",
+			problems: []string{"cri.version: crio v1.33.5 does not go with Kubernetes v1.34.3: its minor release has to be v1.34; take v1.34.5"},
+		},
+		"removed gate": {
+			version:  "v1.36.3, kubelet: {featureGates: {TTLAfterFinished: true}}",
+			problems: []string{"kubernetes.kubelet.featureGates.TTLAfterFinished: Kubernetes has no feature gate TTLAfterFinished since v1.25, and kubelet does not start with it; leave it out"},
+		},
 		"removed gates": {
 			version: "v1.37.2, kubeProxy: {featureGates: {SidecarContainers: true}}, kubeadm: {apiServer: {extraArgs: {feature-gates: 'CPUManager=true,CSIMigration=false'}}, scheduler: {extraArgs: [{name: feature-gates, value: 'kube:ExpandCSIVolumes=true'}]}}",
 			problems: []string{
@@ -52,35 +72,59 @@ func TestCheck(t *testing.T) {
 		},
 		"present gates": {version: "v1.36.3, kubelet: {featureGates: {SidecarContainers: true, KubeletInUserNamespace: true, AllAlpha: false}}"},
 		"unread gates":  {version: "v1.36.3, kubelet: {featureGates: [a]}, kubeProxy: {featureGates: null}"},
-		"kubelet newer": {version: "v1.34.3", more: "components: {kubelet: {version: v1.35.4}}\n",
-			problems: []string{"components[kubelet].version: kubelet v1.35.4 does not go with Kubernetes v1.34.3: its minor release has to be from v1.31 to v1.34; take v1.34.3"}},
+		"kubelet newer": {
+			version: "v1.34.3", more: "components: {kubelet: {version: v1.35.4}}\n",
+			problems: []string{"components[kubelet].version: kubelet v1.35.4 does not go with Kubernetes v1.34.3: its minor release has to be from v1.31 to v1.34; take v1.34.3"},
+		},
 		"kubelet older": {version: "v1.34.3", more: "components: {kubelet: {version: v1.31.1}}\n"},
-		"kubeadm": {version: "v1.34.3", more: "components: {kubeadm: {version: v1.35.4}}\n",
-			problems: []string{"has to be v1.34"}},
-		"kubectl": {version: "v1.34.3", more: "components: {kubectl: {version: v1.32.0}}\n",
-			problems: []string{"has to be from v1.33 to v1.35"}},
-		"etcd": {version: "v1.34.3",
+		"kubeadm": {
+			version: "v1.34.3", more: "components: {kubeadm: {version: v1.35.4}}\n",
+			problems: []string{"has to be v1.34"},
+		},
+		"kubectl": {
+			version: "v1.34.3", more: "components: {kubectl: {version: v1.32.0}}\n",
+			problems: []string{"has to be from v1.33 to v1.35"},
+		},
+		"etcd": {
+			version:  "v1.34.3",
 			more:     "etcd: {type: external}\ncomponents: {etcd: {version: v3.5.21}}\n",
-			problems: []string{"components[etcd].version: etcd v3.5.21 is too old for Kubernetes v1.34.3, which needs 3.5.24-0 or newer; take 3.6.5-0"}},
-		"etcd fits": {version: "v1.34.3",
-			more: "etcd: {type: external}\ncomponents: {etcd: {version: v3.5.24}}\n"},
-		"etcd's image": {version: "v1.34.3", more: "components: {etcd: {version: v3.6.5}}\n",
-			problems: []string{"components[etcd].version: v3.6.5 is not a tag of etcd's image; write one such as 3.6.5-0"}},
-		"k3s": {version: "v1.34.3+k3s1", more: "",
-			problems: []string{"cluster.yaml:4:23: kubernetes.version: v1.34.3+k3s1 is not a release of Kubernetes; write v1.34.3, or distribution: k3s"}},
+			problems: []string{"components[etcd].version: etcd v3.5.21 is too old for Kubernetes v1.34.3, which needs 3.5.24-0 or newer; take 3.6.5-0"},
+		},
+		"etcd fits": {
+			version: "v1.34.3",
+			more:    "etcd: {type: external}\ncomponents: {etcd: {version: v3.5.24}}\n",
+		},
+		"etcd's image": {
+			version: "v1.34.3", more: "components: {etcd: {version: v3.6.5}}\n",
+			problems: []string{"components[etcd].version: v3.6.5 is not a tag of etcd's image; write one such as 3.6.5-0"},
+		},
+		"k3s": {
+			version: "v1.34.3+k3s1", more: "",
+			problems: []string{"cluster.yaml:4:23: kubernetes.version: v1.34.3+k3s1 is not a release of Kubernetes; write v1.34.3, or distribution: k3s"},
+		},
 		"newer patch": {version: "v1.34.99", more: "cni: {type: calico}\n"},
-		"newer minor": {version: "v1.40.1",
-			problems: []string{"cluster.yaml:4:23: kubernetes.version: this kkbundle knows no release as new as Kubernetes v1.40.1, the newest that it knows is v1.37.2; use a newer kkbundle, or build with --assume"}},
-		"assumed": {version: "v1.40.1", assumed: true,
-			notes: []string{"Kubernetes v1.40.1 is newer than v1.37.2, the newest that this catalog was checked against: the versions of containerd are taken to be those for v1.37.2"}},
-		"too old": {version: "v1.29.3",
-			problems: []string{"cluster.yaml:4:23: kubernetes.version: component etcd: no version is known that goes with Kubernetes v1.29.3; the first known is for v1.30.0"}},
-		"too old, several": {version: "v1.29.3", more: "cni: {type: calico}\n",
-			problems: []string{"cluster.yaml:4:23: kubernetes.version: components calico, etcd: no version is known that goes with Kubernetes v1.29.3; the first known is for v1.30.0; take a later release"}},
+		"newer minor": {
+			version:  "v1.40.1",
+			problems: []string{"cluster.yaml:4:23: kubernetes.version: this kkbundle knows no release as new as Kubernetes v1.40.1, the newest that it knows is v1.37.2; use a newer kkbundle, or build with --assume"},
+		},
+		"assumed": {
+			version: "v1.40.1", assumed: true,
+			notes: []string{"Kubernetes v1.40.1 is newer than v1.37.2, the newest that this catalog was checked against: the versions of containerd are taken to be those for v1.37.2"},
+		},
+		"too old": {
+			version:  "v1.29.3",
+			problems: []string{"cluster.yaml:4:23: kubernetes.version: component etcd: no version is known that goes with Kubernetes v1.29.3; the first known is for v1.30.0"},
+		},
+		"too old, several": {
+			version: "v1.29.3", more: "cni: {type: calico}\n",
+			problems: []string{"cluster.yaml:4:23: kubernetes.version: components calico, etcd: no version is known that goes with Kubernetes v1.29.3; the first known is for v1.30.0; take a later release"},
+		},
 		"all at once": {
 			version: "v1.34.3", more: "cni: {type: cilium, version: v1.14.0}\ncri: {version: v1.6.1}\ncomponents: {kubelet: {version: v1.20.0}, nothing: {version: v1}}\n",
-			problems: []string{"cluster.yaml:5:", "cluster.yaml:6:", "cluster.yaml:7:33: components[kubelet]",
-				`cluster.yaml:7:52: components[nothing]: component "nothing" is not in the catalog`},
+			problems: []string{
+				"cluster.yaml:5:", "cluster.yaml:6:", "cluster.yaml:7:33: components[kubelet]",
+				`cluster.yaml:7:52: components[nothing]: component "nothing" is not in the catalog`,
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -150,10 +194,14 @@ func TestCheckK3s(t *testing.T) {
 func TestPlatforms(t *testing.T) {
 	both := []string{"linux/amd64", "linux/arm64"}
 	c := cluster(t, "v1.34.3", "cni: {type: hybridnet}\nimageRegistry: {type: harbor}\n")
-	harbor := manifest.Demand{Need: manifest.Need{Kind: manifest.ItemFile, Name: "harbor"}, Tasks: []string{"harbor"},
-		Roles: []manifest.Role{manifest.RoleRegistry}}
-	hybridnet := manifest.Demand{Need: manifest.Need{Kind: manifest.ItemImage, Name: "hybridnet"},
-		Tasks: []string{"hybridnet"}, Roles: []manifest.Role{manifest.RoleCluster}}
+	harbor := manifest.Demand{
+		Need: manifest.Need{Kind: manifest.ItemFile, Name: "harbor"}, Tasks: []string{"harbor"},
+		Roles: []manifest.Role{manifest.RoleRegistry},
+	}
+	hybridnet := manifest.Demand{
+		Need:  manifest.Need{Kind: manifest.ItemImage, Name: "hybridnet"},
+		Tasks: []string{"hybridnet"}, Roles: []manifest.Role{manifest.RoleCluster},
+	}
 	a, err := Resolve(c, []manifest.Demand{harbor}, Options{Platforms: both})
 	if err != nil || len(a.Notes) != 1 ||
 		!strings.Contains(a.Notes[0], "hosts of the group image_registry have to be linux/amd64") {
@@ -291,8 +339,10 @@ func TestPackages(t *testing.T) {
 			t.Errorf("%s: %q, %v", distribution, got, err)
 		}
 	}
-	for _, tc := range [][3]string{{"a", "debian/12", "packages for a are not in the catalog; known: chrony"},
-		{"socat", "beos/5", `distribution "beos" is not known; known: debian`}} {
+	for _, tc := range [][3]string{
+		{"a", "debian/12", "packages for a are not in the catalog; known: chrony"},
+		{"socat", "beos/5", `distribution "beos" is not known; known: debian`},
+	} {
 		if _, err := Packages(c, tc[:1], tc[1]); err == nil || !strings.Contains(err.Error(), tc[2]) {
 			t.Error(err)
 		}

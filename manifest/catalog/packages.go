@@ -59,8 +59,10 @@ func KnowsDistribution(distribution string) bool {
 // in a manifest.
 func family(id string) (func(manifest.CatalogPackage) []string, error) {
 	debian := []string{"debian", "ubuntu"}
-	rpm := []string{"almalinux", "amzn", "anolis", "centos", "centos-stream", "fedora", "kylin", "ol", "openeuler",
-		"rhel", "rocky", "uos"}
+	rpm := []string{
+		"almalinux", "amzn", "anolis", "centos", "centos-stream", "fedora", "kylin", "ol", "openeuler",
+		"rhel", "rocky", "uos",
+	}
 	switch {
 	case slices.Contains(debian, id):
 		return func(p manifest.CatalogPackage) []string { return p.Debian }, nil

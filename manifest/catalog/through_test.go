@@ -21,14 +21,20 @@ func TestEtcdIsNotSkipped(t *testing.T) {
 		"over two":      {"v1.35.4", "v1.32.4", "", []string{"v1.33.13", "v1.34.4"}, []string{take, "3.6.5-0"}},
 		"within 3.6":    {"v1.36.3", "v1.34.3", "", []string{"v1.35.4"}, []string{"3.6.6-0"}},
 		"two to 3.7":    {"v1.37.2", "v1.35.4", "", []string{"v1.36.3"}, []string{"3.6.13-0"}},
-		"3.5 to 3.7": {"v1.37.2", "v1.33.6", "", []string{"v1.33.13", "v1.34.4", "v1.35.4", "v1.36.3"},
-			[]string{take, "3.6.5-0", "3.6.6-0", "3.6.13-0"}},
+		"3.5 to 3.7": {
+			"v1.37.2", "v1.33.6", "",
+			[]string{"v1.33.13", "v1.34.4", "v1.35.4", "v1.36.3"},
+			[]string{take, "3.6.5-0", "3.6.6-0", "3.6.13-0"},
+		},
 		"external to 3.7":  {"v1.37.2", "v1.36.3", "etcd: {type: external}\n", nil, nil},
 		"within 3.5":       {"v1.33.13", "v1.32.4", "", nil, nil},
 		"to 3.7":           {"v1.37.2", "v1.36.3", "", []string{"v1.36.3"}, []string{"3.6.13-0"}},
 		"before the table": {"v1.30.14", "v1.29.3", "", nil, nil},
-		"own etcd": {"v1.34.4", "v1.33.6", "components: {etcd: {version: 3.6.15-0}}\n", []string{"v1.33.13"},
-			[]string{take}},
+		"own etcd": {
+			"v1.34.4", "v1.33.6", "components: {etcd: {version: 3.6.15-0}}\n",
+			[]string{"v1.33.13"},
+			[]string{take},
+		},
 		"external": {"v1.34.4", "v1.33.6", "etcd: {type: external}\n", nil, nil},
 	} {
 		c := cluster(t, tc.version+", upgradeFrom: "+tc.from, tc.more)
@@ -71,8 +77,10 @@ func TestStepNamesItsEtcd(t *testing.T) {
 
 func TestThrough(t *testing.T) {
 	c := cluster(t, "v1.34.4", "")
-	for running, want := range map[string]string{"3.5.24": "3.5.32-0", "v3.5.9": "3.5.32-0", "3.5.26": "", "3.5.32": "",
-		"3.6.5": "", "?": ""} {
+	for running, want := range map[string]string{
+		"3.5.24": "3.5.32-0", "v3.5.9": "3.5.32-0", "3.5.26": "", "3.5.32": "",
+		"3.6.5": "", "?": "",
+	} {
 		if got, err := Through(c, "etcd", running); got != want || err != nil {
 			t.Errorf("from %s: %q, %v", running, got, err)
 		}
@@ -81,8 +89,10 @@ func TestThrough(t *testing.T) {
 
 func TestThroughTo37(t *testing.T) {
 	c := cluster(t, "v1.37.2", "")
-	for running, want := range map[string]string{"3.6.8": "3.6.13-0", "3.6.10": "3.6.13-0", "3.6.11": "", "3.6.13": "",
-		"3.7.0": "", "3.5.32": "3.6.13-0", "3.5.24": "3.5.32-0"} {
+	for running, want := range map[string]string{
+		"3.6.8": "3.6.13-0", "3.6.10": "3.6.13-0", "3.6.11": "", "3.6.13": "",
+		"3.7.0": "", "3.5.32": "3.6.13-0", "3.5.24": "3.5.32-0",
+	} {
 		if got, err := Through(c, "etcd", running); got != want || err != nil {
 			t.Errorf("from %s: %q, %v", running, got, err)
 		}
@@ -92,8 +102,10 @@ func TestThroughTo37(t *testing.T) {
 // A release is exact if the tables were checked against it or a newer patch, or if all images of its kubeadm are
 // listed.
 func TestIsExact(t *testing.T) {
-	for version, want := range map[string]bool{"v1.34.3": true, "v1.34.4": true, "v1.34.99": false, "v1.99.0": false,
-		"v1.34.98": true, "v1.34.97": false} {
+	for version, want := range map[string]bool{
+		"v1.34.3": true, "v1.34.4": true, "v1.34.99": false, "v1.99.0": false,
+		"v1.34.98": true, "v1.34.97": false,
+	} {
 		c := cluster(t, version, "")
 		c.Catalogs = []*manifest.Catalog{{Kubeadm: map[string]manifest.KubeadmImages{
 			"v1.34.98": {Etcd: "3.6.7-0", CoreDNS: "v1.12.1", Pause: "3.10.1"}, "v1.34.97": {Etcd: "3.6.7-0"},

@@ -74,8 +74,10 @@ func watch(name, since string, one manifest.CatalogEntry, version string) Watch 
 		w.Pin = manifest.Pin{Kind: manifest.ItemFile, Name: name, Version: version, Ref: chart(name, one, version).URL}
 	case len(one.Images) > 0 && strings.HasSuffix(one.Images[0].Name, ":{version}"):
 		images, _ := images(name, one, version)
-		w.Pin = manifest.Pin{Kind: manifest.ItemImage, Name: strings.TrimSuffix(images[0].Name, ":"+version),
-			Version: version, Ref: images[0].Name}
+		w.Pin = manifest.Pin{
+			Kind: manifest.ItemImage, Name: strings.TrimSuffix(images[0].Name, ":"+version),
+			Version: version, Ref: images[0].Name,
+		}
 	}
 	return w
 }

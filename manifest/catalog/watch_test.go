@@ -41,7 +41,8 @@ func TestApply(t *testing.T) {
 	before := k.Components["calico"].Since["v1.32.0"]
 	own := &manifest.Catalog{Components: map[string]manifest.CatalogEntry{"extra": {Default: "v1"}}}
 	out := Apply(k, own, []Change{
-		{Component: "calico", Since: "v1.32.0", To: "v3.31.99"}, {Component: "cni-plugins", To: "v9.9.9"},
+		{Component: "calico", Since: "v1.32.0", To: "v3.31.99"},
+		{Component: "cni-plugins", To: "v9.9.9"},
 		{Component: "kubernetes", Since: "v1.34", To: "v1.34.99"},
 	})
 	c := out.Components["calico"]
@@ -69,8 +70,10 @@ func TestEndOfLife(t *testing.T) {
 		want string
 	}{
 		{manifest.Pin{Kind: manifest.ItemFile, Name: "kubelet", Version: "v1.32.4"}, "2026-02-28"},
-		{manifest.Pin{Kind: manifest.ItemImage, Name: "registry.k8s.io/kube-apiserver", Version: "v1.30.14"},
-			"2025-06-28"},
+		{
+			manifest.Pin{Kind: manifest.ItemImage, Name: "registry.k8s.io/kube-apiserver", Version: "v1.30.14"},
+			"2025-06-28",
+		},
 		{manifest.Pin{Kind: manifest.ItemFile, Name: "containerd", Version: "v2.1.9"}, "2026-07-03"},
 		{manifest.Pin{Kind: manifest.ItemFile, Name: "containerd", Version: "v9.1.0"}, ""},
 		{manifest.Pin{Kind: manifest.ItemImage, Name: "registry.k8s.io/pause", Version: "3.10"}, ""},

@@ -35,8 +35,10 @@ func (s *Tree) Over(more *yaml.Node, from Layer) (*Tree, error) {
 	st.mark(more, from)
 	merged.Root = st.merge(s.Root, more)
 	if st.budget <= 0 {
-		return nil, Problems{{File: from.File, Line: more.Line, Column: more.Column,
-			Message: fmt.Sprintf("more than %d values", FileLimits().Values)}}
+		return nil, Problems{{
+			File: from.File, Line: more.Line, Column: more.Column,
+			Message: fmt.Sprintf("more than %d values", FileLimits().Values),
+		}}
 	}
 	return merged, nil
 }

@@ -22,7 +22,8 @@ const (
 // local.
 func EachLocal(file any, visit func(l Locality, path, value string)) {
 	eachLocal(reflect.ValueOf(file).Elem(), "", Field{}, func(f Field, path,
-		value string) {
+		value string,
+	) {
 		visit(f.Local, path, value)
 	})
 }

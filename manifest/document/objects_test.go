@@ -13,8 +13,10 @@ import (
 func TestSplitObjects(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ in, want string }{
-		"lines of three hyphens": {"a: 1\n---\nb: 2\n--- # comment\nc: 3\n---   \nd: 4\n---",
-			"1 yaml a: 1|3 yaml b: 2|5 yaml c: 3|7 yaml d: 4"},
+		"lines of three hyphens": {
+			"a: 1\n---\nb: 2\n--- # comment\nc: 3\n---   \nd: 4\n---",
+			"1 yaml a: 1|3 yaml b: 2|5 yaml c: 3|7 yaml d: 4",
+		},
 		"CR LF":                   {"a: 1\r\n---\r\nb: 2\r\n", "1 yaml a: 1|3 yaml b: 2"},
 		"CR":                      {"a: 1\r---\rb: 2\r", "1 yaml a: 1|3 yaml b: 2"},
 		"a byte order mark":       {"\xef\xbb\xbf---\na: 1\n", "2 yaml a: 1"},
@@ -28,8 +30,10 @@ func TestSplitObjects(t *testing.T) {
 		"JSON after a comment": {"# x\n{\"a\": 1}\n# y\n{\"b\": 2}\n# z\n", `2 json {"a": 1}|4 json {"b": 2}`},
 		"JSON, then YAML":      {"{\"a\": 1}\n---\nb: 2\n", `1 json {"a": 1}|3 yaml b: 2`},
 		"braces of YAML":       {"{a: 1}\n---\n{b: 2}\n", "1 yaml {a: 1}|3 yaml {b: 2}"},
-		"braces of YAML, twice": {"{a: 1}\n{b: 2}\n",
-			"1 yaml {a: 1}\n{b: 2} (another object follows without a separator"},
+		"braces of YAML, twice": {
+			"{a: 1}\n{b: 2}\n",
+			"1 yaml {a: 1}\n{b: 2} (another object follows without a separator",
+		},
 		"JSON, then braces": {"{\"a\": 1}\n{b: 2}\n{c: 3}\n", `1 json {"a": 1}|2 yaml {b: 2}` +
 			"\n{c: 3} (another object follows without a separator"},
 	} {

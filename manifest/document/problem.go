@@ -162,6 +162,7 @@ func step(n *yaml.Node, path string) (k, v *yaml.Node, rest string, ok bool) {
 	return nil, nil, "", false
 }
 
+// Join returns the path of a field below a path: a.b.
 func Join(path, name string) string {
 	if path == "" {
 		return name
@@ -169,8 +170,10 @@ func Join(path, name string) string {
 	return path + "." + name
 }
 
+// Index returns the path of an element of a list: a[0].
 func Index(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }
 
+// Key returns the path of an entry of a map: a[name].
 func Key(path, name string) string { return path + "[" + name + "]" }
 
 // A Checker collects the problems of a decoded file.

@@ -66,8 +66,10 @@ func parse(file string, data []byte, l Limits) (*yaml.Node, Problems) {
 	}
 	if len(documents) > 1 {
 		second := documents[1]
-		return nil, Problems{{File: file, Line: second.Line, Column: max(second.Column, 1),
-			Message: "a second document starts here; write one document a file"}}
+		return nil, Problems{{
+			File: file, Line: second.Line, Column: max(second.Column, 1),
+			Message: "a second document starts here; write one document a file",
+		}}
 	}
 	return documents[0].Content[0], nil
 }

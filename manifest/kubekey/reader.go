@@ -32,15 +32,19 @@ type reader struct {
 
 func (r *reader) note(n *yaml.Node, format string, args ...any) {
 	if len(r.notes) < maxNotes {
-		r.notes = append(r.notes, document.Problem{File: r.file, Line: n.Line, Column: n.Column,
-			Message: fmt.Sprintf(format, args...)})
+		r.notes = append(r.notes, document.Problem{
+			File: r.file, Line: n.Line, Column: n.Column,
+			Message: fmt.Sprintf(format, args...),
+		})
 	}
 }
 
 func (r *reader) problem(n *yaml.Node, format string, args ...any) {
 	if len(r.problems) < maxNotes {
-		r.problems = append(r.problems, document.Problem{File: r.file, Line: n.Line, Column: n.Column,
-			Message: fmt.Sprintf(format, args...)})
+		r.problems = append(r.problems, document.Problem{
+			File: r.file, Line: n.Line, Column: n.Column,
+			Message: fmt.Sprintf(format, args...),
+		})
 	}
 }
 

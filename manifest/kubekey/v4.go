@@ -139,8 +139,10 @@ type groupsV4 struct {
 }
 
 func rolesV4() []manifest.Role {
-	return []manifest.Role{manifest.RoleControlPlane, manifest.RoleWorker, manifest.RoleEtcd, manifest.RoleRegistry,
-		manifest.RoleNFS}
+	return []manifest.Role{
+		manifest.RoleControlPlane, manifest.RoleWorker, manifest.RoleEtcd, manifest.RoleRegistry,
+		manifest.RoleNFS,
+	}
 }
 
 func (g *groupsV4) read(t tree) {

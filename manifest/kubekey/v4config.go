@@ -168,8 +168,10 @@ func Network(name string) manifest.NetworkType {
 func (r v4Reader) runtime(o *object, t tree) {
 	manager := o.scalar("container_manager")
 	t.set("cri.type", manager)
-	runtimes := map[string]*yaml.Node{"containerd": o.version("containerd_version"),
-		"docker": o.version("docker_version")}
+	runtimes := map[string]*yaml.Node{
+		"containerd": o.version("containerd_version"),
+		"docker":     o.version("docker_version"),
+	}
 	if manager == nil {
 		t.set("cri.version", runtimes["containerd"])
 	} else {
@@ -290,8 +292,10 @@ func (r v4Reader) rest(spec *object, t tree) {
 	require := spec.sub("cluster_require")
 	t.set("precheck.minKernel", require.scalar("min_kernel_version"))
 	t.set("precheck.allowUnsupportedDistributions", require.scalar("allow_unsupported_distribution_setup"))
-	for _, one := range [][2]string{{"minimal_master_memory_mb", "controlPlane"},
-		{"minimal_node_memory_mb", "worker"}} {
+	for _, one := range [][2]string{
+		{"minimal_master_memory_mb", "controlPlane"},
+		{"minimal_node_memory_mb", "worker"},
+	} {
 		if n := require.number(one[0]); n != nil {
 			t.set("precheck.minMemory."+one[1], text(n, n.Value+"Mi"))
 		}

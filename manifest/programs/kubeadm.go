@@ -35,8 +35,10 @@ func clusterConfiguration(beta4 bool) shape {
 	local := component("imageRepository", "imageTag", "dataDir", "serverCertSANs", "peerCertSANs")
 	delete(local, "extraVolumes")
 	root := shape{
-		"etcd": {"local": local, "external": {"endpoints": nil, "caFile": nil, "certFile": nil,
-			"keyFile": nil}},
+		"etcd": {"local": local, "external": {
+			"endpoints": nil, "caFile": nil, "certFile": nil,
+			"keyFile": nil,
+		}},
 		"networking":      {"serviceSubnet": nil, "podSubnet": nil, "dnsDomain": nil},
 		"apiServer":       api,
 		"dns":             dns,

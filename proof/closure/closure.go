@@ -97,8 +97,10 @@ func Check(needs []Need, there []Item) (Record, error) {
 		for _, name := range it.packages() {
 			byName[[2]string{kindPackage, name}] = append(byName[[2]string{kindPackage, name}], i)
 		}
-		r.Items[i] = Entry{Kind: it.Kind, Ref: manifest.WithoutSecrets(it.Ref), Digest: it.Digest,
-			Platforms: it.Platforms, NeededBy: []User{}}
+		r.Items[i] = Entry{
+			Kind: it.Kind, Ref: manifest.WithoutSecrets(it.Ref), Digest: it.Digest,
+			Platforms: it.Platforms, NeededBy: []User{},
+		}
 	}
 	missing := map[gone][]User{}
 	for _, n := range needs {

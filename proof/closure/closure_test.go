@@ -75,9 +75,11 @@ func standIns(t *testing.T, c *manifest.Cluster) *bundletest.Bundle {
 	b.ImageIndex("docker.io/library/shop:1", bundletest.MultiImage(t, 100))
 	b.File("local/notes", "notes", nil, []byte("nobody needs it"))
 	values := bundle.Item{Kind: bundle.KindManifest, Ref: "values/front.yaml", Name: "values/front.yaml"}
-	m := b.JSON(ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: bundle.ArtifactTypeFile,
+	m := b.JSON(ocispec.Manifest{
+		MediaType: ocispec.MediaTypeImageManifest, ArtifactType: bundle.ArtifactTypeFile,
 		Config: typed(b.Bytes([]byte("{}")), bundle.MediaTypeEmpty),
-		Layers: []ocispec.Descriptor{typed(b.Bytes([]byte("a: 1\n")), bundle.MediaTypeFileContent)}})
+		Layers: []ocispec.Descriptor{typed(b.Bytes([]byte("a: 1\n")), bundle.MediaTypeFileContent)},
+	})
 	values.Descriptor = typed(m, ocispec.MediaTypeImageManifest)
 	values.Descriptor.ArtifactType = bundle.ArtifactTypeFile
 	b.Item(values)
@@ -224,20 +226,36 @@ func TestPlatforms(t *testing.T) {
 		"for no one": {closure.Item{Platforms: []string{}}, closure.OfImages(front(), platforms(), nil), amd +
 			"," + arm},
 		"any": {closure.Item{}, closure.OfImages(front(), platforms(), nil), ""},
-		"one": {closure.Item{Platforms: []string{amd}}, closure.OfImages(front(), platforms(), nil),
-			arm},
-		"one is wanted": {closure.Item{Platforms: []string{amd}},
-			closure.OfImages(front(), platforms(), map[string][]string{ref: {amd}}), ""},
-		"upstream lacks one": {closure.Item{Platforms: []string{amd}, Lacks: []string{arm}},
-			closure.OfImages(front(), platforms(), nil), ""},
-		"a task needs it": {closure.Item{Platforms: []string{amd}, Lacks: []string{arm}},
-			[]closure.Need{{Kind: "image", Ref: ref, Platforms: platforms(), By: closure.User{Task: "a"}}}, arm},
-		"a variant": {closure.Item{Platforms: []string{amd, arm + "/v8"}},
-			closure.OfImages(front(), platforms(), nil), ""},
-		"an older variant": {closure.Item{Platforms: []string{"linux/arm/v6"}},
-			closure.OfImages(front(), []string{"linux/arm/v7"}, nil), ""},
-		"a newer variant": {closure.Item{Platforms: []string{amd + "/v3"}},
-			closure.OfImages(front(), []string{amd + "/v2"}, nil), amd + "/v2"},
+		"one": {
+			closure.Item{Platforms: []string{amd}},
+			closure.OfImages(front(), platforms(), nil),
+			arm,
+		},
+		"one is wanted": {
+			closure.Item{Platforms: []string{amd}},
+			closure.OfImages(front(), platforms(), map[string][]string{ref: {amd}}), "",
+		},
+		"upstream lacks one": {
+			closure.Item{Platforms: []string{amd}, Lacks: []string{arm}},
+			closure.OfImages(front(), platforms(), nil), "",
+		},
+		"a task needs it": {
+			closure.Item{Platforms: []string{amd}, Lacks: []string{arm}},
+			[]closure.Need{{Kind: "image", Ref: ref, Platforms: platforms(), By: closure.User{Task: "a"}}},
+			arm,
+		},
+		"a variant": {
+			closure.Item{Platforms: []string{amd, arm + "/v8"}},
+			closure.OfImages(front(), platforms(), nil), "",
+		},
+		"an older variant": {
+			closure.Item{Platforms: []string{"linux/arm/v6"}},
+			closure.OfImages(front(), []string{"linux/arm/v7"}, nil), "",
+		},
+		"a newer variant": {
+			closure.Item{Platforms: []string{amd + "/v3"}},
+			closure.OfImages(front(), []string{amd + "/v2"}, nil), amd + "/v2",
+		},
 	} {
 		tc.there.Kind, tc.there.Ref = "image", ref
 		_, err := closure.Check(tc.needs, []closure.Item{tc.there})
@@ -301,8 +319,10 @@ func TestContentsOfDamage(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{"no JSON": "{", "an empty text": ""} {
 		d := digest.FromString(text)
-		it := bundle.Item{Kind: bundle.KindImage, Ref: "docker.io/library/a:1",
-			Descriptor: ocispec.Descriptor{Digest: d, MediaType: ocispec.MediaTypeImageIndex}}
+		it := bundle.Item{
+			Kind: bundle.KindImage, Ref: "docker.io/library/a:1",
+			Descriptor: ocispec.Descriptor{Digest: d, MediaType: ocispec.MediaTypeImageIndex},
+		}
 		_, err := closure.Contents(t.Context(), []bundle.Item{it},
 			func(context.Context, digest.Digest, int64) ([]byte, error) { return []byte(text), nil })
 		if err == nil {
@@ -312,8 +332,10 @@ func TestContentsOfDamage(t *testing.T) {
 	nested := func(_ context.Context, d digest.Digest, _ int64) ([]byte, error) {
 		return []byte(`{"manifests":[{"digest":"` + digest.FromString(d.String()).String() + `"}]}`), nil
 	}
-	it := bundle.Item{Kind: bundle.KindImage, Descriptor: ocispec.Descriptor{Digest: digest.FromString("a"),
-		MediaType: ocispec.MediaTypeImageIndex}}
+	it := bundle.Item{Kind: bundle.KindImage, Descriptor: ocispec.Descriptor{
+		Digest:    digest.FromString("a"),
+		MediaType: ocispec.MediaTypeImageIndex,
+	}}
 	if _, err := closure.Contents(t.Context(), []bundle.Item{it}, nested); err == nil {
 		t.Error("indexes without end were read")
 	}
@@ -323,8 +345,10 @@ func TestContentsOfDamage(t *testing.T) {
 func TestSingleImage(t *testing.T) {
 	t.Parallel()
 	b := bundletest.NewBuilder(t)
-	img, err := mutate.ConfigFile(bundletest.RandomImage(t, 1, 1, 10), &v1.ConfigFile{OS: "linux", Architecture: "arm",
-		Variant: "v7"})
+	img, err := mutate.ConfigFile(bundletest.RandomImage(t, 1, 1, 10), &v1.ConfigFile{
+		OS: "linux", Architecture: "arm",
+		Variant: "v7",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,15 +407,20 @@ func TestPackages(t *testing.T) {
 		t.Fatal(err)
 	}
 	var there []closure.Item
-	for _, set := range []struct{ distribution, platform string }{{"rocky/9", amd}, {"rocky/9", arm},
-		{"debian/12", amd}} {
+	for _, set := range []struct{ distribution, platform string }{
+		{"rocky/9", amd},
+		{"rocky/9", arm},
+		{"debian/12", amd},
+	} {
 		names, err := plan.PackagesOf(c, nil, set.distribution)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, name := range names {
-			it := closure.Item{Kind: "file", Ref: manifest.PackageRef(set.distribution, name+"-"+set.platform[6:]),
-				Platforms: []string{set.platform}, Packages: []string{name}}
+			it := closure.Item{
+				Kind: "file", Ref: manifest.PackageRef(set.distribution, name+"-"+set.platform[6:]),
+				Platforms: []string{set.platform}, Packages: []string{name},
+			}
 			switch name {
 			case "iptables":
 				it.Packages = []string{"iptables-nft", name}
@@ -401,8 +430,10 @@ func TestPackages(t *testing.T) {
 			there = append(there, it)
 		}
 	}
-	there = append(there, closure.Item{Kind: "file", Ref: manifest.PackageRef("rocky/9", "dependency"),
-		Packages: []string{"dependency"}},
+	there = append(there, closure.Item{
+		Kind: "file", Ref: manifest.PackageRef("rocky/9", "dependency"),
+		Packages: []string{"dependency"},
+	},
 		closure.Item{Kind: "file", Ref: manifest.PackageRef("fedora/42", "x"), Packages: []string{"chrony"}})
 	record, err := closure.Check(append(closure.OfSets(b, there), needs...), there)
 	if err != nil {

@@ -33,12 +33,16 @@ func OfCluster(c *manifest.Cluster, platforms []string, below string) ([]Need, e
 		w.errs = append(w.errs, err)
 	}
 	for _, p := range pulls {
-		w.add(Need{Kind: manifest.ItemImage, Ref: p.Ref, Platforms: platforms,
-			By: User{Program: p.Program, Roles: p.Roles}})
+		w.add(Need{
+			Kind: manifest.ItemImage, Ref: p.Ref, Platforms: platforms,
+			By: User{Program: p.Program, Roles: p.Roles},
+		})
 	}
 	for _, file := range w.cluster.Kubernetes.Patches {
-		w.add(Need{Kind: bundle.KindManifest, Ref: path.Join(below, file),
-			By: User{Task: kubeadm.PatchesTaskName, Roles: []manifest.Role{manifest.RoleCluster}}})
+		w.add(Need{
+			Kind: bundle.KindManifest, Ref: path.Join(below, file),
+			By: User{Task: kubeadm.PatchesTaskName, Roles: []manifest.Role{manifest.RoleCluster}},
+		})
 	}
 	for _, a := range w.cluster.Addons {
 		by := User{Task: addon.TaskName(a), Roles: []manifest.Role{manifest.RoleControlPlane}}
@@ -87,13 +91,17 @@ func (w *clusterWalk) component(need manifest.Need, by User) {
 		w.add(Need{Kind: manifest.ItemImage, Ref: ref, Platforms: orAll(image.Platforms, w.platforms), By: by})
 	}
 	for _, chart := range what.Charts {
-		w.add(Need{Kind: manifest.ItemChart, Ref: manifest.ChartRef(chart, chart.Name, chart.Version), Name: chart.Name,
-			By: by})
+		w.add(Need{
+			Kind: manifest.ItemChart, Ref: manifest.ChartRef(chart, chart.Name, chart.Version), Name: chart.Name,
+			By: by,
+		})
 	}
 	for _, f := range what.Files {
 		for _, platform := range orAll(f.Platforms, w.platforms) {
-			w.add(Need{Kind: manifest.ItemFile, Ref: manifest.FileURL(f, platform), Name: f.Name,
-				Platforms: []string{platform}, By: by})
+			w.add(Need{
+				Kind: manifest.ItemFile, Ref: manifest.FileURL(f, platform), Name: f.Name,
+				Platforms: []string{platform}, By: by,
+			})
 		}
 	}
 }
@@ -115,8 +123,10 @@ func OfImages(images []discover.Image, platforms []string, own map[string][]stri
 		if !ok {
 			wanted = platforms
 		}
-		needs = append(needs, Need{Kind: manifest.ItemImage, Ref: image.Ref, Platforms: wanted, Lenient: true,
-			By: User{Place: image.Place}})
+		needs = append(needs, Need{
+			Kind: manifest.ItemImage, Ref: image.Ref, Platforms: wanted, Lenient: true,
+			By: User{Place: image.Place},
+		})
 	}
 	return needs
 }

@@ -10,10 +10,14 @@ import (
 // Compare needs with the items of a bundle.
 func ExampleCheck() {
 	needs := []closure.Need{
-		{Kind: "image", Ref: "docker.io/library/nginx:1.29",
-			By: closure.User{Place: discover.Place{File: "web.yaml", Object: "Pod web"}}},
-		{Kind: "image", Ref: "docker.io/library/redis:8.2",
-			By: closure.User{Place: discover.Place{File: "cache.yaml", Object: "Pod cache"}}},
+		{
+			Kind: "image", Ref: "docker.io/library/nginx:1.29",
+			By: closure.User{Place: discover.Place{File: "web.yaml", Object: "Pod web"}},
+		},
+		{
+			Kind: "image", Ref: "docker.io/library/redis:8.2",
+			By: closure.User{Place: discover.Place{File: "cache.yaml", Object: "Pod cache"}},
+		},
 	}
 	r, err := closure.Check(needs, []closure.Item{{Kind: "image", Ref: "docker.io/library/nginx:1.29"}})
 	fmt.Println(r.Items[0].Ref, "needed by", r.Items[0].NeededBy)

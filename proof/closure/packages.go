@@ -51,8 +51,10 @@ func OfPackages(c *manifest.Cluster, b *manifest.Bundle) ([]Need, error) {
 					errs = append(errs, fmt.Errorf("task %s: %w", task.Name, err))
 				}
 				for _, name := range names {
-					needs = append(needs, Need{Kind: kindPackage, Name: packageName(set.Distribution, name),
-						Platforms: platforms, By: User{Task: task.Name, Roles: task.Roles}})
+					needs = append(needs, Need{
+						Kind: kindPackage, Name: packageName(set.Distribution, name),
+						Platforms: platforms, By: User{Task: task.Name, Roles: task.Roles},
+					})
 				}
 			}
 		}

@@ -217,8 +217,10 @@ func TestPassphraseLimitsWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	for factor, want := range map[int]string{10: "", 21: "work factor too large", 30: "work factor too large"} {
-		stanza := &age.Stanza{Type: "scrypt", Args: []string{"AAAAAAAAAAAAAAAAAAAAAA", fmt.Sprint(factor)},
-			Body: make([]byte, 32)}
+		stanza := &age.Stanza{
+			Type: "scrypt", Args: []string{"AAAAAAAAAAAAAAAAAAAAAA", fmt.Sprint(factor)},
+			Body: make([]byte, 32),
+		}
 		if !encryption.NeedsPassphrase([]*age.Stanza{stanza}) {
 			t.Error("no passphrase is needed")
 		}

@@ -22,8 +22,10 @@ func build() provenance.Build {
 		Inputs:   []provenance.File{{"manifest.lock.yaml", digest.FromString("lock")}},
 		Pins: []manifest.Pin{
 			{Kind: "image", Ref: "docker.io/library/app:1.0", Digest: digest.FromString("image")},
-			{Kind: "file", Ref: "https://files.example/it", Platform: "linux/amd64",
-				From: "https://me:secret@files.site/it?token=secret", Digest: digest.FromString("it")},
+			{
+				Kind: "file", Ref: "https://files.example/it", Platform: "linux/amd64",
+				From: "https://me:secret@files.site/it?token=secret", Digest: digest.FromString("it"),
+			},
 			{Kind: "file", Ref: "local/notes", URL: "/home/secret/notes", Digest: digest.FromString("notes")},
 		},
 		Encoder: "zstd", Program: "v1.2.3", Locked: true,
@@ -76,8 +78,10 @@ func TestParse(t *testing.T) {
 	if !s.HasFile(digest.FromString("file")) || s.HasFile(digest.FromString("index")) {
 		t.Error("it does not tell the file from the index")
 	}
-	for _, change := range []string{statement("x", "", ""), statement("", "x", ""), statement("", "", "x"), "", "[]",
-		`{"subject":1}`} {
+	for _, change := range []string{
+		statement("x", "", ""), statement("", "x", ""), statement("", "", "x"), "", "[]",
+		`{"subject":1}`,
+	} {
 		if _, err := provenance.Parse([]byte(change)); err == nil {
 			t.Errorf("%s was read", change)
 		}

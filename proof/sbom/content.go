@@ -114,8 +114,10 @@ func (w *contentWalk) document(ctx context.Context, d ocispec.Descriptor, depth 
 
 // config reads an image's labels and a chart's annotations (https://artifacthub.io/docs/topics/annotations/helm/).
 func (w *contentWalk) config(ctx context.Context, d ocispec.Descriptor) error {
-	known := []string{ocispec.MediaTypeImageConfig, "application/vnd.docker.container.image.v1+json",
-		bundle.MediaTypeChartConfig}
+	known := []string{
+		ocispec.MediaTypeImageConfig, "application/vnd.docker.container.image.v1+json",
+		bundle.MediaTypeChartConfig,
+	}
 	if !slices.Contains(known, d.MediaType) || d.Size > maxDocument {
 		return nil
 	}

@@ -26,8 +26,10 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	defer cache.Close()
-	item, err := bundle.Document{Kind: bundle.KindFile, Ref: "https://files.example/tool",
-		Data: []byte("#!/bin/sh\n")}.Put(ctx, cache)
+	item, err := bundle.Document{
+		Kind: bundle.KindFile, Ref: "https://files.example/tool",
+		Data: []byte("#!/bin/sh\n"),
+	}.Put(ctx, cache)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -36,8 +36,10 @@ func genericPURL(it bundle.Item, content digest.Digest, source string) string {
 	if !address(source) {
 		source = ""
 	}
-	return packageURL(purl.TypeGeneric, "", name, it.Version, map[string]string{"checksum": content.String(),
-		"download_url": source})
+	return packageURL(purl.TypeGeneric, "", name, it.Version, map[string]string{
+		"checksum":     content.String(),
+		"download_url": source,
+	})
 }
 
 // packagePURL returns the package URL of an operating system package, or ""
@@ -60,8 +62,10 @@ func packagePURL(it bundle.Item) string {
 			epoch, version = before, after
 		}
 	}
-	return packageURL(kind, vendor, name, version, map[string]string{"arch": arch, "distro": vendor + "-" + release,
-		"epoch": epoch})
+	return packageURL(kind, vendor, name, version, map[string]string{
+		"arch": arch, "distro": vendor + "-" + release,
+		"epoch": epoch,
+	})
 }
 
 // packageURL leaves out qualifiers without a value.

@@ -43,10 +43,14 @@ func New(ctx context.Context, x bundle.Index, l *manifest.Lock, read ReadBlob) (
 		SpecVersion: cdx.SpecVersion1_6, Version: 1,
 		Metadata: &cdx.Metadata{
 			// Without a version: another version of kkbundle that says the same says it with the same bytes.
-			Tools: &cdx.ToolsChoice{Components: &[]cdx.Component{{Type: cdx.ComponentTypeApplication,
-				Name: "kkbundle"}}},
-			Component: &cdx.Component{Type: cdx.ComponentTypeApplication, BOMRef: root, Name: x.Name,
-				Version: x.Version},
+			Tools: &cdx.ToolsChoice{Components: &[]cdx.Component{{
+				Type: cdx.ComponentTypeApplication,
+				Name: "kkbundle",
+			}}},
+			Component: &cdx.Component{
+				Type: cdx.ComponentTypeApplication, BOMRef: root, Name: x.Name,
+				Version: x.Version,
+			},
 		},
 	}
 	components, refs := []cdx.Component{}, []string{}
@@ -105,10 +109,13 @@ func (b *builder) pin(it bundle.Item) (manifest.Pin, bool) {
 func (b *builder) component(ctx context.Context, it bundle.Item) (cdx.Component, error) {
 	platform := bundle.PlatformString(it.Descriptor.Platform)
 	name := manifest.WithoutSecrets(it.Ref)
-	c := cdx.Component{Type: cdx.ComponentTypeData, BOMRef: strings.TrimSuffix(it.Kind+" "+name+" "+platform, " "),
-		Name: cmp.Or(it.Name, name), Version: it.Version}
+	c := cdx.Component{
+		Type: cdx.ComponentTypeData, BOMRef: strings.TrimSuffix(it.Kind+" "+name+" "+platform, " "),
+		Name: cmp.Or(it.Name, name), Version: it.Version,
+	}
 	properties := []cdx.Property{
-		{Name: "io.kkbundle.kind", Value: it.Kind}, {Name: "io.kkbundle.ref", Value: name},
+		{Name: "io.kkbundle.kind", Value: it.Kind},
+		{Name: "io.kkbundle.ref", Value: name},
 		{Name: "io.kkbundle.digest", Value: it.Descriptor.Digest.String()},
 	}
 	if platform != "" {
@@ -140,8 +147,10 @@ func (b *builder) component(ctx context.Context, it bundle.Item) (cdx.Component,
 			c.PackageURL = cmp.Or(packagePURL(it), genericPURL(it, content.digest, source))
 		}
 		if address(source) {
-			c.ExternalReferences = &[]cdx.ExternalReference{{URL: source, Type: cdx.ERTypeDistribution,
-				Hashes: c.Hashes}}
+			c.ExternalReferences = &[]cdx.ExternalReference{{
+				URL: source, Type: cdx.ERTypeDistribution,
+				Hashes: c.Hashes,
+			}}
 		}
 	}
 	if pinned && pin.Verified != "" {

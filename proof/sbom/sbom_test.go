@@ -43,12 +43,16 @@ func sample(t *testing.T) (*bundle.Reader, *manifest.Lock) {
 		t.Fatal(err)
 	}
 	return b.Bundle().Reader, &manifest.Lock{Items: []manifest.Pin{
-		{Kind: "file", Ref: "https://files.example/it", Platform: "linux/amd64",
-			From: "https://me:secret@files.site/it?token=secret", Verified: "upstream"},
+		{
+			Kind: "file", Ref: "https://files.example/it", Platform: "linux/amd64",
+			From: "https://me:secret@files.site/it?token=secret", Verified: "upstream",
+		},
 		{Kind: "file", Ref: "local/notes", URL: "/home/secret/notes", Verified: "first use"},
 		{Kind: "image", Ref: labelled, Digest: digest.Digest(d.String()), Verified: "upstream"},
-		{Kind: "referrer", Ref: "docker.io/library/labelled@" + digest.FromString("r").String(),
-			Digest: digest.FromString("r"), ArtifactType: "application/spdx+json", Subject: digest.Digest(d.String())},
+		{
+			Kind: "referrer", Ref: "docker.io/library/labelled@" + digest.FromString("r").String(),
+			Digest: digest.FromString("r"), ArtifactType: "application/spdx+json", Subject: digest.Digest(d.String()),
+		},
 	}}
 }
 

@@ -191,8 +191,10 @@ func TestVerifyBlobRefuses(t *testing.T) {
 		"huge":        {append(bytes.Clone(good), make([]byte, trust.MaxSignature)...), trust.ErrMalformed, "bytes"},
 		"more behind": {append(bytes.Clone(good), good...), trust.ErrMalformed, "data after"},
 		"media type":  {swap("sigstore.bundle.v0.3", "other"), trust.ErrMalformed, "not a Sigstore bundle"},
-		"cosign 2": {[]byte(`{"base64Signature":"AAAA","rekorBundle":null}`), trust.ErrMalformed,
-			"--new-bundle-format"},
+		"cosign 2": {
+			[]byte(`{"base64Signature":"AAAA","rekorBundle":null}`), trust.ErrMalformed,
+			"--new-bundle-format",
+		},
 		"statement":     {statement, trust.ErrMalformed, "attestation"},
 		"no signature":  {swap("messageSignature", "signatureMessage"), trust.ErrMalformed, "no signature"},
 		"not base64":    {swap(`"signature":"`, `"signature":"*`), trust.ErrMalformed, ""},

@@ -186,12 +186,18 @@ func TestSimpleSigningRefuses(t *testing.T) {
 		"keyless":      {keyless, trust.ErrKeyless},
 		"no JSON":      {payload("x"), trust.ErrMalformed},
 		"more JSON":    {payload(string(good.Payload) + "{}"), trust.ErrMalformed},
-		"another type": {payload(strings.Replace(string(good.Payload), "cosign container", "some", 1)),
-			trust.ErrMalformed},
-		"no type": {payload(`{"critical":{"image":{"docker-manifest-digest":"` + d.String() + `"}}}`),
-			trust.ErrMalformed},
-		"upper digest": {must[trust.SimpleSignature](t)(s.Simple("a", digest.Digest(strings.ToUpper(d.String())))),
-			trust.ErrOtherDigest},
+		"another type": {
+			payload(strings.Replace(string(good.Payload), "cosign container", "some", 1)),
+			trust.ErrMalformed,
+		},
+		"no type": {
+			payload(`{"critical":{"image":{"docker-manifest-digest":"` + d.String() + `"}}}`),
+			trust.ErrMalformed,
+		},
+		"upper digest": {
+			must[trust.SimpleSignature](t)(s.Simple("a", digest.Digest(strings.ToUpper(d.String())))),
+			trust.ErrOtherDigest,
+		},
 	} {
 		if _, err := trust.VerifySimpleSigning(k, c.s, d); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", what, err, c.want)
@@ -221,20 +227,28 @@ func TestBundleRefuses(t *testing.T) {
 		want   error
 	}{
 		"payload": {change(func(b map[string]any) { envelope(b)["payload"] = "AAAA" }), trust.ErrWrongKey},
-		"payload type": {change(func(b map[string]any) { envelope(b)["payloadType"] = "text/plain" }),
-			trust.ErrWrongKey},
+		"payload type": {
+			change(func(b map[string]any) { envelope(b)["payloadType"] = "text/plain" }),
+			trust.ErrWrongKey,
+		},
 		"no signature": {change(func(b map[string]any) { envelope(b)["signatures"] = []any{} }), trust.ErrMalformed},
 		"two signatures": {change(func(b map[string]any) {
 			envelope(b)["signatures"] = append(envelope(b)["signatures"].([]any), map[string]any{})
 		}), trust.ErrMalformed},
 		"no envelope": {change(func(b map[string]any) { delete(b, "dsseEnvelope") }), trust.ErrMalformed},
-		"both": {change(func(b map[string]any) { b["messageSignature"] = map[string]any{} }),
-			trust.ErrMalformed},
+		"both": {
+			change(func(b map[string]any) { b["messageSignature"] = map[string]any{} }),
+			trust.ErrMalformed,
+		},
 		"media type": {change(func(b map[string]any) { b["mediaType"] = "text/plain" }), trust.ErrMalformed},
-		"keyless": {change(func(b map[string]any) { certificate(b); envelope(b)["payload"] = "AAAA" }),
-			trust.ErrKeyless},
-		"other digest": {string(must[[]byte](t)(s.Bundle(digest.FromString("b"), trust.PredicateSign))),
-			trust.ErrOtherDigest},
+		"keyless": {
+			change(func(b map[string]any) { certificate(b); envelope(b)["payload"] = "AAAA" }),
+			trust.ErrKeyless,
+		},
+		"other digest": {
+			string(must[[]byte](t)(s.Bundle(digest.FromString("b"), trust.PredicateSign))),
+			trust.ErrOtherDigest,
+		},
 		"no predicate": {string(must[[]byte](t)(s.Bundle(d, ""))), trust.ErrMalformed},
 		"not JSON":     {"x", trust.ErrMalformed},
 		"more behind":  {good + "x", trust.ErrMalformed},

@@ -116,8 +116,10 @@ func (r *Registry) putManifest(w http.ResponseWriter, req *http.Request, at plac
 		r.app.ServeHTTP(&out, inner)
 	}
 	if out.status == http.StatusCreated {
-		if err := r.stored(req.Context(), &out, at, doc, ocispec.Descriptor{MediaType: req.Header.Get("Content-Type"),
-			Digest: own, Size: int64(len(data))}); err != nil {
+		if err := r.stored(req.Context(), &out, at, doc, ocispec.Descriptor{
+			MediaType: req.Header.Get("Content-Type"),
+			Digest:    own, Size: int64(len(data)),
+		}); err != nil {
 			r.log.Error("a manifest was stored without its links", "repository", at.repo, "digest", own, "error", err)
 			answerError(w, http.StatusInternalServerError, "UNKNOWN", "the manifest could not be stored")
 			return

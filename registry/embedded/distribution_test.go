@@ -126,10 +126,14 @@ func (s site) manifest(t *testing.T, repository string, change func(*ocispec.Man
 	t.Helper()
 	m := ocispec.Manifest{
 		MediaType: ocispec.MediaTypeImageManifest,
-		Config: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: s.blob(t, repository, "{}"),
-			Size: 2},
-		Layers: []ocispec.Descriptor{{MediaType: ocispec.MediaTypeImageLayer, Digest: s.blob(t, repository, layer),
-			Size: int64(len(layer))}},
+		Config: ocispec.Descriptor{
+			MediaType: ocispec.MediaTypeImageConfig, Digest: s.blob(t, repository, "{}"),
+			Size: 2,
+		},
+		Layers: []ocispec.Descriptor{{
+			MediaType: ocispec.MediaTypeImageLayer, Digest: s.blob(t, repository, layer),
+			Size: int64(len(layer)),
+		}},
 	}
 	m.SchemaVersion = 2
 	if change != nil {
@@ -188,24 +192,29 @@ func TestDistributionPushBlobs(t *testing.T) {
 				fmt.Sprintf("Content-Length: %d", len(layer)))
 			s.ask(t, put, layer, octets).has(t, 404, "BLOB_UPLOAD_UNKNOWN") // the session is over
 		}},
-		{"Pushing a blob monolithically/end-6/the empty blob, and one that is there",
+		{
+			"Pushing a blob monolithically/end-6/the empty blob, and one that is there",
 			func(t *testing.T, s site, r string) {
 				for range 2 {
 					s.blob(t, r, "")
 					s.blob(t, r, layer)
 				}
-			}},
+			},
+		},
 		// What came stays with the session, so a client begins another; nobody finishes this one, and it goes after a
 		// week.
-		{"Pushing a blob monolithically/end-6/another digest is 400, and nothing is stored",
+		{
+			"Pushing a blob monolithically/end-6/another digest is 400, and nothing is stored",
 			func(t *testing.T, s site, r string) {
 				put := "PUT " + closing(s.session(t, r), d)
 				s.ask(t, put, layer+"!", octets).has(t, 400, "DIGEST_INVALID")
 				s.ask(t, put, layer, octets).has(t, 416, "RANGE_INVALID")
 				s.ask(t, "HEAD /v2/"+r+"/blobs/"+string(d), "").has(t, 404, "")
 				s.ask(t, "HEAD /v2/"+r+"/blobs/"+string(digest.FromString(layer+"!")), "").has(t, 404, "")
-			}},
-		{"Pushing a blob monolithically/end-6/no or no right digest is 400 and leaves the session",
+			},
+		},
+		{
+			"Pushing a blob monolithically/end-6/no or no right digest is 400 and leaves the session",
 			func(t *testing.T, s site, r string) {
 				location := s.session(t, r)
 				s.ask(t, "PUT "+location, layer, octets).has(t, 400, "DIGEST_INVALID")
@@ -214,7 +223,8 @@ func TestDistributionPushBlobs(t *testing.T) {
 					s.ask(t, "PUT "+closing(location, wrong), layer, octets).has(t, 400, "DIGEST_INVALID")
 				}
 				s.ask(t, "PUT "+closing(location, d), layer, octets).has(t, 201, "")
-			}},
+			},
+		},
 		// A registry MAY leave it out, and SHOULD begin a session then: distribution does. Clients go on with PUT.
 		{"Pushing a blob monolithically/end-4b/a single POST is a session", func(t *testing.T, s site, r string) {
 			location := s.ask(t, "POST /v2/"+r+"/blobs/uploads/?digest="+string(d), layer, octets).has(t, 202,
@@ -270,7 +280,8 @@ func TestDistributionPushBlobs(t *testing.T) {
 				has(t, 201, "", "Location: /v2/"+r+"-to/blobs/"+string(d), "Docker-Content-Digest: "+string(d))
 			s.ask(t, "HEAD /v2/"+r+"-to/blobs/"+string(d), "").has(t, 200, "")
 		}},
-		{"Mounting a blob from another repository/end-11/a session where it is not, or from is missing or no name",
+		{
+			"Mounting a blob from another repository/end-11/a session where it is not, or from is missing or no name",
 			func(t *testing.T, s site, r string) {
 				s.blob(t, r, layer)
 				for _, query := range []string{
@@ -283,7 +294,8 @@ func TestDistributionPushBlobs(t *testing.T) {
 					s.ask(t, "HEAD /v2/"+r+"-to/blobs/"+string(d), "").has(t, 404, "")
 					s.ask(t, "GET "+location, "").has(t, 204, "")
 				}
-			}},
+			},
+		},
 		{"Pushing blobs/a name that is none begins nothing", badNames},
 	})
 }
@@ -438,8 +450,10 @@ func TestDistributionPushManifests(t *testing.T) {
 				s.ask(t, "PUT /v2/"+r+"/manifests/"+tag, m, imageType).has(t, 201, "")
 			}
 			// end-8b
-			for query, want := range map[string]string{"": `["a","b","c"]`, "?n=2": `["a","b"]`,
-				"?n=2&last=b": `["c"]`} {
+			for query, want := range map[string]string{
+				"": `["a","b","c"]`, "?n=2": `["a","b"]`,
+				"?n=2&last=b": `["c"]`,
+			} {
 				got := s.ask(t, "GET /v2/"+r+"/tags/list"+query, "").has(t, 200, "")
 				if strings.TrimSpace(string(got.body)) != `{"name":"`+r+`","tags":`+want+`}` ||
 					(query == "?n=2") != (got.Header.Get("Link") != "") {

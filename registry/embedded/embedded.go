@@ -76,8 +76,10 @@ type Registry struct {
 // to logrus' standard logger: Open silences that and passes important messages to the Logger of the process's last
 // Open.
 func Open(ctx context.Context, o Options) (*Registry, error) {
-	r := &Registry{users: htpasswd.New(o.Users), pullers: htpasswd.New(o.Pullers), log: o.Logger, dir: o.Dir,
-		metrics: newMetrics()}
+	r := &Registry{
+		users: htpasswd.New(o.Users), pullers: htpasswd.New(o.Pullers), log: o.Logger, dir: o.Dir,
+		metrics: newMetrics(),
+	}
 	r.log = cmp.Or(r.log, slog.New(slog.DiscardHandler))
 	if o.Pullers != "" && o.Users == "" {
 		return nil, errors.New("users who may only pull require other users: without them, everybody may push")
@@ -127,8 +129,10 @@ func settings(o Options, secret string) *configuration.Configuration {
 		"cache":      {"blobdescriptor": "inmemory"},
 		"delete":     {"enabled": o.Delete},
 		"maintenance": {
-			"uploadpurging": map[any]any{"enabled": !o.ReadOnly, "age": uploadAge, "interval": uploadInterval,
-				"dryrun": false},
+			"uploadpurging": map[any]any{
+				"enabled": !o.ReadOnly, "age": uploadAge, "interval": uploadInterval,
+				"dryrun": false,
+			},
 			"readonly": map[any]any{"enabled": o.ReadOnly},
 		},
 	}}

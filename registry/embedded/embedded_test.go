@@ -235,8 +235,10 @@ func TestRights(t *testing.T) {
 	if err := os.WriteFile(users, []byte("ops:"+string(hash)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := embedded.Options{Dir: dir, Users: users,
-		Logger: slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	o := embedded.Options{
+		Dir: dir, Users: users,
+		Logger: slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
 	host, stop := start(t, o)
 	ref, img := tag(t, host+"/app:1"), image(t, 1)
 	login := remote.WithAuth(&authn.Basic{Username: "ops", Password: "correct-horse"})
@@ -244,8 +246,10 @@ func TestRights(t *testing.T) {
 		t.Errorf("without a login: %v", err)
 	}
 	if err := remote.Write(ref, img,
-		remote.WithAuth(&authn.Basic{Username: "ops",
-			Password: "wrong-horse"})); status(err) != http.StatusUnauthorized {
+		remote.WithAuth(&authn.Basic{
+			Username: "ops",
+			Password: "wrong-horse",
+		})); status(err) != http.StatusUnauthorized {
 		t.Errorf("a wrong password: %v", err)
 	}
 	if err := remote.Write(ref, img, login); err != nil {

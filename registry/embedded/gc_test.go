@@ -27,8 +27,10 @@ const collectVariable = "KKBUNDLE_TEST_COLLECT"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(collectVariable); dir != "" {
-		if _, err := embedded.Collect(context.Background(), embedded.CollectOptions{Dir: dir,
-			Untagged: true}); err != nil {
+		if _, err := embedded.Collect(context.Background(), embedded.CollectOptions{
+			Dir:      dir,
+			Untagged: true,
+		}); err != nil {
 			_, _ = fmt.Fprintln(os.Stderr, err)
 			os.Exit(1) //nolint:forbidigo // this is main
 		}

@@ -70,7 +70,8 @@ func (x *tagIndex) fill(ctx context.Context, service distribution.TagService) er
 
 // Manifests implements distribution.Repository.
 func (r keptRepository) Manifests(ctx context.Context,
-	options ...distribution.ManifestServiceOption) (distribution.ManifestService, error) {
+	options ...distribution.ManifestServiceOption,
+) (distribution.ManifestService, error) {
 	s, err := r.Repository.Manifests(ctx, options...)
 	if err != nil {
 		return nil, err
@@ -123,7 +124,8 @@ type keptManifests struct {
 
 // Get implements distribution.ManifestService.
 func (s keptManifests) Get(ctx context.Context, d digest.Digest,
-	options ...distribution.ManifestServiceOption) (distribution.Manifest, error) {
+	options ...distribution.ManifestServiceOption,
+) (distribution.Manifest, error) {
 	m, err := s.ManifestService.Get(ctx, d, options...)
 	if err != nil {
 		return nil, err

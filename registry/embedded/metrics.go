@@ -95,7 +95,8 @@ func (m *metrics) snapshot() ([]counted, traffic) {
 		all = append(all, counted{r, n})
 	}
 	slices.SortFunc(all, func(x,
-		y counted) int {
+		y counted,
+	) int {
 		return cmp.Or(cmp.Compare(x.method, y.method), cmp.Compare(x.code, y.code))
 	})
 	return all, m.total

@@ -61,7 +61,8 @@ func putBlob(t *testing.T, base string, content []byte, as digest.Digest) ocispe
 
 // putManifest stores an image with one layer and returns its descriptor.
 func putManifest(t *testing.T, base, ref string, subject *ocispec.Descriptor,
-	layer ocispec.Descriptor) ocispec.Descriptor {
+	layer ocispec.Descriptor,
+) ocispec.Descriptor {
 	t.Helper()
 	config := putBlob(t, base, []byte("{}"), digest.FromString("{}"))
 	config.MediaType = ocispec.MediaTypeEmptyJSON

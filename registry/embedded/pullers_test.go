@@ -80,8 +80,10 @@ func TestPullersChangeNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	// A user of both files may only pull.
-	host, _ := start(t, embedded.Options{Dir: dir, Users: usersFile(t, "pusher", "both"),
-		Pullers: usersFile(t, "node", "both"), Delete: true})
+	host, _ := start(t, embedded.Options{
+		Dir: dir, Users: usersFile(t, "pusher", "both"),
+		Pullers: usersFile(t, "node", "both"), Delete: true,
+	})
 	img := image(t, 1)
 	ref := tag(t, host+"/lib/app:1")
 	if err := remote.Write(ref, img,
@@ -144,8 +146,10 @@ func TestPullersChangeNothing(t *testing.T) {
 
 func TestPullersRequirePushers(t *testing.T) {
 	t.Parallel()
-	if _, err := embedded.Open(t.Context(), embedded.Options{Dir: t.TempDir(),
-		Pullers: usersFile(t, "node")}); err == nil {
+	if _, err := embedded.Open(t.Context(), embedded.Options{
+		Dir:     t.TempDir(),
+		Pullers: usersFile(t, "node"),
+	}); err == nil {
 		t.Error("everybody may push")
 	}
 }

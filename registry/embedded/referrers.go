@@ -82,7 +82,8 @@ func (s *subjects) of(ctx context.Context, repo string, subject digest.Digest) (
 		}
 	}
 	slices.SortFunc(found, func(a,
-		b ocispec.Descriptor) int {
+		b ocispec.Descriptor,
+	) int {
 		return strings.Compare(a.Digest.String(), b.Digest.String())
 	})
 	return found, nil
@@ -90,7 +91,8 @@ func (s *subjects) of(ctx context.Context, repo string, subject digest.Digest) (
 
 // read finds the referrers among all manifests of a repository.
 func (s *subjects) read(ctx context.Context, repo string,
-	service distribution.ManifestService) (map[digest.Digest][]ocispec.Descriptor, error) {
+	service distribution.ManifestService,
+) (map[digest.Digest][]ocispec.Descriptor, error) {
 	found := map[digest.Digest][]ocispec.Descriptor{}
 	seen := map[digest.Digest]bool{}
 	err := service.(distribution.ManifestEnumerator).Enumerate(ctx, func(d digest.Digest) error {
@@ -116,7 +118,8 @@ func (s *subjects) read(ctx context.Context, repo string,
 
 // manifestDocument reads a manifest. One that cannot be read as any is empty.
 func manifestDocument(ctx context.Context, service distribution.ManifestService,
-	d digest.Digest) (document, ocispec.Descriptor, error) {
+	d digest.Digest,
+) (document, ocispec.Descriptor, error) {
 	m, err := service.Get(ctx, d)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -183,8 +186,10 @@ func (r *Registry) listReferrers(w http.ResponseWriter, req *http.Request, at pl
 		next := url.URL{Path: at.path(), RawQuery: query.Encode()}
 		w.Header().Set("Link", "<"+next.String()+`>; rel="next"`)
 	}
-	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex,
-		Manifests: found}
+	index := ocispec.Index{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex,
+		Manifests: found,
+	}
 	if found == nil {
 		index.Manifests = []ocispec.Descriptor{}
 	}

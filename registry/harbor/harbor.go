@@ -82,8 +82,10 @@ type Info struct {
 // Info identifies the registry. For another registry the error matches ErrNotHarbor.
 func (c *Client) Info(ctx context.Context) (Info, error) {
 	var info Info
-	err := c.do(ctx, call{op: "look for Harbor", method: http.MethodGet, path: "/systeminfo",
-		anonymous: c.Username == ""}, &info)
+	err := c.do(ctx, call{
+		op: "look for Harbor", method: http.MethodGet, path: "/systeminfo",
+		anonymous: c.Username == "",
+	}, &info)
 	_, syntax := errors.AsType[*json.SyntaxError](err)
 	_, other := errors.AsType[*json.UnmarshalTypeError](err)
 	e, answered := errors.AsType[*Error](err)
@@ -111,7 +113,8 @@ func (c *Client) do(ctx context.Context, q call, out any) error {
 		return fmt.Errorf("%s: %w", q.op, err)
 	}
 	client := http.Client{Transport: c.HTTP, CheckRedirect: func(*http.Request,
-		[]*http.Request) error {
+		[]*http.Request,
+	) error {
 		return http.ErrUseLastResponse
 	}}
 	resp, err := client.Do(req)

@@ -82,13 +82,15 @@ func TestInfoElsewhere(t *testing.T) {
 	for what, answer := range map[string]http.HandlerFunc{
 		"404": http.NotFound,
 		"html": func(w http.ResponseWriter,
-			_ *http.Request) {
+			_ *http.Request,
+		) {
 			_, _ = w.Write([]byte("<html>hello</html>"))
 		},
 		"other json": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"status":"ok"}`)) },
 		"json array": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`[]`)) },
 		"login page": func(w http.ResponseWriter,
-			r *http.Request) {
+			r *http.Request,
+		) {
 			http.Redirect(w, r, "/login", http.StatusFound)
 		},
 		"wrong types": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"auth_mode":7}`)) },
@@ -96,7 +98,8 @@ func TestInfoElsewhere(t *testing.T) {
 		"bad gateway": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
 		"empty":       func(http.ResponseWriter, *http.Request) {},
 		"cut in the middle": func(w http.ResponseWriter,
-			_ *http.Request) {
+			_ *http.Request,
+		) {
 			_, _ = w.Write([]byte(`{"auth_mode":"db`))
 		},
 	} {
@@ -145,8 +148,10 @@ func TestCheckRepository(t *testing.T) {
 			t.Errorf("%.40s: %v", name, err)
 		}
 	}
-	for name, ok := range map[string]bool{"hosts": true, "a-b.c_d": true, "Hosts": false, "a+b": false, "": false,
-		"a--b": false} {
+	for name, ok := range map[string]bool{
+		"hosts": true, "a-b.c_d": true, "Hosts": false, "a+b": false, "": false,
+		"a--b": false,
+	} {
 		if err := harbor.CheckRobot(name); (err == nil) != ok {
 			t.Errorf("robot %q: %v", name, err)
 		}

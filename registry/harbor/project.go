@@ -82,8 +82,10 @@ func (c *Client) CreateProject(ctx context.Context, p Project) error {
 		limit := max(p.Quota, -1)
 		body.Storage = &limit
 	}
-	err := c.do(ctx, call{op: "create project " + p.Name, method: http.MethodPost, path: "/projects", body: body,
-		want: http.StatusCreated}, nil)
+	err := c.do(ctx, call{
+		op: "create project " + p.Name, method: http.MethodPost, path: "/projects", body: body,
+		want: http.StatusCreated,
+	}, nil)
 	switch {
 	case hasStatus(err, http.StatusConflict):
 		return errors.Join(ErrExists, err)

@@ -58,6 +58,8 @@ func (c *Client) SetSecret(ctx context.Context, name, secret string) error {
 		Secret string `json:"secret"`
 	}{secret}
 	path := "/robots/" + strconv.FormatInt(found.ID, 10)
-	return c.do(ctx, call{op: "set the secret of robot account " + name, method: http.MethodPatch, path: path,
-		body: body}, nil)
+	return c.do(ctx, call{
+		op: "set the secret of robot account " + name, method: http.MethodPatch, path: path,
+		body: body,
+	}, nil)
 }

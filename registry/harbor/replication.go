@@ -67,8 +67,10 @@ func (r *remoteRegistry) leadsTo(to Remote) bool {
 }
 
 func wantedPolicy(id int64, name string, to int64) policy {
-	return policy{ID: id, Name: name, To: idOf{to}, Trigger: trigger{"event_based"}, Deletion: true, Override: true,
-		Enabled: true}
+	return policy{
+		ID: id, Name: name, To: idOf{to}, Trigger: trigger{"event_based"}, Deletion: true, Override: true,
+		Enabled: true,
+	}
 }
 
 // CopyTo makes this Harbor replicate every push to another one.
@@ -90,8 +92,10 @@ func (c *Client) CopyTo(ctx context.Context, to Remote) error {
 	want := wantedPolicy(0, to.Name, registry.ID)
 	op := "make replication policy " + to.Name
 	if found == nil {
-		return c.do(ctx, call{op: op, method: http.MethodPost, path: "/replication/policies", body: want,
-			want: http.StatusCreated}, nil)
+		return c.do(ctx, call{
+			op: op, method: http.MethodPost, path: "/replication/policies", body: want,
+			want: http.StatusCreated,
+		}, nil)
 	}
 	want.ID = found.ID
 	return c.do(ctx, call{op: op, method: http.MethodPut, path: "/replication/policies/" +
@@ -110,8 +114,10 @@ func (c *Client) putRemote(ctx context.Context, to Remote) error {
 			Name: to.Name, URL: to.URL, Type: "harbor", CA: to.CA,
 			Credential: credential{Type: "basic", Key: to.Username, Secret: to.Password},
 		}
-		return c.do(ctx, call{op: op, method: http.MethodPost, path: "/registries", body: body,
-			want: http.StatusCreated}, nil)
+		return c.do(ctx, call{
+			op: op, method: http.MethodPost, path: "/registries", body: body,
+			want: http.StatusCreated,
+		}, nil)
 	}
 	body := struct {
 		URL      string `json:"url"`
@@ -121,8 +127,10 @@ func (c *Client) putRemote(ctx context.Context, to Remote) error {
 		Insecure bool   `json:"insecure"`
 		CA       string `json:"ca_certificate,omitempty"`
 	}{URL: to.URL, Type: "basic", Key: to.Username, Secret: to.Password, CA: to.CA}
-	return c.do(ctx, call{op: op, method: http.MethodPut, path: "/registries/" + strconv.FormatInt(found.ID, 10),
-		body: body}, nil)
+	return c.do(ctx, call{
+		op: op, method: http.MethodPut, path: "/registries/" + strconv.FormatInt(found.ID, 10),
+		body: body,
+	}, nil)
 }
 
 func (c *Client) findRemote(ctx context.Context, name string) (*remoteRegistry, error) {

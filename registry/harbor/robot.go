@@ -49,8 +49,10 @@ type permission struct {
 }
 
 func pullFrom(project string) permission {
-	return permission{Kind: levelProject, Namespace: project,
-		Access: []access{{Resource: "repository", Action: "pull"}}}
+	return permission{
+		Kind: levelProject, Namespace: project,
+		Access: []access{{Resource: "repository", Action: "pull"}},
+	}
 }
 
 type newRobot struct {
@@ -88,8 +90,10 @@ func (c *Client) GrantPull(ctx context.Context, name string, projects []string) 
 
 func (c *Client) createRobot(ctx context.Context, body newRobot) (Robot, error) {
 	var created struct{ Name, Secret string }
-	err := c.do(ctx, call{op: "create robot account " + body.Name, method: http.MethodPost, path: "/robots", body: body,
-		want: http.StatusCreated}, &created)
+	err := c.do(ctx, call{
+		op: "create robot account " + body.Name, method: http.MethodPost, path: "/robots", body: body,
+		want: http.StatusCreated,
+	}, &created)
 	if err == nil && (created.Name == "" || created.Secret == "") {
 		err = fmt.Errorf("create robot account %s: Harbor answered without its name or its secret", body.Name)
 	}
@@ -121,8 +125,10 @@ func (c *Client) extendRobot(ctx context.Context, body newRobot) (Robot, error) 
 		return Robot{Name: found.Name}, nil
 	}
 	path := "/robots/" + strconv.FormatInt(found.ID, 10)
-	return Robot{Name: found.Name}, c.do(ctx, call{op: "extend robot account " + body.Name, method: http.MethodPut,
-		path: path, body: found}, nil)
+	return Robot{Name: found.Name}, c.do(ctx, call{
+		op: "extend robot account " + body.Name, method: http.MethodPut,
+		path: path, body: found,
+	}, nil)
 }
 
 // grant adds pull permission for a project and reports whether it was missing.

@@ -63,8 +63,10 @@ type Users struct {
 
 // New returns the users of a file, which Load reads; without a path everybody is admitted.
 func New(path string) *Users {
-	u := &Users{path: path, slots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), waiting: make(map[string]int),
-		comparing: make(map[[32]byte]*comparison)}
+	u := &Users{
+		path: path, slots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), waiting: make(map[string]int),
+		comparing: make(map[[32]byte]*comparison),
+	}
 	_, _ = rand.Read(u.key[:]) // never fails (crypto/rand)
 	return u
 }

@@ -100,11 +100,14 @@ func TestOneAddressTakesNotAllPlaces(t *testing.T) {
 		l := &oneConnection{c: make(chan net.Conn), closed: make(chan struct{})}
 		ended := make(chan error, 1)
 		handler := http.HandlerFunc(func(w http.ResponseWriter,
-			_ *http.Request) {
+			_ *http.Request,
+		) {
 			w.WriteHeader(http.StatusNoContent)
 		})
-		server := httpd.Server{Handler: handler, Limits: httpd.Limits{Idle: 2 * time.Minute},
-			Logger: slog.New(slog.DiscardHandler)}
+		server := httpd.Server{
+			Handler: handler, Limits: httpd.Limits{Idle: 2 * time.Minute},
+			Logger: slog.New(slog.DiscardHandler),
+		}
 		go func() { ended <- server.Run(ctx, l) }()
 		var all []net.Conn
 		arrive := func(ip string) {

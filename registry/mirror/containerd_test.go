@@ -31,8 +31,10 @@ func TestContainerdPulls(t *testing.T) {
 	s := registrytest.Start(t, registrytest.Options{TLS: true, Auth: registrytest.AuthBasic})
 	img, err := random.Image(1<<10, 1)
 	if err == nil {
-		img, err = mutate.ConfigFile(img, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH,
-			RootFS: rootFS(t, img)})
+		img, err = mutate.ConfigFile(img, &v1.ConfigFile{
+			OS: "linux", Architecture: runtime.GOARCH,
+			RootFS: rootFS(t, img),
+		})
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -32,8 +32,10 @@ func crio(r Registry, upstreams []string) (Configuration, error) {
 	if r.PlainHTTP {
 		fmt.Fprintf(&b, "\n[[registry]]\nlocation = %q\ninsecure = true\n", r.Host)
 	}
-	c.Files = append(c.Files, hostfile.File{Path: "/etc/containers/registries.conf.d/50-kkbundle.conf", Mode: public,
-		Data: b.Bytes(), Mark: hostfile.Mark})
+	c.Files = append(c.Files, hostfile.File{
+		Path: "/etc/containers/registries.conf.d/50-kkbundle.conf", Mode: public,
+		Data: b.Bytes(), Mark: hostfile.Mark,
+	})
 	c.Notes = append(c.Notes, "CRI-O reads the files at systemctl reload crio; other registries are contacted directly")
 	if r.Username == "" {
 		return c, nil
@@ -44,8 +46,10 @@ func crio(r Registry, upstreams []string) (Configuration, error) {
 		return c, fmt.Errorf("%s: %w", crioAuth, err)
 	}
 	c.Files = append(c.Files,
-		hostfile.File{Path: crioAuth, Mode: private, Data: append(auth, '\n'), Mark: "{\n  \"auths\": {\n",
-			Secrecy: hostfile.Logins},
+		hostfile.File{
+			Path: crioAuth, Mode: private, Data: append(auth, '\n'), Mark: "{\n  \"auths\": {\n",
+			Secrecy: hostfile.Logins,
+		},
 		hostfile.File{
 			Path: "/etc/crio/crio.conf.d/50-kkbundle.conf", Mode: public, Mark: hostfile.Mark,
 			Data: fmt.Appendf(nil, "%s\n[crio.image]\nglobal_auth_file = %q\n", hostfile.Mark, crioAuth),

@@ -55,8 +55,10 @@ func docker(r Registry, upstreams []string) (Configuration, error) {
 	if err != nil {
 		return c, fmt.Errorf("daemon.json: %w", err)
 	}
-	c.Files = append(c.Files, hostfile.File{Path: "/etc/docker/daemon.json", Mode: public, Data: append(data, '\n'),
-		Merge: mergeJSON})
+	c.Files = append(c.Files, hostfile.File{
+		Path: "/etc/docker/daemon.json", Mode: public, Data: append(data, '\n'),
+		Merge: mergeJSON,
+	})
 	c.Notes = append(c.Notes, "Docker reads daemon.json at systemctl reload docker")
 	return c, nil
 }

@@ -145,6 +145,8 @@ func join(runtimes []Runtime) string {
 
 // caFile returns the authority's certificate after a mark line, which PEM readers ignore.
 func caFile(r Registry, name string) hostfile.File {
-	return hostfile.File{Path: name, Mode: public, Data: append([]byte(hostfile.Mark+"\n"), r.CA...),
-		Mark: hostfile.Mark}
+	return hostfile.File{
+		Path: name, Mode: public, Data: append([]byte(hostfile.Mark+"\n"), r.CA...),
+		Mark: hostfile.Mark,
+	}
 }

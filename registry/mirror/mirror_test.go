@@ -21,8 +21,10 @@ func TestConfigure(t *testing.T) {
 	t.Parallel()
 	upstreams := []string{"registry.k8s.io", "docker.io", "registry.lab:5000", "docker.io"}
 	for name, r := range map[string]mirror.Registry{
-		"private": {Host: "harbor.site:8443", Prefix: "mirror", CA: []byte("-----BEGIN CERTIFICATE-----\n"),
-			Username: "hosts", Password: "correct-horse"},
+		"private": {
+			Host: "harbor.site:8443", Prefix: "mirror", CA: []byte("-----BEGIN CERTIFICATE-----\n"),
+			Username: "hosts", Password: "correct-horse",
+		},
 		"plain": {Host: "10.0.0.3:5000", PlainHTTP: true},
 	} {
 		for _, runtime := range mirror.Runtimes() {
@@ -66,8 +68,10 @@ func golden(t *testing.T, name, got string) {
 
 func TestBadNames(t *testing.T) {
 	t.Parallel()
-	for _, u := range []string{"", "..", "../../etc", "a/b", "a..b", "a b", "-a", "a:", "a:123456", "[::1", "a\"b",
-		"a\nb"} {
+	for _, u := range []string{
+		"", "..", "../../etc", "a/b", "a..b", "a b", "-a", "a:", "a:123456", "[::1", "a\"b",
+		"a\nb",
+	} {
 		if _, err := mirror.Configure(mirror.RuntimeContainerd, mirror.Registry{Host: "r"}, []string{u}); err == nil {
 			t.Errorf("upstream %q was taken", u)
 		}
@@ -105,10 +109,14 @@ func TestMerge(t *testing.T) {
 			have:  `{"insecure-registries":["r:5000"],"registry-mirrors":["http://r:5000"]}`,
 			state: hostfile.StateSame, want: `{"insecure-registries":["r:5000"]`,
 		},
-		"no JSON": {runtime: mirror.RuntimeDocker, path: "/etc/docker/daemon.json", have: `{`,
-			state: hostfile.StateForeign, reason: "not a JSON object"},
-		"no object": {runtime: mirror.RuntimeDocker, path: "/etc/docker/daemon.json", have: `null`,
-			state: hostfile.StateForeign, reason: "not a JSON object"},
+		"no JSON": {
+			runtime: mirror.RuntimeDocker, path: "/etc/docker/daemon.json", have: `{`,
+			state: hostfile.StateForeign, reason: "not a JSON object",
+		},
+		"no object": {
+			runtime: mirror.RuntimeDocker, path: "/etc/docker/daemon.json", have: `null`,
+			state: hostfile.StateForeign, reason: "not a JSON object",
+		},
 		"no list": {
 			runtime: mirror.RuntimeDocker, path: "/etc/docker/daemon.json", have: `{"registry-mirrors":"x"}`,
 			state: hostfile.StateForeign, reason: "not a list",

@@ -86,8 +86,10 @@ func TestServerServesAStandardClient(t *testing.T) {
 
 func TestServerRefusesStrangers(t *testing.T) {
 	t.Parallel()
-	for what, auth := range map[string]registrytest.Auth{"basic": registrytest.AuthBasic,
-		"token": registrytest.AuthToken} {
+	for what, auth := range map[string]registrytest.Auth{
+		"basic": registrytest.AuthBasic,
+		"token": registrytest.AuthToken,
+	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			s := registrytest.Start(t, registrytest.Options{Auth: auth})
@@ -133,12 +135,18 @@ func TestServerIndexChildren(t *testing.T) {
 	t.Parallel()
 	img := image(t)
 	index := mutate.AppendManifests(empty.Index,
-		mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux",
-			Architecture: "amd64"}}},
-		mutate.IndexAddendum{Add: image(t), Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux",
-			Architecture: "arm64"}}})
-	cases := map[registrytest.Children]bool{"": false, registrytest.ChildrenAll: false, registrytest.ChildrenNone: true,
-		registrytest.ChildrenList: true}
+		mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{
+			OS:           "linux",
+			Architecture: "amd64",
+		}}},
+		mutate.IndexAddendum{Add: image(t), Descriptor: v1.Descriptor{Platform: &v1.Platform{
+			OS:           "linux",
+			Architecture: "arm64",
+		}}})
+	cases := map[registrytest.Children]bool{
+		"": false, registrytest.ChildrenAll: false, registrytest.ChildrenNone: true,
+		registrytest.ChildrenList: true,
+	}
 	for children, want := range cases {
 		t.Run(string(children), func(t *testing.T) {
 			t.Parallel()

@@ -58,8 +58,10 @@ func (s *Server) certificate(hosts []string) (*tls.Config, error) {
 	}
 	s.CertPool = x509.NewCertPool()
 	s.CertPool.AppendCertsFromPEM(caPEM)
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
-		MinVersion: tls.VersionTLS12}, nil
+	return &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+		MinVersion:   tls.VersionTLS12,
+	}, nil
 }
 
 func nameCertificate(c *x509.Certificate, hosts []string) {

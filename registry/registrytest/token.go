@@ -100,8 +100,10 @@ func (t *tokenService) configure(dir string) (configuration.Auth, error) {
 	if err := os.WriteFile(path, set, 0o600); err != nil {
 		return nil, fmt.Errorf("write the key set of the token service: %w", err)
 	}
-	return configuration.Auth{"token": {"realm": t.realm, "issuer": tokenIssuer, "service": tokenAudience,
-		"jwks": path}}, nil
+	return configuration.Auth{"token": {
+		"realm": t.realm, "issuer": tokenIssuer, "service": tokenAudience,
+		"jwks": path,
+	}}, nil
 }
 
 // mount answers for the token service and passes other requests to next.

@@ -29,8 +29,10 @@ func aptFormat() *packageFormat {
 			content = "# Packages are checked against the digests of this server's bundle; there is no key to sign them with.\n" +
 				"Types: deb\nURIs: " + address + "\nSuites: /\nTrusted: yes\n"
 			file = "kkbundle.sources"
-			return file, content, []string{"curl -fsSo /etc/apt/sources.list.d/" + file + " " + quote(address+file),
-				"apt-get update"}
+			return file, content, []string{
+				"curl -fsSo /etc/apt/sources.list.d/" + file + " " + quote(address+file),
+				"apt-get update",
+			}
 		},
 	}
 }

@@ -114,9 +114,11 @@ func TestHelm(t *testing.T) {
 	s := start(t, serve.Options{}, b.Bundle().Path)
 	settings := cli.New()
 	settings.RepositoryCache = t.TempDir()
-	for dir, want := range map[string][]string{"": {"demo-0.10.0+build.1", "demo-0.1.0", "mine-1.0.0", "signed-2.0.0"},
+	for dir, want := range map[string][]string{
+		"":                       {"demo-0.10.0+build.1", "demo-0.1.0", "mine-1.0.0", "signed-2.0.0"},
 		"/charts.example/stable": {"demo-0.10.0+build.1", "demo-0.1.0", "signed-2.0.0"},
-		"/other.example":         {"demo-0.1.0"}} {
+		"/other.example":         {"demo-0.1.0"},
+	} {
 		r, err := repo.NewChartRepository(&repo.Entry{Name: "x", URL: s.URL + "/charts" + dir}, getter.All(settings))
 		if err != nil {
 			t.Fatal(err)
@@ -142,8 +144,10 @@ func TestHelm(t *testing.T) {
 	}
 	pull := func(version string) []byte {
 		to := t.TempDir()
-		dl := downloader.ChartDownloader{Out: &bytes.Buffer{}, Getters: getter.All(settings),
-			RepositoryCache: settings.RepositoryCache}
+		dl := downloader.ChartDownloader{
+			Out: &bytes.Buffer{}, Getters: getter.All(settings),
+			RepositoryCache: settings.RepositoryCache,
+		}
 		at, err := repo.FindChartInRepoURL(s.URL+"/charts", "demo", version, "", "", "", getter.All(settings))
 		if err != nil {
 			t.Fatal(err)
@@ -220,8 +224,10 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: %s: %q, want %q", path, r.Status, r.body, want)
 			continue
 		}
-		for name, want := range map[string]string{"Content-Type": "application/octet-stream",
-			"X-Content-Type-Options": "nosniff", "Accept-Ranges": "bytes"} {
+		for name, want := range map[string]string{
+			"Content-Type":           "application/octet-stream",
+			"X-Content-Type-Options": "nosniff", "Accept-Ranges": "bytes",
+		} {
 			if got := r.Header.Get(name); got != want {
 				t.Errorf("%s: %s is %q", path, name, got)
 			}
@@ -248,9 +254,11 @@ func TestFiles(t *testing.T) {
 		r.Header.Get("Location") != "/files/dl.example/" {
 		t.Errorf("%s to %s", r.Status, r.Header.Get("Location"))
 	}
-	for _, path := range []string{"/files/none", "/files/../../etc/passwd", "/files/%2e%2e/%2e%2e/etc/passwd",
+	for _, path := range []string{
+		"/files/none", "/files/../../etc/passwd", "/files/%2e%2e/%2e%2e/etc/passwd",
 		"/files/dl.example//etc", "/assets/../page.go", "/assets/head.html", "/assets/", "/none", "/charts/none",
-		"/v2/%2e%2e/manifests/x"} {
+		"/v2/%2e%2e/manifests/x",
+	} {
 		if r := s.ask(t, "GET", path); r.StatusCode == 200 && r.Header.Get("Location") == "" {
 			t.Errorf("%s: %s: %.100s", path, r.Status, r.body)
 		}
@@ -372,7 +380,8 @@ func TestManual(t *testing.T) {
 	t.Parallel()
 	path := bundletest.New(t).Path
 	text := http.HandlerFunc(func(w http.ResponseWriter,
-		r *http.Request) {
+		r *http.Request,
+	) {
 		_, _ = io.WriteString(w, "manual "+r.URL.Path)
 	})
 	for _, c := range []struct {

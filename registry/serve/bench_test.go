@@ -43,8 +43,10 @@ func BenchmarkPull(b *testing.B) {
 		return s.URL + "/v2/files.example/" + name + "/blobs/" + string(digest.FromBytes(content))
 	}
 	for _, clients := range []int{1, 8} {
-		for name, url := range map[string]string{"static": static.URL + "/stored", "stored": blob(stored),
-			"compressed": blob(text)} {
+		for name, url := range map[string]string{
+			"static": static.URL + "/stored", "stored": blob(stored),
+			"compressed": blob(text),
+		} {
 			b.Run(fmt.Sprintf("%s/clients=%d", name, clients), func(b *testing.B) {
 				b.SetBytes(int64(clients) * benchSize)
 				before := processorTime(b)

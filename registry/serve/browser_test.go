@@ -16,9 +16,11 @@ func browserSite(t *testing.T) *site {
 	t.Helper()
 	b := bundletest.NewBuilder(t)
 	b.Index.Name, b.Index.Version = "site", "1.4.0"
-	for i, ref := range []string{"docker.io/library/nginx:1.29", "quay.io/cilium/cilium:v1.19.0",
+	for i, ref := range []string{
+		"docker.io/library/nginx:1.29", "quay.io/cilium/cilium:v1.19.0",
 		"registry.k8s.io/kube-apiserver:v1.34.3",
-		"registry.k8s.io/a-very-long-path/of-many-words/that-does-not-fit/on-one-line-of-a-telephone/kube-something:v1.34.3-build.20261121"} {
+		"registry.k8s.io/a-very-long-path/of-many-words/that-does-not-fit/on-one-line-of-a-telephone/kube-something:v1.34.3-build.20261121",
+	} {
 		b.Image(ref, bundletest.RandomImage(t, int64(i), 2, 100_000))
 	}
 	b.ImageIndex(bundletest.MultiRef, bundletest.MultiImage(t, 2))
@@ -60,8 +62,10 @@ func TestBrowser(t *testing.T) {
 	if n := b.Eval(visible); n != "20" {
 		t.Errorf("%s items are to be seen, want 20", n)
 	}
-	for text, want := range map[string]string{"nginx": "1", "KUBE registry": "2", "sha256:": "20",
-		"nothing has this": "0", "<script>": "2", "": "20"} {
+	for text, want := range map[string]string{
+		"nginx": "1", "KUBE registry": "2", "sha256:": "20",
+		"nothing has this": "0", "<script>": "2", "": "20",
+	} {
 		if n := typed(text); n != want {
 			t.Errorf("%q: %s items, want %s", text, n, want)
 		}
@@ -83,9 +87,11 @@ func TestBrowser(t *testing.T) {
 		t.Errorf("Enter leads to %s", got)
 	}
 	b.Quiet("the page")
-	for _, path := range []string{"/", "/?q=hostile",
+	for _, path := range []string{
+		"/", "/?q=hostile",
 		"/?q=%22%3E%3Cscript%3Ewindow.hacked%3D1%3C%2Fscript%3E&kind=%22%3E", "/files/", "/files/hostile.example/",
-		"/files/deb.example/pool/c/", "/charts/", "/apt/", "/yum/rpm.example/"} {
+		"/files/deb.example/pool/c/", "/charts/", "/apt/", "/yum/rpm.example/",
+	} {
 		name := strings.Trim(strings.NewReplacer("/", "_", "?", "_", "%", "").Replace(path), "_")
 		b.Visit(s.URL + path)
 		for _, scheme := range []string{"light", "dark"} {

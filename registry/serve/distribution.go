@@ -192,7 +192,8 @@ func (b *book) mediaType(ctx context.Context, d ocispec.Descriptor) string {
 
 // find searches all blobs below the repository's items, later bundles first. It returns the zero blob if there is none.
 func (r *repository) find(ctx context.Context, want digest.Digest,
-	fits func(ocispec.Descriptor) bool) (blob, ocispec.Descriptor, error) {
+	fits func(ocispec.Descriptor) bool,
+) (blob, ocispec.Descriptor, error) {
 	var found ocispec.Descriptor
 	var failed error
 	for _, shelved := range r.byBook() {
@@ -293,7 +294,8 @@ func sortedDescriptors(m map[digest.Digest]ocispec.Descriptor) []ocispec.Descrip
 		all = append(all, d)
 	}
 	slices.SortFunc(all, func(a,
-		b ocispec.Descriptor) int {
+		b ocispec.Descriptor,
+	) int {
 		return strings.Compare(string(a.Digest), string(b.Digest))
 	})
 	return all

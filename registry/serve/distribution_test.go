@@ -191,8 +191,10 @@ func TestDistribution(t *testing.T) {
 				t.Errorf("%s: %d bytes, want %d", path, r.ContentLength, size)
 			}
 		}
-		for _, path := range []string{"/v2/" + app + "/manifests/2.0", "/v2/" + app + "/blobs/" + nowhere,
-			"/v2/none/manifests/1"} {
+		for _, path := range []string{
+			"/v2/" + app + "/manifests/2.0", "/v2/" + app + "/blobs/" + nowhere,
+			"/v2/none/manifests/1",
+		} {
 			if r := s.ask(t, "HEAD", path); r.StatusCode != 404 || len(r.body) != 0 {
 				t.Errorf("%s: %s", path, r.Status)
 			}
@@ -410,8 +412,10 @@ func listTags(t *testing.T, s *site, c content) {
 	if diff := cmp.Diff(want, paged); diff != "" {
 		t.Error(diff)
 	}
-	for query, want := range map[string][]string{"n=0": {}, "last=a": want[4:], "last=zz": {}, "last=1.05&n=1": {"1.1"},
-		"n=99999999": want} {
+	for query, want := range map[string][]string{
+		"n=0": {}, "last=a": want[4:], "last=zz": {}, "last=1.05&n=1": {"1.1"},
+		"n=99999999": want,
+	} {
 		if l, h := get("/v2/" + app + "/tags/list?" + query); !slices.Equal(l.Tags, want) || l.Tags == nil ||
 			strings.HasPrefix(query, "n=0") && h.Get("Link") != "" {
 			t.Errorf("%s: %q, want %q; %s", query, l.Tags, want, h.Get("Link"))

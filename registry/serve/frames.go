@@ -71,8 +71,10 @@ type frames struct {
 
 func newFrames() *frames {
 	c := &frames{
-		classes: []*class{newClass(smallBuffer, smallBuffers), newClass(normalBuffer, normalBuffers),
-			newClass(largeBuffer, largeBuffers)},
+		classes: []*class{
+			newClass(smallBuffer, smallBuffers), newClass(normalBuffer, normalBuffers),
+			newClass(largeBuffer, largeBuffers),
+		},
 		decodes: make(chan *[]byte, min(runtime.GOMAXPROCS(0), maxDecodes)),
 		have:    make(map[frameKey]*frame),
 	}

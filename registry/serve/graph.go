@@ -102,7 +102,8 @@ func parseDocument(data []byte, d ocispec.Descriptor) (*document, error) {
 // walk visits every blob of the bundle below the roots, once per media type of its references, until visit returns
 // false. Unreadable documents are skipped; the first such error is returned unless visit ended the walk.
 func (b *book) walk(ctx context.Context, roots []ocispec.Descriptor,
-	visit func(ocispec.Descriptor, *document) bool) error {
+	visit func(ocispec.Descriptor, *document) bool,
+) error {
 	type reference struct {
 		digest    digest.Digest
 		mediaType string

@@ -135,7 +135,8 @@ func (p packageFile) WriteTo(w io.Writer) (int64, error) {
 // they form a repository of apt or dnf. dir is the packages' directory, such as packages/debian/12/; the result is
 // empty without packages.
 func (s *Server) Repository(ctx context.Context, dir string,
-	has func(file string) bool) (map[string]io.WriterTo, error) {
+	has func(file string) bool,
+) (map[string]io.WriterTo, error) {
 	sh := s.use()
 	defer sh.done()
 	all := map[string]io.WriterTo{}
@@ -207,7 +208,8 @@ func (s *Server) buildPackages(ctx context.Context, sh *snapshot, f *packageForm
 // indexPackages reads every package below a directory, concurrently, and builds the files of a repository. Each package
 // is compared with its digest before use; damaged and invalid ones are left out.
 func (s *Server) indexPackages(ctx context.Context, f *packageFormat, t *tree,
-	dir string) (map[string]packageFile, error) {
+	dir string,
+) (map[string]packageFile, error) {
 	s.indexing.Lock() // one repository at a time: clients need the memory for frames, too
 	defer s.indexing.Unlock()
 	leaves := t.under(dir)

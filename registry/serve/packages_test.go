@@ -81,8 +81,10 @@ func buildDeb(t *testing.T, compression, name, version, fields string) []byte {
 func aptOptions(t *testing.T, source string) []string {
 	t.Helper()
 	root := t.TempDir()
-	for _, dir := range []string{"etc/apt/sources.list.d", "etc/apt/preferences.d", "etc/apt/apt.conf.d",
-		"var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt", "var/lib/dpkg"} {
+	for _, dir := range []string{
+		"etc/apt/sources.list.d", "etc/apt/preferences.d", "etc/apt/apt.conf.d",
+		"var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt", "var/lib/dpkg",
+	} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -117,8 +119,10 @@ func TestApt(t *testing.T) {
 	}
 	b.File("https://other.example/broken_1_all.deb", "broken_1_all.deb", nil, []byte("!<arch>\nbroken"))
 	s := start(t, serve.Options{}, b.Bundle().Path)
-	for name, source := range map[string]string{"slash": "deb [trusted=yes] " + s.URL + "/apt/ /",
-		"dot": "deb [trusted=yes] " + s.URL + "/apt ./"} {
+	for name, source := range map[string]string{
+		"slash": "deb [trusted=yes] " + s.URL + "/apt/ /",
+		"dot":   "deb [trusted=yes] " + s.URL + "/apt ./",
+	} {
 		t.Run(name, func(t *testing.T) {
 			options := aptOptions(t, source+"\n")
 			out := mustRun(t, "", "apt-get", append(options, "update")...)
@@ -173,8 +177,10 @@ func TestApt(t *testing.T) {
 		options := aptOptions(t, "deb [trusted=yes] "+s.URL+"/apt/ /\n")
 		root, _ := strings.CutPrefix(options[1], "Dir=")
 		mustRun(t, "", "apt-get", append(options, "update")...)
-		for _, file := range []string{"var/lib/dpkg/available", "var/lib/dpkg/info/x", "var/lib/dpkg/updates/x",
-			"var/log/dpkg.log"} {
+		for _, file := range []string{
+			"var/lib/dpkg/available", "var/lib/dpkg/info/x", "var/lib/dpkg/updates/x",
+			"var/log/dpkg.log",
+		} {
 			write(t, filepath.Join(root, file), "", 0o600)
 		}
 		for _, file := range []string{"info/x", "updates/x"} {

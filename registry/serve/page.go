@@ -138,8 +138,10 @@ func (s *Server) listItems(ctx context.Context, books []*book) ([]listed, error)
 func title(index bundle.Index) string { return strings.TrimSpace(index.Name + " " + index.Version) }
 
 func kindRank(kind string) int {
-	order := []string{bundle.KindImage, bundle.KindChart, bundle.KindFile, bundle.KindReferrer, bundle.KindTool,
-		bundle.KindManifest, bundle.KindLock}
+	order := []string{
+		bundle.KindImage, bundle.KindChart, bundle.KindFile, bundle.KindReferrer, bundle.KindTool,
+		bundle.KindManifest, bundle.KindLock,
+	}
 	if i := slices.Index(order, kind); i >= 0 {
 		return i
 	}
@@ -152,8 +154,10 @@ func (sh *snapshot) pageData(r *http.Request, all []listed) pageData {
 	d.Query = strings.ToValidUTF8(query.Get("q")[:min(len(query.Get("q")), mostQuery)], "")
 	for _, b := range sh.books {
 		index := b.reader.Index()
-		d.Bundles = append(d.Bundles, pageBundle{index.Name, index.Version, string(b.reader.Digest()),
-			plain.Size(b.reader.Size())})
+		d.Bundles = append(d.Bundles, pageBundle{
+			index.Name, index.Version, string(b.reader.Digest()),
+			plain.Size(b.reader.Size()),
+		})
 	}
 	var fitting []listed
 	counts := make(map[string]int)

@@ -90,7 +90,8 @@ func (s *site) try(ctx context.Context, method, path string, headers ...string) 
 		req.Header.Set(name, value)
 	}
 	client := &http.Client{Transport: s.Client().Transport, CheckRedirect: func(*http.Request,
-		[]*http.Request) error {
+		[]*http.Request,
+	) error {
 		return http.ErrUseLastResponse
 	}}
 	res, err := client.Do(req)

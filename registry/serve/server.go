@@ -142,7 +142,8 @@ func (s *Server) areas() []area {
 	}
 	if s.manual != nil {
 		areas = append(areas, area{path: "/docs/", name: "docs", handle: func(w http.ResponseWriter, r *http.Request,
-			_ *snapshot) {
+			_ *snapshot,
+		) {
 			s.manual.ServeHTTP(w, r)
 		}})
 	}
@@ -188,8 +189,10 @@ func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		h.Set("Allow", "GET, HEAD")
-		fail(out, &answer{http.StatusMethodNotAllowed, codeUnsupported,
-			"this server is read-only: use `kkbundle push` to seed a writable registry"})
+		fail(out, &answer{
+			http.StatusMethodNotAllowed, codeUnsupported,
+			"this server is read-only: use `kkbundle push` to seed a writable registry",
+		})
 		return
 	}
 	sh := s.use()

@@ -45,8 +45,13 @@ func TestForgedBlob(t *testing.T) {
 	bundletest.Forge(t, path, one)
 	bundletest.Forge(t, path, three)
 	s := start(t, serve.Options{}, path)
-	for _, headers := range [][]string{nil, {"Range: bytes=0-99"}, {"Range: bytes=4000000-"}, {"Range: bytes=-1"},
-		{"Range: bytes=0-"}} {
+	for _, headers := range [][]string{
+		nil,
+		{"Range: bytes=0-99"},
+		{"Range: bytes=4000000-"},
+		{"Range: bytes=-1"},
+		{"Range: bytes=0-"},
+	} {
 		for name, content := range map[string][]byte{"one": one, "three": three} {
 			for range 2 { // the second time it is known
 				r, err := s.try(t.Context(), "GET", blobPath(name, content), headers...)
@@ -113,8 +118,10 @@ func TestChangedOnDisk(t *testing.T) {
 			}
 			failed := 0
 			for name, content := range map[string][]byte{"text": text, "stored": stored} {
-				for _, header := range []string{"X: y", "Range: bytes=100-200", "Range: bytes=9000000-9999999",
-					"Range: bytes=-5000000"} {
+				for _, header := range []string{
+					"X: y", "Range: bytes=100-200", "Range: bytes=9000000-9999999",
+					"Range: bytes=-5000000",
+				} {
 					r, err := s.try(t.Context(), "GET", blobPath(name, content), header)
 					if err != nil || r.StatusCode >= 500 {
 						failed++
@@ -146,8 +153,10 @@ func TestRandomRanges(t *testing.T) {
 	t.Parallel()
 	text, stored := textBytes(1, 5*frameSize+12345), randomBytes(2, 5*frameSize+1)
 	small := textBytes(3, 5000)
-	s := start(t, serve.Options{Verify: true}, fileBundle(t, map[string][]byte{"text": text, "stored": stored,
-		"small": small}))
+	s := start(t, serve.Options{Verify: true}, fileBundle(t, map[string][]byte{
+		"text": text, "stored": stored,
+		"small": small,
+	}))
 	random := rand.New(rand.NewSource(1))
 	names, contents := []string{"text", "stored", "small"}, [][]byte{text, stored, small}
 	paths := make([]string, len(names))

@@ -50,8 +50,10 @@ func TestUsers(t *testing.T) {
 	t.Parallel()
 	users := usersFile(t, bcrypt.MinCost, "ann:right", "bob:secret:with:colons")
 	s := start(t, serve.Options{Users: users}, bundletest.New(t).Path)
-	for _, path := range []string{"/v2/", "/v2/" + app + "/tags/list", "/", "/files/", "/charts/index.yaml", "/metrics",
-		"/none"} {
+	for _, path := range []string{
+		"/v2/", "/v2/" + app + "/tags/list", "/", "/files/", "/charts/index.yaml", "/metrics",
+		"/none",
+	} {
 		for header, status := range map[string]int{
 			"X: y": 401, basic("ann:wrong"): 401, basic("eve:right"): 401, basic("ann:"): 401, basic(":right"): 401,
 			basic("annr:ight"): 401, "Authorization: Bearer x": 401, basic("ann:" + strings.Repeat("x", 2000)): 401,

@@ -40,8 +40,10 @@ func yumFormat() *packageFormat {
 			content = "[kkbundle]\nname=kkbundle\nbaseurl=" + address + "\nenabled=1\n" +
 				"# Packages are checked against the digests of this server's bundle. With gpgcheck=1 their makers' signatures\n" +
 				"# are checked too, if this host has the keys.\ngpgcheck=0\nrepo_gpgcheck=0\nmodule_hotfixes=1\n"
-			return file, content, []string{"curl -fsSo /etc/yum.repos.d/" + file + " " + quote(address+file),
-				"dnf makecache"}
+			return file, content, []string{
+				"curl -fsSo /etc/yum.repos.d/" + file + " " + quote(address+file),
+				"dnf makecache",
+			}
 		},
 	}
 }
@@ -153,8 +155,10 @@ func describeRPM(r io.ReaderAt, l leaf, location string) ([][]byte, error) {
 		Checksum: xmlChecksum{"sha256", "YES", sum},
 		Summary:  p.Summary, Description: p.Description, Packager: p.Packager, URL: p.URL,
 		Location: xmlLocation{location},
-		Format: xmlFormat{License: p.License, Vendor: p.Vendor, Group: p.Group, BuildHost: p.BuildHost,
-			SourceRPM: p.SourceRPM},
+		Format: xmlFormat{
+			License: p.License, Vendor: p.Vendor, Group: p.Group, BuildHost: p.BuildHost,
+			SourceRPM: p.SourceRPM,
+		},
 	}
 	primary.Time.File, primary.Time.Build = p.BuildTime, p.BuildTime
 	primary.Size.Package, primary.Size.Installed, primary.Size.Archive = l.blob.size, p.Installed, p.Archive
@@ -186,8 +190,10 @@ func describeRPM(r io.ReaderAt, l leaf, location string) ([][]byte, error) {
 		}
 	}
 	for i := len(p.Changes) - 1; i >= 0; i-- { // oldest first
-		other.Changes = append(other.Changes, xmlChange{Author: p.Changes[i].Author, Date: p.Changes[i].Time,
-			Text: p.Changes[i].Text})
+		other.Changes = append(other.Changes, xmlChange{
+			Author: p.Changes[i].Author, Date: p.Changes[i].Time,
+			Text: p.Changes[i].Text,
+		})
 	}
 	return marshalAll(primary, files, other)
 }

@@ -88,10 +88,14 @@ func (w *installation) newLogin(r role, file []byte) ([]hostfile.File, error) {
 		return nil, err
 	}
 	return []hostfile.File{
-		{Path: r.password, Mode: private, Data: append(password, '\n'), Mark: string(password),
-			Secrecy: hostfile.Secret},
-		{Path: r.file, Mode: group, Data: slices.Concat(file, line), Mark: string(w.existing(r.file)),
-			Secrecy: hostfile.Secret},
+		{
+			Path: r.password, Mode: private, Data: append(password, '\n'), Mark: string(password),
+			Secrecy: hostfile.Secret,
+		},
+		{
+			Path: r.file, Mode: group, Data: slices.Concat(file, line), Mark: string(w.existing(r.file)),
+			Secrecy: hostfile.Secret,
+		},
 	}, nil
 }
 

@@ -45,8 +45,10 @@ func TestOlderLoginMayOnlyPull(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name, text := range map[string]string{"htpasswd": string(hash) + "ci:$2y$hash", "password": "older\n",
-			"pull-htpasswd": "", "push-password": ""} {
+		for name, text := range map[string]string{
+			"htpasswd": string(hash) + "ci:$2y$hash", "password": "older\n",
+			"pull-htpasswd": "", "push-password": "",
+		} {
 			path := filepath.Join(root, etc, name)
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
@@ -81,8 +83,10 @@ func TestRotate(t *testing.T) {
 	rotate := func(finish bool) service.Rotated {
 		t.Helper()
 		h.ran = nil
-		res, err := service.Rotate(t.Context(), service.RotateOptions{Root: root, Pull: true, Push: true,
-			Finish: finish, Run: h})
+		res, err := service.Rotate(t.Context(), service.RotateOptions{
+			Root: root, Pull: true, Push: true,
+			Finish: finish, Run: h,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -105,8 +105,10 @@ func TestRenewDays(t *testing.T) {
 	step(t, o, h)
 	renew := func(days int) (service.Renewed, error) {
 		h.ran = nil
-		return service.Renew(t.Context(), service.RenewOptions{Root: root, Within: 60 * 24 * time.Hour,
-			Now: o.Now.AddDate(0, 0, days), Run: h})
+		return service.Renew(t.Context(), service.RenewOptions{
+			Root: root, Within: 60 * 24 * time.Hour,
+			Now: o.Now.AddDate(0, 0, days), Run: h,
+		})
 	}
 	first, ca := ends(t, root, "tls.crt"), read(t, root, etc+"ca.crt")
 	for _, days := range []int{0, 200, 304} {
@@ -148,8 +150,10 @@ func TestRenewKeepsAuthority(t *testing.T) {
 	}
 	cert := read(t, root, etc+"tls.crt")
 	for _, within := range []time.Duration{0, 60 * 24 * time.Hour} {
-		_, err := service.Renew(t.Context(), service.RenewOptions{Root: root, Within: within,
-			Now: o.Now.AddDate(0, 11, 0), Run: h})
+		_, err := service.Renew(t.Context(), service.RenewOptions{
+			Root: root, Within: within,
+			Now: o.Now.AddDate(0, 11, 0), Run: h,
+		})
 		if err == nil || !strings.Contains(err.Error(), "--new-ca") || read(t, root, etc+"tls.crt") != cert {
 			t.Errorf("without ca.crt: %v", err)
 		}
@@ -163,8 +167,10 @@ func TestOlderInstallationGetsTimer(t *testing.T) {
 	root, h := t.TempDir(), &host{}
 	o := options(root, h)
 	step(t, o, h)
-	ca, err := pki.ParseAuthority(pki.Pair{Cert: []byte(read(t, root, etc+"ca.crt")),
-		Key: []byte(read(t, root, etc+"ca.key"))})
+	ca, err := pki.ParseAuthority(pki.Pair{
+		Cert: []byte(read(t, root, etc+"ca.crt")),
+		Key:  []byte(read(t, root, etc+"ca.key")),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

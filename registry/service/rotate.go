@@ -142,8 +142,10 @@ func (w *installation) reloadLogins(ctx context.Context) error {
 	if w.Run == nil {
 		return nil
 	}
-	for _, args := range [][]string{{"chown", "root:" + User, htpasswdPath, pullersPath},
-		{"systemctl", "reload", Unit}} {
+	for _, args := range [][]string{
+		{"chown", "root:" + User, htpasswdPath, pullersPath},
+		{"systemctl", "reload", Unit},
+	} {
 		if err := w.Run.Run(ctx, args...); err != nil {
 			return fmt.Errorf("the new logins are in %s, but the registry did not read them: %w", configDir, err)
 		}

@@ -148,8 +148,10 @@ func (s Settings) check() error {
 	if !plain.MatchString(s.Dir) || path.Clean(s.Dir) != s.Dir {
 		errs = append(errs, fmt.Errorf("directory %q: want an absolute path of letters, digits and ._-", s.Dir))
 	}
-	for _, hidden := range []string{"/home", "/root", "/tmp", "/var/tmp", "/run", "/var/run", "/usr", "/etc", "/proc",
-		"/sys", "/dev"} {
+	for _, hidden := range []string{
+		"/home", "/root", "/tmp", "/var/tmp", "/run", "/var/run", "/usr", "/etc", "/proc",
+		"/sys", "/dev",
+	} {
 		if s.Dir == hidden || strings.HasPrefix(s.Dir, hidden+"/") {
 			errs = append(errs, fmt.Errorf(
 				"directory %s: the service cannot keep content below %s: use %s or a directory of another disk", s.Dir,
@@ -264,8 +266,10 @@ func (w *installation) files() ([]hostfile.File, error) {
 	files = append(files, logins...)
 	if w.Own {
 		// Our copy of the operator's file may be overwritten with any first line.
-		files = append(files, hostfile.File{Path: configPath, Mode: group, Data: w.Config,
-			Mark: string(w.existing(configPath)), Secrecy: hostfile.Secret})
+		files = append(files, hostfile.File{
+			Path: configPath, Mode: group, Data: w.Config,
+			Mark: string(w.existing(configPath)), Secrecy: hostfile.Secret,
+		})
 	}
 	files = append(files, hostfile.File{Path: unitPath, Mode: public, Data: w.spec().UnitText(), Mark: mark})
 	return append(files, w.timerFiles()...), nil

@@ -55,14 +55,18 @@ func (h *host) Run(_ context.Context, args ...string) error {
 }
 
 func program(text string) service.Program {
-	return service.Program{Name: "kkbundle",
-		Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }}
+	return service.Program{
+		Name: "kkbundle",
+		Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil },
+	}
 }
 
 func options(root string, h *host) service.Options {
 	o := service.Options{
-		Settings: service.Settings{Version: 1, Dir: "/srv/registry", Listen: ":5000",
-			Names: []string{"registry.site", "10.0.0.3"}},
+		Settings: service.Settings{
+			Version: 1, Dir: "/srv/registry", Listen: ":5000",
+			Names: []string{"registry.site", "10.0.0.3"},
+		},
 		Root: root, Program: program("program 1"), Now: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC),
 		Ready: func(context.Context) error { return nil },
 	}
@@ -131,8 +135,10 @@ func TestInstallAgain(t *testing.T) {
 			t.Errorf("%s: %v, %v; want mode %o", name, info.Mode(), err, mode)
 		}
 	}
-	for users, login := range map[string][2]string{"pull-htpasswd": {service.Login, "password"},
-		"htpasswd": {service.PushLogin, "push-password"}} {
+	for users, login := range map[string][2]string{
+		"pull-htpasswd": {service.Login, "password"},
+		"htpasswd":      {service.PushLogin, "push-password"},
+	} {
 		user, hash, _ := strings.Cut(strings.TrimSpace(read(t, root, etc+users)), ":")
 		if err := bcrypt.CompareHashAndPassword([]byte(hash),
 			[]byte(strings.TrimSpace(read(t, root, etc+login[1])))); err != nil || user != login[0] {
@@ -247,8 +253,10 @@ func TestRemove(t *testing.T) {
 	if err != nil || len(h.active) > 0 || len(removed) != 6 {
 		t.Errorf("%v, %v; active %v", removed, err, h.active)
 	}
-	if changed, restarted := step(t, o, h); !slices.Equal(changed, []string{"kkbundle-site-registry.conf", service.Unit,
-		renewal, timer}) || !restarted || read(t, root, etc+"ca.crt") != ca {
+	if changed, restarted := step(t, o, h); !slices.Equal(changed, []string{
+		"kkbundle-site-registry.conf", service.Unit,
+		renewal, timer,
+	}) || !restarted || read(t, root, etc+"ca.crt") != ca {
 		t.Errorf("installed again: %v, %v", changed, restarted)
 	}
 	if slices.Contains(h.ran, "userdel "+service.User) {
@@ -495,8 +503,10 @@ func TestProgramsHaveLabelsThatSystemdExecutes(t *testing.T) {
 // https://github.com/systemd/systemd/issues/19899
 func TestUserPassesThroughDirectoriesOfOldSystemd(t *testing.T) {
 	t.Parallel()
-	unit := string(service.Spec{User: "registry", Dir: "/var/lib/registry",
-		Readable: []string{"/etc/kkbundle/registry/tls.key"}}.UnitText())
+	unit := string(service.Spec{
+		User: "registry", Dir: "/var/lib/registry",
+		Readable: []string{"/etc/kkbundle/registry/tls.key"},
+	}.UnitText())
 	_, rest, _ := strings.Cut(unit, "\nUMask=")
 	text, _, _ := strings.Cut(rest, "\n")
 	umask, err := strconv.ParseUint(text, 8, 32)

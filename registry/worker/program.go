@@ -46,8 +46,10 @@ func execute(program *os.File) (*exec.Cmd, link, error) {
 		return nil, link{}, errors.Join(err, far.Close())
 	}
 	// It ends when its socket closes, and not by a context.
-	cmd := &exec.Cmd{Path: "/proc/self/fd/3", Args: []string{name, Argument}, Stdin: far, Stderr: os.Stderr,
-		ExtraFiles: []*os.File{program}}
+	cmd := &exec.Cmd{
+		Path: "/proc/self/fd/3", Args: []string{name, Argument}, Stdin: far, Stderr: os.Stderr,
+		ExtraFiles: []*os.File{program},
+	}
 	if err := errors.Join(cmd.Start(), far.Close()); err != nil {
 		return nil, link{}, errors.Join(err, l.conn.Close())
 	}

@@ -57,11 +57,13 @@ func (f *fake) Run(ctx context.Context, l net.Listener, certificate func() *tls.
 		return certificate(),
 			nil
 	}, MinVersion: tls.VersionTLS12}
-	s := &http.Server{ReadHeaderTimeout: time.Minute, TLSConfig: config,
+	s := &http.Server{
+		ReadHeaderTimeout: time.Minute, TLSConfig: config,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			f.log.Warn("request", "path", r.URL.Path, "status", 200, "took", time.Second, "yes", true)
 			fmt.Fprint(w, "pulled")
-		})}
+		}),
+	}
 	go func() { <-ctx.Done(); _ = s.Close() }()
 	if err := s.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -145,8 +147,10 @@ func TestServe(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx, l, func() *tls.Certificate { return pair }) }()
 	for range 2 {
-		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
-			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+		client := &http.Client{Transport: &http.Transport{
+			DisableKeepAlives: true,
+			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
+		}}
 		res, err := client.Get("https://" + l.Addr().String() + "/x")
 		if err != nil {
 			t.Fatal(err)

@@ -19,8 +19,10 @@ func machines(ctx context.Context, command string, a args) error {
 		if err != nil {
 			return err
 		}
-		_, err = vm.Up(ctx, vm.Options{State: a.state, Image: image, Hosts: a.hosts, Memory: a.memory,
-			KernelArgs: a.kernelArgs, Log: os.Stderr})
+		_, err = vm.Up(ctx, vm.Options{
+			State: a.state, Image: image, Hosts: a.hosts, Memory: a.memory,
+			KernelArgs: a.kernelArgs, Log: os.Stderr,
+		})
 		return err
 	}
 	l, err := vm.Open(a.state, os.Stderr)

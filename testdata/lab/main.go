@@ -94,8 +94,10 @@ func run(ctx context.Context, argv []string) error {
 		if len(a.rest) < least {
 			return errors.New(usage)
 		}
-		return upstream.Compare(ctx, upstream.Comparison{State: a.state, Upstream: a.rest[0], Site: a.rest[1],
-			Images: a.rest[2:]}, os.Stdout)
+		return upstream.Compare(ctx, upstream.Comparison{
+			State: a.state, Upstream: a.rest[0], Site: a.rest[1],
+			Images: a.rest[2:],
+		}, os.Stdout)
 	case "up":
 		return up(ctx, a)
 	}
@@ -141,8 +143,10 @@ func up(ctx context.Context, a args) error {
 	if err != nil {
 		return err
 	}
-	l, err := hosts.Up(ctx, hosts.Options{State: a.state, RootFS: s.RootFS, Roots: s.RootsOf(a.releases),
-		Hosts: a.hosts, Log: os.Stderr})
+	l, err := hosts.Up(ctx, hosts.Options{
+		State: a.state, RootFS: s.RootFS, Roots: s.RootsOf(a.releases),
+		Hosts: a.hosts, Log: os.Stderr,
+	})
 	if err != nil {
 		return err
 	}
@@ -223,8 +227,10 @@ func serve(ctx context.Context, a args) error {
 		return err
 	}
 	//nolint:contextcheck // Close ends it
-	s, err := upstream.Start(upstream.Options{Content: content.Upstream, Extra: content.Extra, State: a.state,
-		Listen: a.listen, Small: a.small})
+	s, err := upstream.Start(upstream.Options{
+		Content: content.Upstream, Extra: content.Extra, State: a.state,
+		Listen: a.listen, Small: a.small,
+	})
 	if err != nil {
 		return err
 	}

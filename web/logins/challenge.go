@@ -82,8 +82,10 @@ func challenges(values []string) (list []challenge) {
 				continue
 			}
 			last := &list[len(list)-1]
-			last.params = append(last.params, [2]string{strings.ToLower(strings.TrimSpace(name)),
-				unquoted(strings.TrimSpace(text))})
+			last.params = append(last.params, [2]string{
+				strings.ToLower(strings.TrimSpace(name)),
+				unquoted(strings.TrimSpace(text)),
+			})
 		}
 	}
 	return list

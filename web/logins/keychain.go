@@ -222,8 +222,10 @@ func (f *file) helper(at string) Helper {
 
 // config returns the login of an entry.
 func (e *entry) config(path string) (authn.AuthConfig, error) {
-	c := authn.AuthConfig{Username: e.Username, Password: e.Password, IdentityToken: e.IdentityToken,
-		RegistryToken: e.RegistryToken}
+	c := authn.AuthConfig{
+		Username: e.Username, Password: e.Password, IdentityToken: e.IdentityToken,
+		RegistryToken: e.RegistryToken,
+	}
 	if e.Auth == "" {
 		return c, nil
 	}

@@ -79,8 +79,10 @@ func TestKeychain(t *testing.T) {
 		"old address":  {one(docker, "https://r.site/v1/"), "r.site/app", "u:pw"},
 		"address":      {one(docker, "http://R.site/"), "r.site/app", "u:pw"},
 		"podman":       {one(podman, "r.site"), "r.site/app", "u:pw"},
-		"docker before podman": {map[string]string{docker: `{"auths": {"r.site": ` + auth("d") + `}}`,
-			podman: `{"auths": {"r.site": ` + auth("p") + `}}`}, "r.site/app", "d:pw"},
+		"docker before podman": {map[string]string{
+			docker: `{"auths": {"r.site": ` + auth("d") + `}}`,
+			podman: `{"auths": {"r.site": ` + auth("p") + `}}`,
+		}, "r.site/app", "d:pw"},
 		"podman besides docker": {map[string]string{docker: `{}`, podman: `{"auths": {"r.site": ` + auth("p") +
 			`}}`}, "r.site/app", "p:pw"},
 		"Docker Hub":                  {one(docker, "https://index.docker.io/v1/"), "nginx", "u:pw"},
@@ -89,21 +91,33 @@ func TestKeychain(t *testing.T) {
 		"longest path":                {map[string]string{podman: spaces}, "r.site/team-a/deep/app", "deep:pw"},
 		"other path":                  {map[string]string{podman: spaces}, "r.site/team-b/app", "b:pw"},
 		"path without a login":        {map[string]string{podman: spaces}, "r.site/team-ab/app", ""},
-		"without padding": {map[string]string{docker: `{"auths": {"r.site": {"auth": "dTpw"}}}`},
-			"r.site/app", "u:p"},
-		"in clear": {map[string]string{docker: `{"auths": {"r.site": {"username": "u", "password": "p"}}}`},
-			"r.site/app", "u:p"},
+		"without padding": {
+			map[string]string{docker: `{"auths": {"r.site": {"auth": "dTpw"}}}`},
+			"r.site/app", "u:p",
+		},
+		"in clear": {
+			map[string]string{docker: `{"auths": {"r.site": {"username": "u", "password": "p"}}}`},
+			"r.site/app", "u:p",
+		},
 		"mark of an editor": {map[string]string{docker: "\xef\xbb\xbf" +
 			`{"auths": {"r.site": {"username": "u", "password": "p"}}}`}, "r.site/app", "u:p"},
 		"empty file": {map[string]string{docker: ""}, "r.site/app", ""},
-		"helper": {map[string]string{docker: `{"credHelpers": {"r.site": "ok"}}`}, "r.site/app",
-			"r.site:s"},
-		"helper of Docker Hub": {map[string]string{docker: `{"credsStore": "ok"}`}, "nginx",
-			"https://index.docker.io/v1/:s"},
+		"helper": {
+			map[string]string{docker: `{"credHelpers": {"r.site": "ok"}}`},
+			"r.site/app",
+			"r.site:s",
+		},
+		"helper of Docker Hub": {
+			map[string]string{docker: `{"credsStore": "ok"}`},
+			"nginx",
+			"https://index.docker.io/v1/:s",
+		},
 		"helper without a login": {map[string]string{docker: `{"credsStore": "none", "auths": {"r.site": ` +
 			auth("u") + `}}`}, "r.site/app", "u:pw"},
-		"helper's empty entry": {map[string]string{docker: `{"credsStore": "none", "auths": {"r.site": {}}}`},
-			"r.site/app", ""},
+		"helper's empty entry": {
+			map[string]string{docker: `{"credsStore": "none", "auths": {"r.site": {}}}`},
+			"r.site/app", "",
+		},
 		"token of a helper": {map[string]string{docker: `{"credsStore": "token"}`}, "r.site/app", ":T"},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -187,18 +201,34 @@ func TestSettle(t *testing.T) {
 		values        []string
 		want, service string
 	}{
-		"one": {[]string{`Bearer realm="https://auth.site/t?a=b,c",service="svc"`}, settled,
-			"https://auth.site/t?a=b,c"},
-		"unquoted": {[]string{`Bearer realm=https://auth.site/t,service=svc`}, settled,
-			"https://auth.site/t"},
-		"lower case": {[]string{`bearer Realm="https://auth.site/t", SERVICE = "svc"`}, settled,
-			"https://auth.site/t"},
-		"joined": {[]string{`Basic realm="r, s", Bearer realm="https://auth.site/t",service="svc"`},
-			settled, "https://auth.site/t"},
-		"after others": {[]string{"Negotiate", `Basic realm="r"`,
-			`Bearer realm="https://auth.site/t",service="svc"`}, settled, "https://auth.site/t"},
-		"trailing comma": {[]string{`Bearer realm="https://auth.site/t",service="svc",`}, settled,
-			"https://auth.site/t"},
+		"one": {
+			[]string{`Bearer realm="https://auth.site/t?a=b,c",service="svc"`},
+			settled,
+			"https://auth.site/t?a=b,c",
+		},
+		"unquoted": {
+			[]string{`Bearer realm=https://auth.site/t,service=svc`},
+			settled,
+			"https://auth.site/t",
+		},
+		"lower case": {
+			[]string{`bearer Realm="https://auth.site/t", SERVICE = "svc"`},
+			settled,
+			"https://auth.site/t",
+		},
+		"joined": {
+			[]string{`Basic realm="r, s", Bearer realm="https://auth.site/t",service="svc"`},
+			settled, "https://auth.site/t",
+		},
+		"after others": {[]string{
+			"Negotiate", `Basic realm="r"`,
+			`Bearer realm="https://auth.site/t",service="svc"`,
+		}, settled, "https://auth.site/t"},
+		"trailing comma": {
+			[]string{`Bearer realm="https://auth.site/t",service="svc",`},
+			settled,
+			"https://auth.site/t",
+		},
 		"relative":           {[]string{`Bearer realm="/t",service="svc"`}, settled, "https://r.site/t"},
 		"password":           {[]string{"Negotiate, NTLM", `basic realm="say \"x\""`}, `Basic realm="say \"x\""`, ""},
 		"nothing answerable": {[]string{"Negotiate"}, "Negotiate", ""},

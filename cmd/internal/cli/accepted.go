@@ -95,8 +95,10 @@ func (g *globals) accept(name string, index bundle.Index, by *signed) error {
 	if g.trust.unrecorded {
 		return nil
 	}
-	return g.enter(file, last, accepted{Version: 1, Name: index.Name, BundleVersion: index.Version,
-		Time: time.Now().UTC(), Key: by.Key, Identity: by.Identity, Identities: []digest.Digest{identity}})
+	return g.enter(file, last, accepted{
+		Version: 1, Name: index.Name, BundleVersion: index.Version,
+		Time: time.Now().UTC(), Key: by.Key, Identity: by.Identity, Identities: []digest.Digest{identity},
+	})
 }
 
 // compare returns why a bundle is older than the last one, "" if it is not; same reports whether they have one version.

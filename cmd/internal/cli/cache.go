@@ -186,8 +186,10 @@ func runCacheLs(ctx context.Context, g *globals, open cacheOpener, order string)
 }
 
 func newCachedFile(dir cache.Dir, f cache.File) (cachedFile, error) {
-	line := cachedFile{Kind: f.Kind, Digest: f.Digest, Level: f.Level, Encoder: f.Encoder, Disk: f.Disk, Used: f.Used,
-		Path: f.Path}
+	line := cachedFile{
+		Kind: f.Kind, Digest: f.Digest, Level: f.Level, Encoder: f.Encoder, Disk: f.Disk, Used: f.Used,
+		Path: f.Path,
+	}
 	if f.Kind != cache.Other && f.Level == "" {
 		return line, nil // of another version, in an unknown format
 	}
@@ -465,8 +467,10 @@ func runCacheVerify(ctx context.Context, g *globals, open cacheOpener, o cache.V
 		return err
 	}
 	if g.JSON {
-		out := cacheVerifyResult{Version: 1, Checked: r.Checked, Skipped: r.Skipped, Bytes: r.Bytes,
-			Damaged: []damagedBlob{}}
+		out := cacheVerifyResult{
+			Version: 1, Checked: r.Checked, Skipped: r.Skipped, Bytes: r.Bytes,
+			Damaged: []damagedBlob{},
+		}
 		for _, d := range r.Damaged {
 			out.Damaged = append(out.Damaged, damagedBlob{d.Digest, d.Path, d.Reason})
 		}

@@ -136,8 +136,10 @@ func sourcesOf(file string) ([]manifest.Source, error) {
 func catalogRows(u *builder.CatalogUpdate) catalogUpdateResult {
 	r := catalogUpdateResult{Version: 1, Changed: len(u.Changes), Rows: make([]catalogRow, 0, len(u.Rows))}
 	for _, row := range u.Rows {
-		one := catalogRow{Component: row.Component, Since: row.Since, Have: row.Version, Patch: row.Patch,
-			Minor: row.Minor, Latest: row.Latest, Reason: row.Unknown}
+		one := catalogRow{
+			Component: row.Component, Since: row.Since, Have: row.Version, Patch: row.Patch,
+			Minor: row.Minor, Latest: row.Latest, Reason: row.Unknown,
+		}
 		if row.Err != nil {
 			one.Reason = "failed"
 		}
@@ -171,8 +173,10 @@ func printCatalogUpdate(g *globals, r catalogUpdateResult, file string) error {
 			continue
 		}
 		dash := func(s string) string { return cmp.Or(s, "-") }
-		rows = append(rows, []string{row.Component, dash(row.Since), row.Have, dash(row.Patch), dash(row.Minor),
-			dash(row.Latest), row.Reason})
+		rows = append(rows, []string{
+			row.Component, dash(row.Since), row.Have, dash(row.Patch), dash(row.Minor),
+			dash(row.Latest), row.Reason,
+		})
 	}
 	if len(rows) > 0 {
 		if err := g.PrintTable([]string{"COMPONENT", "SINCE", "HAVE", "PATCH", "MINOR", "LATEST", "NOTE"},

@@ -56,7 +56,8 @@ With --fail, the exit code is 22 if a certificate has ended or ends within --day
 		Example: "  kkbundle certs check -i inventory.yaml -c cluster.yaml --days 30 --fail",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command,
-			args []string) error {
+			args []string,
+		) error {
 			return runCertsCheck(cmd.Context(), g, first(args), o)
 		},
 	}
@@ -148,7 +149,8 @@ Kubelets renew their own certificates. kkbundle certs rotate-ca replaces authori
 		Example: "  kkbundle certs renew -i inventory.yaml site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command,
-			args []string) error {
+			args []string,
+		) error {
 			return runCertsRenew(cmd.Context(), g, first(args), o)
 		},
 	}
@@ -183,7 +185,8 @@ Otherwise it is in clear and gives full control of the cluster: keep it apart fr
 		Example: "  kkbundle certs backup -i inventory.yaml -o site-keys.tar site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command,
-			args []string) error {
+			args []string,
+		) error {
 			return runCertsBackup(cmd.Context(), g, first(args), o)
 		},
 	}
@@ -219,8 +222,10 @@ func runCertsBackup(ctx context.Context, g *globals, path string, o certsBackupO
 	}
 	w := tar.NewWriter(in)
 	for _, f := range files {
-		header := &tar.Header{Typeflag: tar.TypeReg, Name: f.Name, Mode: 0o600, Size: int64(len(f.Data)),
-			ModTime: time.Now()}
+		header := &tar.Header{
+			Typeflag: tar.TypeReg, Name: f.Name, Mode: 0o600, Size: int64(len(f.Data)),
+			ModTime: time.Now(),
+		}
 		if err := w.WriteHeader(header); err != nil {
 			return err
 		}

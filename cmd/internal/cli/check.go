@@ -210,8 +210,10 @@ type fileChecker struct {
 // checkFiles checks files, each by itself and all together, and reports whether install refuses valid settings. The
 // error joins all problems.
 func (g *globals) checkFiles(ctx context.Context, files []string) (list []checkedFile, refused bool, err error) {
-	c := &fileChecker{g: g, said: map[string]bool{}, clusters: map[string]*manifest.Cluster{},
-		inventories: map[string]*manifest.Inventory{}}
+	c := &fileChecker{
+		g: g, said: map[string]bool{}, clusters: map[string]*manifest.Cluster{},
+		inventories: map[string]*manifest.Inventory{},
+	}
 	for _, file := range files {
 		if err := ctx.Err(); err != nil {
 			return nil, false, err

@@ -115,10 +115,14 @@ func TestChinesePagesThatLagAreNamed(t *testing.T) {
 		{"# 推送\n" + stamp, nil, "command 1 differs"},
 		{"# 推送\n\n    kkbundle push a.kkb\n", nil, "the last line has to say"},
 		{"# 推送\n\n    kkbundle push a.kkb\n" + stamp + "more\n", nil, "the last line has to say"},
-		{"# 推送\n\n    kkbundle push a.kkb\n" + strings.Replace(stamp, "push.md", "pull.md", 1), nil,
-			"the last line has to say"},
-		{"# 推送\n\n    kkbundle push a.kkb\n\n<!-- from push.md sha256:" + strings.Repeat("0", 64) + " -->\n", nil,
-			"lags behind docs/site/push.md"},
+		{
+			"# 推送\n\n    kkbundle push a.kkb\n" + strings.Replace(stamp, "push.md", "pull.md", 1), nil,
+			"the last line has to say",
+		},
+		{
+			"# 推送\n\n    kkbundle push a.kkb\n\n<!-- from push.md sha256:" + strings.Repeat("0", 64) + " -->\n", nil,
+			"lags behind docs/site/push.md",
+		},
 		{"# 推送\n\n    kkbundle push a.kkb\n" + stamp, []string{"docs/site/push.md"}, "take it off testdata"},
 		{"", nil, "there is no docs/site/push.zh.md"},
 		{"", []string{"docs/site/push.md"}, ""},

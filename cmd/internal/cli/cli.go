@@ -59,8 +59,10 @@ func Main(ctx context.Context, args []string, streams terminal.Streams) int {
 
 // Commands returns the tree of all commands, for manual pages and completions. The commands are not for running.
 func Commands() *cobra.Command {
-	return newRootCmd(&globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard,
-		Err: io.Discard})})
+	return newRootCmd(&globals{Console: terminal.NewConsole(terminal.Streams{
+		In: strings.NewReader(""), Out: io.Discard,
+		Err: io.Discard,
+	})})
 }
 
 func newRootCmd(g *globals) *cobra.Command {
@@ -107,8 +109,10 @@ That file is carried across; push seeds a registry from it, install makes a clus
 		&cobra.Group{ID: "site", Title: "At the site:"},
 	)
 	for group, cmds := range map[string][]*cobra.Command{
-		"connected": {newInitCmd(g), newCheckCmd(g), newBuildCmd(g), newLockCmd(g), newImagesCmd(g), newOutdatedCmd(g),
-			newCatalogCmd(g), newCacheCmd(g), newConvertCmd(g)},
+		"connected": {
+			newInitCmd(g), newCheckCmd(g), newBuildCmd(g), newLockCmd(g), newImagesCmd(g), newOutdatedCmd(g),
+			newCatalogCmd(g), newCacheCmd(g), newConvertCmd(g),
+		},
 		"bundle": {
 			newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g), newDeltaCmd(g),
 			newPatchCmd(g), newPackCmd(g), newUnpackCmd(g), newPartsCmd(g), newPublishCmd(g), newPullCmd(g),
@@ -120,8 +124,10 @@ That file is carried across; push seeds a registry from it, install makes a clus
 			newNodesCmd(g), newEndpointCmd(g), newUpgradeCmd(g), newEtcdCmd(g), newCertsCmd(g), newSecretsCmd(g),
 			newStatusCmd(g), newSupportBundleCmd(g), newResetCmd(g),
 		},
-		"": {newLoginCmd(g), newLogoutCmd(g), newSchemaCmd(g), newCompletionCmd(g), newDocsCmd(g), newVersionCmd(g),
-			newSandboxCmd(g)},
+		"": {
+			newLoginCmd(g), newLogoutCmd(g), newSchemaCmd(g), newCompletionCmd(g), newDocsCmd(g), newVersionCmd(g),
+			newSandboxCmd(g),
+		},
 	} {
 		for _, c := range cmds {
 			c.GroupID = group

@@ -74,8 +74,10 @@ func aptSuite(t *testing.T) func(*testscript.TestScript, bool, []string) {
 			ts.Fatalf("usage: apt-suite NAME[:DEPENDENCY]...")
 		}
 		now := time.Now()
-		suite := packagestest.Suite{Name: "site", Archs: []string{"all", "amd64"}, Date: now.Add(-time.Minute),
-			Until: now.Add(time.Hour)}
+		suite := packagestest.Suite{
+			Name: "site", Archs: []string{"all", "amd64"}, Date: now.Add(-time.Minute),
+			Until: now.Add(time.Hour),
+		}
 		for _, arg := range args {
 			name, needs, _ := strings.Cut(arg, ":")
 			one := packagestest.Deb{Name: name, Version: "1.0", Arch: "amd64", Files: file("usr/share/kk/" + name)}
@@ -131,8 +133,10 @@ spec:
   initContainers: [{name: i, image: "{{ .Values.flannel.image_cni.repository }}:{{ .Values.flannel.image_cni.tag }}"}]
   containers: [{name: c, image: "{{ .Values.flannel.image.repository }}:{{ .Values.flannel.image.tag }}"}]
 `
-	for file, text := range map[string]string{"Chart.yaml": "apiVersion: v2\nname: flannel\nversion: v0.28.4\n",
-		"templates/pod.yaml": pod} {
+	for file, text := range map[string]string{
+		"Chart.yaml":         "apiVersion: v2\nname: flannel\nversion: v0.28.4\n",
+		"templates/pod.yaml": pod,
+	} {
 		at := filepath.Join(dir, file)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o700), os.WriteFile(at, []byte(text), 0o600)); err != nil {
 			return nil, err

@@ -250,8 +250,10 @@ func complete(r *convert.Result, first string, o convertOptions) {
 	}
 	if len(b.Platforms) == 0 {
 		b.Platforms = []string{"linux/amd64"}
-		r.Notes = append(r.Notes, convert.Note{File: filepath.ToSlash(first),
-			Text: "no platform given; linux/amd64 assumed (--platform)"})
+		r.Notes = append(r.Notes, convert.Note{
+			File: filepath.ToSlash(first),
+			Text: "no platform given; linux/amd64 assumed (--platform)",
+		})
 	}
 	for i := range r.Clusters {
 		if c := &r.Clusters[i]; c.Metadata.Name == "" {
@@ -296,8 +298,10 @@ func together(r *convert.Result, file string) {
 	var good []manifest.Cluster
 	for _, c := range r.Clusters {
 		d := c.WithDefaults()
-		_, err := catalog.Resolve(d, plan.Needed(d), catalog.Options{Platforms: r.Bundle.Platforms,
-			Zone: r.Bundle.Zone})
+		_, err := catalog.Resolve(d, plan.Needed(d), catalog.Options{
+			Platforms: r.Bundle.Platforms,
+			Zone:      r.Bundle.Zone,
+		})
 		if err == nil {
 			good = append(good, c)
 			continue

@@ -111,8 +111,10 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 	}
 	progress, stop := g.Phases()
 	c, err := transfer.Copy(ctx, from, transfer.CopyOptions{
-		Selection: transfer.Selection{Name: o.name, Version: o.version, Items: o.items, Platforms: platforms,
-			Prefer: transfer.Prefer(o.prefer)},
+		Selection: transfer.Selection{
+			Name: o.name, Version: o.version, Items: o.items, Platforms: platforms,
+			Prefer: transfer.Prefer(o.prefer),
+		},
 		Output: o.output, Recipients: recipients, Progress: progress,
 		Check: func(x bundle.Index) error { return o.overwrite.with(g, o.output, x) },
 	})

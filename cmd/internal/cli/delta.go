@@ -185,8 +185,10 @@ func runDelta(ctx context.Context, g *globals, f deltaFiles) (err error) {
 	}
 	debug.SetGCPercent(deltaGC)
 	progress, stop := g.Phases()
-	c, err := delta.Create(ctx, *next, delta.Options{Old: old, Listed: listed, Output: f.output, Zstd: f.zstd,
-		Encoders: record, Progress: progress})
+	c, err := delta.Create(ctx, *next, delta.Options{
+		Old: old, Listed: listed, Output: f.output, Zstd: f.zstd,
+		Encoders: record, Progress: progress,
+	})
 	stop()
 	g.noteUnrecorded(record)
 	if err != nil {

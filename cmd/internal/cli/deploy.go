@@ -297,8 +297,10 @@ func (o *deployOptions) secret(g *globals, keychain authn.Keychain) ([]byte, err
 	}
 	g.Note("note: nodes pull with the login of this command, %s; --pull-secret gives them one that may only pull",
 		plain.Line(auth.Username))
-	one := map[string]string{"username": auth.Username, "password": auth.Password,
-		"auth": base64.StdEncoding.EncodeToString([]byte(auth.Username + ":" + auth.Password))}
+	one := map[string]string{
+		"username": auth.Username, "password": auth.Password,
+		"auth": base64.StdEncoding.EncodeToString([]byte(auth.Username + ":" + auth.Password)),
+	}
 	return json.Marshal(map[string]any{"auths": map[string]any{host: one}})
 }
 
@@ -433,8 +435,10 @@ func printDeployed(g *globals, list []*deploy.Record) error {
 			if state == "" {
 				state = "missing"
 			}
-			rows = append(rows, []string{r.Name, r.Bundle, string(r.State), p.String(), what, state,
-				r.Changed.Local().Format(time.DateTime)})
+			rows = append(rows, []string{
+				r.Name, r.Bundle, string(r.State), p.String(), what, state,
+				r.Changed.Local().Format(time.DateTime),
+			})
 		}
 	}
 	return g.PrintTable([]string{"BUNDLE", "VERSION", "STATE", "RELEASE", "CHART", "RELEASE STATE", "CHANGED"}, rows)
@@ -502,8 +506,10 @@ func runDeployRemove(ctx context.Context, g *globals, o kubeFlags, arg string, y
 	if err != nil {
 		return err
 	}
-	remove := deploy.RemoveOptions{Cluster: config, Name: bundleName, By: thisRun(), Logger: g.Logger(),
-		Progress: func(e deploy.Event) { noteDeployment(g, e) }}
+	remove := deploy.RemoveOptions{
+		Cluster: config, Name: bundleName, By: thisRun(), Logger: g.Logger(),
+		Progress: func(e deploy.Event) { noteDeployment(g, e) },
+	}
 	if !yes {
 		remove.Confirm = func(r *deploy.Record) error { return g.Confirm(removalQuestion(r, config.Host)) }
 	}

@@ -22,8 +22,10 @@ func TestPullSecretOfOneRegistry(t *testing.T) {
 	if err != nil || string(got) != `{"auths":{"harbor.site":{"auth":"cm9ib3Q6eA=="}}}` {
 		t.Errorf("got %s, %v", got, err)
 	}
-	for text, host := range map[string]string{file: "quay.io", `{"auths": {"quay.io": {}}}`: "quay.io",
-		"secret-word": "quay.io"} {
+	for text, host := range map[string]string{
+		file: "quay.io", `{"auths": {"quay.io": {}}}`: "quay.io",
+		"secret-word": "quay.io",
+	} {
 		if _, err := pullSecret([]byte(text), host); err == nil || strings.Contains(err.Error(), "secret-word") {
 			t.Errorf("%s: %v", text, err)
 		}
@@ -46,12 +48,16 @@ func TestUnfinishedDeployment(t *testing.T) {
 		{false, one, true, ""},
 		{false, one, false, "stopped: 1 release done and kept; the same command continues\n"},
 		{true, one, false, "interrupted: 1 release done and kept; the same command continues\n"},
-		{true, &deploy.Report{}, false,
-			"interrupted: no release was finished; run the same command again to continue\n"},
+		{
+			true, &deploy.Report{}, false,
+			"interrupted: no release was finished; run the same command again to continue\n",
+		},
 	} {
 		var log strings.Builder
-		g := &globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard,
-			Err: &log})}
+		g := &globals{Console: terminal.NewConsole(terminal.Streams{
+			In: strings.NewReader(""), Out: io.Discard,
+			Err: &log,
+		})}
 		ctx := t.Context()
 		if c.isInterrupted {
 			ctx = interrupted
@@ -73,8 +79,12 @@ func TestRemoveBesideADirectory(t *testing.T) {
 
 func TestSiteValues(t *testing.T) {
 	t.Parallel()
-	for _, o := range []deployOptions{{sets: []string{"web=password"}}, {sets: []string{"=a=b"}},
-		{values: []string{"web"}}, {values: []string{"=f"}}} {
+	for _, o := range []deployOptions{
+		{sets: []string{"web=password"}},
+		{sets: []string{"=a=b"}},
+		{values: []string{"web"}},
+		{values: []string{"=f"}},
+	} {
 		if _, err := o.siteValues(); exitCode(err) != 64 {
 			t.Errorf("%v %v: %v", o.sets, o.values, err)
 		}

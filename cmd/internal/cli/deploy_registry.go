@@ -52,11 +52,13 @@ func (o *ownRegistryFlags) options(g *globals) (incluster.Options, error) {
 	if err != nil {
 		return incluster.Options{}, err
 	}
-	return incluster.Options{StorageClass: o.storageClass, Size: size, Port: o.port, Logger: g.Logger(),
+	return incluster.Options{
+		StorageClass: o.storageClass, Size: size, Port: o.port, Logger: g.Logger(),
 		Programs: func(arch string) (incluster.Programs, error) {
 			p, err := helper.PodPrograms(arch)
 			return incluster.Programs{Start: p.Start, Proxy: p.Proxy, Registry: p.Registry}, err
-		}}, nil
+		},
+	}, nil
 }
 
 // ownRegistry is kkbundle's registry in the cluster.
@@ -134,7 +136,8 @@ func (o *deployOptions) checkRegistry() error {
 
 // target returns the registry of the flags.
 func (o *deployOptions) target(ctx context.Context, g *globals,
-	progress func(registry.Event)) (deploy.Registry, error) {
+	progress func(registry.Event),
+) (deploy.Registry, error) {
 	if !o.own {
 		given, err := o.given(ctx, g)
 		given.Options.Progress = progress
@@ -164,8 +167,10 @@ func (l onlyLogin) Resolve(authn.Resource) (authn.Authenticator, error) {
 }
 
 func pullConfig(host string, l incluster.Login) ([]byte, error) {
-	one := map[string]string{"username": l.User, "password": l.Password,
-		"auth": base64.StdEncoding.EncodeToString([]byte(l.User + ":" + l.Password))}
+	one := map[string]string{
+		"username": l.User, "password": l.Password,
+		"auth": base64.StdEncoding.EncodeToString([]byte(l.User + ":" + l.Password)),
+	}
 	return json.Marshal(map[string]any{"auths": map[string]any{host: one}})
 }
 

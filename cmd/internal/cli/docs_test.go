@@ -244,8 +244,10 @@ func TestDocsCommandLines(t *testing.T) {
 // TestDocsCommandLinesAreChecked shows that a wrong one is found.
 func TestDocsCommandLinesAreChecked(t *testing.T) {
 	t.Parallel()
-	for _, line := range []string{"kkbundle bild manifest.yaml", "kkbundle build --split 4XB m.yaml",
-		"kkbundle inspect", "kkbundle etcd bakup", "kkbundle push --regitry a b.kkb"} {
+	for _, line := range []string{
+		"kkbundle bild manifest.yaml", "kkbundle build --split 4XB m.yaml",
+		"kkbundle inspect", "kkbundle etcd bakup", "kkbundle push --regitry a b.kkb",
+	} {
 		if path, err := cli.CheckCommandLine(shellCommands(line)[0].words[1:]); err == nil {
 			t.Errorf("%q passes as %s", line, path)
 		}
@@ -448,8 +450,10 @@ func (u *internet) publish(t *testing.T) {
 		t.Fatal(err)
 	}
 	// as KubeKey
-	c := (&manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.36.3"},
-		DNS: manifest.ClusterDNS{NodeLocal: true}}).WithDefaults()
+	c := (&manifest.Cluster{
+		Kubernetes: manifest.Kubernetes{Version: "v1.36.3"},
+		DNS:        manifest.ClusterDNS{NodeLocal: true},
+	}).WithDefaults()
 	more, err := catalog.Resolve(c, plan.Needed(c), catalog.Options{Platforms: []string{"linux/amd64", "linux/arm64"}})
 	if err != nil {
 		t.Fatal(err)
@@ -539,7 +543,8 @@ func (u *internet) listen(t *testing.T, authority *pki.Authority) string {
 	certificates := map[string]*tls.Certificate{}
 	secure := &http.Server{
 		Handler: u, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0),
-		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12,
+		TLSConfig: &tls.Config{
+			MinVersion: tls.VersionTLS12,
 			GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -555,10 +560,12 @@ func (u *internet) listen(t *testing.T, authority *pki.Authority) string {
 					certificates[hello.ServerName] = &cert
 				}
 				return certificates[hello.ServerName], nil
-			}},
+			},
+		},
 	}
 	go func() { _ = secure.ServeTLS(inner, "", "") }()
-	proxy := &http.Server{ReadHeaderTimeout: time.Minute,
+	proxy := &http.Server{
+		ReadHeaderTimeout: time.Minute,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method != http.MethodConnect {
 				http.Error(w, "no plain HTTP", http.StatusForbidden)
@@ -571,7 +578,8 @@ func (u *internet) listen(t *testing.T, authority *pki.Authority) string {
 			if _, err := io.WriteString(conn, "HTTP/1.1 200 OK\r\n\r\n"); err == nil {
 				inner.conns <- conn
 			}
-		})}
+		}),
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a test
 	if err != nil {
 		t.Fatal(err)

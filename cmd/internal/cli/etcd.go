@@ -82,8 +82,10 @@ func runEtcdBackup(ctx context.Context, g *globals, path string, o etcdBackupOpt
 		return err
 	}
 	if g.JSON {
-		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1, Backup: &etcdFile{made.Path, made.Size, made.SHA256,
-			made.Host, made.Revision, made.Keys}})
+		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1, Backup: &etcdFile{
+			made.Path, made.Size, made.SHA256,
+			made.Host, made.Revision, made.Keys,
+		}})
 	}
 	noteClear(g, s.Cluster, made.Path)
 	g.Note("saved revision %d with %s from %s, %s, sha256:%s", made.Revision, plain.Count(made.Keys, "key"), made.Host,
@@ -157,7 +159,8 @@ Continue an interrupted restore with the same command; until then, control plane
 }
 
 func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreOptions,
-	identities []age.Identity) (err error) {
+	identities []age.Identity,
+) (err error) {
 	if o.from == "" {
 		return usage.Errorf("name the snapshot to restore with --from")
 	}
@@ -183,8 +186,10 @@ func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreO
 	p := g.NewTaskPrinter()
 	options := s.Options()
 	options.Progress = p.Event
-	done, err := etcdops.Restore(ctx, options, etcdops.RestoreOptions{From: o.from, Identities: identities,
-		Without: o.without})
+	done, err := etcdops.Restore(ctx, options, etcdops.RestoreOptions{
+		From: o.from, Identities: identities,
+		Without: o.without,
+	})
 	p.Close()
 	for _, dir := range done.Before {
 		g.Note("previous data of etcd: %s", dir)
@@ -197,8 +202,10 @@ func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreO
 	}
 	if g.JSON {
 		from := etcdFile{Path: done.Snapshot.Path, Size: done.Snapshot.Size, SHA256: done.Snapshot.SHA256}
-		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1,
-			Restore: &etcdRestore{from, done.Members, done.Before}})
+		return json.NewEncoder(g.Out).Encode(etcdResult{
+			Version: 1,
+			Restore: &etcdRestore{from, done.Members, done.Before},
+		})
 	}
 	g.Note("restored on %s", strings.Join(done.Members, ", "))
 	return nil

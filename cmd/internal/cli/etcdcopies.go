@@ -113,8 +113,10 @@ func runEtcdFetch(ctx context.Context, g *globals, path string, o etcdFetchOptio
 		return err
 	}
 	if g.JSON {
-		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1, Backup: &etcdFile{Path: made.Path, Size: made.Size,
-			SHA256: made.SHA256, Host: made.Host}})
+		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1, Backup: &etcdFile{
+			Path: made.Path, Size: made.Size,
+			SHA256: made.SHA256, Host: made.Host,
+		}})
 	}
 	g.Note("fetched %s, %s, sha256:%s", o.copy, plain.Size(made.Size), made.SHA256)
 	return g.Result("%s", made.Path)

@@ -94,8 +94,10 @@ type exitClass struct {
 func exitClasses() []exitClass {
 	return []exitClass{
 		{129, "interrupted by SIGHUP: the session ended", func(err error) bool { return endedBy(err, syscall.SIGHUP) }},
-		{141, "interrupted by SIGPIPE: nobody reads the output",
-			func(err error) bool { return endedBy(err, syscall.SIGPIPE) }},
+		{
+			141, "interrupted by SIGPIPE: nobody reads the output",
+			func(err error) bool { return endedBy(err, syscall.SIGPIPE) },
+		},
 		{130, "interrupted", func(err error) bool { return errors.Is(err, errInterrupted) }},
 		{64, "wrong command line", func(err error) bool {
 			return asError[*usage.Error](err) || asError[*engine.SelectionError](err) ||
@@ -143,8 +145,10 @@ func exitClasses() []exitClass {
 			return asError[*builder.FindError](err) || asError[*builder.UndecidedError](err)
 		}},
 		{19, "the cache had damaged entries", asError[*cacheDamageError]},
-		{21, "something that is needed is missing",
-			func(err error) bool { return asError[*builder.ClosureError](err) || asError[*deploy.MissingError](err) }},
+		{
+			21, "something that is needed is missing",
+			func(err error) bool { return asError[*builder.ClosureError](err) || asError[*deploy.MissingError](err) },
+		},
 		{16, "install stopped on a host, or deploy at a release", func(err error) bool {
 			return asError[*engine.TaskError](err) || asError[*deploy.PartError](err) ||
 				asError[*deploy.ObjectError](err)
@@ -205,8 +209,10 @@ func hint(err error) string {
 
 // failed prints the error that ends the run as an event.
 func (g *globals) failed(err error) {
-	one := terminal.Event{Event: "error", Message: strings.TrimSpace(err.Error()), ExitCode: exitCode(err),
-		Hint: hint(err)}
+	one := terminal.Event{
+		Event: "error", Message: strings.TrimSpace(err.Error()), ExitCode: exitCode(err),
+		Hint: hint(err),
+	}
 	if items, ok := errors.AsType[*fetch.Errors](err); ok {
 		for _, f := range items.Failed {
 			name := terminal.ItemName{Kind: f.Kind, Ref: f.Ref, Platform: f.Platform}

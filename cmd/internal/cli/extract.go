@@ -411,7 +411,8 @@ func (e *extraction) hostPlatform() (string, error) {
 
 // needs returns the items for hosts with these roles. The error lists all missing items.
 func (e *extraction) needs(ctx context.Context, c *manifest.Cluster, roles []manifest.Role,
-	platform string) ([]bundle.Item, error) {
+	platform string,
+) ([]bundle.Item, error) {
 	var items []bundle.Item
 	var errs []error
 	for _, need := range plan.NeedsOf(c, roles) {

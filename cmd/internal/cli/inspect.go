@@ -197,8 +197,10 @@ func runInspect(ctx context.Context, g *globals, path string, login loginFlags) 
 	}
 	rows := make([][]string, 0, len(x.Items))
 	for _, it := range x.Items {
-		rows = append(rows, []string{it.Kind, it.Name, it.platformsText(), plain.Size(it.Size), shortDigest(it.Digest),
-			it.SHA256[:min(len(it.SHA256), shortSum)]})
+		rows = append(rows, []string{
+			it.Kind, it.Name, it.platformsText(), plain.Size(it.Size), shortDigest(it.Digest),
+			it.SHA256[:min(len(it.SHA256), shortSum)],
+		})
 	}
 	_, err = fmt.Fprintf(g.Out, "%s %s  %s  %s  %s\n", plain.Line(x.Name), plain.Line(x.BundleVersion),
 		strings.Join(x.index.Platforms, ","), plain.Size(x.Size), x.Digest)

@@ -135,8 +135,10 @@ func printHosts(g *globals, hosts []manifest.Host) error {
 		}
 		row := []string{h.Name, "local", "", "", ""}
 		if !h.Local {
-			row = []string{h.Name, net.JoinHostPort(h.Address, strconv.Itoa(h.SSH.Port)), h.SSH.User, loginText(h.SSH),
-				strings.Join(hops, ", ")}
+			row = []string{
+				h.Name, net.JoinHostPort(h.Address, strconv.Itoa(h.SSH.Port)), h.SSH.User, loginText(h.SSH),
+				strings.Join(hops, ", "),
+			}
 		}
 		rows = append(rows, append(row, strings.Join(internal, ", "), strings.Join(roles, ", ")))
 	}
@@ -146,8 +148,11 @@ func printHosts(g *globals, hosts []manifest.Host) error {
 // loginText describes the login without secrets.
 func loginText(s manifest.SSH) string {
 	var ways []string
-	for _, one := range []struct{ what, value string }{{"key ", s.Key}, {"password in $", s.PasswordEnv},
-		{"password in ", s.PasswordFile}} {
+	for _, one := range []struct{ what, value string }{
+		{"key ", s.Key},
+		{"password in $", s.PasswordEnv},
+		{"password in ", s.PasswordFile},
+	} {
 		if one.value != "" {
 			ways = append(ways, one.what+one.value)
 		}
@@ -203,8 +208,10 @@ type secretResult struct {
 func newInventoryResult(file string, hosts []manifest.Host) inventoryResult {
 	out := inventoryResult{Version: 1, File: file, Hosts: []hostResult{}}
 	for _, h := range hosts {
-		one := hostResult{Name: h.Name, Local: h.Local, Roles: h.Roles, Labels: h.Labels, Annotations: h.Annotations,
-			Taints: h.Taints}
+		one := hostResult{
+			Name: h.Name, Local: h.Local, Roles: h.Roles, Labels: h.Labels, Annotations: h.Annotations,
+			Taints: h.Taints,
+		}
 		if h.InternalIPv4.IsValid() {
 			one.InternalIPv4 = h.InternalIPv4.String()
 		}

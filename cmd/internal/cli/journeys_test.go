@@ -94,8 +94,10 @@ func journeyProblems(text string) (list []string) {
 // TestJourneysHaveNoCommandThatFails shows that a line which expects a failure is found.
 func TestJourneysHaveNoCommandThatFails(t *testing.T) {
 	t.Parallel()
-	for _, line := range []string{"! exec kkbundle build", "exits 1 kkbundle build", "? exec kkbundle build",
-		"[mounts] exec true", "skip", "stop"} {
+	for _, line := range []string{
+		"! exec kkbundle build", "exits 1 kkbundle build", "? exec kkbundle build",
+		"[mounts] exec true", "skip", "stop",
+	} {
 		if list := journeyProblems("# a user\nexec true\n" + line + "\n-- a --\n! text\n"); len(list) != 1 {
 			t.Errorf("%s: %q", line, list)
 		}

@@ -130,7 +130,8 @@ func (g *globals) noteUnrecorded(r *encoders.Record) {
 
 // identifyLayers returns the gzip streams of a bundle with their encoders. Streams in the record are not read.
 func (g *globals) identifyLayers(ctx context.Context, r *bundle.Reader,
-	record *encoders.Record) ([]identifiedLayer, error) {
+	record *encoders.Record,
+) ([]identifiedLayer, error) {
 	blobs := r.Blobs()
 	all := make([]identifiedLayer, len(blobs))
 	var total int64

@@ -108,8 +108,10 @@ func runMirrorConfig(g *globals, args []string, o mirrorOptions) error {
 		}
 	}
 	if g.JSON {
-		return g.PrintJSON(mirrorResult{1, o.registry, mirror.Runtime(o.runtime), upstreams, o.dryRun, changes,
-			config.Notes})
+		return g.PrintJSON(mirrorResult{
+			1, o.registry, mirror.Runtime(o.runtime), upstreams, o.dryRun, changes,
+			config.Notes,
+		})
 	}
 	return g.printChanges(changes, config.Notes, o.dryRun)
 }

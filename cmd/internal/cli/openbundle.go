@@ -131,7 +131,8 @@ func (g *globals) openAcceptedSite(ctx context.Context, f site.Flags, path strin
 }
 
 func (g *globals) siteWith(ctx context.Context, f site.Flags, path string,
-	open func(context.Context, string) (*bundle.Reader, error)) (*site.Site, error) {
+	open func(context.Context, string) (*bundle.Reader, error),
+) (*site.Site, error) {
 	return site.Open(ctx, g.Console, f, func() (*bundle.Reader, error) {
 		if path == "" {
 			return nil, nil //nolint:nilnil // there is no bundle
@@ -142,7 +143,8 @@ func (g *globals) siteWith(ctx context.Context, f site.Flags, path string,
 
 // runOnSite opens the site and the bundle, runs a verb on the hosts and prints its outcome.
 func (g *globals) runOnSite(ctx context.Context, f site.Flags, path string, dryRun bool,
-	verb func(engine.Options) (engine.Report, error)) (err error) {
+	verb func(engine.Options) (engine.Report, error),
+) (err error) {
 	s, err := g.openSite(ctx, f, path)
 	if err != nil {
 		return err

@@ -89,8 +89,10 @@ func runOutdated(ctx context.Context, g *globals, path string, o outdatedOptions
 	// go with their images
 	q.Pins = slices.DeleteFunc(slices.Clone(q.Pins),
 		func(p manifest.Pin) bool { return p.Kind == manifest.ItemReferrer })
-	newer, failed := fetch.Outdated(ctx, q.Pins, fetch.Options{Sources: q.Sources, Dir: filepath.Dir(path),
-		Jobs: int(o.jobs), Logger: g.Logger()})
+	newer, failed := fetch.Outdated(ctx, q.Pins, fetch.Options{
+		Sources: q.Sources, Dir: filepath.Dir(path),
+		Jobs: int(o.jobs), Logger: g.Logger(),
+	})
 	if newer == nil {
 		return failed
 	}
@@ -177,8 +179,10 @@ func printOutdated(g *globals, r outdatedResult, states map[string]int, all bool
 			name += " (" + it.Platform + ")"
 		}
 		dash := func(s string) string { return cmp.Or(s, "-") }
-		rows = append(rows, []string{it.Kind, name, dash(it.Have), dash(it.Patch), dash(it.Minor), dash(it.Latest),
-			it.note()})
+		rows = append(rows, []string{
+			it.Kind, name, dash(it.Have), dash(it.Patch), dash(it.Minor), dash(it.Latest),
+			it.note(),
+		})
 	}
 	if len(rows) > 0 {
 		if err := g.PrintTable([]string{"KIND", "NAME", "HAVE", "PATCH", "MINOR", "LATEST", "NOTE"}, rows); err != nil {

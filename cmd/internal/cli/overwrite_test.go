@@ -58,12 +58,18 @@ func TestNoFileIsReplacedUnasked(t *testing.T) {
 
 	all := []writer{
 		{args: []string{"build", "--cache", at("cache"), "-o", "FILE", at("1.yaml")}, again: true, force: true},
-		{args: []string{"build", "--cache", at("cache"), "--split", "1MiB", "-o", "FILE", at("1.yaml")}, file: ".001",
-			again: true, force: true},
-		{args: []string{"build", "--cache", at("cache"), "--split", "1MiB", "-o", "FILE", at("1.yaml")},
-			file: ".parts.json", again: true, force: true},
-		{args: []string{"build", "--cache", at("cache"), "--provenance", "-o", "FILE", at("1.yaml")},
-			file: ".provenance.json", again: true, force: true},
+		{
+			args: []string{"build", "--cache", at("cache"), "--split", "1MiB", "-o", "FILE", at("1.yaml")}, file: ".001",
+			again: true, force: true,
+		},
+		{
+			args: []string{"build", "--cache", at("cache"), "--split", "1MiB", "-o", "FILE", at("1.yaml")},
+			file: ".parts.json", again: true, force: true,
+		},
+		{
+			args: []string{"build", "--cache", at("cache"), "--provenance", "-o", "FILE", at("1.yaml")},
+			file: ".provenance.json", again: true, force: true,
+		},
 		{args: []string{"copy", at("a.kkb"), "-o", "FILE"}, again: true, force: true},
 		{args: []string{"delta", at("a.kkb"), at("b.kkb"), "-o", "FILE"}, again: true, force: true},
 		{args: []string{"patch", at("a.kkb"), at("d.kkd"), "-o", "FILE"}, again: true, force: true},
@@ -73,8 +79,10 @@ func TestNoFileIsReplacedUnasked(t *testing.T) {
 		{args: []string{"extract", at("a.kkb"), "manifest.yaml", "-o", "FILE"}, force: true},
 		{args: []string{"extract", at("a.kkb"), "--format", "oci-archive", "-o", "FILE"}, force: true},
 		{args: []string{"extract", at("a.kkb"), "-o", "FILE"}, file: "/mine", force: true},
-		{args: []string{"extract", at("a.kkb"), "--format", "tree", "-o", "FILE"}, file: "/documents/manifest.yaml",
-			force: true},
+		{
+			args: []string{"extract", at("a.kkb"), "--format", "tree", "-o", "FILE"}, file: "/documents/manifest.yaml",
+			force: true,
+		},
 		{args: []string{"precheck", "-i", at("inventory.yaml"), "-o", "html=FILE"}, alone: true},
 		{args: append([]string{"support-bundle"}, hosts...), alone: true},
 		{args: append([]string{"certs", "backup"}, hosts...), alone: true},

@@ -113,18 +113,28 @@ func debs(t *testing.T, s *packageSite) {
 		Name: "bookworm", Archs: []string{"all", "amd64", "arm64"}, Date: now.Add(-time.Minute),
 		Until: now.Add(time.Hour),
 		Debs: []packagestest.Deb{
-			{Name: "kk-app", Version: "1:2.0~rc1+b1", Arch: "amd64",
-				Fields: "Depends: kk-lib (>= 3), kk-virtual, kk-base\n", Files: file("usr/share/kk/kk-app")},
-			{Name: "kk-app", Version: "1:2.0~rc1+b1", Arch: "arm64", Fields: "Depends: kk-lib (>= 3)\n",
-				Files: file("usr/share/kk/kk-app")},
-			{Name: "kk-lib", Version: "3.1", Arch: "all", Fields: "Pre-Depends: kk-pre | kk-none\n",
-				Files: file("usr/share/kk/kk-lib")},
+			{
+				Name: "kk-app", Version: "1:2.0~rc1+b1", Arch: "amd64",
+				Fields: "Depends: kk-lib (>= 3), kk-virtual, kk-base\n", Files: file("usr/share/kk/kk-app"),
+			},
+			{
+				Name: "kk-app", Version: "1:2.0~rc1+b1", Arch: "arm64", Fields: "Depends: kk-lib (>= 3)\n",
+				Files: file("usr/share/kk/kk-app"),
+			},
+			{
+				Name: "kk-lib", Version: "3.1", Arch: "all", Fields: "Pre-Depends: kk-pre | kk-none\n",
+				Files: file("usr/share/kk/kk-lib"),
+			},
 			{Name: "kk-lib", Version: "2.0", Arch: "all", Files: file("usr/share/kk/kk-lib")},
 			{Name: "kk-pre", Version: "1", Arch: "all", Files: file("usr/share/kk/kk-pre")},
-			{Name: "kk-real", Version: "1", Arch: "amd64", Fields: "Provides: kk-virtual\n",
-				Files: file("usr/share/kk/kk-real")},
-			{Name: "kk-base", Version: "1", Arch: "amd64", Fields: "Essential: yes\n",
-				Files: file("usr/share/kk/kk-base")},
+			{
+				Name: "kk-real", Version: "1", Arch: "amd64", Fields: "Provides: kk-virtual\n",
+				Files: file("usr/share/kk/kk-real"),
+			},
+			{
+				Name: "kk-base", Version: "1", Arch: "amd64", Fields: "Essential: yes\n",
+				Files: file("usr/share/kk/kk-base"),
+			},
 		},
 	}.Write(t, s.upstream, key)
 	packagestest.WriteFile(t, filepath.Join(s.dir, "keys.gpg"), key.Public(t))
@@ -151,9 +161,11 @@ func TestPackagesApt(t *testing.T) {
 func aptInstalls(t *testing.T, source string) {
 	t.Helper()
 	root := t.TempDir()
-	for _, dir := range []string{"etc/apt/sources.list.d", "etc/apt/preferences.d", "etc/apt/apt.conf.d",
+	for _, dir := range []string{
+		"etc/apt/sources.list.d", "etc/apt/preferences.d", "etc/apt/apt.conf.d",
 		"var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt", "var/lib/dpkg/info",
-		"var/lib/dpkg/updates"} {
+		"var/lib/dpkg/updates",
+	} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -245,8 +257,10 @@ func TestPackagesDnf(t *testing.T) {
 		"- distribution: test/9\n  install: [kk-app]\n  repositories: [{url: \"http://%s/os\", keyring: keys.gpg}]\n",
 		s.host))
 	bundle, tree := s.carry(t, "os/repodata")
-	for name, address := range map[string]string{"extracted": "file://" + tree + "/packages/test/9",
-		"served": served(t, bundle) + "/yum/packages/test/9/"} {
+	for name, address := range map[string]string{
+		"extracted": "file://" + tree + "/packages/test/9",
+		"served":    served(t, bundle) + "/yum/packages/test/9/",
+	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
 			packagestest.WriteFile(t, root+"/repos/kk.repo",

@@ -140,8 +140,10 @@ func runPatch(ctx context.Context, g *globals, f deltaFiles) (err error) {
 	if err != nil {
 		return err
 	}
-	r := patchResult{Version: 1, Path: f.output, Digest: a.Digest, Size: a.Summary.Size, Blobs: a.Blobs,
-		Duration: plain.Duration(time.Since(start))}
+	r := patchResult{
+		Version: 1, Path: f.output, Digest: a.Digest, Size: a.Summary.Size, Blobs: a.Blobs,
+		Duration: plain.Duration(time.Since(start)),
+	}
 	if g.JSON {
 		return g.PrintJSON(r)
 	}

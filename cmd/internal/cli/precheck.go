@@ -186,8 +186,13 @@ func runPrecheckList(g *globals, format string, names []string) error {
 }
 
 func describeCheck(w io.Writer, c precheck.Check) error {
-	rows := [][2]string{{"wanted", c.Title}, {"why", c.Why}, {"fix", c.Fix}, {"level", c.Means()},
-		{"groups", strings.Join(c.Groups, ", ")}}
+	rows := [][2]string{
+		{"wanted", c.Title},
+		{"why", c.Why},
+		{"fix", c.Fix},
+		{"level", c.Means()},
+		{"groups", strings.Join(c.Groups, ", ")},
+	}
 	if len(c.Roles) > 0 {
 		roles := make([]string, len(c.Roles))
 		for i, r := range c.Roles {

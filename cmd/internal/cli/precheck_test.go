@@ -196,8 +196,10 @@ func TestPrecheckInterrupted(t *testing.T) {
 	// Once both others have answered, somebody gives up.
 	watch := &watcher{want: []string{`"ref":"host0"`, `"ref":"host1"`}, then: cancel}
 	var out bytes.Buffer
-	code := cli.Main(ctx, []string{"precheck", "--json", "-i", s.inventory, "--known-hosts", s.known, "--record",
-		filepath.Join(s.dir, "facts")}, terminal.Streams{Out: &out, Err: watch})
+	code := cli.Main(ctx, []string{
+		"precheck", "--json", "-i", s.inventory, "--known-hosts", s.known, "--record",
+		filepath.Join(s.dir, "facts"),
+	}, terminal.Streams{Out: &out, Err: watch})
 	if code != 130 || out.Len() > 0 {
 		t.Errorf("exit code %d\n%s%s", code, watch.text.String(), out.String())
 	}

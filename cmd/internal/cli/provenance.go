@@ -95,7 +95,8 @@ func (r *builtResult) String() string {
 
 // checkProvenance checks that a statement describes a bundle, and with trusted keys, that one of them signed it.
 func (g *globals) checkProvenance(ctx context.Context, path, file string,
-	identity digest.Digest) (*builtResult, error) {
+	identity digest.Digest,
+) (*builtResult, error) {
 	data, err := readProvenanceFile(file)
 	if err != nil {
 		return nil, err

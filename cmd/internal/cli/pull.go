@@ -153,8 +153,10 @@ func (o *pullOptions) library(g *globals, address string) (lib pull.Options, err
 			if len(g.trust.signatures) > 0 {
 				signatures, read = g.trust.signatures, builder.ReadFile
 			}
-			n := signaturesOf{name: at.String(), none: "it was published without a signature", read: read,
-				list: func() ([]string, error) { return signatures, nil }}
+			n := signaturesOf{
+				name: at.String(), none: "it was published without a signature", read: read,
+				list: func() ([]string, error) { return signatures, nil },
+			}
 			_, err := g.checkSignatures(n, x)
 			return err
 		},
@@ -183,8 +185,10 @@ func (o *pullOptions) library(g *globals, address string) (lib pull.Options, err
 	if lib.Repository, err = at.Repo(); err != nil {
 		return lib, err
 	}
-	lib.Fetch.Sources = []manifest.Source{{Host: at.Host(), CA: o.ca, Cert: o.cert, Key: o.key, PlainHTTP: o.plainHTTP,
-		MaxConcurrent: int(o.jobs)}}
+	lib.Fetch.Sources = []manifest.Source{{
+		Host: at.Host(), CA: o.ca, Cert: o.cert, Key: o.key, PlainHTTP: o.plainHTTP,
+		MaxConcurrent: int(o.jobs),
+	}}
 	lib.Fetch.Jobs, lib.Fetch.Logger = int(o.jobs), g.Logger()
 	for _, path := range o.haves {
 		r, err := g.openBundle(path)

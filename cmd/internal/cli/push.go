@@ -298,7 +298,8 @@ func (g *globals) openPushSource(ctx context.Context, path string, jobs int) (pu
 			return pushSource{}, err
 		}
 		return pushSource{r, r.Index().Items, func(ctx context.Context,
-			o registry.PushOptions) (registry.PushSummary, error) {
+			o registry.PushOptions,
+		) (registry.PushSummary, error) {
 			return registry.Push(ctx, r, o)
 		}}, nil
 	}
@@ -307,7 +308,8 @@ func (g *globals) openPushSource(ctx context.Context, path string, jobs int) (pu
 		return pushSource{}, errors.Join(err, pipe.Close())
 	}
 	return pushSource{pipe, s.Index().Items, func(ctx context.Context,
-		o registry.PushOptions) (registry.PushSummary, error) {
+		o registry.PushOptions,
+	) (registry.PushSummary, error) {
 		return registry.PushStream(ctx, s, o)
 	}}, nil
 }

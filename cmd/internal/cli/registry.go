@@ -278,7 +278,8 @@ func (f *loginFlags) check() error {
 // transport returns a transport with the flags, and reports whether requests are plain HTTP: with --plain-http, or on
 // this machine where the registry speaks nothing else, as in docker.
 func (f *loginFlags) transport(ctx context.Context, g *globals,
-	registryName string) (t *http.Transport, plainHTTP bool, err error) {
+	registryName string,
+) (t *http.Transport, plainHTTP bool, err error) {
 	t, err = dial.NewTransport(dial.Files{CA: f.ca, Cert: f.cert, Key: f.key})
 	host, _, _ := strings.Cut(registryName, "/")
 	if err != nil || f.plainHTTP || f.ca+f.cert != "" || !manifest.IsLoopback(host) ||

@@ -82,8 +82,10 @@ func runRegistryInstall(cmd *cobra.Command, g *globals, args []string, o registr
 	if service.HostCommands(o.root) != nil && os.Geteuid() != 0 {
 		return errors.New("installing a service needs root: use sudo, or --root DIR to see the files")
 	}
-	install := service.Options{Settings: o.Settings, Root: o.root, Now: time.Now(), Run: service.HostCommands(o.root),
-		Ready: o.Ready(o.root), DryRun: o.dryRun}
+	install := service.Options{
+		Settings: o.Settings, Root: o.root, Now: time.Now(), Run: service.HostCommands(o.root),
+		Ready: o.Ready(o.root), DryRun: o.dryRun,
+	}
 	own, err := service.OwnProgram()
 	if err != nil {
 		return err

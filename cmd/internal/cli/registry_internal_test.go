@@ -18,8 +18,10 @@ func TestDryRunOfTheRegistryService(t *testing.T) {
 		"the service would not be restarted\n": {Program: true, Ran: true},
 	} {
 		var log strings.Builder
-		g := &globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard,
-			Err: &log})}
+		g := &globals{Console: terminal.NewConsole(terminal.Streams{
+			In: strings.NewReader(""), Out: io.Discard,
+			Err: &log,
+		})}
 		o := registryInstallOptions{dryRun: true}
 		o.Listen, o.Names = ":443", []string{"registry.site"}
 		if err := g.installed(res, o); err != nil || !strings.HasPrefix(log.String(), want) {

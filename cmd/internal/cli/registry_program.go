@@ -16,8 +16,10 @@ func openRegistry(ctx context.Context, o registryServeOptions, log *slog.Logger)
 	if err != nil {
 		return nil, err
 	}
-	return worker.Open(ctx, program, worker.Options{Dir: o.dir, Users: o.users, Pullers: o.pullers, Delete: o.delete,
-		ReadOnly: o.readOnly}, log)
+	return worker.Open(ctx, program, worker.Options{
+		Dir: o.dir, Users: o.users, Pullers: o.pullers, Delete: o.delete,
+		ReadOnly: o.readOnly,
+	}, log)
 }
 
 func collectGarbage(ctx context.Context, o collectOptions, log *slog.Logger) (collected, error) {

@@ -90,14 +90,18 @@ func runRotateHere(ctx context.Context, g *globals, args []string, o registryRot
 	if service.HostCommands(o.root) != nil && os.Geteuid() != 0 {
 		return errors.New("the logins belong to root: use sudo")
 	}
-	res, err := service.Rotate(ctx, service.RotateOptions{Root: o.root, Pull: o.pull, Push: o.push, Finish: o.finish,
-		Run: service.HostCommands(o.root)})
+	res, err := service.Rotate(ctx, service.RotateOptions{
+		Root: o.root, Pull: o.pull, Push: o.push, Finish: o.finish,
+		Run: service.HostCommands(o.root),
+	})
 	if err != nil {
 		return err
 	}
 	if g.JSON {
-		return g.PrintJSON(rotatedResult{1, res.Pull.User, res.Pull.File, res.Push.User, res.Push.File, res.Old,
-			res.Ended})
+		return g.PrintJSON(rotatedResult{
+			1, res.Pull.User, res.Pull.File, res.Push.User, res.Push.File, res.Old,
+			res.Ended,
+		})
 	}
 	if err := errors.Join(
 		g.Result("login to pull: %s, password in %s", res.Pull.User, res.Pull.File),

@@ -116,8 +116,10 @@ func TestRegistryTLS(t *testing.T) {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool,
-		MinVersion: tls.VersionTLS12}}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
+		RootCAs:    pool,
+		MinVersion: tls.VersionTLS12,
+	}}}
 	if status, body := get(t, client, x.URL+"v2/"); status != 200 || body != "{}" {
 		t.Errorf("%d %q", status, body)
 	}

@@ -394,7 +394,8 @@ func fault(ts *testscript.TestScript, neg bool, args []string) {
 	n, err := strconv.Atoi(args[2])
 	ts.Check(err)
 	files := of(ts).files
-	s.AddFaults(registrytest.Fault{Method: "GET", Path: regexp.MustCompile(args[1]), Times: -1,
+	s.AddFaults(registrytest.Fault{
+		Method: "GET", Path: regexp.MustCompile(args[1]), Times: -1,
 		Effect: func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				first, stops := files.stops(r)
@@ -402,10 +403,13 @@ func fault(ts *testscript.TestScript, neg bool, args []string) {
 					next.ServeHTTP(w, r)
 					return
 				}
-				next.ServeHTTP(&stallingWriter{ResponseWriter: w, left: max(n-rangeStart(r), 0),
-					stop: func() { files.stall(r, first) }}, r)
+				next.ServeHTTP(&stallingWriter{
+					ResponseWriter: w, left: max(n-rangeStart(r), 0),
+					stop: func() { files.stall(r, first) },
+				}, r)
 			})
-		}})
+		},
+	})
 }
 
 // A stallingWriter sends so many bytes and calls stop then.

@@ -168,8 +168,10 @@ func TestServeTLS(t *testing.T) {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool,
-		MinVersion: tls.VersionTLS12}}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
+		RootCAs:    pool,
+		MinVersion: tls.VersionTLS12,
+	}}}
 	port := x.URL[strings.LastIndexByte(x.URL, ':'):]
 	for _, host := range []string{"127.0.0.1", "localhost"} {
 		if status, _ := get(t, client, "https://"+host+port+"v2/"); status != 200 {

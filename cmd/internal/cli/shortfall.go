@@ -55,8 +55,10 @@ func unsignedPackages(list []shortfall) []string {
 func shortfallsOf(items []bundle.Item) []shortfall {
 	var list []shortfall
 	for _, it := range items {
-		s := shortfall{ref: it.Ref,
-			unknown: it.Descriptor.Annotations[bundle.AnnotationReferrers] == manifest.ReferrersUnknown}
+		s := shortfall{
+			ref:     it.Ref,
+			unknown: it.Descriptor.Annotations[bundle.AnnotationReferrers] == manifest.ReferrersUnknown,
+		}
 		if lacks := it.Descriptor.Annotations[bundle.AnnotationLacks]; lacks != "" {
 			s.lacks = strings.Split(lacks, ",")
 		}
@@ -70,8 +72,10 @@ func shortfallsOf(items []bundle.Item) []shortfall {
 func lockShortfalls(l *manifest.Lock) []shortfall {
 	var list []shortfall
 	for _, pin := range l.Items {
-		list = append(list, shortfall{pin.Ref, pin.Lacks, pin.Referrers == manifest.ReferrersUnknown,
-			unsignedPackage(pin.Ref, pin.Verified)})
+		list = append(list, shortfall{
+			pin.Ref, pin.Lacks, pin.Referrers == manifest.ReferrersUnknown,
+			unsignedPackage(pin.Ref, pin.Verified),
+		})
 	}
 	return list
 }

@@ -22,8 +22,10 @@ func signers(env *testscript.Env) { env.Values[signersKey{}] = map[string]*trust
 
 // find returns something in the source registry.
 func (u *upstream) find(path string) (name.Repository, v1.Descriptor, []remote.Option, error) {
-	options := []remote.Option{remote.WithAuthFromKeychain(u.source.Keychain()),
-		remote.WithTransport(u.source.Transport())}
+	options := []remote.Option{
+		remote.WithAuthFromKeychain(u.source.Keychain()),
+		remote.WithTransport(u.source.Transport()),
+	}
 	ref, err := name.ParseReference(u.source.Host + "/" + path)
 	if err != nil {
 		return name.Repository{}, v1.Descriptor{}, nil, err

@@ -85,8 +85,10 @@ func runSupportBundle(ctx context.Context, g *globals, path string, o supportOpt
 		g.Note("not collected: %s", plain.Lines(one))
 	}
 	if g.JSON {
-		return g.PrintJSON(supportResult{Version: 1, Path: o.output, Files: made.Files, Unreached: made.Unreached,
-			Lacking: made.Lacking})
+		return g.PrintJSON(supportResult{
+			Version: 1, Path: o.output, Files: made.Files, Unreached: made.Unreached,
+			Lacking: made.Lacking,
+		})
 	}
 	return g.Result("%s", o.output)
 }

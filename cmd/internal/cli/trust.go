@@ -132,8 +132,10 @@ func (s *signed) by() string {
 // bundle without trusted keys, and for an unsigned one if no signature is demanded. The index must be of the handle
 // that is read later: the signature covers its digests.
 func (g *globals) checkTrust(path string, index bundle.Index) (*signed, error) {
-	n := signaturesOf{name: bundleName(path), read: builder.ReadFile,
-		list: func() ([]string, error) { return g.trust.sidecars(path) }}
+	n := signaturesOf{
+		name: bundleName(path), read: builder.ReadFile,
+		list: func() ([]string, error) { return g.trust.sidecars(path) },
+	}
 	n.none = "standard input has no signature: name it with --signature"
 	if path != standardStream {
 		n.none = fmt.Sprintf("there is no %s", sidecarName(path, ""))

@@ -20,8 +20,10 @@ import (
 func TestOneWayIn(t *testing.T) {
 	t.Parallel()
 	var files []string
-	for _, pattern := range []string{"*.go", "../site/*.go", "../../../builder/*.go", "../../../bundle/extract/*.go",
-		"../../../bundle/pull/*.go", "../../../bundle/diff/*.go"} {
+	for _, pattern := range []string{
+		"*.go", "../site/*.go", "../../../builder/*.go", "../../../bundle/extract/*.go",
+		"../../../bundle/pull/*.go", "../../../bundle/diff/*.go",
+	} {
 		more, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -94,8 +96,10 @@ func TestTrustFlags(t *testing.T) {
 			checked++
 		}
 	}
-	walk(newRootCmd(&globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard,
-		Err: io.Discard})}))
+	walk(newRootCmd(&globals{Console: terminal.NewConsole(terminal.Streams{
+		In: strings.NewReader(""), Out: io.Discard,
+		Err: io.Discard,
+	})}))
 	if checked < 5 {
 		t.Errorf("only %d commands use a bundle", checked)
 	}

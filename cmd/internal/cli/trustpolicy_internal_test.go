@@ -25,8 +25,10 @@ type trustWorld struct {
 // newTrustWorld has the keys ours, theirs, and the homes /home/me and /home/root below its directory.
 func newTrustWorld(t *testing.T) *trustWorld {
 	t.Helper()
-	w := &trustWorld{t: t, dir: t.TempDir(), index: bundle.Index{Name: "app", Version: "1.0",
-		Platforms: []string{"linux/amd64"}}}
+	w := &trustWorld{t: t, dir: t.TempDir(), index: bundle.Index{
+		Name: "app", Version: "1.0",
+		Platforms: []string{"linux/amd64"},
+	}}
 	w.again()
 	return w
 }
@@ -34,15 +36,19 @@ func newTrustWorld(t *testing.T) *trustWorld {
 // again begins another process.
 func (w *trustWorld) again() {
 	w.log.Reset()
-	w.g = &globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard,
-		Err: &w.log})}
-	w.g.trust.places = &trustPlaces{machine: filepath.Join(w.dir, "etc", "trust.yaml"),
+	w.g = &globals{Console: terminal.NewConsole(terminal.Streams{
+		In: strings.NewReader(""), Out: io.Discard,
+		Err: &w.log,
+	})}
+	w.g.trust.places = &trustPlaces{
+		machine: filepath.Join(w.dir, "etc", "trust.yaml"),
 		home: func(user string) (string, error) {
 			if user == "" {
 				user = "root"
 			}
 			return filepath.Join(w.dir, "home", user), nil
-		}}
+		},
+	}
 }
 
 // write puts a file below the directory.

@@ -148,8 +148,10 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 		}
 		return err
 	}
-	return o.printResult(g, report, upgradeResult{newInstallResult(report), newUpgradePlan(planned),
-		newRehearsal(rehearsed)})
+	return o.printResult(g, report, upgradeResult{
+		newInstallResult(report), newUpgradePlan(planned),
+		newRehearsal(rehearsed),
+	})
 }
 
 // printResult prints the outcome of a successful run.
@@ -231,8 +233,10 @@ func newUpgradePlan(p upgrade.Plan) upgradePlan {
 		out.Changes = append(out.Changes, planChange{c.Component, c.From, c.To, append([]string{}, c.Nodes...)})
 	}
 	for _, n := range p.Nodes {
-		out.Nodes = append(out.Nodes, upgradeNode{n.Name, n.ControlPlane, n.Kubelet, n.APIServer, n.Current, n.Cordoned,
-			n.Left})
+		out.Nodes = append(out.Nodes, upgradeNode{
+			n.Name, n.ControlPlane, n.Kubelet, n.APIServer, n.Current, n.Cordoned,
+			n.Left,
+		})
 	}
 	return out
 }

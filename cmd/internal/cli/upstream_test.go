@@ -149,16 +149,20 @@ func (u *upstream) publishImages() error {
 			mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: parsePlatform(p)}},
 			mutate.IndexAddendum{Add: attestation, Descriptor: v1.Descriptor{
 				Platform: parsePlatform("unknown/unknown"),
-				Annotations: map[string]string{"vnd.docker.reference.type": "attestation-manifest",
-					"vnd.docker.reference.digest": d.String()},
+				Annotations: map[string]string{
+					"vnd.docker.reference.type":   "attestation-manifest",
+					"vnd.docker.reference.digest": d.String(),
+				},
 			}})
 	}
 	single, err := randomImage(source, "linux/amd64")
 	if err != nil {
 		return err
 	}
-	options := []remote.Option{remote.WithAuthFromKeychain(u.source.Keychain()),
-		remote.WithTransport(u.source.Transport())}
+	options := []remote.Option{
+		remote.WithAuthFromKeychain(u.source.Keychain()),
+		remote.WithTransport(u.source.Transport()),
+	}
 	multiRef, err := name.ParseReference(u.source.Host + "/hub/library/app:1.0")
 	if err != nil {
 		return err
@@ -208,8 +212,10 @@ type fileServer struct {
 }
 
 func newFileServer() *fileServer {
-	s := &fileServer{content: map[string][]byte{}, stalling: map[string]bool{}, stalled: make(chan struct{}, 8),
-		quit: make(chan struct{})}
+	s := &fileServer{
+		content: map[string][]byte{}, stalling: map[string]bool{}, stalled: make(chan struct{}, 8),
+		quit: make(chan struct{}),
+	}
 	s.server = httptest.NewUnstartedServer(s)
 	s.server.Config.ErrorLog = log.New(io.Discard, "", 0) // clients are killed on purpose
 	s.server.StartTLS()

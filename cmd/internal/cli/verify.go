@@ -103,7 +103,8 @@ func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) er
 
 // verify reads a file, parts or a pipe. It calls then with an intact bundle.
 func verify(ctx context.Context, g *globals, path string, o bundle.VerifyOptions,
-	then func(*bundle.Catalog) error) (bundle.Report, error) {
+	then func(*bundle.Catalog) error,
+) (bundle.Report, error) {
 	pipe, err := g.openPipe(path)
 	if err != nil {
 		return bundle.Report{}, err

@@ -26,8 +26,10 @@ func newVersionCmd(g *globals) *cobra.Command {
 		Short: "Print the version",
 		Args:  takes(),
 		RunE: func(*cobra.Command, []string) error {
-			v := versionInfo{Version: programVersion(), Commit: builtFrom(1, "vcs.revision"),
-				Date: builtFrom(2, "vcs.time"), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+			v := versionInfo{
+				Version: programVersion(), Commit: builtFrom(1, "vcs.revision"),
+				Date: builtFrom(2, "vcs.time"), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+			}
 			if g.JSON {
 				return g.PrintJSON(v)
 			}

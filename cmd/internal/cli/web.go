@@ -76,10 +76,12 @@ func (g *globals) openWeb(ctx context.Context, address string, f loginFlags) (*b
 	if err != nil {
 		return nil, err
 	}
-	n := signaturesOf{name: download.Shown(address), none: "there is no " + sidecarSuffix[1:] + " beside it",
+	n := signaturesOf{
+		name: download.Shown(address), none: "there is no " + sidecarSuffix[1:] + " beside it",
 		list: func() ([]string, error) {
 			return g.trust.signatures, nil
-		}, read: func(file string) ([]byte, error) { return os.ReadFile(file) }}
+		}, read: func(file string) ([]byte, error) { return os.ReadFile(file) },
+	}
 	if len(g.trust.signatures) == 0 {
 		data, err := c.Small(ctx, webSidecar(address), published.MaxSignatureSize)
 		if err != nil {

@@ -28,8 +28,11 @@ func PodPrograms(arch string) (Programs, error) {
 		name string
 		data *[]byte
 		read func(name, arch string) ([]byte, error)
-	}{{"kkbundle-start", &p.Start, program}, {"kkbundle-proxy", &p.Proxy, program},
-		{"kkbundle-registry", &p.Registry, packed}} {
+	}{
+		{"kkbundle-start", &p.Start, program},
+		{"kkbundle-proxy", &p.Proxy, program},
+		{"kkbundle-registry", &p.Registry, packed},
+	} {
 		data, err := one.read(one.name, arch)
 		if errors.Is(err, fs.ErrNotExist) {
 			return Programs{}, fmt.Errorf(

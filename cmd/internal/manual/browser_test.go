@@ -118,9 +118,11 @@ func TestBrowser(t *testing.T) {
 // shots looks at pages in windows of all sizes.
 func shots(t *testing.T, b *browsertest.Browser, root string) {
 	t.Helper()
-	for _, name := range []string{"index.html", "reference/commands.html", "reference/prechecks.html",
+	for _, name := range []string{
+		"index.html", "reference/commands.html", "reference/prechecks.html",
 		"site/install.html", "readme.zh.html", "changelog.html", "reference/errors.html", "reference/glossary.html",
-		"format/bundle.html", "build/catalog.html"} {
+		"format/bundle.html", "build/catalog.html",
+	} {
 		b.Visit(root + name)
 		for _, width := range []int{390, 1280, 1680} {
 			for _, scheme := range []string{"light", "dark"} {

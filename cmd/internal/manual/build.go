@@ -167,8 +167,11 @@ func (b *builder) navigation(lang string) []group {
 	}
 	groups := slices.DeleteFunc(b.groups(from), func(g group) bool { return len(g.Links) == 0 })
 	project := group{Title: "Project"}
-	for _, l := range []struct{ source, title string }{{"README.md", "README"}, {"README.zh.md", "README（中文）"},
-		{"CHANGELOG.md", "Changelog"}} {
+	for _, l := range []struct{ source, title string }{
+		{"README.md", "README"},
+		{"README.zh.md", "README（中文）"},
+		{"CHANGELOG.md", "Changelog"},
+	} {
 		if p := b.pages[l.source]; p != nil {
 			project.Links = append(project.Links, navLink{Title: l.title, Path: p.path})
 		}
@@ -207,8 +210,10 @@ func (b *builder) write() error {
 }
 
 func (b *builder) data(p *page, groups []group) pageData {
-	d := pageData{Lang: p.lang, Title: p.title, Version: b.version, Policy: policy, Body: p.body, Home: "index.html",
-		TwinName: "中文"}
+	d := pageData{
+		Lang: p.lang, Title: p.title, Version: b.version, Policy: policy, Body: p.body, Home: "index.html",
+		TwinName: "中文",
+	}
 	d.Root = p.root()
 	if p.lang == "zh" {
 		d.TwinName = "English"

@@ -60,8 +60,10 @@ func parse(t *testing.T, body []byte) parsed {
 				p.ids = append(p.ids, a.Val)
 			case a.Key == "href" && n.Data == "a":
 				p.links = append(p.links, a.Val)
-			case slices.Contains([]string{"href", "src", "srcset", "data", "action", "formaction", "poster",
-				"background", "ping"}, a.Key):
+			case slices.Contains([]string{
+				"href", "src", "srcset", "data", "action", "formaction", "poster",
+				"background", "ping",
+			}, a.Key):
 				p.loads = append(p.loads, a.Val)
 			case a.Key == "style" || strings.HasPrefix(a.Key, "on"):
 				p.loads = append(p.loads, "inline:"+a.Val)

@@ -146,8 +146,10 @@ func (p *page) linked(doc ast.Node, source []byte) {
 		case *ast.Link:
 			if len(p.chapters) > 0 {
 				last := &p.chapters[len(p.chapters)-1]
-				last.Links = append(last.Links, navLink{Title: plainText(l, source),
-					Path: strings.TrimPrefix(string(l.Destination), p.root())})
+				last.Links = append(last.Links, navLink{
+					Title: plainText(l, source),
+					Path:  strings.TrimPrefix(string(l.Destination), p.root()),
+				})
 			}
 		}
 		return ast.WalkContinue, nil
@@ -287,7 +289,8 @@ func plainText(n ast.Node, source []byte) string {
 		switch t := n.(type) {
 		case *ast.Text:
 			if entering {
-				b.Write(util.UnescapePunctuations(util.ResolveEntityNames(util.ResolveNumericReferences(t.Value(source)))))
+				text := util.ResolveEntityNames(util.ResolveNumericReferences(t.Value(source)))
+				b.Write(util.UnescapePunctuations(text))
 				if t.SoftLineBreak() || t.HardLineBreak() {
 					b.WriteByte(' ')
 				}

@@ -42,8 +42,10 @@ func skipped(dir string) bool {
 
 func readSource(t *testing.T, root string) *source {
 	t.Helper()
-	s := &source{files: map[string][]*ast.File{}, constants: map[string]string{}, codes: map[string]int{},
-		typed: map[string]bool{}}
+	s := &source{
+		files: map[string][]*ast.File{}, constants: map[string]string{}, codes: map[string]int{},
+		typed: map[string]bool{},
+	}
 	set := token.NewFileSet()
 	walk(t, root, func(file string, d fs.DirEntry) error {
 		name, err := filepath.Rel(root, file)
@@ -227,8 +229,10 @@ func placeholder(e ast.Expr) string {
 	case *ast.CallExpr:
 		name = nameOf(e.Fun)
 		name = name[strings.LastIndexByte(name, '.')+1:]
-		arguments := []string{"Join", "Size", "Line", "Lines", "Clip", "Base", "Quote", "string", "clean", "shorten",
-			"Shorten", "len", "list", "TrimSpace", "Round", "Itoa", "Keys", "Sorted"}
+		arguments := []string{
+			"Join", "Size", "Line", "Lines", "Clip", "Base", "Quote", "string", "clean", "shorten",
+			"Shorten", "len", "list", "TrimSpace", "Round", "Itoa", "Keys", "Sorted",
+		}
 		if sel, ok := e.Fun.(*ast.SelectorExpr); ok && len(e.Args) == 0 &&
 			slices.Contains([]string{"String", "Error", "Digest", "Name", "Load"}, sel.Sel.Name) {
 			return placeholder(sel.X)
@@ -354,8 +358,10 @@ func (s *source) calls(dir string, d ast.Decl, formats map[string]int) (list []m
 		at, own := formats[short]
 		switch {
 		case name == "plain.Advise" && len(c.Args) == 2:
-			list = append(list, message{text: s.text(dir, c.Args[0]), remedy: s.text(dir, c.Args[1]), dir: dir,
-				kind: "Advise"})
+			list = append(list, message{
+				text: s.text(dir, c.Args[0]), remedy: s.text(dir, c.Args[1]), dir: dir,
+				kind: "Advise",
+			})
 			done[c.Args[0]] = true
 		case name == "usage.Errorf":
 			list = append(list, message{text: s.format(dir, c.Args), code: 64, dir: dir, kind: name})
@@ -393,8 +399,10 @@ func (s *source) literal(dir string, lit *ast.CompositeLit) []message {
 			}
 		}
 	}
-	if n := len(lit.Elts); m.text == "" && slices.Contains([]string{"RefusedError", "NoWayBackError", "MoveError",
-		"RotationError", "WithoutError", "KeepError", "UnsupportedError"}, name[strings.LastIndexByte(name, '.')+1:]) {
+	if n := len(lit.Elts); m.text == "" && slices.Contains([]string{
+		"RefusedError", "NoWayBackError", "MoveError",
+		"RotationError", "WithoutError", "KeepError", "UnsupportedError",
+	}, name[strings.LastIndexByte(name, '.')+1:]) {
 		if _, keyed := lit.Elts[0].(*ast.KeyValueExpr); !keyed {
 			m.text, m.remedy = s.text(dir, lit.Elts[n-2]), s.text(dir, lit.Elts[n-1])
 		}

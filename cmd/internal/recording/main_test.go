@@ -32,8 +32,10 @@ func TestASessionIsRecorded(t *testing.T) {
 		}
 	}
 	all := strings.Join(text, "\n")
-	for _, want := range []string{"a <b>\nto stderr\n\n$ seq 100\n1\n2\n3\n… 92 more lines\n96\n",
-		"\n100\n\n$ printf"} {
+	for _, want := range []string{
+		"a <b>\nto stderr\n\n$ seq 100\n1\n2\n3\n… 92 more lines\n96\n",
+		"\n100\n\n$ printf",
+	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no %q in:\n%s", want, all)
 		}
@@ -50,8 +52,10 @@ func TestASessionWithACommandThatFailsIsNoRecording(t *testing.T) {
 	if cast, err := record(t.Context(), "echo a\nfalse | cat\necho b\n"); err == nil || cast != "" {
 		t.Errorf("%v\n%s", err, cast)
 	}
-	for _, bad := range []string{"", "{\"version\":1}\n", "{\"version\":2}\n[1,\"i\",\"x\"]\n",
-		"{\"version\":2}\n[1\n"} {
+	for _, bad := range []string{
+		"", "{\"version\":1}\n", "{\"version\":2}\n[1,\"i\",\"x\"]\n",
+		"{\"version\":2}\n[1\n",
+	} {
 		if _, err := draw(bad); err == nil {
 			t.Errorf("%q is drawn", bad)
 		}

@@ -113,8 +113,10 @@ func TestDistDeb(t *testing.T) {
 func TestDistRPM(t *testing.T) {
 	rpm := distFile(t, "kkbundle-linux-amd64.rpm")
 	list := output(t, "rpm", "-qlp", rpm)
-	for _, want := range []string{"/usr/bin/kkbundle", "/usr/share/man/man1/kkbundle.1.gz",
-		"/usr/share/zsh/site-functions/_kkbundle", "/usr/share/licenses/kkbundle/LICENSE"} {
+	for _, want := range []string{
+		"/usr/bin/kkbundle", "/usr/share/man/man1/kkbundle.1.gz",
+		"/usr/share/zsh/site-functions/_kkbundle", "/usr/share/licenses/kkbundle/LICENSE",
+	} {
 		if !strings.Contains(list, want+"\n") {
 			t.Errorf("the rpm lacks %s:\n%s", want, list)
 		}

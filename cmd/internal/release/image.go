@@ -53,13 +53,18 @@ func (r *release) writeImage() error {
 	}
 	root.Annotations = map[string]string{ocispec.AnnotationRefName: r.version, "io.containerd.image.name": imageName +
 		":" + r.version}
-	top := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex,
-		Manifests: []ocispec.Descriptor{root}}
+	top := ocispec.Index{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex,
+		Manifests: []ocispec.Descriptor{root},
+	}
 	for _, one := range []struct {
 		name    string
 		content any
-	}{{ocispec.ImageLayoutFile, ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion}},
-		{ocispec.ImageIndexFile, top}, {"manifest.json", l.docker}} {
+	}{
+		{ocispec.ImageLayoutFile, ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion}},
+		{ocispec.ImageIndexFile, top},
+		{"manifest.json", l.docker},
+	} {
 		text, err := json.Marshal(one.content)
 		if err != nil {
 			return err
@@ -123,10 +128,20 @@ func (r *release) imageFiles(program string) (packed []byte, unpacked digest.Dig
 	for _, dir := range []struct {
 		name string
 		mode int64
-	}{{"etc/", 0o755}, {"etc/ssl/", 0o755}, {"etc/ssl/certs/", 0o755}, {"root/", 0o700}, {"tmp/", 0o1777},
-		{"usr/", 0o755}, {"usr/bin/", 0o755}, {"work/", 0o755}} {
-		if err := layer.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir.name, Mode: dir.mode, ModTime: r.date,
-			Format: tar.FormatPAX}); err != nil {
+	}{
+		{"etc/", 0o755},
+		{"etc/ssl/", 0o755},
+		{"etc/ssl/certs/", 0o755},
+		{"root/", 0o700},
+		{"tmp/", 0o1777},
+		{"usr/", 0o755},
+		{"usr/bin/", 0o755},
+		{"work/", 0o755},
+	} {
+		if err := layer.WriteHeader(&tar.Header{
+			Typeflag: tar.TypeDir, Name: dir.name, Mode: dir.mode, ModTime: r.date,
+			Format: tar.FormatPAX,
+		}); err != nil {
 			return nil, "", err
 		}
 	}
@@ -205,8 +220,10 @@ type archive struct {
 }
 
 func (a archive) file(name string, mode int64, content io.Reader, size int64) error {
-	if err := a.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: size, ModTime: a.date,
-		Format: tar.FormatPAX}); err != nil {
+	if err := a.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: size, ModTime: a.date,
+		Format: tar.FormatPAX,
+	}); err != nil {
 		return err
 	}
 	_, err := io.Copy(a, content)

@@ -56,8 +56,10 @@ func run(args []string) error {
 		return fmt.Errorf("%w\n%s", err, usage)
 	}
 	r := release{dir: args[0], version: args[1], commit: args[2], date: date.UTC()}
-	for _, step := range []func() error{r.readPrograms, r.writeManual, r.writeImage, r.readFiles, r.writeFormula,
-		r.describe} {
+	for _, step := range []func() error{
+		r.readPrograms, r.writeManual, r.writeImage, r.readFiles, r.writeFormula,
+		r.describe,
+	} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -190,15 +192,19 @@ func (r *release) bill() cdx.BOM {
 		name, version := r.modules[key].Path, r.modules[key].Version
 		url := packageurl.NewPackageURL(packageurl.TypeGolang, path.Dir(name), path.Base(name), version, nil,
 			"").ToString()
-		components = append(components, cdx.Component{Type: cdx.ComponentTypeLibrary, BOMRef: url, Name: name,
-			Version: version, PackageURL: url})
+		components = append(components, cdx.Component{
+			Type: cdx.ComponentTypeLibrary, BOMRef: url, Name: name,
+			Version: version, PackageURL: url,
+		})
 		refs = append(refs, url)
 	}
 	return cdx.BOM{
 		JSONSchema: "http://cyclonedx.org/schema/bom-1.6.schema.json", BOMFormat: cdx.BOMFormat,
 		SpecVersion: cdx.SpecVersion1_6, Version: 1,
-		Metadata: &cdx.Metadata{Component: &cdx.Component{Type: cdx.ComponentTypeApplication, BOMRef: root,
-			Name: root, Version: r.version}},
+		Metadata: &cdx.Metadata{Component: &cdx.Component{
+			Type: cdx.ComponentTypeApplication, BOMRef: root,
+			Name: root, Version: r.version,
+		}},
 		Components:   &components,
 		Dependencies: &[]cdx.Dependency{{Ref: root, Dependencies: &refs}},
 	}
@@ -215,8 +221,10 @@ func (r *release) statement() any {
 				"buildType":          buildType,
 				"externalParameters": object{"version": r.version},
 				"internalParameters": object{"go": r.goVersion},
-				"resolvedDependencies": []provenance.Descriptor{{URI: source,
-					Digest: map[string]string{"gitCommit": r.commit}}},
+				"resolvedDependencies": []provenance.Descriptor{{
+					URI:    source,
+					Digest: map[string]string{"gitCommit": r.commit},
+				}},
 			},
 			"runDetails": object{"builder": object{"id": provenance.Builder + "/make-dist"}},
 		},

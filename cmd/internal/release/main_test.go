@@ -25,8 +25,10 @@ func dist(t *testing.T, key string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	sources := t.TempDir()
-	for _, name := range []string{"go.mod", "go.sum", "internal/stub", "cmd/kkbundle-node", "installer/node",
-		"hostfile", "plain", "capped", "disk", "pki", "web"} {
+	for _, name := range []string{
+		"go.mod", "go.sum", "internal/stub", "cmd/kkbundle-node", "installer/node",
+		"hostfile", "plain", "capped", "disk", "pki", "web",
+	} {
 		if err := os.MkdirAll(filepath.Join(sources, filepath.Dir(name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -49,8 +51,10 @@ func dist(t *testing.T, key string) (dir string) {
 	}
 	write(t, filepath.Join(dir, "kkbundle-linux-amd64.deb"), []byte("a stand-in of a package"))
 	write(t, filepath.Join(dir, "share/man/man1/kkbundle.1.gz"), []byte("a stand-in of a page"))
-	if err := run([]string{dir, "v1.2.3", "0123456789012345678901234567890123456789", "2026-11-22T01:02:03Z",
-		key}); err != nil {
+	if err := run([]string{
+		dir, "v1.2.3", "0123456789012345678901234567890123456789", "2026-11-22T01:02:03Z",
+		key,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -79,10 +83,14 @@ func TestBillNamesBothVersionsOfAModule(t *testing.T) {
 	var r release
 	r.link([]*debug.Module{
 		{Path: "example.org/pack", Version: "v1.2.0"},
-		{Path: "example.org/old-pack", Version: "v1.1.0", Replace: &debug.Module{Path: "example.org/pack",
-			Version: "v1.1.0"}},
-		{Path: "example.org/absent", Version: "v1.3.0", Replace: &debug.Module{Path: "./internal/stub/absent",
-			Version: "(devel)"}},
+		{Path: "example.org/old-pack", Version: "v1.1.0", Replace: &debug.Module{
+			Path:    "example.org/pack",
+			Version: "v1.1.0",
+		}},
+		{Path: "example.org/absent", Version: "v1.3.0", Replace: &debug.Module{
+			Path:    "./internal/stub/absent",
+			Version: "(devel)",
+		}},
 	})
 	var got []string
 	for _, c := range *r.bill().Components {
@@ -161,8 +169,10 @@ func TestFormula(t *testing.T) {
 		t.Error("a formula without programs")
 	}
 	sums := map[string]string{}
-	for _, name := range []string{"kkbundle-darwin-amd64", "kkbundle-darwin-arm64", "kkbundle-linux-amd64",
-		"kkbundle-linux-arm64", manual} {
+	for _, name := range []string{
+		"kkbundle-darwin-amd64", "kkbundle-darwin-arm64", "kkbundle-linux-amd64",
+		"kkbundle-linux-arm64", manual,
+	} {
 		sum := digest.FromString(name)
 		r.add(name, sum)
 		sums[name] = sum.Encoded()

@@ -62,8 +62,10 @@ func TestBundleNamesNothingOfThisMachine(t *testing.T) {
 			secret + "}}\n", "imageRegistry.auth.passwordFile"},
 		"a variable":    {"imageRegistry: {type: existing, address: evil.example, auth: {username: u, passwordEnv: HOME}}\n", "imageRegistry.auth.passwordEnv"},
 		"an etcd's key": {"etcd: {type: provided, endpoints: [\"https://192.0.2.9:2379\"], ca: a.pem, cert: b.pem, key: c.pem}\n", "etcd.key"},
-		"an authority": {"certificates: {ca: {cert: a.pem, key: /etc/kubernetes/pki/ca.key}}\n",
-			"certificates.ca.key"},
+		"an authority": {
+			"certificates: {ca: {cert: a.pem, key: /etc/kubernetes/pki/ca.key}}\n",
+			"certificates.ca.key",
+		},
 		"a file by alias": {"imageRegistry: {type: existing, address: evil.example, auth: {username: &x " + secret +
 			", passwordFile: *x}}\n", "imageRegistry.auth.passwordFile"},
 	} {
@@ -76,8 +78,10 @@ func TestBundleNamesNothingOfThisMachine(t *testing.T) {
 			t.Errorf("%s: the site opened; the password is %q, %v", name, password, err)
 			continue
 		}
-		for _, want := range []string{"cluster.yaml:", c.want + ": ", "-c FILE",
-			"kkbundle extract BUNDLE cluster.yaml"} {
+		for _, want := range []string{
+			"cluster.yaml:", c.want + ": ", "-c FILE",
+			"kkbundle extract BUNDLE cluster.yaml",
+		} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: the error lacks %q: %v", name, want, err)
 			}
@@ -93,8 +97,10 @@ func TestSettingsNameThisMachine(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("hunter2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, auth := range map[string]string{"left out": "{username: u}",
-		"replaced": "{username: u, passwordFile: /etc/shadow}"} {
+	for name, auth := range map[string]string{
+		"left out": "{username: u}",
+		"replaced": "{username: u, passwordFile: /etc/shadow}",
+	} {
 		s, err := openCarried(t, Flags{settings: []string{"imageRegistry.auth.passwordFile=" + secret}},
 			"imageRegistry: {type: existing, address: r.example, auth: "+auth+"}\n", nil)
 		if err != nil {

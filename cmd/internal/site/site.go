@@ -283,7 +283,8 @@ func (s *Site) sshOptions(name, address string, ssh manifest.SSH) (host.SSHOptio
 	}
 	if _, isTerminal := s.console.File(); isTerminal {
 		o.Passphrase = func(ctx context.Context,
-			key string) (string, error) {
+			key string,
+		) (string, error) {
 			return s.prompt(ctx, "passphrase of "+key)
 		}
 	}

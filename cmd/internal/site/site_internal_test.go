@@ -59,8 +59,10 @@ groups: {kube_control_plane: [node1], kube_worker: [node2]}
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Site{Flags: Flags{knownHosts: []string{known}}, console: terminal.NewConsole(terminal.Streams{Out: io.Discard,
-		Err: io.Discard}), bastions: host.NewBastions()}
+	s := &Site{Flags: Flags{knownHosts: []string{known}}, console: terminal.NewConsole(terminal.Streams{
+		Out: io.Discard,
+		Err: io.Discard,
+	}), bastions: host.NewBastions()}
 	for _, h := range inv.Hosts() {
 		if len(h.Hops) == 0 {
 			continue

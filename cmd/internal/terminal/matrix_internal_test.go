@@ -26,8 +26,10 @@ func testView(hosts int) (*matrixView, time.Time) {
 		tell("install", "containerd", h, task.Started, 0)
 		switch i % 3 {
 		case 0:
-			v.event(task.Event{Phase: "install", Task: "containerd", Host: h, State: task.Progress, Bytes: 50 << 20,
-				Total: 100 << 20}, now)
+			v.event(task.Event{
+				Phase: "install", Task: "containerd", Host: h, State: task.Progress, Bytes: 50 << 20,
+				Total: 100 << 20,
+			}, now)
 		case 1:
 			tell("install", "containerd", h, task.Done, time.Second)
 		case 2:
@@ -77,11 +79,15 @@ func TestDryRunSaysWhy(t *testing.T) {
 	p := g.NewTaskPrinter("init")
 	p.Hosts, p.DryRun = []string{"host1", "host2"}, true
 	for _, host := range []string{"host2", "host1", ""} {
-		p.Event(task.Event{Phase: "init", Task: "kernel", Host: host, State: task.Would,
-			Duration: plain.Duration(time.Second), Message: "it was not applied yet"})
+		p.Event(task.Event{
+			Phase: "init", Task: "kernel", Host: host, State: task.Would,
+			Duration: plain.Duration(time.Second), Message: "it was not applied yet",
+		})
 	}
-	p.Event(task.Event{Phase: "verify", Task: "verify-nodes", Host: "host1", State: task.Skipped,
-		Duration: plain.Duration(time.Second)})
+	p.Event(task.Event{
+		Phase: "verify", Task: "verify-nodes", Host: "host1", State: task.Skipped,
+		Duration: plain.Duration(time.Second),
+	})
 	p.Close()
 	p.WouldChange()
 	const line = "would    %-14s kernel: it was not applied yet\n"
@@ -97,8 +103,10 @@ func TestMatrixFits(t *testing.T) {
 	t.Parallel()
 	for _, hosts := range []int{1, 7, 500} {
 		v, now := testView(hosts)
-		v.event(task.Event{Phase: "install", Task: "kubelet",
-			Host: "a-host-with-a-name-that-is-longer-than-any-window-is-wide", State: task.Started}, now)
+		v.event(task.Event{
+			Phase: "install", Task: "kubelet",
+			Host: "a-host-with-a-name-that-is-longer-than-any-window-is-wide", State: task.Started,
+		}, now)
 		for width := 1; width < 200; width += 7 {
 			for height := 1; height < 60; height += 9 {
 				lines := v.lines(width, height, now)
@@ -141,8 +149,10 @@ func TestMatrixKeepsWhatIsWritten(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	view, now := testView(1)
-	m := &matrix{out: &out, view: *view, now: func() time.Time { return now },
-		size: func() (int, int) { return 80, 24 }, end: func() {}}
+	m := &matrix{
+		out: &out, view: *view, now: func() time.Time { return now },
+		size: func() (int, int) { return 80, 24 }, end: func() {},
+	}
 	for range 2 {
 		if _, err := m.Write([]byte("a line\n")); err != nil {
 			t.Fatal(err)
@@ -159,13 +169,17 @@ func TestMatrixKeepsWhoIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	v, now := testView(1)
 	before := v.lines(120, 30, now)
-	v.event(task.Event{Phase: "install", Task: "containerd", Host: "host1", State: task.Waiting,
-		Message: "silent for 2m: $ x"}, now)
+	v.event(task.Event{
+		Phase: "install", Task: "containerd", Host: "host1", State: task.Waiting,
+		Message: "silent for 2m: $ x",
+	}, now)
 	if got := v.lines(120, 30, now); strings.Join(got, "\n") != strings.Join(before, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(before, "\n"))
 	}
-	line := (&TaskPrinter{Console: &Console{}}).line(task.Event{Phase: "install", Task: "containerd", Host: "host1",
-		State: task.Waiting, Message: "silent for 2m: $ x"})
+	line := (&TaskPrinter{Console: &Console{}}).line(task.Event{
+		Phase: "install", Task: "containerd", Host: "host1",
+		State: task.Waiting, Message: "silent for 2m: $ x",
+	})
 	if want := "waiting  host1          containerd: silent for 2m: $ x"; line != want {
 		t.Errorf("got %q, want %q", line, want)
 	}

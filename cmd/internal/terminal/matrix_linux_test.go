@@ -43,14 +43,18 @@ func TestMatrixOnTerminal(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	p.Event(task.Event{Phase: "init", Task: "kernel", Host: "host1", State: task.Warned,
-		Message: "something to look at"})
+	p.Event(task.Event{
+		Phase: "init", Task: "kernel", Host: "host1", State: task.Warned,
+		Message: "something to look at",
+	})
 	p.Close()
 	g.Note("after it")
 	_, _ = io.WriteString(terminal, "the end")
 	text := <-all
-	for _, want := range []string{"a line of host1", "a line of host2", "something to look at", "warning", "changed",
-		"2 changed"} {
+	for _, want := range []string{
+		"a line of host1", "a line of host2", "something to look at", "warning", "changed",
+		"2 changed",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in %q", want, text)
 		}

@@ -12,8 +12,10 @@ func TestFolded(t *testing.T) {
 	t.Parallel()
 	table := [][]string{
 		{"KIND", "NAME", "REASON"},
-		{"image", "registry.k8s.io/sig-storage/nfs-subdir-external-provisioner:v4.0.2",
-			"a text of several words, one with a comma"},
+		{
+			"image", "registry.k8s.io/sig-storage/nfs-subdir-external-provisioner:v4.0.2",
+			"a text of several words, one with a comma",
+		},
 		{"file", "x", ""},
 	}
 	got := folded(table, 60)

@@ -140,8 +140,10 @@ func (p *TaskPrinter) task(e task.Event) {
 	if !p.Watched() {
 		return
 	}
-	one := Event{Event: "task", Phase: e.Phase, Task: e.Task, Host: e.Host, State: string(e.State),
-		Duration: e.Duration, Message: e.Message}
+	one := Event{
+		Event: "task", Phase: e.Phase, Task: e.Task, Host: e.Host, State: string(e.State),
+		Duration: e.Duration, Message: e.Message,
+	}
 	if e.State == task.Progress {
 		one.Done, one.Total = &e.Bytes, &e.Total
 	}

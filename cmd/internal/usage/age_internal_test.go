@@ -16,8 +16,10 @@ func TestParseAge(t *testing.T) {
 			t.Errorf("%s: %s, %v", in, got, err)
 		}
 	}
-	for _, in := range []string{"", "30", "-1d", "1h1d", "1d1d", "1.5d", "d", "1y", " 1d", "1d ", "+1d", "99999999999d",
-		"2000000000w"} {
+	for _, in := range []string{
+		"", "30", "-1d", "1h1d", "1d1d", "1.5d", "d", "1y", " 1d", "1d ", "+1d", "99999999999d",
+		"2000000000w",
+	} {
 		if got, err := ParseAge(in); err == nil {
 			t.Errorf("%q was read as %s", in, got)
 		}

@@ -48,8 +48,10 @@ func TestUnpack(t *testing.T) {
 	for name, one := range map[string]struct {
 		sum   string
 		parts []string
-	}{"another digest": {strings.Repeat("0", 64), parts}, "a missing part": {hex.EncodeToString(sum[:]), parts[:1]},
-		"the wrong order": {hex.EncodeToString(sum[:]), []string{parts[1], parts[0]}}} {
+	}{
+		"another digest": {strings.Repeat("0", 64), parts}, "a missing part": {hex.EncodeToString(sum[:]), parts[:1]},
+		"the wrong order": {hex.EncodeToString(sum[:]), []string{parts[1], parts[0]}},
+	} {
 		if err := inpod.Unpack(path, one.sum, one.parts); err == nil {
 			t.Errorf("%s: no error", name)
 		}
@@ -140,7 +142,8 @@ func TestProxyUnderQuietClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
-		_ *http.Request) {
+		_ *http.Request,
+	) {
 		fmt.Fprint(w, "pulled")
 	}))
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}

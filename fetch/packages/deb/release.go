@@ -65,8 +65,10 @@ func parseTime(text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	for _, layout := range []string{time.RFC1123, time.RFC1123Z, "Mon, _2 Jan 2006 15:04:05 MST",
-		"Mon, _2 Jan 2006 15:04:05 -0700"} {
+	for _, layout := range []string{
+		time.RFC1123, time.RFC1123Z, "Mon, _2 Jan 2006 15:04:05 MST",
+		"Mon, _2 Jan 2006 15:04:05 -0700",
+	} {
 		if t, err := time.Parse(layout, text); err == nil {
 			return t, nil
 		}

@@ -43,7 +43,8 @@ func (r Repository) String() string { return r.URL + " " + r.Suite }
 // Load adds the repository's packages for its architecture to a universe, and returns remarks. It keeps only the fields
 // needed to choose.
 func (r Repository) Load(ctx context.Context, files packages.Files, u *packages.Universe,
-	now time.Time) (notes []string, err error) {
+	now time.Time,
+) (notes []string, err error) {
 	if err := r.load(ctx, files, u, now); err != nil {
 		return nil, fmt.Errorf("%s: %w", r, err)
 	}
@@ -80,7 +81,8 @@ func (r Repository) load(ctx context.Context, files packages.Files, u *packages.
 
 // readList reads the best form of a list that the server has. Mirrors lack some of those that a Release names.
 func (r Repository) readList(ctx context.Context, files packages.Files, u *packages.Universe, rel *release,
-	l listFile) error {
+	l listFile,
+) error {
 	name, err := l.name, fmt.Errorf("the Release has no %s", l.name)
 	for _, form := range packages.ListForms() {
 		s, ok := rel.sums[name+form]
@@ -171,7 +173,8 @@ func (r Repository) release(ctx context.Context, files packages.Files, dir strin
 // releaseText returns the text of a Release: of InRelease, else of Release, which Release.gpg signs. An unsigned
 // repository may have either.
 func (r Repository) releaseText(ctx context.Context, files packages.Files, dir string,
-	now time.Time) (text []byte, name string, err error) {
+	now time.Time,
+) (text []byte, name string, err error) {
 	names := []string{"InRelease", "Release"}
 	if r.Keys == nil {
 		slices.Reverse(names)
@@ -234,7 +237,8 @@ type listFile struct {
 }
 
 func (r Repository) read(ctx context.Context, u *packages.Universe, l listFile,
-	open func() (io.ReadCloser, error)) (err error) {
+	open func() (io.ReadCloser, error),
+) (err error) {
 	raw, err := open()
 	if err != nil {
 		return err

@@ -54,8 +54,10 @@ func suite() packagestest.Suite {
 	return packagestest.Suite{
 		Name: "bookworm", Archs: []string{"amd64"}, Date: now().Add(-time.Hour), Until: now().Add(24 * time.Hour),
 		Debs: []packagestest.Deb{
-			{Name: "kk-app", Version: "1:2.0-1", Arch: "amd64",
-				Fields: "Pre-Depends: kk-pre\nDepends: kk-lib (>= 3)\nProvides: kk-virtual (= 7)\n"},
+			{
+				Name: "kk-app", Version: "1:2.0-1", Arch: "amd64",
+				Fields: "Pre-Depends: kk-pre\nDepends: kk-lib (>= 3)\nProvides: kk-virtual (= 7)\n",
+			},
 			{Name: "kk-lib", Version: "3.1", Arch: "all", Fields: "Essential: yes\n"},
 		},
 	}
@@ -77,20 +79,34 @@ func TestLoad(t *testing.T) {
 		"several signatures": {signers: []*packagestest.Key{other, trusted}},
 		"unknown key":        {signers: []*packagestest.Key{other}, want: "no given key signed it"},
 		"expired key":        {signers: []*packagestest.Key{expired}, want: "has expired"},
-		"expired key allowed": {signers: []*packagestest.Key{expired},
-			repo: func(r *deb.Repository) { r.Keys.AllowExpired = true }},
-		"expired": {change: func(s *packagestest.Suite) { s.Until = now().Add(-time.Minute) },
-			want: "allowExpired: true"},
-		"expired but allowed": {change: func(s *packagestest.Suite) { s.Until = now().Add(-time.Minute) },
-			repo: func(r *deb.Repository) { r.AllowExpired = true }},
-		"of tomorrow": {change: func(s *packagestest.Suite) { s.Date = now().Add(48 * time.Hour) },
-			want: "set this machine's clock"},
-		"another suite": {change: func(s *packagestest.Suite) { s.Name = "trixie" },
-			repo: func(r *deb.Repository) { r.Suite = "../dists/trixie/." }, want: "the wrong suite"},
-		"another architecture": {repo: func(r *deb.Repository) { r.Arch = "arm64" },
-			want: "not published for arm64, only for amd64"},
-		"another component": {repo: func(r *deb.Repository) { r.Components = []string{"contrib"} },
-			want: "no component contrib"},
+		"expired key allowed": {
+			signers: []*packagestest.Key{expired},
+			repo:    func(r *deb.Repository) { r.Keys.AllowExpired = true },
+		},
+		"expired": {
+			change: func(s *packagestest.Suite) { s.Until = now().Add(-time.Minute) },
+			want:   "allowExpired: true",
+		},
+		"expired but allowed": {
+			change: func(s *packagestest.Suite) { s.Until = now().Add(-time.Minute) },
+			repo:   func(r *deb.Repository) { r.AllowExpired = true },
+		},
+		"of tomorrow": {
+			change: func(s *packagestest.Suite) { s.Date = now().Add(48 * time.Hour) },
+			want:   "set this machine's clock",
+		},
+		"another suite": {
+			change: func(s *packagestest.Suite) { s.Name = "trixie" },
+			repo:   func(r *deb.Repository) { r.Suite = "../dists/trixie/." }, want: "the wrong suite",
+		},
+		"another architecture": {
+			repo: func(r *deb.Repository) { r.Arch = "arm64" },
+			want: "not published for arm64, only for amd64",
+		},
+		"another component": {
+			repo: func(r *deb.Repository) { r.Components = []string{"contrib"} },
+			want: "no component contrib",
+		},
 		"changed text": {damage: "InRelease", want: "signature"},
 		"changed list": {damage: "main/binary-amd64/by-hash/SHA256/*", want: "not what was promised"},
 		"not signed":   {repo: func(r *deb.Repository) { r.Keys = nil }},
@@ -105,8 +121,10 @@ func TestLoad(t *testing.T) {
 				signers = []*packagestest.Key{trusted}
 			}
 			s.Write(t, dir, signers...)
-			r := deb.Repository{URL: "https://deb.example", Suite: "bookworm", Components: []string{"main"},
-				Arch: "amd64", Keys: keys(t, trusted, expired)}
+			r := deb.Repository{
+				URL: "https://deb.example", Suite: "bookworm", Components: []string{"main"},
+				Arch: "amd64", Keys: keys(t, trusted, expired),
+			}
 			if c.repo != nil {
 				c.repo(&r)
 			}
@@ -148,12 +166,16 @@ func TestForms(t *testing.T) {
 			flip(t, filepath.Join(dir, at, "Release"))
 		}, want: "Release.gpg: "},
 		"Release without signature": {change: removes(at + "InRelease"), want: "Release.gpg: "},
-		"no Release at all": {change: removes(at+"InRelease", at+"Release"),
-			want: "allowUnsigned: true"},
+		"no Release at all": {
+			change: removes(at+"InRelease", at+"Release"),
+			want:   "allowUnsigned: true",
+		},
 		"unsigned, InRelease alone":   {change: removes(at + "Release"), repo: unsigned, packages: 2},
 		"unsigned, no Release at all": {change: plainLists(at), repo: unsigned, packages: 2},
-		"unsigned, nothing": {change: removes("dists"), repo: unsigned,
-			want: "check the address and the suite"},
+		"unsigned, nothing": {
+			change: removes("dists"), repo: unsigned,
+			want: "check the address and the suite",
+		},
 		"flat, no Release at all":          {change: flat(".gz"), repo: flatUnsigned, packages: 2},
 		"flat, no Release, plain list":     {change: flat(""), repo: flatUnsigned, packages: 2},
 		"lists of all architectures alone": {archs: []string{"all"}, packages: 1},
@@ -170,8 +192,10 @@ func TestForms(t *testing.T) {
 			if c.change != nil {
 				c.change(t, dir)
 			}
-			r := deb.Repository{URL: "https://deb.example", Suite: "bookworm", Components: []string{"main"},
-				Arch: "amd64", Keys: keys(t, trusted)}
+			r := deb.Repository{
+				URL: "https://deb.example", Suite: "bookworm", Components: []string{"main"},
+				Arch: "amd64", Keys: keys(t, trusted),
+			}
 			if c.repo != nil {
 				c.repo(&r)
 			}

@@ -115,8 +115,10 @@ func (i *Image) rootOf(descriptor []byte) (entry, error) {
 
 // extent returns the place of a record's file, which must be inside the image.
 func (i *Image) extent(record []byte) (extent, error) {
-	x := extent{at: (int64(binary.LittleEndian.Uint32(record[2:])) + int64(record[1])) * sector,
-		size: int64(binary.LittleEndian.Uint32(record[10:]))}
+	x := extent{
+		at:   (int64(binary.LittleEndian.Uint32(record[2:])) + int64(record[1])) * sector,
+		size: int64(binary.LittleEndian.Uint32(record[10:])),
+	}
 	if x.at+x.size > i.size {
 		return x, errors.New("the image is truncated or damaged: a file lies outside")
 	}
@@ -260,7 +262,8 @@ func (r *rockReader) read(use []byte, e *entry) error {
 			case kind == "ZF":
 				e.packed = true
 			case kind == "CE" && n >= 28:
-				next.at = int64(binary.LittleEndian.Uint32(field[4:]))*sector + int64(binary.LittleEndian.Uint32(field[12:]))
+				block, offset := binary.LittleEndian.Uint32(field[4:]), binary.LittleEndian.Uint32(field[12:])
+				next.at = int64(block)*sector + int64(offset)
 				next.size = int64(binary.LittleEndian.Uint32(field[20:]))
 			case kind == "ST":
 				use = nil

@@ -30,8 +30,10 @@ type Key struct {
 // NewKey makes a key created at a time, which expires after lifetime, 0 for never. It also signs at that time.
 func NewKey(t testing.TB, at time.Time, lifetime time.Duration) *Key {
 	t.Helper()
-	config := &packet.Config{Algorithm: packet.PubKeyAlgoEdDSA, Time: func() time.Time { return at },
-		KeyLifetimeSecs: uint32(lifetime / time.Second)}
+	config := &packet.Config{
+		Algorithm: packet.PubKeyAlgoEdDSA, Time: func() time.Time { return at },
+		KeyLifetimeSecs: uint32(lifetime / time.Second),
+	}
 	entity, err := openpgp.NewEntity("test", "", "test@example.org", config)
 	if err != nil {
 		t.Fatal(err)
@@ -143,8 +145,10 @@ func tarball(t testing.TB, files map[string]string) []byte {
 				must(w.WriteHeader(&tar.Header{Name: dir, Typeflag: tar.TypeDir, Mode: 0o755}))
 			}
 		}
-		must(w.WriteHeader(&tar.Header{Name: "./" + name, Typeflag: tar.TypeReg, Mode: 0o644,
-			Size: int64(len(files[name]))}))
+		must(w.WriteHeader(&tar.Header{
+			Name: "./" + name, Typeflag: tar.TypeReg, Mode: 0o644,
+			Size: int64(len(files[name])),
+		}))
 		_, err := w.Write([]byte(files[name]))
 		must(err)
 	}

@@ -182,7 +182,8 @@ func (b *budget) Read(p []byte) (int, error) {
 
 // readPrimary reads the packages of one architecture from primary.xml.
 func readPrimary(r io.Reader, arch, base string, inBase func(name string) bool,
-	add func(*packages.Package) error) error {
+	add func(*packages.Package) error,
+) error {
 	share := sharing{}
 	return elements(r, maxPrimary, func(decode func(any) error) error {
 		var x xmlPackage

@@ -77,28 +77,46 @@ func TestLocations(t *testing.T) {
 	t.Parallel()
 	const location = `<location href="Packages/k/kk-app.rpm"/>`
 	for name, c := range map[string]struct{ base, location, address, unusable string }{
-		"below": {location: `<location href="./a/x.rpm"/>`,
-			address: "https://rpm.example/el9/os/a/x.rpm"},
+		"below": {
+			location: `<location href="./a/x.rpm"/>`,
+			address:  "https://rpm.example/el9/os/a/x.rpm",
+		},
 		"beside":            {location: `<location href="../p/x.rpm"/>`, address: "https://rpm.example/el9/p/x.rpm"},
 		"outside":           {location: `<location href="../../../x.rpm"/>`, unusable: "leads out"},
 		"outside, and back": {location: `<location href="../../../el9/x.rpm"/>`, unusable: "leads out"},
 		"characters":        {location: `<location href="x-1.0^git+1 é.rpm"/>`, unusable: "invalid file name"},
-		"caret and plus": {location: `<location href="x-1.0^git+1.rpm"/>`,
-			address: "https://rpm.example/el9/os/x-1.0%5Egit+1.rpm"},
-		"elsewhere": {location: `<location xml:base="http://cdn.example/pub/" href="a/x.rpm"/>`,
-			address: "http://cdn.example/pub/a/x.rpm"},
-		"elsewhere, relative": {location: `<location xml:base="../pool" href="a/x.rpm"/>`,
-			address: "https://rpm.example/el9/pool/a/x.rpm"},
-		"a whole address": {location: `<location href="https://cdn.example/a/x.rpm"/>`,
-			address: "https://cdn.example/a/x.rpm"},
-		"a local file": {location: `<location xml:base="file:///etc" href="x.rpm"/>`,
-			unusable: "invalid address"},
-		"a login": {location: `<location xml:base="https://u:p@cdn.example/" href="x.rpm"/>`,
-			unusable: "invalid address"},
-		"of a disc": {location: `<location xml:base="media://1234.5#1" href="a/x.rpm"/>`,
-			address: "https://rpm.example/el9/os/a/x.rpm"},
-		"in an image": {base: "AppStream",
-			location: `<location xml:base="http://cdn.example/" href="../p/x.rpm"/>`, address: "p/x.rpm"},
+		"caret and plus": {
+			location: `<location href="x-1.0^git+1.rpm"/>`,
+			address:  "https://rpm.example/el9/os/x-1.0%5Egit+1.rpm",
+		},
+		"elsewhere": {
+			location: `<location xml:base="http://cdn.example/pub/" href="a/x.rpm"/>`,
+			address:  "http://cdn.example/pub/a/x.rpm",
+		},
+		"elsewhere, relative": {
+			location: `<location xml:base="../pool" href="a/x.rpm"/>`,
+			address:  "https://rpm.example/el9/pool/a/x.rpm",
+		},
+		"a whole address": {
+			location: `<location href="https://cdn.example/a/x.rpm"/>`,
+			address:  "https://cdn.example/a/x.rpm",
+		},
+		"a local file": {
+			location: `<location xml:base="file:///etc" href="x.rpm"/>`,
+			unusable: "invalid address",
+		},
+		"a login": {
+			location: `<location xml:base="https://u:p@cdn.example/" href="x.rpm"/>`,
+			unusable: "invalid address",
+		},
+		"of a disc": {
+			location: `<location xml:base="media://1234.5#1" href="a/x.rpm"/>`,
+			address:  "https://rpm.example/el9/os/a/x.rpm",
+		},
+		"in an image": {
+			base:     "AppStream",
+			location: `<location xml:base="http://cdn.example/" href="../p/x.rpm"/>`, address: "p/x.rpm",
+		},
 		"outside of an image": {base: "AppStream", location: `<location href="../../p/x.rpm"/>`, unusable: "leads out"},
 		"none":                {location: `<location/>`, unusable: "no location"},
 		"no package":          {location: `<location href="x.sh"/>`, unusable: "invalid file"},
@@ -169,8 +187,10 @@ func TestParseRepomd(t *testing.T) {
 		at != "https://cdn.example/r/p.xml.gz" {
 		t.Errorf("address %s, %v", at, err)
 	}
-	for _, bad := range []string{`<checksum type="md5">a</checksum><location href="p"/>`,
-		`<checksum type="sha256">a</checksum><location href="../p"/>`, `<checksum type="sha256">a</checksum>`} {
+	for _, bad := range []string{
+		`<checksum type="md5">a</checksum><location href="p"/>`,
+		`<checksum type="sha256">a</checksum><location href="../p"/>`, `<checksum type="sha256">a</checksum>`,
+	} {
 		docs, err := parseRepomd([]byte(`<repomd><data type="primary">` + bad + `</data></repomd>`))
 		_, place := docs["primary"].Location.address("https://rpm.example")
 		if err == nil && docs["primary"].check() == nil && place == nil {

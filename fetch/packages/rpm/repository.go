@@ -36,7 +36,8 @@ func (r *Repository) String() string { return r.URL }
 
 // Load adds the repository's packages for its architecture to a universe, and returns remarks.
 func (r *Repository) Load(ctx context.Context, files packages.Files, u *packages.Universe,
-	now time.Time) (notes []string, err error) {
+	now time.Time,
+) (notes []string, err error) {
 	if notes, err = r.load(ctx, files, u, now); err != nil {
 		return nil, fmt.Errorf("%s: %w", r, err)
 	}
@@ -46,7 +47,8 @@ func (r *Repository) Load(ctx context.Context, files packages.Files, u *packages
 func (r *Repository) base() string { return strings.TrimSuffix(r.URL, "/") }
 
 func (r *Repository) load(ctx context.Context, files packages.Files, u *packages.Universe,
-	now time.Time) (notes []string, err error) {
+	now time.Time,
+) (notes []string, err error) {
 	data, err := files.Get(ctx, r.base()+"/repodata/repomd.xml", maxRepomd)
 	if err != nil {
 		return nil, err
@@ -99,7 +101,8 @@ func (r *Repository) isBase(name string) bool { return r.Base != nil && r.Base(n
 
 // LoadFiles makes wanted paths capabilities of their packages. It reads the long list of all files; call Load first.
 func (r *Repository) LoadFiles(ctx context.Context, files packages.Files, u *packages.Universe,
-	wanted map[string]bool) error {
+	wanted map[string]bool,
+) error {
 	if _, ok := r.documents["filelists"]; !ok {
 		return nil
 	}
@@ -120,7 +123,8 @@ func (r *Repository) LoadFiles(ctx context.Context, files packages.Files, u *pac
 }
 
 func (r *Repository) document(ctx context.Context, files packages.Files, kind string,
-	read func(io.Reader) error) (err error) {
+	read func(io.Reader) error,
+) (err error) {
 	d, ok := r.documents[kind]
 	if !ok {
 		return fmt.Errorf("repomd.xml has no %s list in XML; it names %s", kind,

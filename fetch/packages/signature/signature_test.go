@@ -80,8 +80,10 @@ func TestExpired(t *testing.T) {
 
 func TestReadKeysNone(t *testing.T) {
 	t.Parallel()
-	for _, bad := range []string{"", "text",
-		"-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nxxxx\n-----END PGP PUBLIC KEY BLOCK-----\n"} {
+	for _, bad := range []string{
+		"", "text",
+		"-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nxxxx\n-----END PGP PUBLIC KEY BLOCK-----\n",
+	} {
 		if _, err := signature.ReadKeys([]byte(bad)); err == nil {
 			t.Errorf("%q was taken", bad)
 		}

@@ -46,8 +46,10 @@ func version3(t *testing.T, by *openpgp.Entity, data []byte, at time.Time) []byt
 
 func rsaKey(t *testing.T, at time.Time, lifetime time.Duration) *openpgp.Entity {
 	t.Helper()
-	config := &packet.Config{RSABits: 2048, Time: func() time.Time { return at },
-		KeyLifetimeSecs: uint32(lifetime / time.Second)}
+	config := &packet.Config{
+		RSABits: 2048, Time: func() time.Time { return at },
+		KeyLifetimeSecs: uint32(lifetime / time.Second),
+	}
 	e, err := openpgp.NewEntity("test", "", "test@example.org", config)
 	if err != nil {
 		t.Fatal(err)

@@ -87,8 +87,10 @@ func Start(tb testing.TB, o Options) *Server {
 		o.Shell = []string{"/bin/sh"}
 	}
 	o.Sessions = cmp.Or(o.Sessions, 10)
-	s := &Server{options: o, HostKeys: o.HostKeys, KeyFile: filepath.Join(dir, "key"),
-		KnownHosts: filepath.Join(dir, "known_hosts"), stopped: make(chan struct{})}
+	s := &Server{
+		options: o, HostKeys: o.HostKeys, KeyFile: filepath.Join(dir, "key"),
+		KnownHosts: filepath.Join(dir, "known_hosts"), stopped: make(chan struct{}),
+	}
 	s.config = s.configure(client.PublicKey())
 	o.Address = cmp.Or(o.Address, "127.0.0.1")
 	l, err := net.Listen("tcp", o.Address+":0")
@@ -148,7 +150,8 @@ func (s *Server) configure(client ssh.PublicKey) *ssh.ServerConfig {
 	}
 	if s.options.Password != "" && s.options.Interactive {
 		c.KeyboardInteractiveCallback = func(_ ssh.ConnMetadata,
-			ask ssh.KeyboardInteractiveChallenge) (*ssh.Permissions, error) {
+			ask ssh.KeyboardInteractiveChallenge,
+		) (*ssh.Permissions, error) {
 			answers, err := ask("", "", []string{"Password: "}, []bool{false})
 			if err != nil || len(answers) != 1 || answers[0] != s.options.Password {
 				return nil, errors.New("wrong password")

@@ -60,7 +60,8 @@ func Start(t testing.TB, bucket string) (address, objects string) {
 // Before puts a server in front of a storage and returns its address. first sees each request, and reports whether it
 // has answered; otherwise the storage answers, and after, unless nil, may change the answer.
 func Before(t testing.TB, address string, first func(http.ResponseWriter, *http.Request) bool,
-	after func(*http.Response) error) string {
+	after func(*http.Response) error,
+) string {
 	t.Helper()
 	forward := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {

@@ -140,8 +140,10 @@ func TestLargeReportInBrowser(t *testing.T) {
 
 // large is a report of hosts and checks, every fifth of which some hosts fail.
 func large(hosts, checks int) precheck.Report {
-	r := &reported{precheck.Report{Version: 1, Time: time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC), Cluster: "large",
-		Hosts: series("node", 1, hosts)}}
+	r := &reported{precheck.Report{
+		Version: 1, Time: time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC), Cluster: "large",
+		Hosts: series("node", 1, hosts),
+	}}
 	for i := range checks {
 		c := precheck.Check{
 			ID: fmt.Sprintf("check-number-%d", i), Level: precheck.Warn, Groups: []string{precheck.Groups()[i%5]},

@@ -97,8 +97,10 @@ func (r report) page() page {
 	p := page{
 		Cluster: plain.Line(r.Cluster), Bundle: plain.Line(r.Bundle), Verdict: r.Verdict(), Summary: r.summary(),
 		Groups: r.groups(),
-		Class: map[precheck.Verdict]string{precheck.Ready: "p", precheck.ReadyWithWarn: "warn",
-			precheck.NotReady: "block", precheck.NotReached: "block"}[r.Verdict()],
+		Class: map[precheck.Verdict]string{
+			precheck.Ready: "p", precheck.ReadyWithWarn: "warn",
+			precheck.NotReady: "block", precheck.NotReached: "block",
+		}[r.Verdict()],
 	}
 	if !r.Time.IsZero() {
 		p.Time = r.Time.UTC().Format(time.RFC3339)
@@ -173,8 +175,10 @@ func (r report) matrix(p *page, anchors map[anchorKey]string) {
 	column := map[string]int{}
 	for _, c := range r.checks() {
 		column[c.ID] = len(p.Columns)
-		p.Columns = append(p.Columns, pageColumn{ID: c.ID, Title: plain.Line(c.Title),
-			Groups: strings.Join(c.Groups, " "), Level: "ok"})
+		p.Columns = append(p.Columns, pageColumn{
+			ID: c.ID, Title: plain.Line(c.Title),
+			Groups: strings.Join(c.Groups, " "), Level: "ok",
+		})
 	}
 	by := map[string][]precheck.Result{}
 	worst := map[string]int{} // by host
@@ -205,8 +209,10 @@ func (r report) matrix(p *page, anchors map[anchorKey]string) {
 		hosts = append([]string{""}, hosts...)
 	}
 	for _, h := range hosts {
-		row := pageRow{Host: plain.Line(h), Level: []string{string(precheck.Block), string(precheck.Warn),
-			string(precheck.Off), "ok"}[worst[h]], Cells: make([]pageCell, len(p.Columns))}
+		row := pageRow{Host: plain.Line(h), Level: []string{
+			string(precheck.Block), string(precheck.Warn),
+			string(precheck.Off), "ok",
+		}[worst[h]], Cells: make([]pageCell, len(p.Columns))}
 		if h == "" {
 			row.Host = "the cluster"
 		}

@@ -72,8 +72,10 @@ func (r report) writeJUnit(w io.Writer) error {
 
 func newJUnitSuite(id int, host string, at time.Time, results []precheck.Result) junitSuite {
 	const unknownHost = "localhost" // the schema's value without a host
-	s := junitSuite{ID: id, Name: plain.Line(host), Package: "precheck", Hostname: plain.Line(host),
-		Timestamp: at.UTC().Format("2006-01-02T15:04:05")}
+	s := junitSuite{
+		ID: id, Name: plain.Line(host), Package: "precheck", Hostname: plain.Line(host),
+		Timestamp: at.UTC().Format("2006-01-02T15:04:05"),
+	}
 	if host == "" {
 		s.Name, s.Hostname = "the cluster", unknownHost
 	}

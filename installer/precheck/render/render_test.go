@@ -100,10 +100,14 @@ func example() precheck.Report {
 		Found: "timedatectl: permission denied",
 	})
 	return r.Under(rules(
-		manifest.PrecheckRule{Check: "no-swap", Level: "off", Reason: "swap is <needed> here",
-			Until: day("2027-01-31")},
-		manifest.PrecheckRule{Check: "enough-memory", Hosts: []string{"node[1:4]"}, Level: "warn",
-			Reason: "memory is on order"},
+		manifest.PrecheckRule{
+			Check: "no-swap", Level: "off", Reason: "swap is <needed> here",
+			Until: day("2027-01-31"),
+		},
+		manifest.PrecheckRule{
+			Check: "enough-memory", Hosts: []string{"node[1:4]"}, Level: "warn",
+			Reason: "memory is on order",
+		},
 		manifest.PrecheckRule{Check: "clock", Level: "off", Reason: "until the summer", Until: day("2026-08-31")},
 		manifest.PrecheckRule{Check: "enough-memory", Hosts: []string{"other"}, Level: "off", Reason: "another site"},
 	), time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC))
@@ -196,12 +200,24 @@ func TestReportVerdict(t *testing.T) {
 		{"a warning", []precheck.Check{swap}, nil, precheck.ReadyWithWarn, nil},
 		{"a block", []precheck.Check{swap, memory}, nil, precheck.NotReady, new(*precheck.BlockedError)},
 		{"a host away", []precheck.Check{swap, reachable}, nil, precheck.NotReached, new(*precheck.UnreachableError)},
-		{"a host away, and a block", []precheck.Check{memory, reachable}, nil, precheck.NotReady,
-			new(*precheck.BlockedError)},
-		{"a block that only warns", []precheck.Check{memory}, off("enough-memory", "warn"), precheck.ReadyWithWarn,
-			nil},
-		{"a warning that blocks", []precheck.Check{swap}, off("no-swap", "block"), precheck.NotReady,
-			new(*precheck.BlockedError)},
+		{
+			"a host away, and a block",
+			[]precheck.Check{memory, reachable},
+			nil, precheck.NotReady,
+			new(*precheck.BlockedError),
+		},
+		{
+			"a block that only warns",
+			[]precheck.Check{memory},
+			off("enough-memory", "warn"), precheck.ReadyWithWarn,
+			nil,
+		},
+		{
+			"a warning that blocks",
+			[]precheck.Check{swap},
+			off("no-swap", "block"), precheck.NotReady,
+			new(*precheck.BlockedError),
+		},
 		{"a block that is off", []precheck.Check{memory}, off("enough-memory", "off"), precheck.Ready, nil},
 		{"a host that may be away", []precheck.Check{reachable}, off("reachable", "warn"), precheck.ReadyWithWarn, nil},
 	} {
@@ -445,8 +461,10 @@ func TestReportSchema(t *testing.T) {
 
 // misfits knows as much of JSON Schema as ReportSchema uses; properties have to be known.
 func misfits(s map[string]any, v any, at string) (list []string) {
-	kind := map[string]string{"string": "string", "float64": "integer", "bool": "boolean",
-		"map[string]interface {}": "object", "[]interface {}": "array"}[fmt.Sprintf("%T", v)]
+	kind := map[string]string{
+		"string": "string", "float64": "integer", "bool": "boolean",
+		"map[string]interface {}": "object", "[]interface {}": "array",
+	}[fmt.Sprintf("%T", v)]
 	if want, ok := s["type"]; ok && want != kind {
 		return []string{fmt.Sprintf("%s is %s, not %s", at, kind, want)}
 	}

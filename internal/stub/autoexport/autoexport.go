@@ -12,8 +12,10 @@ import (
 // NewSpanExporter fails if the environment names an exporter or where to export to. Else it returns one that drops
 // all spans.
 func NewSpanExporter(context.Context) (trace.SpanExporter, error) {
-	for _, name := range []string{"OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT",
-		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"} {
+	for _, name := range []string{
+		"OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT",
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+	} {
 		if value := os.Getenv(name); value != "" && value != "none" {
 			return nil, fmt.Errorf("%s=%s is not supported: this program is built without exporters of OpenTelemetry; unset it", name, value)
 		}

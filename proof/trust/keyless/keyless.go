@@ -171,7 +171,9 @@ func simpleBundle(s trust.SimpleSignature) (*bundle.Bundle, error) {
 	return bundle.NewBundle(&protobundle.Bundle{
 		MediaType: "application/vnd.dev.sigstore.bundle+json;version=0.1",
 		VerificationMaterial: &protobundle.VerificationMaterial{
-			Content:     &protobundle.VerificationMaterial_X509CertificateChain{X509CertificateChain: &protocommon.X509CertificateChain{Certificates: chain}},
+			Content: &protobundle.VerificationMaterial_X509CertificateChain{
+				X509CertificateChain: &protocommon.X509CertificateChain{Certificates: chain},
+			},
 			TlogEntries: []*protorekor.TransparencyLogEntry{entry},
 		},
 		Content: &protobundle.Bundle_MessageSignature{MessageSignature: &protocommon.MessageSignature{

@@ -71,12 +71,18 @@ func TestVerifyBundle(t *testing.T) {
 	}{
 		"another artifact": {r, signer(), data, "x", ErrRefused},
 		"another subject":  {r, Identity{"evil@example.com", signer().Issuer}, data, string(artifact), ErrRefused},
-		"another issuer": {r, Identity{signer().Subject, "https://evil.example"}, data, string(artifact),
-			ErrRefused},
+		"another issuer": {
+			r,
+			Identity{signer().Subject, "https://evil.example"},
+			data, string(artifact),
+			ErrRefused,
+		},
 		"part of the subject": {r, Identity{"release@example", signer().Issuer}, data, string(artifact), ErrRefused},
 		"another root":        {otherRoot, signer(), data, string(artifact), ErrRefused},
-		"another Sigstore": {r, signer(), statementBundle(t, other, signer(), artifact, trust.PredicateSign),
-			string(artifact), ErrRefused},
+		"another Sigstore": {
+			r, signer(), statementBundle(t, other, signer(), artifact, trust.PredicateSign),
+			string(artifact), ErrRefused,
+		},
 		"no log entry":   {r, signer(), without(t, data, "tlogEntries"), string(artifact), ErrRefused},
 		"no certificate": {r, signer(), without(t, data, "certificate"), string(artifact), trust.ErrMalformed},
 		"no bundle":      {r, signer(), []byte("{}"), string(artifact), trust.ErrMalformed},
@@ -139,9 +145,14 @@ func TestVerifySimple(t *testing.T) {
 		"another image":   {r, signer(), good, digest.FromString("x"), trust.ErrOtherDigest},
 		"another subject": {r, Identity{"evil@example.com", signer().Issuer}, good, manifest, ErrRefused},
 		"another root":    {otherRoot, signer(), good, manifest, ErrRefused},
-		"another payload": {r, signer(),
-			trust.SimpleSignature{Payload: []byte(strings.Replace(string(good.Payload), "null", "1", 1)),
-				Annotations: good.Annotations}, manifest, ErrRefused},
+		"another payload": {
+			r, signer(),
+			trust.SimpleSignature{
+				Payload:     []byte(strings.Replace(string(good.Payload), "null", "1", 1)),
+				Annotations: good.Annotations,
+			},
+			manifest, ErrRefused,
+		},
 		"no log entry": {r, signer(), changed(annotationRekor, ""), manifest, trust.ErrMalformed},
 		"a later log entry": {r, signer(), changed(annotationRekor, strings.Replace(good.Annotations[annotationRekor],
 			`"integratedTime":1`, `"integratedTime":2`, 1)), manifest, ErrRefused},
@@ -162,8 +173,10 @@ func TestVerifySimple(t *testing.T) {
 
 func TestParseRootRefuses(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"", "{}", `{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`,
-		strings.Repeat("x", MaxRoot+1)} {
+	for _, text := range []string{
+		"", "{}", `{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`,
+		strings.Repeat("x", MaxRoot+1),
+	} {
 		if _, err := ParseRoot([]byte(text)); err == nil {
 			t.Errorf("%.40q is accepted", text)
 		}

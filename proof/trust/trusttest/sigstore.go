@@ -110,11 +110,15 @@ func payload(e *protorekor.TransparencyLogEntry) tlog.RekorPayload {
 }
 
 func (e entity) bundle() *protobundle.Bundle {
-	return &protobundle.Bundle{MediaType: trust.MediaTypeBundle,
+	return &protobundle.Bundle{
+		MediaType: trust.MediaTypeBundle,
 		VerificationMaterial: &protobundle.VerificationMaterial{
-			Content:     &protobundle.VerificationMaterial_Certificate{Certificate: &protocommon.X509Certificate{RawBytes: e.certificate}},
+			Content: &protobundle.VerificationMaterial_Certificate{
+				Certificate: &protocommon.X509Certificate{RawBytes: e.certificate},
+			},
 			TlogEntries: []*protorekor.TransparencyLogEntry{e.entry},
-		}}
+		},
+	}
 }
 
 // Bundle is a signature of an artifact in cosign's new format: a statement with this predicate.

@@ -94,7 +94,8 @@ func (s *Signer) Simple(image string, d digest.Digest) (trust.SimpleSignature, e
 func (s *Signer) Payload(payload []byte) (trust.SimpleSignature, error) {
 	sig, err := s.Sign(payload)
 	return trust.SimpleSignature{
-		Payload: payload, Annotations: map[string]string{trust.AnnotationSignature: base64.StdEncoding.EncodeToString(sig)},
+		Payload:     payload,
+		Annotations: map[string]string{trust.AnnotationSignature: base64.StdEncoding.EncodeToString(sig)},
 	}, err
 }
 
@@ -110,8 +111,10 @@ func (s *Signer) Bundle(d digest.Digest, predicate string) ([]byte, error) {
 	return json.Marshal(map[string]any{
 		"mediaType":            trust.MediaTypeBundle,
 		"verificationMaterial": map[string]any{"publicKey": map[string]string{"hint": "test"}},
-		"dsseEnvelope": map[string]any{"payload": statement, "payloadType": kind,
-			"signatures": []any{map[string]any{"sig": sig}}},
+		"dsseEnvelope": map[string]any{
+			"payload": statement, "payloadType": kind,
+			"signatures": []any{map[string]any{"sig": sig}},
+		},
 	})
 }
 
@@ -125,8 +128,10 @@ func (s *Signer) MessageBundle(artifact []byte) ([]byte, error) {
 	return json.Marshal(map[string]any{
 		"mediaType":            trust.MediaTypeBundle,
 		"verificationMaterial": map[string]any{"publicKey": map[string]string{"hint": "test"}},
-		"messageSignature": map[string]any{"messageDigest": map[string]any{"algorithm": "SHA2_256",
-			"digest": sum[:]}, "signature": sig},
+		"messageSignature": map[string]any{"messageDigest": map[string]any{
+			"algorithm": "SHA2_256",
+			"digest":    sum[:],
+		}, "signature": sig},
 	})
 }
 
@@ -135,8 +140,10 @@ func PushSimple(repo name.Repository, of digest.Digest, list []trust.SimpleSigna
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	for _, s := range list {
 		var err error
-		img, err = mutate.Append(img, mutate.Addendum{Layer: static.NewLayer(s.Payload, trust.MediaTypeSimpleSigning),
-			Annotations: s.Annotations})
+		img, err = mutate.Append(img, mutate.Addendum{
+			Layer:       static.NewLayer(s.Payload, trust.MediaTypeSimpleSigning),
+			Annotations: s.Annotations,
+		})
 		if err != nil {
 			return err
 		}
@@ -147,7 +154,8 @@ func PushSimple(repo name.Repository, of digest.Digest, list []trust.SimpleSigna
 // Attach pushes an artifact with one layer and the given subject, and returns the digest of the artifact's manifest. If
 // the registry has no referrers API, Attach adds the artifact to the index under the fallback tag.
 func Attach(repo name.Repository, subject v1.Descriptor, artifactType string, layer []byte,
-	o ...remote.Option) (digest.Digest, error) {
+	o ...remote.Option,
+) (digest.Digest, error) {
 	img, err := mutate.Append(mutate.MediaType(empty.Image, types.OCIManifestSchema1),
 		mutate.Addendum{Layer: static.NewLayer(layer, types.MediaType(artifactType))})
 	if err != nil {

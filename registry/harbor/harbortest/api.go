@@ -180,12 +180,16 @@ func (s *Server) project(w http.ResponseWriter, r *http.Request, who identity, p
 	case p == nil:
 		sendError(w, http.StatusNotFound, "NOT_FOUND", fmt.Sprintf("project %s not found", name))
 	case len(parts) == 2:
-		quota := map[string]any{"hard": map[string]int64{"storage": p.limit()},
-			"used": map[string]int64{"storage": p.bytes()}}
+		quota := map[string]any{
+			"hard": map[string]int64{"storage": p.limit()},
+			"used": map[string]int64{"storage": p.bytes()},
+		}
 		sendJSON(w, map[string]any{"repo_count": 0, "quota": quota})
 	default:
-		doc := map[string]any{"project_id": p.id, "name": p.Name,
-			"metadata": map[string]string{"public": strconv.FormatBool(p.Public)}}
+		doc := map[string]any{
+			"project_id": p.id, "name": p.Name,
+			"metadata": map[string]string{"public": strconv.FormatBool(p.Public)},
+		}
 		if p.Proxy {
 			doc["registry_id"] = 1
 		}

@@ -130,8 +130,10 @@ func realHarbor(t testing.TB) *Server {
 	if err != nil || u.Host == "" {
 		t.Fatalf("HARBOR_URL is %q: want https://HOST", address)
 	}
-	return &Server{Host: u.Host, Real: true, Plain: u.Scheme == "http", user: os.Getenv("HARBOR_USERNAME"),
-		password: os.Getenv("HARBOR_PASSWORD")}
+	return &Server{
+		Host: u.Host, Real: true, Plain: u.Scheme == "http", user: os.Getenv("HARBOR_USERNAME"),
+		password: os.Getenv("HARBOR_PASSWORD"),
+	}
 }
 
 // New runs a stand-in until Close.
@@ -158,7 +160,8 @@ func New(o Options) (*Server, error) {
 	s.proxy = &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(to); r.Out.Header.Del("Authorization") },
 		Transport: backing.Transport(), ErrorHandler: func(http.ResponseWriter, *http.Request,
-			error) {
+			error,
+		) {
 			panic(http.ErrAbortHandler)
 		},
 	}
@@ -166,8 +169,10 @@ func New(o Options) (*Server, error) {
 		s.addProject(p)
 	}
 	for i := range o.RobotsFull {
-		s.accounts.robots = append(s.accounts.robots, &robot{ID: s.ids.next(), Name: fmt.Sprintf("other%d", i),
-			Level: "system", secret: "x"})
+		s.accounts.robots = append(s.accounts.robots, &robot{
+			ID: s.ids.next(), Name: fmt.Sprintf("other%d", i),
+			Level: "system", secret: "x",
+		})
 	}
 	server := httptest.NewServer(http.HandlerFunc(s.serve))
 	s.Host = server.Listener.Addr().String()

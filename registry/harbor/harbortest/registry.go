@@ -200,8 +200,10 @@ func (s *Server) putManifest(w http.ResponseWriter, r *http.Request, p *Project,
 	p.tags[repository+":"+reference] = d.String()
 	if doc.Subject != nil {
 		at := repository + "@" + doc.Subject.Digest.String()
-		entry, _ := json.Marshal(ocispec.Descriptor{MediaType: r.Header.Get("Content-Type"), Digest: d,
-			Size: int64(len(body))})
+		entry, _ := json.Marshal(ocispec.Descriptor{
+			MediaType: r.Header.Get("Content-Type"), Digest: d,
+			Size: int64(len(body)),
+		})
 		p.lists[at] = append(p.lists[at], entry)
 	}
 }
@@ -213,8 +215,10 @@ func (s *Server) referrers(w http.ResponseWriter, p *Project, at string) {
 	if list == nil {
 		list = []json.RawMessage{}
 	}
-	data, _ := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageIndex,
-		"manifests": list})
+	data, _ := json.Marshal(map[string]any{
+		"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageIndex,
+		"manifests": list,
+	})
 	w.Header().Set("Content-Type", ocispec.MediaTypeImageIndex)
 	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 	_, _ = w.Write(data)

@@ -149,8 +149,10 @@ func (c *replications) changeRemote(w http.ResponseWriter, id string, body []byt
 		if strconv.FormatInt(one.ID, 10) != id {
 			continue
 		}
-		for from, to := range map[*string]*string{req.URL: &one.URL, req.Key: &one.Credential.Key,
-			req.Secret: &one.Credential.Secret, req.CA: &one.CA} {
+		for from, to := range map[*string]*string{
+			req.URL: &one.URL, req.Key: &one.Credential.Key,
+			req.Secret: &one.Credential.Secret, req.CA: &one.CA,
+		} {
 			if from != nil {
 				*to = *from
 			}

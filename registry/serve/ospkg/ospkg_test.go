@@ -216,11 +216,16 @@ func TestReadRPM(t *testing.T) {
 		Name: "demo", Version: "2.0", Release: "1.el9", Epoch: "3", Arch: "x86_64", SourceRPM: "demo-2.0-1.el9.src.rpm",
 		Installed: 1 << 40, Archive: 77,
 		HeaderStart: 136, HeaderEnd: int64(len(data) - len("payload")),
-		Requires: []Relation{{Name: "libc.so.6"}, {Name: "bash", Op: "EQ", Epoch: "1", Version: "5", Release: "2",
-			Pre: true}},
+		Requires: []Relation{{Name: "libc.so.6"}, {
+			Name: "bash", Op: "EQ", Epoch: "1", Version: "5", Release: "2",
+			Pre: true,
+		}},
 		Provides: []Relation{{Name: "demo", Op: "EQ", Epoch: "3", Version: "2.0", Release: "1.el9"}},
-		Files: []File{{Path: "/usr/bin/demo"}, {Path: "/etc/demo.d", Type: "dir"},
-			{Path: "/var/log", Type: "ghost"}},
+		Files: []File{
+			{Path: "/usr/bin/demo"},
+			{Path: "/etc/demo.d", Type: "dir"},
+			{Path: "/var/log", Type: "ghost"},
+		},
 		Changes: []Change{{"B", "- second", 20}, {"A", "- first", 10}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {

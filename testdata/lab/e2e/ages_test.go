@@ -12,8 +12,10 @@ import (
 // TestAges installs one cluster on three releases of Debian. The control plane, etcd and the registry run on the
 // oldest.
 func TestAges(t *testing.T) {
-	th := start(t, scenario{hosts: 3, releases: []software.Release{software.Bullseye, software.Bookworm,
-		software.Trixie}})
+	th := start(t, scenario{hosts: 3, releases: []software.Release{
+		software.Bullseye, software.Bookworm,
+		software.Trixie,
+	}})
 	th.nodes, th.pristine = 3, th.traces(t)
 	steps(t, []step{
 		{"the hosts have three releases of the C library", th.libraries},

@@ -108,8 +108,10 @@ func (th *thread) refusedDirectly(t *testing.T) {
 }
 
 func (th *thread) companySigned(t *testing.T) {
-	for file, name := range map[string]string{"apiserver.crt": "Company ca",
-		"front-proxy-client.crt": "Company front-proxy-ca", "etcd/server.crt": "Company etcd-ca"} {
+	for file, name := range map[string]string{
+		"apiserver.crt":          "Company ca",
+		"front-proxy-client.crt": "Company front-proxy-ca", "etcd/server.crt": "Company etcd-ca",
+	} {
 		block, _ := pem.Decode([]byte(th.on(t, 1, "cat /etc/kubernetes/pki/"+file)))
 		if block == nil {
 			t.Fatalf("%s is not PEM", file)

@@ -63,8 +63,10 @@ func TestCilium(t *testing.T) {
 	th := newCilium(t, "", software.Cilium)
 	steps(t, []step{
 		{"a cluster", func(t *testing.T) { th.makeBundle(t); th.installed(t) }},
-		{"pods reach each other and services on both nodes, and a policy forbids",
-			func(t *testing.T) { th.works(t, th.from) }},
+		{
+			"pods reach each other and services on both nodes, and a policy forbids",
+			func(t *testing.T) { th.works(t, th.from) },
+		},
 		{"a rerun changes nothing", th.rerun},
 		{"status says healthy", th.looks},
 		{"reset leaves nothing", th.reset},
@@ -97,8 +99,10 @@ func newCilium(t *testing.T, name string, releases ...software.Extra) ciliumThre
 		name: name, hosts: 2, groups: twoNodes(), etcdType: manifest.EtcdInternal,
 		with: append(releases, software.Kubernetes135),
 		from: side{KubernetesRelease: release, containerd: software.ContainerdVersion, cilium: software.CiliumVersion},
-		to: side{KubernetesRelease: release, containerd: software.ContainerdVersion,
-			cilium: software.CiliumNextVersion},
+		to: side{
+			KubernetesRelease: release, containerd: software.ContainerdVersion,
+			cilium: software.CiliumNextVersion,
+		},
 	})}
 	write(t, th.dir, map[string]string{"cilium.yaml": ciliumValues})
 	for number := range th.nodes { // systemd does it on a machine of its own

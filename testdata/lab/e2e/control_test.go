@@ -212,8 +212,10 @@ func (th *thread) gone(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the host answers again", func() bool { return th.lab.SSH(t.Context(), h, "true").Run() == nil })
-	if err := th.lab.WriteInventory(th.inventory, hosts.Groups{"kube_control_plane": {1}, "etcd": {1},
-		"image_registry": {1}, "kube_worker": {2, 3}}); err != nil {
+	if err := th.lab.WriteInventory(th.inventory, hosts.Groups{
+		"kube_control_plane": {1}, "etcd": {1},
+		"image_registry": {1}, "kube_worker": {2, 3},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	run(t, th.site(t, "reset", "--yes", "--limit", "host3")).must(t, 0)

@@ -64,8 +64,10 @@ func TestDeploy(t *testing.T) {
 		{"a rerun changes nothing", d.rerun},
 		{"an upgrade to a second bundle", d.upgrade},
 		{"a pod that cannot start is named, and the release rolled back", d.badImage},
-		{"pods of a job and of another's deployment are led to the company's registry by the admission policy",
-			d.redirectPods},
+		{
+			"pods of a job and of another's deployment are led to the company's registry by the admission policy",
+			d.redirectPods,
+		},
 		{"it is listed and removed", d.remove},
 		{"the same bundle with a registry in the cluster", d.ownRegistry},
 	})
@@ -162,8 +164,10 @@ func (d *deployment) upgrade(t *testing.T) {
 
 func (d *deployment) badImage(t *testing.T) {
 	r := d.deploy(t, "2.0.0", "--set", "shop=image="+d.address+"/lab/none:1").must(t, 16)
-	for _, want := range []string{"shop/shop", "not ready after 40s", "pod shop/shop-", "ErrImagePull",
-		"rolled back to revision"} {
+	for _, want := range []string{
+		"shop/shop", "not ready after 40s", "pod shop/shop-", "ErrImagePull",
+		"rolled back to revision",
+	} {
 		if !strings.Contains(strings.ReplaceAll(r.stderr, "ImagePullBackOff", "ErrImagePull"), want) {
 			t.Errorf("no %q in\n%s", want, r.stderr)
 		}

@@ -55,8 +55,10 @@ func TestDeployAPIServer(t *testing.T) {
 		"TestAPIServerRedirect":   {"-test.run=^TestAPIServerRedirect$"},
 		"TestAPIServerNoPolicies": {"-test.run=^TestAPIServerNoPolicies$"},
 		"TestManyCharts":          {"-test.run=^TestManyCharts$"},
-		"BenchmarkDeployAgainstHelm": {"-test.run=^$", "-test.bench=^BenchmarkDeployAgainstHelm$",
-			"-test.benchtime=3x"},
+		"BenchmarkDeployAgainstHelm": {
+			"-test.run=^$", "-test.bench=^BenchmarkDeployAgainstHelm$",
+			"-test.benchtime=3x",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			off := "ServiceAccount"

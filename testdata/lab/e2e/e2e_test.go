@@ -23,8 +23,10 @@ import (
 // TestThread takes a cluster through a whole life: build, push, precheck, install, kill and continue, registry
 // logins, addons, nodes add, status, support bundle, reset.
 func TestThread(t *testing.T) {
-	th := start(t, scenario{hosts: 3, groups: hosts.Groups{"kube_control_plane": {1}, "etcd": {1},
-		"image_registry": {1}, "kube_worker": {2}}})
+	th := start(t, scenario{hosts: 3, groups: hosts.Groups{
+		"kube_control_plane": {1}, "etcd": {1},
+		"image_registry": {1}, "kube_worker": {2},
+	}})
 	th.nodes, th.pristine = 2, th.traces(t)
 	steps(t, []step{
 		{"build fetches every byte once", th.build},
@@ -460,8 +462,10 @@ func difference(a, b string) string {
 
 // addWorker adds the third host, which the inventory did not have.
 func (th *thread) addWorker(t *testing.T) {
-	if err := th.lab.WriteInventory(th.inventory, hosts.Groups{"kube_control_plane": {1}, "etcd": {1},
-		"image_registry": {1}, "kube_worker": {2, 3}}); err != nil {
+	if err := th.lab.WriteInventory(th.inventory, hosts.Groups{
+		"kube_control_plane": {1}, "etcd": {1},
+		"image_registry": {1}, "kube_worker": {2, 3},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	before := th.snapshot(t)

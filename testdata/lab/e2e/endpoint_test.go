@@ -80,8 +80,10 @@ func (th *thread) starts(t *testing.T, numbers ...int) string {
 func (th *thread) runtimeIsUpgrades(t *testing.T) {
 	before := th.starts(t, 1, 2, 3)
 	r := run(t, th.command(t, "classes.yaml", "install")).must(t, 12)
-	for _, want := range []string{"containerd (another program or configuration) on host1, host2, host3",
-		"kkbundle upgrade -i INVENTORY BUNDLE"} {
+	for _, want := range []string{
+		"containerd (another program or configuration) on host1, host2, host3",
+		"kkbundle upgrade -i INVENTORY BUNDLE",
+	} {
 		if !strings.Contains(r.stderr, want) {
 			t.Errorf("no %q in\n%s", want, r.stderr)
 		}
@@ -153,8 +155,10 @@ func (th *thread) moveEndpoint(t *testing.T) {
 }
 
 func (th *thread) oneToThree(t *testing.T) {
-	if err := th.lab.WriteInventory(th.inventory, hosts.Groups{"kube_control_plane": {1, 4, 5}, "kube_worker": {2, 3},
-		"image_registry": {2}}); err != nil {
+	if err := th.lab.WriteInventory(th.inventory, hosts.Groups{
+		"kube_control_plane": {1, 4, 5}, "kube_worker": {2, 3},
+		"image_registry": {2},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	r := run(t, th.command(t, "cluster.yaml", "nodes", "add", "--yes")).must(t, 0)

@@ -140,8 +140,10 @@ func (th *thread) copiesInS3(t *testing.T) {
 	}
 	text = bytes.Replace(text, []byte("backup: {"), []byte("backup: {s3: {endpoint: \""+storage+
 		"\", bucket: backups, prefix: etcd, accessKey: site, secretKeyFile: s3.secret, ca: s3-ca.crt}, "), 1)
-	for name, data := range map[string][]byte{file: text, filepath.Join(th.dir, "s3.secret"): []byte(secret + "\n"),
-		filepath.Join(th.dir, "s3-ca.crt"): ca.pem} {
+	for name, data := range map[string][]byte{
+		file: text, filepath.Join(th.dir, "s3.secret"): []byte(secret + "\n"),
+		filepath.Join(th.dir, "s3-ca.crt"): ca.pem,
+	} {
 		if err := os.WriteFile(name, data, 0o600); err != nil {
 			t.Fatal(err)
 		}

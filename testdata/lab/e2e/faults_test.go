@@ -47,7 +47,8 @@ func faults() []fault {
 		},
 		{
 			"a proxy", 2, "echo http_proxy=http://10.250.0.99:3128 >> /etc/environment",
-			"sed -i /http_proxy/d /etc/environment", []string{"host2/proxy"},
+			"sed -i /http_proxy/d /etc/environment",
+			[]string{"host2/proxy"},
 		},
 		{
 			"a firewall", 1,
@@ -63,7 +64,8 @@ func faults() []fault {
 		},
 		{
 			"a packet filter on one port", 2, "iptables -I INPUT -p tcp --dport 10250 -j DROP",
-			"iptables -D INPUT -p tcp --dport 10250 -j DROP", []string{"host1/links"},
+			"iptables -D INPUT -p tcp --dport 10250 -j DROP",
+			[]string{"host1/links"},
 		},
 		{
 			"one machine id", 0,
@@ -73,7 +75,8 @@ func faults() []fault {
 		},
 		{
 			"a filesystem whose programs do not run", 1, "mkdir -p /opt && mount -t tmpfs -o noexec tmpfs /opt",
-			"umount /opt", []string{"host1/filesystems"},
+			"umount /opt",
+			[]string{"host1/filesystems"},
 		},
 		{
 			"programs in /tmp do not run", 2, "mount -t tmpfs -o noexec tmpfs /tmp", "umount /tmp",
@@ -81,7 +84,8 @@ func faults() []fault {
 		},
 		{
 			"a small disk", 2, "mkdir -p /var/lib/containerd && mount -t tmpfs -o size=10m tmpfs /var/lib/containerd",
-			"umount /var/lib/containerd", []string{"host2/disk"},
+			"umount /var/lib/containerd",
+			[]string{"host2/disk"},
 		},
 		{
 			"another distribution", 1,
@@ -94,7 +98,8 @@ func faults() []fault {
 		},
 		{
 			"a name that leads elsewhere", 1, "echo 10.250.0.99 host2 >> /etc/hosts",
-			"sed -i /10.250.0.99/d /etc/hosts", []string{"host1/hosts-file"},
+			"sed -i /10.250.0.99/d /etc/hosts",
+			[]string{"host1/hosts-file"},
 		},
 	}
 }

@@ -286,15 +286,19 @@ func kubeVIP(t *testing.T) (with []software.Extra, standIns []string) {
 // TestHAVIPMoves loses the one of three control planes that holds kube-vip's address; another one takes it. Without
 // kube-vip's program a stand-in holds the lease and the address: see software/src/kube-vip.
 func TestHAVIPMoves(t *testing.T) {
-	vipMoves(t, "etcd: {type: internal}", hosts.Groups{"kube_control_plane": {1, 2, 3}, "kube_worker": {3},
-		"image_registry": {3}})
+	vipMoves(t, "etcd: {type: internal}", hosts.Groups{
+		"kube_control_plane": {1, 2, 3}, "kube_worker": {3},
+		"image_registry": {3},
+	})
 }
 
 // TestHAVIPMovesOfTwo loses the one of two control planes that holds kube-vip's address; the other one takes it.
 // Their etcd has a third member, because etcd of two members cannot lose one.
 func TestHAVIPMovesOfTwo(t *testing.T) {
-	vipMoves(t, "etcd: {type: external}", hosts.Groups{"kube_control_plane": {1, 2}, "kube_worker": {3},
-		"etcd": {1, 2, 3}, "image_registry": {3}})
+	vipMoves(t, "etcd: {type: external}", hosts.Groups{
+		"kube_control_plane": {1, 2}, "kube_worker": {3},
+		"etcd": {1, 2, 3}, "image_registry": {3},
+	})
 }
 
 func vipMoves(t *testing.T, etcd string, groups hosts.Groups) {

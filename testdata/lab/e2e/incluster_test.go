@@ -24,8 +24,10 @@ func TestDeployInCluster(t *testing.T) {
 				th.on(t, n+1, "rm -r /etc/containerd/certs.d/_default")
 			}
 		}},
-		{"a registry through the API server: pushed to, pulled from by every node, its pod lost",
-			do("TestClusterRegistry")},
+		{
+			"a registry through the API server: pushed to, pulled from by every node, its pod lost",
+			do("TestClusterRegistry"),
+		},
 		{"its node is switched off and on", th.rebootRegistry},
 		{"every node pulls again, and nothing had to change", do("TestClusterPulls")},
 		{"the registry is removed", do("TestClusterRemove")},

@@ -83,8 +83,10 @@ func start(t *testing.T, want scenario) *thread {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lab, err := hosts.Up(t.Context(), hosts.Options{State: state, RootFS: made.RootFS, Roots: made.RootsOf(releases),
-		Hosts: want.hosts, Groups: want.groups, Log: os.Stderr})
+	lab, err := hosts.Up(t.Context(), hosts.Options{
+		State: state, RootFS: made.RootFS, Roots: made.RootsOf(releases),
+		Hosts: want.hosts, Groups: want.groups, Log: os.Stderr,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

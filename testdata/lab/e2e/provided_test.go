@@ -48,15 +48,19 @@ func TestProvided(t *testing.T) {
 			t.Logf("install: %s\n%s", r.took.Round(100*time.Millisecond), r.stderr)
 			th.nodesAre(t, 1, "host1", "host2")
 		}},
-		{"the cluster's objects are in that etcd, and nodes use that address",
-			func(t *testing.T) { th.usesProvided(t, endpoint) }},
+		{
+			"the cluster's objects are in that etcd, and nodes use that address",
+			func(t *testing.T) { th.usesProvided(t, endpoint) },
+		},
 		{"a rerun changes nothing", func(t *testing.T) {
 			if r := with(t, "install").must(t, 0); !strings.Contains(r.stderr, "0 changed") {
 				t.Errorf("want 0 changed, got\n%s", r.stderr)
 			}
 		}},
-		{"the first control plane is lost, and the other goes on",
-			func(t *testing.T) { th.loseBehindBalancer(t, endpoint) }},
+		{
+			"the first control plane is lost, and the other goes on",
+			func(t *testing.T) { th.loseBehindBalancer(t, endpoint) },
+		},
 		{"reset leaves the site's etcd and haproxy running", func(t *testing.T) {
 			with(t, "reset", "--yes", "--with-data").must(t, 0)
 			th.on(t, 3, "systemctl is-active company-etcd company-balancer")

@@ -123,8 +123,10 @@ func ignition(t *testing.T) string {
 			file("/etc/kubeadm.sh", 0o700,
 				"#!/bin/bash\nset -e\nkubeadm join --config /etc/kubeadm.yml\nmv /etc/kubeadm.yml /tmp/\n"),
 		}},
-		"systemd": map[string]any{"units": []any{map[string]any{"name": "kubeadm.service", "enabled": true,
-			"contents": unit}}},
+		"systemd": map[string]any{"units": []any{map[string]any{
+			"name": "kubeadm.service", "enabled": true,
+			"contents": unit,
+		}}},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -46,8 +46,10 @@ func TestCRIO(t *testing.T) {
 	version := "v1.36.1" // the catalog's for Kubernetes 1.36
 	runtimeThread(t, podRuntime{
 		cri: "cri: {type: crio}",
-		given: []string{"storage.googleapis.com/cri-o/artifacts/cri-o.amd64." + version + ".tar.gz",
-			"storage.googleapis.com/cri-o/artifacts/cri-o.amd64." + version + ".tar.gz.sha256sum"},
+		given: []string{
+			"storage.googleapis.com/cri-o/artifacts/cri-o.amd64." + version + ".tar.gz",
+			"storage.googleapis.com/cri-o/artifacts/cri-o.amd64." + version + ".tar.gz.sha256sum",
+		},
 		task:    "crio",
 		version: "cri-o://" + strings.TrimPrefix(version, "v"),
 		unit:    "crio",

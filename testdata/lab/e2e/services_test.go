@@ -52,8 +52,10 @@ func TestAddons(t *testing.T) {
 		rewrite(t, filepath.Join(dir, "manifest.yaml"),
 			"  - docker.io/lab/labapp:1\n", "  - docker.io/lab/labapp:1\n  - docker.io/library/busybox:1.37.0\n",
 			"charts:\n", "charts:\n  - {name: local-path-provisioner, repo: https://charts.lab.example/local-path, version: 0.0.x, values: [volumes.yaml]}\n")
-		write(t, dir, map[string]string{"catalog.yaml": metricsCatalog, "second.yaml": second,
-			"volumes.yaml": volumeValues})
+		write(t, dir, map[string]string{
+			"catalog.yaml": metricsCatalog, "second.yaml": second,
+			"volumes.yaml": volumeValues,
+		})
 	}})
 	th.nodes, th.pristine = 2, th.traces(t)
 	th.makeBundle(t)
@@ -71,8 +73,10 @@ func TestAddons(t *testing.T) {
 		{"a pod on each node writes to a volume of its own", func(t *testing.T) { th.volumes(t, userVolumes) }},
 		{"a rerun changes nothing", th.rerun},
 		{"status says healthy", th.looks},
-		{"reset leaves a user's volumes, and nothing else",
-			func(t *testing.T) { th.resetVolumes(t, userVolumes, false) }},
+		{
+			"reset leaves a user's volumes, and nothing else",
+			func(t *testing.T) { th.resetVolumes(t, userVolumes, false) },
+		},
 		{"no packet left the hosts' network", th.packets},
 	})
 }
@@ -96,14 +100,16 @@ func TestLocalVolumes(t *testing.T) {
 	for _, url := range []string{software.LocalPVProgram, software.LocalPVChart} {
 		needsGiven(t, url)
 	}
-	th := start(t, scenario{hosts: 2, with: []software.Extra{software.LocalPV, software.Addons},
+	th := start(t, scenario{
+		hosts: 2, with: []software.Extra{software.LocalPV, software.Addons},
 		edit: func(t *testing.T, dir string) {
 			rewrite(t, filepath.Join(dir, "cluster.yaml"), "cni: {type: flannel}\n",
 				"cni: {type: flannel}\nstorage: {local: true}\ncatalog: [catalog.yaml]\n")
 			rewrite(t, filepath.Join(dir, "manifest.yaml"), "  - docker.io/lab/labapp:1\n",
 				"  - docker.io/lab/labapp:1\n  - docker.io/library/busybox:1.37.0\n")
 			write(t, dir, map[string]string{"catalog.yaml": localVolumesCatalog})
-		}})
+		},
+	})
 	th.nodes, th.pristine = 2, th.traces(t)
 	th.makeBundle(t)
 	steps(t, []step{
@@ -115,8 +121,10 @@ func TestLocalVolumes(t *testing.T) {
 		{"a volume was proved", func(t *testing.T) { th.volumeProved(t, "local") }},
 		{"a pod on each node writes to a volume of its own", func(t *testing.T) { th.volumes(t, path) }},
 		{"a rerun changes nothing", th.rerun},
-		{"reset leaves volumes alone until it is told to take them",
-			func(t *testing.T) { th.resetVolumes(t, path, true) }},
+		{
+			"reset leaves volumes alone until it is told to take them",
+			func(t *testing.T) { th.resetVolumes(t, path, true) },
+		},
 	})
 }
 

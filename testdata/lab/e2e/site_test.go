@@ -66,7 +66,8 @@ func (ca *companyCA) issue(t *testing.T, name string, addresses ...string) (cert
 
 // sign signs a template with a new key by ca, or by itself.
 func sign(t *testing.T, template *x509.Certificate,
-	ca *companyCA) (*x509.Certificate, *rsa.PrivateKey, []byte, []byte) {
+	ca *companyCA,
+) (*x509.Certificate, *rsa.PrivateKey, []byte, []byte) {
 	t.Helper()
 	const bits = 2048
 	key, err := rsa.GenerateKey(rand.Reader, bits)
@@ -187,8 +188,10 @@ func (th *thread) companyEtcd(t *testing.T, number int, ca *companyCA) {
 	address := th.lab.Hosts[number-1].Address
 	cert, key := ca.issue(t, "etcd", address, "127.0.0.1")
 	th.sendCommand(t, number, "etcd")
-	th.sendFiles(t, number, map[string][]byte{"/srv/etcd/ca.crt": ca.pem, "/srv/etcd/tls.crt": cert,
-		"/srv/etcd/tls.key": key})
+	th.sendFiles(t, number, map[string][]byte{
+		"/srv/etcd/ca.crt": ca.pem, "/srv/etcd/tls.crt": cert,
+		"/srv/etcd/tls.key": key,
+	})
 	th.on(t, number, "systemd-run --unit=company-etcd /srv/bin/etcd --name company --data-dir /srv/etcd/data --client-cert-auth --trusted-ca-file /srv/etcd/ca.crt"+
 		" --cert-file /srv/etcd/tls.crt --key-file /srv/etcd/tls.key --listen-client-urls https://0.0.0.0:2379 --advertise-client-urls https://"+address+":2379")
 	th.waitFor(t, time.Minute, "the company's etcd is healthy", number,
@@ -238,8 +241,10 @@ func (th *thread) rootOf(t *testing.T, image string) io.ReadCloser {
 	}
 	t.Setenv("DOCKER_CONFIG", filepath.Join(th.dir, "docker"))
 	img, err := remote.Image(ref, remote.WithContext(t.Context()), remote.WithAuthFromKeychain(authn.DefaultKeychain),
-		remote.WithTransport(&http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots,
-			MinVersion: tls.VersionTLS12}}))
+		remote.WithTransport(&http.Transport{TLSClientConfig: &tls.Config{
+			RootCAs:    roots,
+			MinVersion: tls.VersionTLS12,
+		}}))
 	if err != nil {
 		t.Fatal(err)
 	}

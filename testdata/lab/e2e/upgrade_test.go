@@ -91,8 +91,10 @@ func TestUpgradeKilled(t *testing.T) {
 // TestUpgradeHA upgrades three control planes and two workers to the next minor release and rolls them back, while an
 // application answers.
 func TestUpgradeHA(t *testing.T) {
-	m := toNextMinor("3 control planes, 2 workers", hosts.Groups{"kube_control_plane": {1, 2, 3}, "image_registry": {4},
-		"kube_worker": {4, 5}})
+	m := toNextMinor("3 control planes, 2 workers", hosts.Groups{
+		"kube_control_plane": {1, 2, 3}, "image_registry": {4},
+		"kube_worker": {4, 5},
+	})
 	m.hosts, m.endpoint = 5, haproxyEndpoint
 	m.forth = []kill{{"control-plane", 2, kubeadmBegan}, {"kubelet", 5, "true"}}
 	m.back = []kill{{"kubelet", 5, "true"}, {"control-plane", 2, m.etcdIsBack()}}
@@ -129,8 +131,10 @@ func TestUpgradeOld(t *testing.T) {
 	upgradeAndBack(t, moved{
 		name: "1 control plane, 2 nodes; etcd 3.5.24 to 3.5.32 to 3.6.5, containerd 1.7 to 2.3", hosts: 2,
 		groups: twoNodes(), etcdType: manifest.EtcdInternal,
-		with: []software.Extra{software.Kubernetes133, software.Kubernetes134, software.Containerd1,
-			software.FlannelNext},
+		with: []software.Extra{
+			software.Kubernetes133, software.Kubernetes134, software.Containerd1,
+			software.FlannelNext,
+		},
 		from: side{KubernetesRelease: from, containerd: software.Containerd1Version, flannel: software.FlannelVersion},
 		to:   side{KubernetesRelease: to, containerd: software.ContainerdVersion, flannel: software.FlannelNextVersion},
 		over: []string{from.Version},
@@ -139,8 +143,10 @@ func TestUpgradeOld(t *testing.T) {
 			"step " + to.Version + ": etcd 3.5.32 -> 3.6.5, coredns v1.12.0 -> v1.12.1;",
 		},
 		stuck: "have moved on to 3.6, which etcd 3.5.24 cannot read",
-		forth: []kill{{"control-plane", 1, "grep -q etcd:3.5.32 /etc/kubernetes/manifests/etcd.yaml"},
-			{"containerd", 2, "true"}},
+		forth: []kill{
+			{"control-plane", 1, "grep -q etcd:3.5.32 /etc/kubernetes/manifests/etcd.yaml"},
+			{"containerd", 2, "true"},
+		},
 	})
 }
 
@@ -173,12 +179,18 @@ func TestUpgradeNew(t *testing.T) {
 		name:  "1 control plane, 2 nodes; over " + over + ", etcd 3.6.6 to 3.6.13 to 3.7.0, containerd 2.1 to 2.3",
 		hosts: 2, groups: twoNodes(),
 		etcdType: manifest.EtcdInternal,
-		with: []software.Extra{software.Kubernetes135, software.Kubernetes137, software.Containerd21,
-			software.FlannelNext},
-		from: side{KubernetesRelease: from, containerd: software.Containerd21Version,
-			flannel: software.FlannelVersion},
-		to: side{KubernetesRelease: to, containerd: software.ContainerdVersion,
-			flannel: software.FlannelNextVersion},
+		with: []software.Extra{
+			software.Kubernetes135, software.Kubernetes137, software.Containerd21,
+			software.FlannelNext,
+		},
+		from: side{
+			KubernetesRelease: from, containerd: software.Containerd21Version,
+			flannel: software.FlannelVersion,
+		},
+		to: side{
+			KubernetesRelease: to, containerd: software.ContainerdVersion,
+			flannel: software.FlannelNextVersion,
+		},
 		over: []string{over},
 		plan: []string{
 			over + " takes etcd 3.6.13-0", "step " + over + ": etcd 3.6.6 -> 3.6.13, coredns v1.13.1 -> v1.14.2;",
@@ -206,8 +218,10 @@ func TestUpgradeMembers(t *testing.T) {
 			"step " + to.Version + ": etcd 3.6.13 -> 3.7.0, coredns v1.14.2 -> v1.14.6;",
 		},
 		stuck: "have moved on to 3.7, which etcd 3.6.8 cannot read",
-		forth: []kill{{"control-plane", 2, "grep -q etcd:3.6.13 /etc/kubernetes/manifests/etcd.yaml"},
-			{"control-plane", 2, "grep -q etcd:3.7.0 /etc/kubernetes/manifests/etcd.yaml"}},
+		forth: []kill{
+			{"control-plane", 2, "grep -q etcd:3.6.13 /etc/kubernetes/manifests/etcd.yaml"},
+			{"control-plane", 2, "grep -q etcd:3.7.0 /etc/kubernetes/manifests/etcd.yaml"},
+		},
 	})
 }
 
@@ -215,8 +229,10 @@ func TestUpgradeMembers(t *testing.T) {
 // the worker is drained. Its clients then wait longer than the upgrade needs to get there, while the application
 // answers.
 func TestUpgradeAway(t *testing.T) {
-	own := side{KubernetesRelease: software.OwnRelease(), containerd: software.ContainerdVersion,
-		flannel: software.FlannelVersion}
+	own := side{
+		KubernetesRelease: software.OwnRelease(), containerd: software.ContainerdVersion,
+		flannel: software.FlannelVersion,
+	}
 	th := newUpgraded(t, moved{
 		name:  "1 control plane, 2 nodes; another setting, the API server taken away for 70 s before the worker's drain",
 		hosts: 2, groups: twoNodes(),
@@ -259,8 +275,10 @@ func (th *upgraded) upgradeAway(t *testing.T) {
 	}))
 	err := cmd.Run()
 	away.Wait()
-	m := results.Move{From: th.from.Version, To: th.to.Version, Topology: th.name,
-		Seconds: int(time.Since(begin).Seconds())}
+	m := results.Move{
+		From: th.from.Version, To: th.to.Version, Topology: th.name,
+		Seconds: int(time.Since(begin).Seconds()),
+	}
 	stop(&m)
 	if err != nil || !taken {
 		t.Fatalf("taken away: %t; %v\n%s", taken, err, errs.String())

@@ -46,8 +46,10 @@ func (v *virtual) oneArch(t *testing.T) {
 	v.connected(t, "copy", both, "--platform", "linux/amd64", "-o", v.bundle()).must(t, 0)
 	const refused = 12
 	r := run(t, v.site(t, "precheck")).must(t, refused)
-	for _, want := range []string{"host2", "arm64, the bundle has amd64",
-		"build the bundle with this platform in platforms"} {
+	for _, want := range []string{
+		"host2", "arm64, the bundle has amd64",
+		"build the bundle with this platform in platforms",
+	} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("%q is not in\n%s", want, r.stdout)
 		}
@@ -79,8 +81,10 @@ func (v *virtual) arches(t *testing.T) {
 					field(line, 1))
 			}
 		}
-		for _, program := range []string{"/kubelet", "/kubectl", "/kubeadm", "/containerd", "/containerd-shim-runc-v2",
-			"/runc", "/bridge", "/flannel", "/kkbundle-node"} {
+		for _, program := range []string{
+			"/kubelet", "/kubectl", "/kubeadm", "/containerd", "/containerd-shim-runc-v2",
+			"/runc", "/bridge", "/flannel", "/kkbundle-node",
+		} {
 			if !strings.Contains(names, program+"\n") {
 				t.Errorf("host%d has no program %s:\n%s", number, program, names)
 			}

@@ -33,8 +33,10 @@ func TestVMHost(t *testing.T) {
 	v.makeBundle(t)
 	v.timeServer(t)
 	steps(t, []step{
-		{"precheck finds swap, a clock that is behind, and a kernel whose modules an upgrade has removed",
-			v.kernelFaults},
+		{
+			"precheck finds swap, a clock that is behind, and a kernel whose modules an upgrade has removed",
+			v.kernelFaults,
+		},
 		{"a disk that stops answering is named, and the run goes on when it answers", v.stalls},
 		{"the first phase has switched swap off, set the clock and loaded modules", v.firstPhase},
 		{"NFS: the server exports, and the host mounts it", v.exports},

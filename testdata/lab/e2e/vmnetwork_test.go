@@ -30,8 +30,10 @@ func TestVMNetworkBoots(t *testing.T) {
 		step{"after a reboot all is back by itself, behind firewalld", v.bootsAgain},
 		step{"ufw takes firewalld's place", v.changesToUFW},
 		step{"kube-proxy changes to nftables, behind ufw", v.changesProxy},
-		step{"nftables.service takes ufw's place, with a policy to drop; after a power cut all is back by itself",
-			v.changesToNFTables},
+		step{
+			"nftables.service takes ufw's place, with a policy to drop; after a power cut all is back by itself",
+			v.changesToNFTables,
+		},
 		step{"reset leaves what the operator wrote", v.leavesOperators},
 		step{"no packet left the machine's network", v.packets},
 	))
@@ -56,8 +58,10 @@ func (v *virtual) behindFirewalld() []step {
 	return []step{
 		{"build", v.makeBundle},
 		{"NetworkManager and firewalld begin with the next boot", v.managed},
-		{"precheck names commands that open firewalld, and is content after them",
-			func(t *testing.T) { v.opens(t, "firewalld") }},
+		{
+			"precheck names commands that open firewalld, and is content after them",
+			func(t *testing.T) { v.opens(t, "firewalld") },
+		},
 		{"install ends verified", v.installed},
 		{"NetworkManager leaves pods' interfaces and the operator's alone", v.unmanaged},
 		{"the application answers, and pods reach hosts and what is outside", v.reaches},

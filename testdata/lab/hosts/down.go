@@ -42,8 +42,10 @@ func (l *Lab) Down(ctx context.Context) error {
 	if m, err := mountsBelow(hosts); err != nil || len(m) > 0 {
 		return errors.Join(err, fmt.Errorf("still mounted: %q", m))
 	}
-	for _, name := range []string{"hosts", "host.sh", "id_ed25519", "id_ed25519.pub", "known_hosts", "inventory.yaml",
-		"sudo-password", "lab.json"} {
+	for _, name := range []string{
+		"hosts", "host.sh", "id_ed25519", "id_ed25519.pub", "known_hosts", "inventory.yaml",
+		"sudo-password", "lab.json",
+	} {
 		if err := os.RemoveAll(filepath.Join(l.State, name)); err != nil {
 			return fmt.Errorf("remove the lab: %w", err)
 		}

@@ -10,8 +10,11 @@ import (
 // TestInventory holds that kkbundle understands the inventory.
 func TestInventory(t *testing.T) {
 	t.Parallel()
-	l := &Lab{State: t.TempDir(), Hosts: []Host{{Number: 1, Name: "host1", Address: "10.250.0.11"},
-		{Number: 2, Name: "host2", Address: "10.250.0.12"}, {Number: 3, Name: "host3", Address: "10.250.0.13"}}}
+	l := &Lab{State: t.TempDir(), Hosts: []Host{
+		{Number: 1, Name: "host1", Address: "10.250.0.11"},
+		{Number: 2, Name: "host2", Address: "10.250.0.12"},
+		{Number: 3, Name: "host3", Address: "10.250.0.13"},
+	}}
 	if err := l.WriteInventory(l.InventoryFile(), l.oneControlPlane()); err != nil {
 		t.Fatal(err)
 	}

@@ -76,8 +76,10 @@ const (
 )
 
 func deployFeatures() []deployFeature {
-	return []deployFeature{deployRewrite, deployPull, deployRedirect, deployOwn, deployUpgrade, deployRollback,
-		deployPrune, deployRemoval, deployContinuing}
+	return []deployFeature{
+		deployRewrite, deployPull, deployRedirect, deployOwn, deployUpgrade, deployRollback,
+		deployPrune, deployRemoval, deployContinuing,
+	}
 }
 
 // A deployCluster is a row of the matrix: the tests that show a feature on this kind of cluster.

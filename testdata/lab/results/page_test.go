@@ -64,10 +64,14 @@ func TestResultsAreOfLabTests(t *testing.T) {
 // A failed run takes a platform's proof away, and an undated one is not shown as a dated one.
 func TestCellShowsTheLastResult(t *testing.T) {
 	t.Parallel()
-	c := Cluster{Distribution: manifest.DistributionKubernetes, Runtime: manifest.RuntimeContainerd,
-		Network: manifest.NetworkFlannel}
-	passed := Result{Test: "TestA", Outcome: Passed, Date: "2026-11-22", Lab: Namespaces, Hosts: []string{"debian/12"},
-		Cluster: c}
+	c := Cluster{
+		Distribution: manifest.DistributionKubernetes, Runtime: manifest.RuntimeContainerd,
+		Network: manifest.NetworkFlannel,
+	}
+	passed := Result{
+		Test: "TestA", Outcome: Passed, Date: "2026-11-22", Lab: Namespaces, Hosts: []string{"debian/12"},
+		Cluster: c,
+	}
 	failed, undated, machine := passed, passed, passed
 	failed.Test, failed.Outcome = "TestB", Failed
 	undated.Date = ""

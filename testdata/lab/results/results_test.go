@@ -14,8 +14,10 @@ import (
 func TestWriteReplacesTheResultOfTheSameHosts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	first := Result{Test: "TestA", Outcome: Failed, Date: "2026-11-22", Version: "v1", Lab: Namespaces,
-		Hosts: []string{"debian/13", "debian/11", "debian/13"}}
+	first := Result{
+		Test: "TestA", Outcome: Failed, Date: "2026-11-22", Version: "v1", Lab: Namespaces,
+		Hosts: []string{"debian/13", "debian/11", "debian/13"},
+	}
 	second, other := first, first
 	second.Outcome, second.StandIns = Passed, []string{"kube-vip"}
 	other.Hosts = []string{"debian/12"}
@@ -88,8 +90,10 @@ func TestClusterOfHasDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := ClusterOf(file)
-	want := Cluster{manifest.DistributionKubernetes, "v1.34.3", manifest.RuntimeDocker, manifest.NetworkFlannel,
-		manifest.RegistryPlain, manifest.EtcdInternal, manifest.EndpointLocal}
+	want := Cluster{
+		manifest.DistributionKubernetes, "v1.34.3", manifest.RuntimeDocker, manifest.NetworkFlannel,
+		manifest.RegistryPlain, manifest.EtcdInternal, manifest.EndpointLocal,
+	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v (-want +got)\n%s", err, diff)
 	}

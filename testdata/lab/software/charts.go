@@ -92,14 +92,18 @@ func publishChart(ctx context.Context, ref, file string) error {
 	for _, blob := range []struct {
 		data  []byte
 		media types.MediaType
-	}{{config, "application/vnd.cncf.helm.config.v1+json"},
-		{archive, "application/vnd.cncf.helm.chart.content.v1.tar+gzip"}} {
+	}{
+		{config, "application/vnd.cncf.helm.config.v1+json"},
+		{archive, "application/vnd.cncf.helm.chart.content.v1.tar+gzip"},
+	} {
 		l := static.NewLayer(blob.data, blob.media)
 		if err := remote.WriteLayer(tag.Repository, l, remote.WithContext(ctx)); err != nil {
 			return fmt.Errorf("chart %s: %w", ref, err)
 		}
-		m.Layers = append(m.Layers, v1.Descriptor{MediaType: blob.media, Size: int64(len(blob.data)),
-			Digest: sha256Of(blob.data)})
+		m.Layers = append(m.Layers, v1.Descriptor{
+			MediaType: blob.media, Size: int64(len(blob.data)),
+			Digest: sha256Of(blob.data),
+		})
 	}
 	m.Config, m.Layers = m.Layers[0], m.Layers[1:]
 	raw, err := json.Marshal(m)

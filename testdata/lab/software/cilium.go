@@ -159,10 +159,14 @@ func (r ciliumRelease) sources(ctx context.Context, s *imageSet) (*layer, error)
 		return strings.HasPrefix(e.Name, "var/lib/cilium/bpf/tests/") ||
 			strings.HasPrefix(e.Name, "var/lib/cilium/bpf/complexity-tests/")
 	})
-	for _, script := range []string{"images/cilium/init-container.sh", "plugins/cilium-cni/install-plugin.sh",
-		"plugins/cilium-cni/cni-uninstall.sh"} {
-		entries = append(entries, entry{Name: filepath.Base(script),
-			From: filepath.Join(dir, filepath.FromSlash(script))})
+	for _, script := range []string{
+		"images/cilium/init-container.sh", "plugins/cilium-cni/install-plugin.sh",
+		"plugins/cilium-cni/cni-uninstall.sh",
+	} {
+		entries = append(entries, entry{
+			Name: filepath.Base(script),
+			From: filepath.Join(dir, filepath.FromSlash(script)),
+		})
 	}
 	return s.layer(r.recipe().Name+" sources", entries...)
 }
@@ -182,8 +186,10 @@ func (s *imageSet) ciliumUserland(ctx context.Context, arch string) (*layer, err
 		return nil, err
 	}
 	links := []entry{{Name: "usr/bin/clang", Link: "../lib/llvm-19/bin/clang"}}
-	for _, c := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save",
-		"ip6tables-restore"} {
+	for _, c := range []string{
+		"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save",
+		"ip6tables-restore",
+	} {
 		links = append(links, entry{Name: "usr/sbin/" + c, Link: "xtables-nft-multi"})
 	}
 	keep := func(name string) bool { return wanted(name) && !compilesForTheNode.MatchString(name) }

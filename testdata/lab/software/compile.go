@@ -52,8 +52,10 @@ func (b *builder) goBuild(ctx context.Context, r recipe, arch, out string) (err 
 			return err
 		}
 	}
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", strings.TrimSpace("-s -w " + r.LDFlags), "-o",
-		out + "/"}
+	args := []string{
+		"build", "-trimpath", "-buildvcs=false", "-ldflags", strings.TrimSpace("-s -w " + r.LDFlags), "-o",
+		out + "/",
+	}
 	if r.Mod != "" {
 		args = append(args, "-mod="+r.Mod)
 	}

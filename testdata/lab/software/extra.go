@@ -48,8 +48,10 @@ const (
 
 // Extras lists all extras.
 func Extras() []Extra {
-	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, BothArches, Containerd21,
-		FlannelNext, Cilium, CiliumNext, Kubernetes133, Kubernetes134, Kubernetes1344, Kubernetes135, Kubernetes137}
+	return []Extra{
+		Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, BothArches, Containerd21,
+		FlannelNext, Cilium, CiliumNext, Kubernetes133, Kubernetes134, Kubernetes1344, Kubernetes135, Kubernetes137,
+	}
 }
 
 // What an extra is made of besides is part of its key.
@@ -162,8 +164,10 @@ func dockerd() recipe {
 	const pkg = "github.com/docker/docker/dockerversion"
 	return recipe{
 		Name: "dockerd", Module: "github.com/docker/docker@" + DockerVersion + "+incompatible",
-		Copy: []string{"."}, Remove: []string{"vendor"}, Rename: map[string]string{"vendor.mod": "go.mod",
-			"vendor.sum": "go.sum"},
+		Copy: []string{"."}, Remove: []string{"vendor"}, Rename: map[string]string{
+			"vendor.mod": "go.mod",
+			"vendor.sum": "go.sum",
+		},
 		Mod:     "mod",
 		LDFlags: "-X " + pkg + ".Version=" + strings.TrimPrefix(DockerVersion, "v") + " -X " + pkg + ".GitCommit=lab",
 		Packages: map[string]string{
@@ -176,8 +180,10 @@ func dockerCLI() recipe {
 	const pkg = "github.com/docker/cli/cli/version"
 	return recipe{
 		Name: "docker", Module: "github.com/docker/cli@" + DockerVersion + "+incompatible",
-		Copy: []string{"."}, Remove: []string{"vendor"}, Rename: map[string]string{"vendor.mod": "go.mod",
-			"vendor.sum": "go.sum"},
+		Copy: []string{"."}, Remove: []string{"vendor"}, Rename: map[string]string{
+			"vendor.mod": "go.mod",
+			"vendor.sum": "go.sum",
+		},
 		Mod:      "mod",
 		LDFlags:  "-X " + pkg + ".Version=" + strings.TrimPrefix(DockerVersion, "v") + " -X " + pkg + ".GitCommit=lab",
 		Packages: map[string]string{"docker": "./cmd/docker"},
@@ -297,7 +303,8 @@ rm -rf "$base/input"
 func (f fileSet) harborImages(work, to, arch string) (err error) {
 	l, err := newLayer(work, false, func(w io.Writer) error {
 		return writeTar(w, []entry{
-			{Name: "tmp/", Mode: 0o1777}, {Name: "harbor", From: f.b.command("harbor", arch, "harbor")},
+			{Name: "tmp/", Mode: 0o1777},
+			{Name: "harbor", From: f.b.command("harbor", arch, "harbor")},
 			{Name: "registry", From: f.b.command("registry", arch, "registry")},
 		})
 	})
@@ -319,8 +326,10 @@ func (f fileSet) harborImages(work, to, arch string) (err error) {
 		}
 		if images[ref], err = mutate.ConfigFile(img, &v1.ConfigFile{
 			Architecture: arch, OS: "linux", RootFS: v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{l.diffID}},
-			Config: v1.Config{Entrypoint: entrypoint, Env: []string{"VERSION=" + HarborVersion,
-				"OTEL_TRACES_EXPORTER=none"}},
+			Config: v1.Config{Entrypoint: entrypoint, Env: []string{
+				"VERSION=" + HarborVersion,
+				"OTEL_TRACES_EXPORTER=none",
+			}},
 		}); err != nil {
 			return err
 		}

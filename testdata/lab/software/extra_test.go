@@ -56,8 +56,10 @@ func TestKubernetesReleaseMatchesKubeadm(t *testing.T) {
 	if err := r.compare(constants); err != nil {
 		t.Error(err)
 	}
-	for _, other := range []string{"", strings.Replace(constants, "3.6.6-0", "3.6.7-0", 1),
-		strings.Replace(constants, "3.10.1", "3.10", 1)} {
+	for _, other := range []string{
+		"", strings.Replace(constants, "3.6.6-0", "3.6.7-0", 1),
+		strings.Replace(constants, "3.10.1", "3.10", 1),
+	} {
 		if err := r.compare(other); err == nil {
 			t.Errorf("the release is taken for kubeadm's constants %q", other)
 		}

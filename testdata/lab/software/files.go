@@ -187,8 +187,10 @@ func (f fileSet) registry(arch string) error {
 }
 
 func (f fileSet) labapp(arch string) error {
-	entries := []entry{{Name: "README.md", Text: "The application of the kkbundle lab\n"},
-		{Name: "labapp", From: f.b.command("labapp", arch, "labapp")}}
+	entries := []entry{
+		{Name: "README.md", Text: "The application of the kkbundle lab\n"},
+		{Name: "labapp", From: f.b.command("labapp", arch, "labapp")},
+	}
 	file := fmt.Sprintf("labapp_%s_linux_%s.tar.gz", LabappVersion, arch)
 	return f.archive(githubRelease("lab/labapp", "v"+LabappVersion, file), ".sha256", entries)
 }

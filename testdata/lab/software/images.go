@@ -72,16 +72,20 @@ func (s *imageSet) once(name string, asZstd bool, write func(io.Writer) error) (
 func (s *imageSet) base() ([]*layer, error) {
 	files, err := s.layer("base",
 		entry{Name: "etc/"}, entry{Name: "tmp/", Mode: 0o1777}, entry{Name: "var/"}, entry{Name: "var/run/"},
-		entry{Name: "etc/passwd",
-			Text: "root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n"},
+		entry{
+			Name: "etc/passwd",
+			Text: "root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n",
+		},
 		entry{Name: "etc/group", Text: "root:x:0:\nnobody:x:65534:\nnonroot:x:65532:\n"},
 		entry{Name: "etc/nsswitch.conf", Text: "hosts: files dns\n"},
 	)
 	if err != nil {
 		return nil, err
 	}
-	release, err := s.layer("release", entry{Name: "etc/"}, entry{Name: "etc/os-release",
-		Text: "ID=lab\nNAME=\"kkbundle lab\"\nPRETTY_NAME=\"kkbundle lab\"\n"})
+	release, err := s.layer("release", entry{Name: "etc/"}, entry{
+		Name: "etc/os-release",
+		Text: "ID=lab\nNAME=\"kkbundle lab\"\nPRETTY_NAME=\"kkbundle lab\"\n",
+	})
 	return []*layer{files, release}, err
 }
 
@@ -113,8 +117,10 @@ func (s *imageSet) stack(more ...func() (*layer, error)) ([]*layer, error) {
 // userland is the layer of iptables and its friends from Debian packages, for kube-proxy and flannel.
 func (s *imageSet) userland(ctx context.Context, arch string) (*layer, error) {
 	var links []entry
-	for _, c := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save",
-		"ip6tables-restore"} {
+	for _, c := range []string{
+		"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save",
+		"ip6tables-restore",
+	} {
 		links = append(links, entry{Name: "usr/sbin/" + c, Link: "xtables-nft-multi"})
 	}
 	return s.debian(ctx, arch, "userland", userlandPackages(), links...)
@@ -162,8 +168,10 @@ func (s *imageSet) busybox(ctx context.Context, arch string) func() (*layer, err
 			return nil, err
 		}
 		entries := []entry{{Name: "bin/"}, {Name: "bin/busybox", From: path}}
-		for _, c := range []string{"cat", "cp", "ip", "ls", "mkdir", "mv", "nslookup", "ps", "rm", "sh", "sleep",
-			"test", "wget"} {
+		for _, c := range []string{
+			"cat", "cp", "ip", "ls", "mkdir", "mv", "nslookup", "ps", "rm", "sh", "sleep",
+			"test", "wget",
+		} {
 			entries = append(entries, entry{Name: "bin/" + c, Link: "busybox"})
 		}
 		return s.layer("busybox"+arch, entries...)
@@ -224,8 +232,10 @@ func (s *imageSet) image(spec imageSpec, arch string) (v1.Image, error) {
 	}
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, manifest), config)
 	for _, l := range layers {
-		add := mutate.Addendum{Layer: l.as(spec.docker), History: v1.History{Created: v1.Time{Time: epoch()},
-			CreatedBy: "kkbundle lab"}}
+		add := mutate.Addendum{Layer: l.as(spec.docker), History: v1.History{
+			Created:   v1.Time{Time: epoch()},
+			CreatedBy: "kkbundle lab",
+		}}
 		if img, err = mutate.Append(img, add); err != nil {
 			return nil, err
 		}
@@ -266,8 +276,10 @@ func indexOf(spec imageSpec, images []v1.Image) (v1.ImageIndex, error) {
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: attestation, Descriptor: v1.Descriptor{
 			Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"},
-			Annotations: map[string]string{"vnd.docker.reference.digest": subject.String(),
-				"vnd.docker.reference.type": "attestation-manifest"},
+			Annotations: map[string]string{
+				"vnd.docker.reference.digest": subject.String(),
+				"vnd.docker.reference.type":   "attestation-manifest",
+			},
 		}})
 	}
 	return asPublished(index)
@@ -321,8 +333,10 @@ func attestationOf(ref string, subject v1.Hash) (v1.Image, error) {
 		return nil, err
 	}
 	return mutate.ConfigFile(img, &v1.ConfigFile{
-		OS: "unknown", Architecture: "unknown", RootFS: v1.RootFS{Type: "layers",
-			DiffIDs: []v1.Hash{sha256Of(statement)}},
+		OS: "unknown", Architecture: "unknown", RootFS: v1.RootFS{
+			Type:    "layers",
+			DiffIDs: []v1.Hash{sha256Of(statement)},
+		},
 	})
 }
 
@@ -348,7 +362,8 @@ func (b *builder) images(ctx context.Context, dir string, small bool) (published
 
 // intoRegistry calls publish with a registry whose storage is dir.
 func (b *builder) intoRegistry(ctx context.Context, dir string,
-	publish func(context.Context, *imageSet) error) (err error) {
+	publish func(context.Context, *imageSet) error,
+) (err error) {
 	work, err := os.MkdirTemp(b.dir, "tmp-layers-")
 	if err != nil {
 		return err

@@ -41,8 +41,10 @@ var kubernetesSource string
 
 // OwnRelease returns the release that every build of the lab has.
 func OwnRelease() KubernetesRelease {
-	return KubernetesRelease{Version: KubernetesVersion, Etcd: EtcdVersion, EtcdImage: EtcdImageTag,
-		CoreDNS: CoreDNSVersion, Pause: PauseVersion}
+	return KubernetesRelease{
+		Version: KubernetesVersion, Etcd: EtcdVersion, EtcdImage: EtcdImageTag,
+		CoreDNS: CoreDNSVersion, Pause: PauseVersion,
+	}
 }
 
 // KubernetesReleases returns the genuine releases that extras add.
@@ -55,8 +57,10 @@ func KubernetesReleases() map[Extra]KubernetesRelease {
 		Kubernetes134:  {Version: "v1.34.3", Etcd: "v3.6.5", EtcdImage: "3.6.5-0", CoreDNS: "v1.12.1", Pause: "3.10.1"},
 		Kubernetes1344: {Version: "v1.34.4", Etcd: "v3.6.5", EtcdImage: "3.6.5-0", CoreDNS: "v1.12.1", Pause: "3.10.1"},
 		Kubernetes135:  {Version: "v1.35.4", Etcd: "v3.6.6", EtcdImage: "3.6.6-0", CoreDNS: "v1.13.1", Pause: "3.10.1"},
-		Kubernetes137: {Version: "v1.37.2", Etcd: "v3.7.0", EtcdImage: "3.7.0-0", CoreDNS: "v1.14.6", Pause: "3.10.2",
-			Through: "v3.6.13"},
+		Kubernetes137: {
+			Version: "v1.37.2", Etcd: "v3.7.0", EtcdImage: "3.7.0-0", CoreDNS: "v1.14.6", Pause: "3.10.2",
+			Through: "v3.6.13",
+		},
 	}
 	for extra, r := range releases {
 		r.suffix = strings.TrimPrefix(string(extra), "kubernetes")
@@ -110,8 +114,10 @@ func (r KubernetesRelease) matches(ctx context.Context, b *builder) error {
 
 func (r KubernetesRelease) compare(constants string) error {
 	var errs []error
-	for name, want := range map[string]string{"DefaultEtcdVersion": r.EtcdImage, "CoreDNSVersion": r.CoreDNS,
-		"PauseVersion": r.Pause} {
+	for name, want := range map[string]string{
+		"DefaultEtcdVersion": r.EtcdImage, "CoreDNSVersion": r.CoreDNS,
+		"PauseVersion": r.Pause,
+	} {
 		found := regexp.MustCompile(`(?m)^\s*` + name + `\s*=\s*"([^"]*)"`).FindStringSubmatch(constants)
 		if found == nil || found[1] != want {
 			errs = append(errs, fmt.Errorf("kubeadm %s has %s %q, and the lab's recipe says %q", r.Version, name, found,

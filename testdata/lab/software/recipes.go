@@ -49,8 +49,10 @@ type edit struct{ File, Match, With string }
 
 // kubernetes is built from the version's own sources. One build makes all seven programs: they share most packages.
 func kubernetes(version string) recipe {
-	commands := []string{"kubeadm", "kubelet", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler",
-		"kube-proxy"}
+	commands := []string{
+		"kubeadm", "kubelet", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler",
+		"kube-proxy",
+	}
 	packages, imports := map[string]string{}, ""
 	for _, c := range commands {
 		packages[c] = "k8s.io/kubernetes/cmd/" + c

@@ -117,8 +117,10 @@ func (b *builder) prepare(ctx context.Context, root string) error {
 func modules(ctx context.Context, root string) error {
 	dir := filepath.Join(root, "lib/modules", kernelRelease())
 	var list strings.Builder
-	for _, m := range []string{"fs/overlayfs/overlay", "net/bridge/br_netfilter", "net/netfilter/nf_conntrack",
-		"net/netfilter/nf_tables", "drivers/net/vxlan/vxlan"} {
+	for _, m := range []string{
+		"fs/overlayfs/overlay", "net/bridge/br_netfilter", "net/netfilter/nf_conntrack",
+		"net/netfilter/nf_tables", "drivers/net/vxlan/vxlan",
+	} {
 		fmt.Fprintf(&list, "kernel/%s.ko\n", m)
 	}
 	for _, name := range []string{"modules.builtin", "modules.order"} {

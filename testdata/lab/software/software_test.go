@@ -92,8 +92,12 @@ func TestTarIsDeterministic(t *testing.T) {
 	if err := os.WriteFile(from, []byte("\x7fELF"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	entries := []entry{{Name: "b/", Mode: 0o1777}, {Name: "c", Link: "b"}, {Name: "a", Text: "text"},
-		{Name: "d", From: from, Binds: true}}
+	entries := []entry{
+		{Name: "b/", Mode: 0o1777},
+		{Name: "c", Link: "b"},
+		{Name: "a", Text: "text"},
+		{Name: "d", From: from, Binds: true},
+	}
 	backwards := []entry{entries[3], entries[2], entries[1], entries[0]}
 	var one, two bytes.Buffer
 	if err := errors.Join(writeTar(&one, entries), writeTar(&two, backwards)); err != nil {

@@ -84,8 +84,10 @@ func (s *imageSet) coreDNSImage(on []string, r KubernetesRelease) imageSpec {
 		layers: func(arch string) ([]*layer, error) {
 			return s.stack(func() (*layer, error) {
 				// As published: it is nobody special, and runtimes differ in whether anybody may listen on port 53.
-				return s.layer(r.recipe("coredns")+arch, entry{Name: "coredns",
-					From: s.b.command(r.recipe("coredns"), arch, "coredns"), Binds: true})
+				return s.layer(r.recipe("coredns")+arch, entry{
+					Name: "coredns",
+					From: s.b.command(r.recipe("coredns"), arch, "coredns"), Binds: true,
+				})
 			})
 		},
 	}

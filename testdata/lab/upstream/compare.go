@@ -34,8 +34,10 @@ func Compare(ctx context.Context, c Comparison, out io.Writer) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
-	options := []remote.Option{remote.WithContext(ctx), remote.WithTransport(transport),
-		remote.WithAuthFromKeychain(authn.DefaultKeychain)}
+	options := []remote.Option{
+		remote.WithContext(ctx), remote.WithTransport(transport),
+		remote.WithAuthFromKeychain(authn.DefaultKeychain),
+	}
 	for _, image := range c.Images {
 		there, err := name.ParseReference(c.Upstream + "/" + image)
 		if err != nil {

@@ -55,8 +55,10 @@ func Start(o Options) (*Server, error) {
 		Addr: o.Listen, Dir: filepath.Join(o.Content, "registry"), ReadOnly: true, TLS: true,
 		Auth: registrytest.AuthToken,
 		// An effect on every request: it is logged, and files are served beside the registry.
-		Faults: []registrytest.Fault{{Times: -1,
-			Effect: func(next http.Handler) http.Handler { return log.record(files.or(next)) }}},
+		Faults: []registrytest.Fault{{
+			Times:  -1,
+			Effect: func(next http.Handler) http.Handler { return log.record(files.or(next)) },
+		}},
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start the upstream: %w", err), log.close())

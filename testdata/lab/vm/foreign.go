@@ -11,8 +11,10 @@ import (
 // foreignNeeds are the commands that make an image of another architecture: programs of its packages run while they
 // are set up.
 func foreignNeeds(arch string) []struct{ command, pkg string } {
-	return []struct{ command, pkg string }{{"qemu-" + qemuArch(arch) + "-static", "qemu-user-static"},
-		{"arch-test", "arch-test"}}
+	return []struct{ command, pkg string }{
+		{"qemu-" + qemuArch(arch) + "-static", "qemu-user-static"},
+		{"arch-test", "arch-test"},
+	}
 }
 
 // qemuArch is QEMU's name of an architecture.

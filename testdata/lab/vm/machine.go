@@ -52,8 +52,10 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err := Check(o.Image.Arch); err != nil {
 		return nil, err
 	}
-	network, err := hosts.Prepare(ctx, hosts.Options{State: o.State, RootFS: o.RootFS, Hosts: o.Hosts, Groups: o.Groups,
-		Log: o.Log})
+	network, err := hosts.Prepare(ctx, hosts.Options{
+		State: o.State, RootFS: o.RootFS, Hosts: o.Hosts, Groups: o.Groups,
+		Log: o.Log,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -131,8 +133,10 @@ func (l *Lab) disk(ctx context.Context, h hosts.Host) error {
 	}
 	for _, args := range [][]string{
 		{"cp", "--sparse=always", "--reflink=auto", l.o.Image.disk(), disk},
-		{"env", "DISK=" + disk, "MNT=" + mnt, "SEED=" + l.SeedDir(h), "ADDRESS=" + h.Address, "unshare", "--mount",
-			"sh", "-c", seed},
+		{
+			"env", "DISK=" + disk, "MNT=" + mnt, "SEED=" + l.SeedDir(h), "ADDRESS=" + h.Address, "unshare", "--mount",
+			"sh", "-c", seed,
+		},
 	} {
 		if err := command(ctx, io.Discard, "", args[0], args[1:]...); err != nil {
 			return fmt.Errorf("disk of %s: %w", h.Name, err)

@@ -85,8 +85,10 @@ func prepare() error {
 	if err != nil {
 		return err
 	}
-	for _, key := range []string{"hostname", "harbor_admin_password", "data_volume", "certificate", "private_key",
-		"max_job_workers", "webhook_job_max_retry", "level"} {
+	for _, key := range []string{
+		"hostname", "harbor_admin_password", "data_volume", "certificate", "private_key",
+		"max_job_workers", "webhook_job_max_retry", "level",
+	} {
 		if s[key] == "" {
 			return fmt.Errorf("harbor.yml has no %s", key)
 		}
@@ -170,8 +172,10 @@ func (h *harbor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !ok || repository != "" && !slices.Contains(projects, project) || writes && name != "admin" {
 		w.Header().Set("WWW-Authenticate", `Basic realm="harbor"`)
 		send(w, http.StatusUnauthorized,
-			map[string]any{"errors": []any{map[string]string{"code": "UNAUTHORIZED",
-				"message": "unauthorized to access repository: " + repository}}})
+			map[string]any{"errors": []any{map[string]string{
+				"code":    "UNAUTHORIZED",
+				"message": "unauthorized to access repository: " + repository,
+			}}})
 		return
 	}
 	h.proxy.ServeHTTP(w, r)
@@ -245,8 +249,10 @@ func (h *harbor) projects(w http.ResponseWriter, r *http.Request, parts []string
 		send(w, http.StatusNotFound,
 			map[string]any{"errors": []any{map[string]string{"code": "NOT_FOUND", "message": "project not found"}}})
 	case len(parts) == 2: // the summary
-		send(w, http.StatusOK, map[string]any{"quota": map[string]any{"hard": map[string]int{"storage": -1},
-			"used": map[string]int{"storage": 0}}})
+		send(w, http.StatusOK, map[string]any{"quota": map[string]any{
+			"hard": map[string]int{"storage": -1},
+			"used": map[string]int{"storage": 0},
+		}})
 	default:
 		send(w, http.StatusOK, map[string]any{"name": parts[0], "metadata": map[string]string{"public": "false"}})
 	}

@@ -77,8 +77,10 @@ func newElection() (*election, error) {
 		}
 	}
 	e := &election{node: os.Getenv("vip_nodename")}
-	for name, to := range map[string]*time.Duration{"vip_leaseduration": &e.term, "vip_renewdeadline": &e.deadline,
-		"vip_retryperiod": &e.retry} {
+	for name, to := range map[string]*time.Duration{
+		"vip_leaseduration": &e.term, "vip_renewdeadline": &e.deadline,
+		"vip_retryperiod": &e.retry,
+	} {
 		n, err := strconv.Atoi(os.Getenv(name))
 		if err != nil || n < 1 {
 			return nil, fmt.Errorf("%s: a number of seconds is wanted: %q", name, os.Getenv(name))

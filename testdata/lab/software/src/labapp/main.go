@@ -54,10 +54,12 @@ func serve(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
-	srv := &http.Server{Addr: addr, ReadHeaderTimeout: 10 * time.Second,
+	srv := &http.Server{
+		Addr: addr, ReadHeaderTimeout: 10 * time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprintf(w, "labapp %s node %s from %s\n", name, os.Getenv("NODE_NAME"), r.RemoteAddr)
-		})}
+		}),
+	}
 	served := make(chan error, 1)
 	go func() { served <- srv.ListenAndServe() }()
 	select {
