@@ -32,8 +32,10 @@ func TestJudge(t *testing.T) {
 		want     string // in the error; "" for none
 	}{
 		"a reason": {`{"line":3,"type":"CONDITIONALS_BOUNDARY","status":"LIVED"}`, ""},
-		"another kind": {`{"line":3,"type":"CONDITIONALS_NEGATION","status":"LIVED"}`,
-			"pkg/a.go:3: CONDITIONALS_NEGATION `if n > 0 {`: LIVED"},
+		"another kind": {
+			`{"line":3,"type":"CONDITIONALS_NEGATION","status":"LIVED"}`,
+			"pkg/a.go:3: CONDITIONALS_NEGATION `if n > 0 {`: LIVED",
+		},
 		"another line":     {`{"line":4,"type":"CONDITIONALS_BOUNDARY","status":"LIVED"}`, "pkg/a.go:4"},
 		"no test runs it":  {`{"line":4,"type":"CONDITIONALS_BOUNDARY","status":"NOT COVERED"}`, "NOT COVERED"},
 		"perhaps a hang":   {`{"line":4,"type":"CONDITIONALS_BOUNDARY","status":"TIMED OUT"}`, "TIMED OUT"},

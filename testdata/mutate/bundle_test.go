@@ -49,8 +49,10 @@ type bundleFile struct {
 
 func prepareBundle(t *testing.T) func(context.Context, *rand.Rand, func()) string {
 	generated := generatedBundle(t)
-	files := []bundleFile{openBundle(t, goldenBundle), openBundle(t, generated),
-		openBundle(t, storedBundle(t, generated))}
+	files := []bundleFile{
+		openBundle(t, goldenBundle), openBundle(t, generated),
+		openBundle(t, storedBundle(t, generated)),
+	}
 	return func(ctx context.Context, r *rand.Rand, ready func()) string {
 		from := pick(r, files...)
 		name, data := from.mutate(r)
@@ -93,20 +95,30 @@ func generatedBundle(t *testing.T) string {
 	b.File(bundletest.FileRef, "it", &ocispec.Platform{OS: "linux", Architecture: "amd64"},
 		[]byte(bundletest.FileContent))
 	b.Chart(bundletest.ChartRef, "demo", "0.1.0", bundletest.ChartArchive(t, "demo", "0.1.0"))
-	deb := packagestest.Deb{Name: "kk-app", Version: "1.0", Arch: "amd64",
-		Files: map[string]string{"usr/bin/kk-app": "#!/bin/sh\n"}}
+	deb := packagestest.Deb{
+		Name: "kk-app", Version: "1.0", Arch: "amd64",
+		Files: map[string]string{"usr/bin/kk-app": "#!/bin/sh\n"},
+	}
 	b.File("packages/debian/12/"+deb.File(), deb.File(), &ocispec.Platform{OS: "linux", Architecture: "amd64"},
 		deb.Bytes(t))
-	b.Item(bundle.Item{Kind: bundle.KindReferrer, Ref: bundletest.ImageRef + "@referrer", Name: "referrer",
-		Descriptor: referrer(t, b)})
+	b.Item(bundle.Item{
+		Kind: bundle.KindReferrer, Ref: bundletest.ImageRef + "@referrer", Name: "referrer",
+		Descriptor: referrer(t, b),
+	})
 	for _, d := range []bundle.Document{
-		{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest,
+		{
+			Kind: bundle.KindManifest, Ref: bundle.DocumentManifest,
 			Data: []byte("apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: test, version: 1.0.0}\nimages: [" +
-				bundletest.ImageRef + "]\n")},
-		{Kind: bundle.KindManifest, Ref: bundle.DocumentCluster,
-			Data: []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nkubernetes: {version: v1.34.3}\n")},
-		{Kind: bundle.KindLock, Ref: bundle.DocumentLock,
-			Data: []byte("apiVersion: kkbundle.io/v1\nkind: Lock\nitems: []\n")},
+				bundletest.ImageRef + "]\n"),
+		},
+		{
+			Kind: bundle.KindManifest, Ref: bundle.DocumentCluster,
+			Data: []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nkubernetes: {version: v1.34.3}\n"),
+		},
+		{
+			Kind: bundle.KindLock, Ref: bundle.DocumentLock,
+			Data: []byte("apiVersion: kkbundle.io/v1\nkind: Lock\nitems: []\n"),
+		},
 		{Kind: bundle.KindClosure, Ref: bundle.DocumentClosure, Data: []byte(`{"version":1,"needs":[]}`)},
 	} {
 		it, err := d.Put(t.Context(), b.Cache)
@@ -126,8 +138,10 @@ func referrer(t *testing.T, b *bundletest.Builder) ocispec.Descriptor {
 	layer := b.Bytes([]byte("signature"))
 	layer.MediaType = published.MediaTypeSignature
 	subject := b.Index.Items[0].Descriptor
-	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: published.MediaTypeSignature,
-		Config: config, Layers: []ocispec.Descriptor{layer}, Subject: &subject}
+	m := ocispec.Manifest{
+		MediaType: ocispec.MediaTypeImageManifest, ArtifactType: published.MediaTypeSignature,
+		Config: config, Layers: []ocispec.Descriptor{layer}, Subject: &subject,
+	}
 	m.SchemaVersion = 2
 	d := b.JSON(m)
 	d.MediaType, d.ArtifactType = m.MediaType, m.ArtifactType
@@ -373,8 +387,10 @@ func (w *frames) add(content []byte) {
 		appendFrame = format.AppendStored
 	}
 	f := appendFrame(nil, content)
-	w.entries = format.AppendEntry(w.entries, format.FrameInfo{Len: uint32(len(f)), Size: uint32(len(content)),
-		Checksum: binary.LittleEndian.Uint32(f[len(f)-4:])})
+	w.entries = format.AppendEntry(w.entries, format.FrameInfo{
+		Len: uint32(len(f)), Size: uint32(len(content)),
+		Checksum: binary.LittleEndian.Uint32(f[len(f)-4:]),
+	})
 	w.data = append(w.data, f...)
 }
 
@@ -465,8 +481,10 @@ func (c *content) mutateItem(r *rand.Rand) string {
 			bundle.KindManifest, bundle.KindReferrer, bundle.KindSBOM, bundle.KindTool, "other")
 		return "kind"
 	case 4:
-		it.Descriptor.Platform = &ocispec.Platform{OS: pick(r, "linux", text), Architecture: pick(r, "arm64", text),
-			Variant: pick(r, "", text)}
+		it.Descriptor.Platform = &ocispec.Platform{
+			OS: pick(r, "linux", text), Architecture: pick(r, "arm64", text),
+			Variant: pick(r, "", text),
+		}
 		return "platform"
 	case 5:
 		it.Descriptor.Size = pick(r, 0, 1, -1, 1<<40, 1<<53, it.Descriptor.Size+1)
@@ -577,8 +595,10 @@ func copyBundle(ctx context.Context, r *rand.Rand, dir, path string, b *bundle.R
 	if err != nil {
 		return err.Error()
 	}
-	o := transfer.CopyOptions{Output: filepath.Join(dir, "copy.kkb"),
-		Selection: transfer.Selection{Platforms: pick(r, nil, wanted)}}
+	o := transfer.CopyOptions{
+		Output:    filepath.Join(dir, "copy.kkb"),
+		Selection: transfer.Selection{Platforms: pick(r, nil, wanted)},
+	}
 	_, _ = transfer.Copy(ctx, []bundle.From{{Name: path, Reader: b}}, o)
 	return "copy"
 }
@@ -608,9 +628,11 @@ func browse(ctx context.Context, path string) string {
 		return "serve"
 	}
 	defer s.Close()
-	for _, path := range []string{"/", "/?q=app", "/v2/_catalog", "/v2/library/app/tags/list",
+	for _, path := range []string{
+		"/", "/?q=app", "/v2/_catalog", "/v2/library/app/tags/list",
 		"/v2/library/app/manifests/1.0", "/charts/index.yaml", "/helm/index.yaml", "/files/", "/packages/",
-		"/packages/debian/12/", "/packages/debian/12/Packages", "/packages/debian/12/repodata/repomd.xml", "/metrics"} {
+		"/packages/debian/12/", "/packages/debian/12/Packages", "/packages/debian/12/repodata/repomd.xml", "/metrics",
+	} {
 		s.ServeHTTP(devNull{http.Header{}}, httptest.NewRequestWithContext(ctx, http.MethodGet, path, http.NoBody))
 	}
 	return "serve"

@@ -30,17 +30,25 @@ func chartFiles() []chartFile {
 		{"values.yaml", []byte("image: {repository: app, tag: \"1.0\"}\nsub: {enabled: true}\nlist: [a, b]\nfew: &few {x: 1}\nmore: *few\n")},
 		{"values.schema.json", []byte(
 			`{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"list":{"type":"array","items":{"type":"string","pattern":"^[a-z]+$"}}},"definitions":{"x":{"$ref":"#/definitions/y"},"y":{"type":"integer"}}}`)},
-		{"templates/_helpers.tpl",
-			[]byte("{{- define \"demo.name\" -}}{{ .Release.Name | trunc 63 | trimSuffix \"-\" }}{{- end }}\n{{- define \"demo.again\" -}}{{ include \"demo.name\" . }}{{- end }}\n")},
-		{"templates/deployment.yaml",
-			[]byte("apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {{ include \"demo.again\" . }}\nspec:\n  template:\n    spec:\n      containers:\n{{- range $i, $x := .Values.list }}\n      - name: {{ $x }}\n        image: \"{{ $.Values.image.repository }}:{{ $.Values.image.tag }}\"\n        args: {{ toJson (dict \"a\" (list 1 2)) }}\n{{- end }}\n")},
-		{"templates/config.yaml",
-			[]byte("{{- if .Capabilities.APIVersions.Has \"v1\" }}\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata:\n  text: {{ tpl \"{{ .Values.image.tag }}\" . | quote }}\n  file: {{ .Files.Get \"values.yaml\" | b64enc }}\n{{- end }}\n{{- with (lookup \"v1\" \"Secret\" \"\" \"x\") }}{{ .data }}{{ end }}\n")},
+		{
+			"templates/_helpers.tpl",
+			[]byte("{{- define \"demo.name\" -}}{{ .Release.Name | trunc 63 | trimSuffix \"-\" }}{{- end }}\n{{- define \"demo.again\" -}}{{ include \"demo.name\" . }}{{- end }}\n"),
+		},
+		{
+			"templates/deployment.yaml",
+			[]byte("apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {{ include \"demo.again\" . }}\nspec:\n  template:\n    spec:\n      containers:\n{{- range $i, $x := .Values.list }}\n      - name: {{ $x }}\n        image: \"{{ $.Values.image.repository }}:{{ $.Values.image.tag }}\"\n        args: {{ toJson (dict \"a\" (list 1 2)) }}\n{{- end }}\n"),
+		},
+		{
+			"templates/config.yaml",
+			[]byte("{{- if .Capabilities.APIVersions.Has \"v1\" }}\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata:\n  text: {{ tpl \"{{ .Values.image.tag }}\" . | quote }}\n  file: {{ .Files.Get \"values.yaml\" | b64enc }}\n{{- end }}\n{{- with (lookup \"v1\" \"Secret\" \"\" \"x\") }}{{ .data }}{{ end }}\n"),
+		},
 		{"crds/crd.yaml", []byte(
 			"apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: xs.example.com}\nspec: {group: example.com, names: {kind: X, plural: xs}, scope: Namespaced, versions: [{name: v1, served: true, storage: true}]}\n")},
 		{"charts/sub/Chart.yaml", []byte("apiVersion: v2\nname: sub\nversion: 0.1.0\n")},
-		{"charts/sub/templates/pod.yaml",
-			[]byte("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, image: \"registry.example/sub:{{ .Values.tag | default `1` }}\"}]}\n")},
+		{
+			"charts/sub/templates/pod.yaml",
+			[]byte("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, image: \"registry.example/sub:{{ .Values.tag | default `1` }}\"}]}\n"),
+		},
 	}
 }
 

@@ -302,8 +302,10 @@ func hostVerbs() []hostVerb {
 			return err
 		}},
 		{"support-bundle", func(ctx context.Context, o engine.Options) error {
-			_, err := look.WriteSupportBundle(ctx, look.SupportOptions{StatusOptions: look.StatusOptions{Options: o,
-				AnyCluster: true}, Values: true}, io.Discard)
+			_, err := look.WriteSupportBundle(ctx, look.SupportOptions{StatusOptions: look.StatusOptions{
+				Options:    o,
+				AnyCluster: true,
+			}, Values: true}, io.Discard)
 			return err
 		}},
 		{"reset --dry-run", func(ctx context.Context, o engine.Options) error {

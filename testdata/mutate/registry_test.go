@@ -130,8 +130,10 @@ func (u *upstream) manifest(repo, name, mediaType string, m any, tags ...string)
 	data = u.edit(name, data)
 	d := digest.FromBytes(data)
 	for _, tag := range append(tags, string(d)) {
-		u.content[path.Join("/v2", repo, "manifests", tag)] = served{data: data, name: name, mediaType: mediaType,
-			digest: d}
+		u.content[path.Join("/v2", repo, "manifests", tag)] = served{
+			data: data, name: name, mediaType: mediaType,
+			digest: d,
+		}
 	}
 	return ocispec.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(data))}
 }
@@ -160,8 +162,10 @@ func (u *upstream) images() {
 		Subject: &root,
 	})
 	signature.ArtifactType = published.MediaTypeSignature
-	list, err := json.Marshal(ocispec.Index{Versioned: version, MediaType: ocispec.MediaTypeImageIndex,
-		Manifests: []ocispec.Descriptor{signature}})
+	list, err := json.Marshal(ocispec.Index{
+		Versioned: version, MediaType: ocispec.MediaTypeImageIndex,
+		Manifests: []ocispec.Descriptor{signature},
+	})
 	if err != nil {
 		panic(err)
 	}
@@ -400,7 +404,8 @@ func prepareRegistry(t *testing.T) func(context.Context, *rand.Rand, func()) str
 	archive := bundletest.ChartArchive(t, "demo", "0.1.0")
 	var current atomic.Pointer[scene]
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
-		q *http.Request) {
+		q *http.Request,
+	) {
 		current.Load().ServeHTTP(w, q)
 	}))
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -461,10 +466,14 @@ func download(t *testing.T, mirror string, part int) (err error) {
 	defer store.Close()
 	o := fetch.Options{
 		Store: store, Jobs: 2, Keychain: authn.NewMultiKeychain(), MaxUnknown: mib, Hosts: fetch.NewHosts(),
-		Retry: fetch.Retry{Attempts: 2, Wait: time.Millisecond, MaxWait: 2 * time.Millisecond,
-			MaxRetryAfter: 10 * time.Millisecond, Idle: 10 * time.Second},
-		Sources: []manifest.Source{{Host: upstreamHost, Mirrors: manifest.Mirrors{mirror}, MirrorOnly: true,
-			PlainHTTP: true}},
+		Retry: fetch.Retry{
+			Attempts: 2, Wait: time.Millisecond, MaxWait: 2 * time.Millisecond,
+			MaxRetryAfter: 10 * time.Millisecond, Idle: 10 * time.Second,
+		},
+		Sources: []manifest.Source{{
+			Host: upstreamHost, Mirrors: manifest.Mirrors{mirror}, MirrorOnly: true,
+			PlainHTTP: true,
+		}},
 	}
 	b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "w", Version: "1"}, Platforms: []string{"linux/amd64"}}
 	if part == 0 || part == 1 {
@@ -485,10 +494,14 @@ func download(t *testing.T, mirror string, part int) (err error) {
 	}
 	if part == 0 || part == 4 {
 		b.Packages = []manifest.PackageSet{
-			{Distribution: "site/1", OnlyRepositories: true, Install: []string{"app"}, Closure: "full",
-				Repositories: []manifest.Repository{{URL: upstreamURL + "/deb", Suite: "./", AllowUnsigned: true}}},
-			{Distribution: "site/2", OnlyRepositories: true, Install: []string{"app"}, Closure: "full",
-				Repositories: []manifest.Repository{{URL: upstreamURL + "/rpm", AllowUnsigned: true}}},
+			{
+				Distribution: "site/1", OnlyRepositories: true, Install: []string{"app"}, Closure: "full",
+				Repositories: []manifest.Repository{{URL: upstreamURL + "/deb", Suite: "./", AllowUnsigned: true}},
+			},
+			{
+				Distribution: "site/2", OnlyRepositories: true, Install: []string{"app"}, Closure: "full",
+				Repositories: []manifest.Repository{{URL: upstreamURL + "/rpm", AllowUnsigned: true}},
+			},
 		}
 	}
 	l, err := fetch.Resolve(t.Context(), b, o)

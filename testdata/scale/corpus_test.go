@@ -196,8 +196,10 @@ func (c *corpus) layers(t testing.TB, debs string, names []string) ([]ocispec.De
 			return nil, err
 		}
 		size, err := temp.Seek(0, io.SeekCurrent)
-		desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip,
-			Digest: digest.NewDigest(digest.SHA256, hash), Size: size}
+		desc := ocispec.Descriptor{
+			MediaType: ocispec.MediaTypeImageLayerGzip,
+			Digest:    digest.NewDigest(digest.SHA256, hash), Size: size,
+		}
 		if err := errors.Join(err, temp.Close(), os.Rename(temp.Name(), c.blob(desc.Digest))); err != nil {
 			return nil, err
 		}
@@ -250,8 +252,10 @@ func (c *corpus) put(mediaType string, document any) (ocispec.Descriptor, error)
 
 // image makes an image of layers. Its layers' uncompressed digests are left out: nothing here unpacks them.
 func (c *corpus) image(name string, layers []ocispec.Descriptor) (corpusImage, error) {
-	config := ocispec.Image{Author: name, Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"},
-		RootFS: ocispec.RootFS{Type: "layers"}}
+	config := ocispec.Image{
+		Author: name, Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"},
+		RootFS: ocispec.RootFS{Type: "layers"},
+	}
 	made, err := c.put(ocispec.MediaTypeImageConfig, config)
 	if err != nil {
 		return corpusImage{}, err

@@ -100,13 +100,19 @@ func (c *corpus) measure(t *testing.T, where, dir string) {
 	}
 	var destination *registrytest.Server
 	rows := []corpusRow{
-		{"fetch and hash, nothing written", func() {},
-			func() usage { return timed(t, func() error { return c.fetch(host, "") }) }},
-		{"fetch, hash and write", func() { remove(copied) },
-			func() usage { return timed(t, func() error { return c.fetch(host, copied) }) }},
+		{
+			"fetch and hash, nothing written", func() {},
+			func() usage { return timed(t, func() error { return c.fetch(host, "") }) },
+		},
+		{
+			"fetch, hash and write", func() { remove(copied) },
+			func() usage { return timed(t, func() error { return c.fetch(host, copied) }) },
+		},
 		{"**build**, nothing cached", func() { remove(cache, output, copied) }, build},
-		{"copy the bundle with a CRC", func() { remove(copied) },
-			func() usage { return timed(t, func() error { return copyFile(output, copied) }) }},
+		{
+			"copy the bundle with a CRC", func() { remove(copied) },
+			func() usage { return timed(t, func() error { return copyFile(output, copied) }) },
+		},
 		{"**build**, unchanged", func() { remove(output, copied) }, build}, // as the copy, which replaces no file
 		{"**build**, one image new", func() {
 			remove(cache)

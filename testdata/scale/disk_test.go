@@ -136,8 +136,10 @@ func TestOutputReadOnly(t *testing.T) {
 // undisturbed build.
 func TestFilling(t *testing.T) {
 	p := newPlace(t, upstream(t, silent(5*mib), source{name: "told", seed: 4, size: mib, known: true, random: true},
-		source{name: "small", seed: 5, size: 3000, known: true}, source{name: "middle", seed: 6, size: 200_000,
-			known: true, mute: true}))
+		source{name: "small", seed: 5, size: 3000, known: true}, source{
+			name: "middle", seed: 6, size: 200_000,
+			known: true, mute: true,
+		}))
 	must(t, "", p.command(t)...)
 	whole := dirSize(t, p.cache)
 	steps := int64(12)

@@ -21,13 +21,17 @@ func TestFigures(t *testing.T) {
 	var sources []source
 	var content int64
 	for i, size := range []int64{4 * gib, gib, gib, 512 * mib, 512 * mib, 256 * mib, 256 * mib, 128 * mib} {
-		sources = append(sources, source{name: fmt.Sprint("large-", i), seed: uint64(i + 1), size: size,
-			random: i%2 == 1, known: true})
+		sources = append(sources, source{
+			name: fmt.Sprint("large-", i), seed: uint64(i + 1), size: size,
+			random: i%2 == 1, known: true,
+		})
 		content += size
 	}
 	for i := range 160 {
-		sources = append(sources, source{name: fmt.Sprint("small-", i), seed: uint64(i + 100),
-			size: int64(i+1) * 37_000, known: true})
+		sources = append(sources, source{
+			name: fmt.Sprint("small-", i), seed: uint64(i + 100),
+			size: int64(i+1) * 37_000, known: true,
+		})
 		content += int64(i+1) * 37_000
 	}
 	p := newPlace(t, upstream(t, sources...))

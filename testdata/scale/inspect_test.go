@@ -69,8 +69,10 @@ func (c *catalogue) image(n int) {
 	var children []ocispec.Descriptor
 	for _, arch := range []string{"amd64", "arm64"} {
 		m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest}
-		m.Config = c.json(ocispec.MediaTypeImageConfig, map[string]string{"architecture": arch,
-			"history": fmt.Sprintf("%08192d", c.blobs)})
+		m.Config = c.json(ocispec.MediaTypeImageConfig, map[string]string{
+			"architecture": arch,
+			"history":      fmt.Sprintf("%08192d", c.blobs),
+		})
 		for range 5 {
 			m.Layers = append(m.Layers, c.content(ocispec.MediaTypeImageLayerGzip))
 		}
@@ -79,8 +81,10 @@ func (c *catalogue) image(n int) {
 		absent := d
 		absent.Digest = digest.FromString(string(d.Digest))
 		absent.Platform = &ocispec.Platform{OS: "unknown", Architecture: "unknown"}
-		absent.Annotations = map[string]string{"vnd.docker.reference.type": "attestation-manifest",
-			"vnd.docker.reference.digest": string(d.Digest)}
+		absent.Annotations = map[string]string{
+			"vnd.docker.reference.type":   "attestation-manifest",
+			"vnd.docker.reference.digest": string(d.Digest),
+		}
 		it.Absent = append(it.Absent, absent.Digest)
 		children = append(children, d, absent)
 	}
@@ -113,8 +117,10 @@ func bundleOf(t testing.TB, layer int64) (path string, size int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &catalogue{TB: t, cache: cache, layer: layer, index: bundle.Index{Name: "scale", Version: "1",
-		Platforms: []string{"linux/amd64", "linux/arm64"}}}
+	c := &catalogue{TB: t, cache: cache, layer: layer, index: bundle.Index{
+		Name: "scale", Version: "1",
+		Platforms: []string{"linux/amd64", "linux/arm64"},
+	}}
 	for n := range 120 {
 		c.image(n)
 	}

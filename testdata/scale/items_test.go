@@ -27,8 +27,10 @@ func manyItems(t *testing.T, n int) (path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &catalogue{TB: t, cache: opened, layer: 100, index: bundle.Index{Name: "items", Version: "1",
-		Platforms: []string{"linux/amd64"}}}
+	c := &catalogue{TB: t, cache: opened, layer: 100, index: bundle.Index{
+		Name: "items", Version: "1",
+		Platforms: []string{"linux/amd64"},
+	}}
 	config := c.json(bundle.MediaTypeEmpty, struct{}{})
 	const image = "docker.io/library/app"
 	for i := range n {

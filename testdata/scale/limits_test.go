@@ -35,11 +35,16 @@ func wideManifest(t *testing.T, number, layers int) []byte {
 		ArtifactType  string `json:"artifactType"`
 		Config        desc   `json:"config"`
 		Layers        []desc `json:"layers"`
-	}{2, "application/vnd.oci.image.manifest.v1+json", "application/x",
-		desc{"application/x", digest.FromString("{}").String(), 2}, nil}
+	}{
+		2, "application/vnd.oci.image.manifest.v1+json", "application/x",
+		desc{"application/x", digest.FromString("{}").String(), 2},
+		nil,
+	}
 	for l := range layers {
-		doc.Layers = append(doc.Layers, desc{"application/x",
-			fmt.Sprintf("sha256:%x", sha256.Sum256(fmt.Append(nil, number, l))), 1000})
+		doc.Layers = append(doc.Layers, desc{
+			"application/x",
+			fmt.Sprintf("sha256:%x", sha256.Sum256(fmt.Append(nil, number, l))), 1000,
+		})
 	}
 	data, err := json.Marshal(doc)
 	if err != nil {
@@ -100,8 +105,10 @@ func TestTooManyBlobs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = p.Build(t.Context(), kkbuild.Options{Output: filepath.Join(dir, "big.kkb"),
-		Cache: filepath.Join(dir, "cache")})
+	_, err = p.Build(t.Context(), kkbuild.Options{
+		Output: filepath.Join(dir, "big.kkb"),
+		Cache:  filepath.Join(dir, "cache"),
+	})
 	if err == nil || !strings.Contains(err.Error(), "split the content") {
 		t.Errorf("got %.300v", err)
 	}

@@ -82,13 +82,17 @@ func manyImages(t *testing.T, images, layers int) (manifest string) {
 	var list strings.Builder
 	for i := range images {
 		name := fmt.Sprintf("image-%d", i)
-		config, err := json.Marshal(ocispec.Image{Author: name,
-			Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}})
+		config, err := json.Marshal(ocispec.Image{
+			Author:   name,
+			Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
-			Config: put(ocispec.MediaTypeImageConfig, config)}
+		m := ocispec.Manifest{
+			Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
+			Config: put(ocispec.MediaTypeImageConfig, config),
+		}
 		for _, at := range random.Perm(layers)[:20] {
 			m.Layers = append(m.Layers, all[at])
 		}

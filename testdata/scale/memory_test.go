@@ -29,8 +29,10 @@ func TestMemory(t *testing.T) {
 func TestMemoryIsLimited(t *testing.T) {
 	group := newGroup(t, 24*mib)
 	manifest, dir := upstream(t, source{name: "large", seed: 1, size: 64 * mib}), t.TempDir()
-	build := []string{"build", "--quiet", "--cache", filepath.Join(dir, "cache"), "-o", filepath.Join(dir, "x.kkb"),
-		manifest}
+	build := []string{
+		"build", "--quiet", "--cache", filepath.Join(dir, "cache"), "-o", filepath.Join(dir, "x.kkb"),
+		manifest,
+	}
 	enter := []string{"-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, group, program(t)}
 	out, err := exec.CommandContext(t.Context(), "sh", append(enter, build...)...).CombinedOutput()
 	if n := killedForMemory(t, group); err == nil || n == 0 {
