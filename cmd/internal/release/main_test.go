@@ -26,8 +26,7 @@ func dist(t *testing.T, key string) (dir string) {
 	dir = t.TempDir()
 	sources := t.TempDir()
 	for _, name := range []string{
-		"go.mod", "go.sum", "internal/stub", "cmd/kkbundle-node", "installer/node",
-		"hostfile", "plain", "capped", "disk", "pki", "web",
+		"go.mod", "go.sum", "internal", "cmd/kkbundle-node", "installer/node", "web",
 	} {
 		if err := os.MkdirAll(filepath.Join(sources, filepath.Dir(name)), 0o755); err != nil {
 			t.Fatal(err)
