@@ -16,8 +16,8 @@ imges: [nginx:1.29]
 `))
 	fmt.Println(err)
 	// Output:
-	// manifest.yaml:3:11: metadata: version is missing; it becomes part of the bundle's file name manifest.yaml:4:13:
-	// platforms[0]: "linux/amd46" is not a known platform; write one such as linux/amd64 or linux/arm64
+	// manifest.yaml:3:11: metadata: version is missing; it becomes part of the bundle's file name
+	// manifest.yaml:4:13: platforms[0]: "linux/amd46" is not a known platform; write one such as linux/amd64 or linux/arm64
 	// manifest.yaml:5:1: unknown field "imges"; did you mean images?
 }
 
