@@ -81,7 +81,7 @@ func openBytes(data []byte) (*Reader, error) {
 func check(ctx context.Context, data []byte) error {
 	file := checkFile(ctx, data)
 	_, pipe := VerifyStream(ctx, bytes.NewReader(data), VerifyOptions{Jobs: 1})
-	// a pipe may meet damage before what it is too old for
+	// a pipe may meet damage before the part that this version does not know
 	known := errors.Is(pipe, ErrDamaged) || errors.Is(pipe, ErrUnsupported)
 	if (file == nil) != (pipe == nil) || pipe != nil && !known {
 		return fmt.Errorf("a file and a pipe differ: %v; %v", file, pipe) //nolint:errorlint // matches neither

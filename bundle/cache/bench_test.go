@@ -10,8 +10,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 )
 
-// BenchmarkCacheSmallBlobs keeps many small blobs, as 8 transfers at once do: what it costs is what the disk takes to
-// sync.
+// BenchmarkCacheSmallBlobs keeps many small blobs, as 8 transfers at once do. Most of its time is the disk's for fsync.
 func BenchmarkCacheSmallBlobs(b *testing.B) {
 	const blobs = 2000
 	for b.Loop() {
@@ -41,7 +40,7 @@ func BenchmarkCacheSmallBlobs(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/blobs, "µs/blob")
 }
 
-// BenchmarkCache is what a fetch costs beside the network: hash, compress, write.
+// BenchmarkCache measures the local part of a fetch: hash, compress, write.
 func BenchmarkCache(b *testing.B) {
 	const size = 64 << 20
 	for name, content := range map[string][]byte{

@@ -410,7 +410,7 @@ func TestCacheAbandonedPart(t *testing.T) {
 	}
 }
 
-// TestCacheKilledWriter kills a real process in the middle of writing; the next one continues with what it left.
+// TestCacheKilledWriter kills a real process in the middle of writing; the next one continues with its files.
 // Content that does not compress has frames of a size that is known here: one more byte than the first frame says
 // that it is whole.
 func TestCacheKilledWriter(t *testing.T) {

@@ -138,8 +138,8 @@ func TestGCOrder(t *testing.T) {
 	}
 }
 
-// TestGCBesideBuilds runs builds and gcs of one cache at once: no build ever misses what it was told is there. What a
-// gc finds unused depends on how they meet, so every round ends with one that nothing runs beside.
+// TestGCBesideBuilds runs builds and gcs of one cache at once: no build misses a blob that the cache reported as
+// present. The unused blobs that a gc finds depend on timing, so every round ends with a gc alone.
 func TestGCBesideBuilds(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

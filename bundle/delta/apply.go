@@ -432,8 +432,8 @@ func (a *applier) make(ctx context.Context) error {
 	return in.end()
 }
 
-// entry appends an entry to the store. It returns the size of the entry's dictionary and of its steps: what it may
-// read over and over.
+// entry appends an entry to the store. It returns the number of bytes of its dictionary and of its steps, which it may
+// read repeatedly.
 func (a *applier) entry(in *scanner) (used int64, err error) {
 	k, size := kind(in.number(int64(a.lastKind()))), in.number(a.Store-a.store.size)
 	dict, err := a.dict(in)

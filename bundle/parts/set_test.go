@@ -217,8 +217,7 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// TestParseListIsBounded: a list of the largest size is read, so it is refused for what it says; a longer one for its
-// size.
+// TestParseListIsBounded: a list of the largest size is refused for its content, a longer one for its size.
 func TestParseListIsBounded(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]string{MaxList: "not canonical", MaxList + 1: "more than 262144 bytes"} {
