@@ -37,13 +37,28 @@ func Provision(ctx context.Context, o engine.Options, name string, p *provision.
 		}
 	}
 	return r.Start(ctx, func(ctx context.Context) error {
-		err := r.Phases(ctx, phases)
+		err := r.OnAll(r.Connected(), func(_ int, t *task.Host) error {
+			return refuseUnprovisioned(task.InTask(ctx, "connect"), t)
+		})
+		if err == nil {
+			err = r.Phases(ctx, phases)
+		}
 		if r.DryRun {
 			err = errors.Join(err, r.OnAll(r.Connected(),
 				func(_ int, t *task.Host) error { return begin.ForgetHelper(ctx, t) }))
 		}
 		return err
 	})
+}
+
+// refuseUnprovisioned refuses a node of another cluster before the host is changed. reset would take it for ours from
+// then on. kubeadm's files on a host with receipts are those of an earlier document.
+func refuseUnprovisioned(ctx context.Context, t *task.Host) error {
+	ours, err := t.AnyExists(ctx, task.ProvisionDir)
+	if err != nil || ours {
+		return err
+	}
+	return begin.RefuseForeign(ctx, t)
 }
 
 // instancePhases returns the operations of CAPKK for a KKInstance, in its order.

@@ -4,12 +4,14 @@ package installer
 
 import (
 	"context"
+	"errors"
 	"io"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/bootstrap"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/marks"
@@ -118,6 +120,33 @@ func TestProvision(t *testing.T) {
 	report, err := Provision(t.Context(), s.Options, "node1", program(t, mended))
 	if err != nil || report.Changed != 0 || h.Content("/etc/motd") != "hello\nmore\nmore\n" {
 		t.Errorf("a rerun changed %d: %v, %q", report.Changed, err, s.States())
+	}
+}
+
+// TestProvisionForeign leaves a node of another cluster as it is; the node that an earlier document made is ours.
+func TestProvisionForeign(t *testing.T) {
+	t.Parallel()
+	const node = "/etc/kubernetes/kubelet.conf"
+	s := provisioned(t)
+	h := s.Hosts["node1"]
+	h.Put(t, node, "")
+	document := program(t, "#cloud-config\nwrite_files: [{path: /etc/motd, content: more}]\n")
+	_, err := Provision(t.Context(), s.Options, "node1", document)
+	if foreign := (*begin.ForeignError)(nil); !errors.As(err, &foreign) || foreign.Host != "node1" {
+		t.Fatalf("a node of another cluster: %v", err)
+	}
+	if got := h.Content("/etc/motd"); got != "hello\n" {
+		t.Errorf("the document's file was written: %q", got)
+	}
+	tree := h.Tree(t)
+	for _, dir := range []string{task.StampDir, task.ProvisionDir} {
+		if strings.Contains(tree, dir) {
+			t.Errorf("%s is there: %s", dir, tree)
+		}
+	}
+	h.Put(t, marks.Receipt("of-another-document", 1), "")
+	if _, err := Provision(t.Context(), s.Options, "node1", document); err != nil {
+		t.Errorf("a node that an earlier document made: %v", err)
 	}
 }
 

@@ -39,12 +39,17 @@ func CheckForeign(ctx context.Context, r *engine.Run) error {
 		if t.Err != nil || !r.IsWanted(t) {
 			return nil
 		}
-		found, err := Foreign(ctx, t)
-		if err != nil || len(found) == 0 {
-			return err
-		}
-		return &ForeignError{Host: t.Name, Found: found}
+		return RefuseForeign(ctx, t)
 	})
+}
+
+// RefuseForeign returns a ForeignError if the host belongs to another cluster.
+func RefuseForeign(ctx context.Context, t *task.Host) error {
+	found, err := Foreign(ctx, t)
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	return &ForeignError{Host: t.Name, Found: found}
 }
 
 //go:embed scripts/list-foreign.sh
