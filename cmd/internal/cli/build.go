@@ -56,8 +56,8 @@ needs --force.
                  FAT32 holds files below 4 GiB: --split 4GB
   -o -           the bundle goes to standard output, results to standard error
   --no-cache     space for the bundle and a few blobs is enough, but an interrupted build starts over
-  --encrypt-to, -R, --passphrase   an age file, NAME-VERSION.kkb.age; commands read it with --identity FILE. The digest and
-                 signatures are those of the content. Cache and lock file are not encrypted
+  --encrypt-to   (or -R, --passphrase) an age file, NAME-VERSION.kkb.age; commands read it with --identity FILE. The
+                 digest and signatures are those of the content. Cache and lock file are not encrypted
   --provenance   NAME.kkb.provenance.json, an in-toto statement with SLSA provenance; it is not part of the bundle
 
 Guides: docs/start/bundle.md, docs/build/completeness.md, docs/build/encryption.md.`,

@@ -78,12 +78,13 @@ manifest name the place. Namespaces are created. If the registry needs a login, 
 from --pull-secret or else with the login of this command. A repeated run changes nothing if nothing differs. Two runs
 into one cluster exclude each other. With Ctrl-C, finished releases stay, and the next run continues.
 
-  --redirect-pods   pods that operators make later pull from the registry, too, by an admission policy of the API server (CEL,
-                 no webhook). Later runs keep it up to date; =false removes it. Without it, deploy warns of such images
-  --own-registry   puts a registry into the cluster first; every node pulls from it on its own loopback address.
-                 docs/site/deploy-registry.md says where this was tested
-  --prune        removes what an earlier version of the bundle had and this one lacks; without it, it is named. Namespaces,
-                 custom resource definitions and volume claims of YAML stay
+  --redirect-pods   pods that operators make later pull from the registry, too, by an admission policy of the API
+                    server (CEL, no webhook). Later runs keep it up to date; =false removes it. Without it, deploy
+                    warns of such images
+  --own-registry    puts a registry into the cluster first; every node pulls from it on its own loopback address.
+                    docs/site/deploy-registry.md says where this was tested
+  --prune           removes what an earlier version of the bundle had and this one lacks; without it, it is named.
+                    Namespaces, custom resource definitions and volume claims of YAML stay
 
 A chart that fails is rolled back, unless its entry says onFailure: keep. YAML is not rolled back: deploy the earlier
 bundle again, with --prune. Guide: docs/site/deploy.md.`,

@@ -56,9 +56,9 @@ func newExtractCmd(g *globals) *cobra.Command {
 that blob. Without NAME, the whole bundle becomes an OCI image layout directory.
 
   -o -       a file, chart, archive or blob goes to standard output
-  --format   oci-archive, or docker-archive for docker load, podman load and ctr images import: an image as an archive, for one
-             platform. tree: a directory with files/, charts/, documents/, packages/ (an apt or dnf repository for each
-             distribution), and images/ (an OCI layout)
+  --format   oci-archive, or docker-archive for docker load, podman load and ctr images import: an image as an
+             archive, for one platform. tree: a directory with files/, charts/, documents/, packages/ (an apt or dnf
+             repository for each distribution), and images/ (an OCI layout)
   --item     several items, as a tree by default
   --for      the items of a host of the inventory: files/, and images/ as archives for ctr images import
   --range    bytes of a file, chart or blob, after checking the whole of it

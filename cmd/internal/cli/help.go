@@ -63,6 +63,7 @@ func fitHelp(root *cobra.Command) {
 func fitted(help string, width int) string {
 	var out strings.Builder
 	before := regexp.MustCompile(`^ +\S.*?  +`) // a description of a flag or command
+	rows := regexp.MustCompile(`\n {7,}\b`)     // a description goes on; flags without a letter begin with "--"
 	whole := false
 	for block := range strings.SplitSeq(help, "\n\n") {
 		title, _, _ := strings.Cut(block, "\n")
@@ -71,6 +72,9 @@ func fitted(help string, width int) string {
 			block = strings.ReplaceAll(block, "\n", " ")
 		}
 		below := 0 // of the descriptions
+		if !whole {
+			block = rows.ReplaceAllString(block, " ")
+		}
 		for line := range strings.Lines(block) {
 			below = max(below, len(before.FindString(line)))
 		}

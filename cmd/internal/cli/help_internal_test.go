@@ -34,6 +34,10 @@ func TestFitted(t *testing.T) {
 	const help = `Installs something that has a long name.
 It is filled anew.
 
+  --a     the first line of a row, and
+          its second line
+  --all   short
+
 Exit codes:
     0  done and nothing else to be said here
    10  short
@@ -46,6 +50,11 @@ Flags:
 `
 	want := `Installs something that has a
 long name. It is filled anew.
+
+  --a     the first line of a
+          row, and its second
+          line
+  --all   short
 
 Exit codes:
     0  done and nothing else

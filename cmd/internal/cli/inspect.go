@@ -33,11 +33,11 @@ document, as sha256sum prints it.
 
 Each of these prints one thing instead:
 
-  --closure   the users of each item, as build proved them: a task of the installation, a program started by it, or a place in a
-              chart or in YAML. Extra items are listed in the manifest and have no user
+  --closure   the users of each item, as build proved them: a task of the installation, a program started by it, or a
+              place in a chart or in YAML. Extra items are listed in the manifest and have no user
   --index     the bundle's index.json, byte for byte. Its sha256 is the bundle's digest, which sign signs
-  --layers    the encoders that made the bundle's gzip streams; kkbundle delta works on the content of these. The first time
-              takes minutes for a large bundle. Guide: docs/site/updates.md
+  --layers    the encoders that made the bundle's gzip streams; kkbundle delta works on the content of these. The
+              first time takes minutes for a large bundle. Guide: docs/site/updates.md
   --listing   digest and size of each blob, as JSON, for kkbundle delta in place of the bundle
   --sbom      the bill of materials in the bundle, CycloneDX 1.6 as JSON
 

@@ -43,8 +43,8 @@ the bundle, it checks each host for that cluster and the inventory's settings; w
 architectures and packages. kkbundle precheck list describes the checks.
 
   --only, --skip   names of checks or groups. Slow measurements are made only if a selected check needs them
-  -o FORMAT        prints table, json, junit, html or markdown. FORMAT=FILE, also several, writes a file; the table is still printed,
-                   unless --quiet. An existing report is replaced; any other file is an error
+  -o FORMAT        prints table, json, junit, html or markdown. FORMAT=FILE, also several, writes a file; the table is
+                   still printed, unless --quiet. An existing report is replaced; any other file is an error
 
 Guide: docs/site/precheck.md.`,
 		Annotations: exitCodesOf(`Exit codes: 0 ready, possibly with warnings; 12 a check blocks; 13 hosts could not be checked, and no check blocks; 22 warnings, with

@@ -46,8 +46,8 @@ deltas against a bundle of --have are smaller than the missing blobs, they are d
 With trusted keys (--trust, or the default), the bundle must be signed by one of them; this is checked before its
 content is downloaded.
 
-  --item, --platform                 only that part is downloaded, as copy would write it
-  --encrypt-to, -R, --passphrase     the file is encrypted, as build writes it; the cache is not
+  --item, --platform               only that part is downloaded, as copy would write it
+  --encrypt-to, -R, --passphrase   the file is encrypted, as build writes it; the cache is not
 
 ` + itemsHelp + `
 

@@ -39,8 +39,8 @@ directory only, a certificate authority, a certificate for the names that client
 pull (for mirror-config), "registry-push" may push. Only root can read the files with their passwords. Running it
 again changes only what differs: omitted flags keep their values. A systemd timer renews the certificate.
 
-  --config   runs the registry program of the bundle instead, with any of its storage drivers (S3, Azure, GCS). That file sets
-             everything, also the address and permissions; it can use tls.crt, tls.key and htpasswd in
+  --config   runs the registry program of the bundle instead, with any of its storage drivers (S3, Azure, GCS). That
+             file sets everything, also the address and permissions; it can use tls.crt, tls.key and htpasswd in
              /etc/kkbundle-site-registry. The program lets every user of its htpasswd file push
   --root     writes the files below the root directory of another host and runs nothing
 

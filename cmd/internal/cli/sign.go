@@ -36,9 +36,10 @@ The key is cosign's (cosign generate-key-pair, or kkbundle keygen), or PKCS #8 w
 from $COSIGN_PASSWORD or standard input (--password-stdin), or is asked for. cosign verifies the signature, and
 kkbundle cosign's.
 
-  --name         writes another signer's signature beside the first, NAME.kkb.SIGNER.sigstore.json; a check accepts any of them
-  --provenance   signs the statement NAME.kkb.provenance.json of build --provenance instead, which must be about this bundle.
-                 Writes NAME.kkb.provenance.signed.json
+  --name         writes another signer's signature beside the first, NAME.kkb.SIGNER.sigstore.json; a check accepts
+                 any of them
+  --provenance   signs the statement NAME.kkb.provenance.json of build --provenance instead, which must be about this
+                 bundle. Writes NAME.kkb.provenance.signed.json
 
 Guide: docs/build/signatures.md.`,
 		Example: "  kkbundle sign --key cosign.key site-1.4.0.kkb\n  kkbundle sign --key audit.key --name audit site-1.4.0.kkb",

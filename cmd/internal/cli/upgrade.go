@@ -46,12 +46,12 @@ images go to the registry; etcd and kubeadm's configuration are saved to the wor
 upgraded one by one and workers in batches: drain, upgrade, wait until ready, uncordon. No minor release is skipped:
 the bundle has the releases between if its cluster file sets kubernetes.upgradeFrom.
 
-  --plan         what each step replaces, the programs of each node, what the registry lacks, removed APIs, webhooks that can
-                 stop a drain, the expected time, and the cluster's health
-  --without      leaves workers at their version, at most three minor releases older; the exit code is 0
-  --rollback     with the bundle before: back to its release, from any point of a failed upgrade and after a complete one.
-                 etcd keeps its data. With the bundle of the upgrade itself: back to an intermediate release, if the upgrade
-                 stopped after it
+  --plan              what each step replaces, the programs of each node, what the registry lacks, removed APIs,
+                      webhooks that can stop a drain, the expected time, and the cluster's health
+  --without           leaves workers at their version, at most three minor releases older; the exit code is 0
+  --rollback          with the bundle before: back to its release, from any point of a failed upgrade and after a
+                      complete one. etcd keeps its data. With the bundle of the upgrade itself: back to an
+                      intermediate release, if the upgrade stopped after it
   --forget-rollback   removes the copies that a rollback needs; status names their size
 
 The first node that fails stops the upgrade; the same command continues. A rollback is refused over more than one

@@ -24,10 +24,11 @@ without a temporary file, or a named pipe.
 
   --key          the bundle must be signed by that key, which is checked first; see kkbundle sign. The signatures are
                  NAME.kkb.sigstore.json and NAME.kkb.SIGNER.sigstore.json beside the bundle
-  --closure      everything that an installation of the bundle's cluster needs must be there, for every platform: compares the items
-                 with the bundle's own proof, and with the needs of this version of kkbundle. See inspect --closure
-  --provenance   the statement in FILE (build --provenance) must describe this bundle. With trusted keys (--key, --trust), one of
-                 them must have signed it (sign --provenance)
+  --closure      everything that an installation of the bundle's cluster needs must be there, for every platform:
+                 compares the items with the bundle's own proof, and with the needs of this version of kkbundle. See
+                 inspect --closure
+  --provenance   the statement in FILE (build --provenance) must describe this bundle. With trusted keys (--key,
+                 --trust), one of them must have signed it (sign --provenance)
 
 Guides: docs/build/signatures.md, docs/build/completeness.md.`,
 		Example: `  kkbundle verify site-1.4.0.kkb
