@@ -95,9 +95,9 @@
 //
 // A delta is applied before the signature of its result can be checked, so a reader bounds the work that a few bytes
 // can ask for. It reads each blob of OLD at most once, with what gunzip makes of it; it needs free space for the
-// store and for the contents of the blobs before it begins; and the limits above bound the bytes that it reads from the store.
-// So the work is at most proportional to OLD and to the store, and the part of the store that is not of OLD to the
-// delta itself: zstd makes at most 32768 times the bytes that it is given.
+// store and for the contents of the blobs before it begins; and the limits above bound the bytes that it reads from
+// the store. So the work is at most proportional to OLD and to the store, and the part of the store that is not of
+// OLD to the delta itself: zstd makes at most 32768 times the bytes that it is given.
 //
 // # In a registry
 //
