@@ -11,14 +11,13 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/client/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -37,6 +36,7 @@ type options struct {
 	port, hosts                       int
 	elect                             bool
 	timing                            controllers.Timing
+	log                               *textlogger.Config
 }
 
 func parse(args []string) (options, error) {
@@ -54,7 +54,9 @@ func parse(args []string) (options, error) {
 	fs.IntVar(&o.hosts, "hosts", 20, "hosts worked on at a time")
 	fs.DurationVar(&o.timing.Run, "run-limit", o.timing.Run, "longest time of one run on a host")
 	fs.DurationVar(&o.timing.Quarantine, "quarantine-after", o.timing.Quarantine, "time after which a host that cannot be cleaned is given up")
-	klog.InitFlags(fs)
+	ctrlconfig.RegisterFlags(fs) // --kubeconfig
+	o.log = textlogger.NewConfig()
+	o.log.AddFlags(fs)
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -70,7 +72,7 @@ func main() {
 		return
 	}
 	if err == nil {
-		ctrl.SetLogger(logger())
+		ctrl.SetLogger(textlogger.NewLogger(o.log))
 		err = run(ctrl.SetupSignalHandler(), o)
 	}
 	if err != nil {
@@ -78,8 +80,6 @@ func main() {
 		os.Exit(1) //nolint:forbidigo // this is main
 	}
 }
-
-func logger() logr.Logger { return textlogger.NewLogger(textlogger.NewConfig()) }
 
 func run(ctx context.Context, o options) error {
 	home, err := prepare(o)
