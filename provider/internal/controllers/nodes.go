@@ -54,7 +54,7 @@ func (w WorkloadNodes) config(ctx context.Context, cluster types.NamespacedName)
 	}
 	config, err := restConfig(s.Data[secret.KubeconfigDataName])
 	if err != nil {
-		return nil, fmt.Errorf("Secret %s: %w", name, err) //nolint:revive,staticcheck // Secret is a kind
+		return nil, fmt.Errorf("Secret %s: %w", name, err) //nolint:staticcheck // Secret is a kind
 	}
 	config.Timeout = answer
 	return config, nil
