@@ -82,6 +82,11 @@ func (r *recorder) Run(_ context.Context, call hosts.Call) ([]byte, error) {
 	for _, e := range r.events {
 		call.Progress(e)
 	}
+	if i := slices.Index(call.Args, "--output"); i >= 0 {
+		if err := os.WriteFile(call.Args[i+1], []byte("bundle"), 0o600); err != nil {
+			return nil, err
+		}
+	}
 	if i := slices.Index(call.Args, "--inventory"); i >= 0 {
 		dir := filepath.Dir(call.Args[i+1])
 		entries, err := os.ReadDir(dir)
@@ -234,21 +239,28 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-// TestPull: a bundle is downloaded once, under its digest; a file is one of the directory of bundles.
+// TestPull: a bundle is downloaded once, under its digest, and another one that its address gives is refused; a file is one of the directory
+// of bundles.
 func TestPull(t *testing.T) {
 	t.Parallel()
-	r := &recorder{}
-	o := operator(t, r)
 	digest := "sha256:" + strings.Repeat("ab", 32)
-	path, err := o.Pull(t.Context(), hosts.Bundle{Source: "https://files.site/site-1.kkb"}, digest)
-	if err != nil || path != filepath.Join(o.Bundles, strings.Repeat("ab", 32)+".kkb") || !slices.Contains(r.call.Args, path) {
-		t.Errorf("%q, %v, %q", path, err, r.call.Args)
+	r := &recorder{out: `{"digest": "sha256:` + strings.Repeat("cd", 32) + `"}`}
+	o := operator(t, r)
+	source := hosts.Bundle{Source: "https://files.site/site-1.kkb"}
+	pulled := filepath.Join(o.Bundles, "pulled")
+	if path, err := o.Pull(t.Context(), source, digest); err == nil || !strings.Contains(err.Error(), "read again") {
+		t.Errorf("another bundle is at %s, %v", path, err)
 	}
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
+	if left, err := os.ReadDir(pulled); err != nil || len(left) > 0 {
+		t.Errorf("another bundle was kept: %v, %v", left, err)
+	}
+	r.out = `{"digest": "` + digest + `"}`
+	path, err := o.Pull(t.Context(), source, digest)
+	if data, readErr := os.ReadFile(path); err != nil || readErr != nil || string(data) != "bundle" || path != filepath.Join(pulled, strings.Repeat("ab", 32), "bundle.kkb") {
+		t.Errorf("%q, %v, %q, %v", path, err, data, readErr)
 	}
 	r.call = hosts.Call{}
-	if again, err := o.Pull(t.Context(), hosts.Bundle{Source: "https://files.site/site-1.kkb"}, digest); err != nil || again != path || r.call.Args != nil {
+	if again, err := o.Pull(t.Context(), source, digest); err != nil || again != path || r.call.Args != nil {
 		t.Errorf("%q, %v, %q", again, err, r.call.Args)
 	}
 	for _, digest := range []string{"", "sha256:../../etc", "md5:00"} {

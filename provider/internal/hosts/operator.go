@@ -235,7 +235,8 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s, "", false
 }
 
-// Pull returns the path of a bundle's file, which it downloads if it is not there yet. digest is the one that Inspect returned.
+// Pull returns the path of a bundle's file, which it downloads if it is not there yet. digest is the one that Inspect returned: another
+// bundle, which the address may give by now, is refused.
 func (o *Operator) Pull(ctx context.Context, b Bundle, digest string) (path string, err error) {
 	if strings.HasPrefix(b.Source, "file://") {
 		return o.address(b.Source)
@@ -244,7 +245,6 @@ func (o *Operator) Pull(ctx context.Context, b Bundle, digest string) (path stri
 	if _, err := hex.DecodeString(sum); algorithm != "sha256" || err != nil || len(sum) != sha256.Size*2 {
 		return "", fmt.Errorf("%s: %q is no digest of a bundle", b.Source, digest)
 	}
-	path = filepath.Join(o.Bundles, sum+".kkb")
 	o.once.Do(func() { o.pulling = make(chan struct{}, 1) })
 	select {
 	case o.pulling <- struct{}{}:
@@ -252,9 +252,34 @@ func (o *Operator) Pull(ctx context.Context, b Bundle, digest string) (path stri
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
+	// A directory for each bundle: its signature and its parts are beside it, and all of them are there or none.
+	whole := filepath.Join(o.Bundles, pulledDir, sum)
+	if _, err := os.Stat(whole); err == nil {
+		return filepath.Join(whole, bundleFile), nil
 	}
+	partial := whole + ".part" // of the same file system; a repeated pull continues in it
+	if err := os.MkdirAll(partial, 0o700); err != nil {
+		return "", err
+	}
+	got, err := o.pull(ctx, b, filepath.Join(partial, bundleFile))
+	if err != nil {
+		return "", err
+	}
+	if got != digest {
+		err := fmt.Errorf("%s: the address gives %q by now, and KKBundle's status has %s; wait until the KKBundle is read again, "+
+			"or publish a bundle under a tag of its own", b.Source, got, digest)
+		return "", errors.Join(err, os.RemoveAll(partial))
+	}
+	return filepath.Join(whole, bundleFile), os.Rename(partial, whole)
+}
+
+const (
+	pulledDir  = "pulled" // below Operator.Bundles: a directory for each digest
+	bundleFile = "bundle.kkb"
+)
+
+// pull downloads a bundle to a path and returns its digest.
+func (o *Operator) pull(ctx context.Context, b Bundle, path string) (digest string, err error) {
 	dir, err := o.directory()
 	if err != nil {
 		return "", err
@@ -264,12 +289,17 @@ func (o *Operator) Pull(ctx context.Context, b Bundle, digest string) (path stri
 	if err != nil {
 		return "", err
 	}
-	// kkbundle writes a file that is whole or not there.
-	args = slices.Concat([]string{"pull", "--cache", filepath.Join(o.Bundles, "cache"), "--output", path}, args, []string{"--", b.Source})
-	if _, err := o.Runner.Run(ctx, Call{Args: args, Stdin: stdin}); err != nil {
+	// --force: what a pull that was cut off has left there is nobody's.
+	args = slices.Concat([]string{"pull", "--force", "--cache", filepath.Join(o.Bundles, "cache"), "--output", path}, args, []string{"--", b.Source})
+	out, err := o.Runner.Run(ctx, Call{Args: args, Stdin: stdin})
+	if err != nil {
 		return "", err
 	}
-	return path, nil
+	var result struct{ Digest string }
+	if err := json.Unmarshal(out, &result); err != nil {
+		return "", fmt.Errorf("kkbundle pull %s: the result is no JSON: %w", b.Source, err)
+	}
+	return result.Digest, nil
 }
 
 // address returns the argument for a bundle's source. A file is only ever one of the directory of bundles.
