@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/klog/v2/textlogger"
@@ -117,7 +118,12 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	if o.port > 0 {
-		if err := webhooks.Setup(mgr); err != nil {
+		// Whoever this manager is, it alone frees hosts.
+		var self authenticationv1.SelfSubjectReview
+		if err := mgr.GetClient().Create(ctx, &self); err != nil {
+			return fmt.Errorf("the name of this manager at the API server: %w", err)
+		}
+		if err := webhooks.Setup(mgr, self.Status.UserInfo.Username); err != nil {
 			return err
 		}
 	}

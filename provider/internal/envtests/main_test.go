@@ -158,9 +158,11 @@ func run(m *testing.M) (int, error) {
 	return m.Run(), nil
 }
 
+const managerUser = "kkbundle-provider"
+
 // login makes the user of the managers, with the permissions of the components.
 func login(env *envtest.Environment) (*rest.Config, error) {
-	const name = "kkbundle-provider"
+	const name = managerUser
 	user, err := env.AddUser(envtest.User{Name: name}, nil)
 	if err != nil {
 		return nil, err
@@ -222,7 +224,7 @@ func serveWebhooks(ctx context.Context, o *envtest.WebhookInstallOptions) error 
 	if err != nil {
 		return err
 	}
-	if err := webhooks.Setup(mgr); err != nil {
+	if err := webhooks.Setup(mgr, managerUser); err != nil {
 		return err
 	}
 	go func() {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"net/url"
 	"path/filepath"
@@ -27,11 +28,11 @@ import (
 	infrav1 "github.com/kkbundle/kkbundle/provider/api/v1alpha1"
 )
 
-// Setup adds the webhooks to a manager.
-func Setup(mgr ctrl.Manager) error {
+// Setup adds the webhooks to a manager. user is the provider's own name at the API server.
+func Setup(mgr ctrl.Manager, user string) error {
 	for _, add := range []func() error{
 		func() error {
-			h := Host{Reader: mgr.GetAPIReader()}
+			h := Host{Reader: mgr.GetAPIReader(), Manager: user}
 			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKHost{}).WithDefaulter(h).WithValidator(h).Complete()
 		},
 		func() error {
@@ -78,7 +79,11 @@ func spec(names ...string) *field.Path {
 }
 
 // Host validates a KKHost.
-type Host struct{ Reader client.Reader }
+type Host struct {
+	Reader client.Reader
+	// Manager is the user that takes and frees hosts: nobody else knows whether a host is clean.
+	Manager string
+}
 
 // Default implements admission.Defaulter.
 func (Host) Default(_ context.Context, h *infrav1.KKHost) error {
@@ -108,6 +113,13 @@ func (w Host) ValidateUpdate(ctx context.Context, old, h *infrav1.KKHost) (admis
 	if was != nil && is != nil && *was != *is {
 		problems = append(problems, field.Forbidden(spec("consumer"), fmt.Sprintf("KKMachine %s of cluster %s has the host; it is free once that machine is deleted", was.Machine, was.Cluster)))
 	}
+	if was != nil && is == nil && !w.byManager(ctx) {
+		problems = append(problems, field.Forbidden(spec("consumer"), fmt.Sprintf("the host was not cleaned after KKMachine %s of cluster %s; delete its Machine, and the host is cleaned and free", was.Machine, was.Cluster)))
+	}
+	if freed(old, h) && !onlyFreed(old, h) {
+		problems = append(problems, field.Forbidden(field.NewPath("metadata", "annotations").Key(infrav1.QuarantineAnnotation),
+			"the host is in quarantine; clean it, then remove the annotation by itself: kubectl annotate kkhost "+h.Name+" "+infrav1.QuarantineAnnotation+"-"))
+	}
 	if was == nil && is != nil && old.Annotations[infrav1.QuarantineAnnotation] != "" {
 		problems = append(problems, field.Forbidden(spec("consumer"), "the host is in quarantine; clean it, then remove the annotation "+infrav1.QuarantineAnnotation))
 	}
@@ -127,6 +139,24 @@ func (w Host) ValidateUpdate(ctx context.Context, old, h *infrav1.KKHost) (admis
 		problems = twins
 	}
 	return nil, invalid("KKHost", h.Name, problems)
+}
+
+func (w Host) byManager(ctx context.Context) bool {
+	req, err := admission.RequestFromContext(ctx)
+	return err == nil && w.Manager != "" && req.UserInfo.Username == w.Manager
+}
+
+// freed reports whether an update ends a quarantine.
+func freed(old, h *infrav1.KKHost) bool {
+	return old.Annotations[infrav1.QuarantineAnnotation] != "" && h.Annotations[infrav1.QuarantineAnnotation] == ""
+}
+
+// onlyFreed reports whether nothing else is changed: who replaces a whole object from a file does not mean to end a quarantine.
+func onlyFreed(old, h *infrav1.KKHost) bool {
+	before, after := maps.Clone(old.Annotations), maps.Clone(h.Annotations)
+	delete(before, infrav1.QuarantineAnnotation)
+	delete(after, infrav1.QuarantineAnnotation)
+	return maps.Equal(before, after) && maps.Equal(old.Labels, h.Labels) && slices.Equal(old.Finalizers, h.Finalizers) && reflect.DeepEqual(old.Spec, h.Spec)
 }
 
 // ValidateDelete implements admission.Validator.
