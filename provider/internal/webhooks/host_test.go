@@ -80,3 +80,39 @@ func TestFreeing(t *testing.T) {
 		t.Error("nobody freed a host")
 	}
 }
+
+// TestTwins: two KKHosts with an address of the same node are the same host, whatever the port, unless other bastions lead to them.
+func TestTwins(t *testing.T) {
+	t.Parallel()
+	internal := func(v4, v6 string) func(*infrav1.KKHost) {
+		return func(h *infrav1.KKHost) { h.Spec.InternalIPv4, h.Spec.InternalIPv6 = v4, v6 }
+	}
+	port := func(n int32) func(*infrav1.KKHost) { return func(h *infrav1.KKHost) { h.Spec.SSH.Port = n } }
+	behind := func(names ...string) func(*infrav1.KKHost) {
+		return func(h *infrav1.KKHost) {
+			for _, n := range names {
+				h.Spec.SSH.Bastions = append(h.Spec.SSH.Bastions, infrav1.Bastion{Address: n, User: h.Name})
+			}
+		}
+	}
+	for what, c := range map[string]struct {
+		there, new *infrav1.KKHost
+		want       string
+	}{
+		"another address":     {host("a", "10.0.0.1"), host("b", "10.0.0.2"), ""},
+		"another port":        {host("a", "10.0.0.1"), host("b", "10.0.0.1", port(2222)), "spec.address"},
+		"an internal address": {host("a", "10.0.0.1"), host("b", "node.site", internal("10.0.0.1", "")), "spec.internalIPv4"},
+		"written otherwise":   {host("a", "node.site", internal("", "fd00::1")), host("b", "fd00:0::1"), "spec.address"},
+		"of another family":   {host("a", "10.0.0.1", internal("", "fd00::1")), host("b", "10.0.0.2", internal("", "fd00::1")), "spec.internalIPv6"},
+		"behind one address":  {host("a", "nat.site", port(1), internal("10.0.0.1", "")), host("b", "nat.site", port(2), internal("10.0.0.2", "")), ""},
+		"the same bastions":   {host("a", "10.0.0.1", behind("x", "y")), host("b", "10.0.0.1", behind("x", "y")), "spec.address"},
+		"other bastions":      {host("a", "10.0.0.1", behind("x", "y")), host("b", "10.0.0.1", behind("y", "x")), ""},
+		"one bastion less":    {host("a", "10.0.0.1", behind("x")), host("b", "10.0.0.1"), ""},
+	} {
+		w := webhooks.Host{Reader: pool{hosts: []infrav1.KKHost{*c.there}}}
+		_, err := w.ValidateCreate(t.Context(), c.new)
+		verdict(t, what, err, c.want)
+		_, err = w.ValidateUpdate(by(t, "ops"), host("b", "10.7.7.7"), c.new)
+		verdict(t, what+", by an update", err, c.want)
+	}
+}

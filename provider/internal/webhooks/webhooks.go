@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	infrav1 "github.com/kkbundle/kkbundle/provider/api/v1alpha1"
+	"github.com/kkbundle/kkbundle/provider/internal/hosts"
 )
 
 // Setup adds the webhooks to a manager. user is the provider's own name at the API server.
@@ -131,7 +132,7 @@ func (w Host) ValidateUpdate(ctx context.Context, old, h *infrav1.KKHost) (admis
 	if !reflect.DeepEqual(before, after) {
 		problems = append(problems, hostProblems(h)...)
 	}
-	if len(problems) == 0 && (old.Spec.Address != h.Spec.Address || old.Spec.SSH.Port != h.Spec.SSH.Port) {
+	if len(problems) == 0 && !reflect.DeepEqual(identity(old), identity(h)) {
 		twins, err := w.twins(ctx, h)
 		if err != nil {
 			return nil, err
@@ -203,6 +204,51 @@ func addressProblems(p *field.Path, address string) field.ErrorList {
 	return nil
 }
 
+// An at is what tells one host from others.
+type at struct {
+	address, v4, v6 string
+	port            int32
+	hops            []hop // behind others, an address may be another host
+}
+
+type hop struct {
+	address string
+	port    int32
+}
+
+func identity(h *infrav1.KKHost) at {
+	id := at{address: h.Spec.Address, v4: h.Spec.InternalIPv4, v6: h.Spec.InternalIPv6, port: cmp.Or(h.Spec.SSH.Port, 22)}
+	for _, b := range h.Spec.SSH.Bastions {
+		id.hops = append(id.hops, hop{b.Address, cmp.Or(b.Port, 22)})
+	}
+	return id
+}
+
+// shared returns the field and the address that two hosts share, if they are the same host. A port of SSH tells hosts behind an address apart
+// that is not a node's; no port tells nodes apart.
+func (a at) shared(b at) (name, address string) {
+	if !slices.EqualFunc(a.hops, b.hops, func(x, y hop) bool { return same(x.address, y.address) && x.port == y.port }) {
+		return "", ""
+	}
+	if same(a.address, b.address) && a.port == b.port {
+		return "address", a.address
+	}
+	nodes := hosts.InternalAddresses(b.address, b.v4, b.v6)
+	for _, mine := range hosts.InternalAddresses(a.address, a.v4, a.v6) {
+		if !slices.ContainsFunc(nodes, func(other string) bool { return same(mine, other) }) {
+			continue
+		}
+		switch mine {
+		case a.v4:
+			return "internalIPv4", mine
+		case a.v6:
+			return "internalIPv6", mine
+		}
+		return "address", mine
+	}
+	return "", ""
+}
+
 // twins looks for the same host in all namespaces: two objects of one host would let two clusters have it.
 func (w Host) twins(ctx context.Context, h *infrav1.KKHost) (problems field.ErrorList, err error) {
 	var all infrav1.KKHostList
@@ -213,9 +259,9 @@ func (w Host) twins(ctx context.Context, h *infrav1.KKHost) (problems field.Erro
 		if other.Namespace == h.Namespace && other.Name == h.Name {
 			continue
 		}
-		where := fmt.Sprintf("KKHost %s in namespace %s", other.Name, other.Namespace)
-		if same(other.Spec.Address, h.Spec.Address) && cmp.Or(other.Spec.SSH.Port, 22) == cmp.Or(h.Spec.SSH.Port, 22) && len(other.Spec.SSH.Bastions)+len(h.Spec.SSH.Bastions) == 0 {
-			problems = append(problems, field.Invalid(spec("address"), h.Spec.Address, where+" is the same host; a host is in one pool only"))
+		if name, address := identity(h).shared(identity(&other)); name != "" {
+			where := fmt.Sprintf("KKHost %s in namespace %s", other.Name, other.Namespace)
+			problems = append(problems, field.Invalid(spec(name), address, where+" is the same host; a host is in one pool only"))
 		}
 	}
 	return problems, nil
