@@ -1,12 +1,14 @@
 package controllers
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -481,6 +483,11 @@ func (w *instanceWork) host(ctx context.Context) (hosts.Host, error) {
 	return reach(ctx, w.Client, &h, w.i.Name)
 }
 
+// firstUse reports whether a host's key may be accepted: none is known yet.
+func firstUse(h *infrav1.KKHost) bool {
+	return h.Spec.SSH.TrustOnFirstUse && strings.TrimSpace(h.Annotations[infrav1.HostKeyAnnotation]) == ""
+}
+
 // reach returns a host with its login. The host's Secrets must be held first: a host that was worked on must be reached again to be cleaned.
 func reach(ctx context.Context, c client.Reader, h *infrav1.KKHost, node string) (hosts.Host, error) {
 	field := "KKHost " + h.Name + ": spec.ssh"
@@ -498,7 +505,7 @@ func reach(ctx context.Context, c client.Reader, h *infrav1.KKHost, node string)
 	out := hosts.Host{
 		Name: node, InternalIPv4: h.Spec.InternalIPv4, InternalIPv6: h.Spec.InternalIPv6,
 		KnownHosts: slices.Concat(known.Data[infrav1.SecretKnownHosts], []byte("\n"), []byte(h.Annotations[infrav1.HostKeyAnnotation])),
-		AcceptNew:  h.Spec.SSH.TrustOnFirstUse && h.Annotations[infrav1.HostKeyAnnotation] == "",
+		AcceptNew:  firstUse(h),
 	}
 	if out.Login, err = loginOf(login, h.Spec.Address, h.Spec.SSH.User, h.Spec.SSH.Port, field+".secretRef"); err != nil {
 		return hosts.Host{}, err
@@ -593,8 +600,10 @@ func (w *instanceWork) clean(ctx context.Context) (ctrl.Result, error) {
 func (w *instanceWork) record(ctx context.Context, job jobs.State) error {
 	delete(w.i.Annotations, blockMoveAnnotation)
 	result, _ := job.Value.(provisionResult)
-	if err := w.keepKeys(ctx, result.done.KnownHosts); err != nil {
-		return err
+	if met(job) {
+		if err := w.keepKeys(ctx, result.done.KnownHosts); err != nil {
+			return err
+		}
 	}
 	switch {
 	case errors.Is(job.Err, jobs.ErrCancelled), errors.Is(job.Err, context.Canceled):
@@ -623,16 +632,28 @@ func (w *instanceWork) record(ctx context.Context, job jobs.State) error {
 	return nil
 }
 
+// met reports whether a job's run has met the host. One that has not may have met a bastion, whose key alone must not end the first use.
+func met(job jobs.State) bool {
+	var f *hosts.Failure
+	switch {
+	case job.Err == nil:
+		return true
+	case errors.As(job.Err, &f):
+		return !f.Unreachable()
+	}
+	return job.Phase != ""
+}
+
 // keepKeys keeps the keys of a host that were accepted on first use.
 func (w *instanceWork) keepKeys(ctx context.Context, known []byte) error {
-	if len(known) == 0 {
+	if len(bytes.TrimSpace(known)) == 0 {
 		return nil
 	}
 	var h infrav1.KKHost
 	if err := w.Live.Get(ctx, types.NamespacedName{Namespace: w.i.Namespace, Name: w.i.Spec.HostName}, &h); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if !h.Spec.SSH.TrustOnFirstUse || h.Annotations[infrav1.HostKeyAnnotation] != "" || len(known) > maxKnownHosts {
+	if !firstUse(&h) || len(known) > maxKnownHosts {
 		return nil
 	}
 	setAnnotation(&h, infrav1.HostKeyAnnotation, string(known))

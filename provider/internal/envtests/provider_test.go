@@ -49,6 +49,7 @@ func TestMachine(t *testing.T) {
 	if _, ok := i.Annotations[blockMove]; !ok {
 		t.Error("clusterctl could move the instance while its host is worked on")
 	}
+	s.condition("the machine says so", func() conditions.Getter { return s.kkMachine("prod-cp-1") }, infrav1.ReadyCondition, infrav1.RunningReason, "Binary")
 	if m := s.kkMachine("prod-cp-1"); m.Spec.ProviderID != "" || m.Status.Initialization.Provisioned != nil || !strings.Contains(conditions.GetMessage(m, infrav1.ReadyCondition), "Binary") {
 		t.Errorf("too early: %+v %+v", m.Spec, m.Status)
 	}
@@ -609,19 +610,29 @@ func TestHalfDone(t *testing.T) {
 	}
 }
 
-// TestTrustOnFirstUse: the key of the first connection is kept, and no other one is accepted afterwards.
+// TestTrustOnFirstUse: the key of the first connection is kept, and no other one is accepted afterwards. A host that was not reached, whatever
+// its bastion said, has not been connected to.
 func TestTrustOnFirstUse(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.hosts(1, func(h *infrav1.KKHost) { h.Spec.SSH.KnownHostsRef, h.Spec.SSH.TrustOnFirstUse = nil, true })
 	s.bundle()
 	c := s.cluster("prod", false)
-	s.program.with(s.address(1), func(h *fakeHost) { h.learned = "10.0.0.1 ssh-ed25519 LEARNED\n" })
+	s.program.with(s.address(1), func(h *fakeHost) {
+		h.learned = "jump.site ssh-ed25519 BASTION\n"
+		h.on = func(context.Context, *fakeHost, string, string) error {
+			s.program.with(s.address(1), func(h *fakeHost) { h.on, h.learned = nil, "10.0.0.1 ssh-ed25519 LEARNED\n" })
+			return &hosts.Failure{Code: 13, Message: "no route to host"}
+		}
+	})
 	s.machine(c, "m", infrav1.RoleWorker)
 	s.untilReady("m")
 	s.delete("m")
 	s.program.mu.Lock()
 	defer s.program.mu.Unlock()
+	if second := s.program.calls[1]; !slices.Contains(second.args, "--accept-new") || strings.Contains(second.files["known_hosts"], "BASTION") {
+		t.Errorf("after a run that did not reach the host: %q", second.args)
+	}
 	first, last := s.program.calls[0], s.program.calls[len(s.program.calls)-1]
 	if !slices.Contains(first.args, "--accept-new") || strings.Contains(first.files["known_hosts"], "LEARNED") {
 		t.Errorf("first: %q", first.args)

@@ -116,6 +116,7 @@ func TestChanges(t *testing.T) {
 	}
 	h, m, i, k := &infrav1.KKHost{}, &infrav1.KKMachine{}, &infrav1.KKInstance{}, &infrav1.KKCluster{}
 	try("another consumer", h, "host1", func() { h.Spec.Consumer.Machine = "other" }, "spec.consumer", "KKMachine m of cluster prod has the host")
+	try("no consumer", h, "host1", func() { h.Spec.Consumer = nil }, "spec.consumer", "not cleaned after KKMachine m of cluster prod", "delete its Machine")
 	try("another address", h, "host1", func() { h.Spec.Address = s.address(7) }, "spec.address", "has to be cleaned", "delete the Machine first")
 	try("another host", m, "m", func() { m.Spec.HostName = "host2" }, "replace the Machine")
 	try("another providerID", m, "m", func() { m.Spec.ProviderID = "kk:///x" }, "replace the Machine")
