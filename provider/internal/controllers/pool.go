@@ -22,12 +22,8 @@ import (
 	infrav1 "github.com/kkbundle/kkbundle/provider/api/v1alpha1"
 )
 
-// A HostReconciler writes the state of hosts, holds the Secrets of those in use, and marks Machines on hosts that shall be emptied. It never
-// takes a host from its machine.
-type HostReconciler struct {
-	client.Client
-	Live client.Reader
-}
+// A HostReconciler writes the state of hosts, and marks Machines on hosts that shall be emptied. It never takes a host from its machine.
+type HostReconciler struct{ client.Client }
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *HostReconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
@@ -69,7 +65,7 @@ func (r *HostReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	missing, err := r.hold(ctx, h)
+	missing, err := r.missing(ctx, h)
 	if err == nil && h.Spec.Unschedulable && h.Spec.Consumer != nil {
 		err = r.markMachine(ctx, h)
 	}
@@ -98,38 +94,80 @@ func state(h *infrav1.KKHost, missing string) {
 	}
 }
 
-// hold keeps the Secrets of a host in use from being deleted and has clusterctl move them along, and lets go of those that no host in use
-// needs. It returns a message about a missing one.
-func (r *HostReconciler) hold(ctx context.Context, h *infrav1.KKHost) (missing string, err error) {
-	var all infrav1.KKHostList
-	if err := r.Live.List(ctx, &all, client.InNamespace(h.Namespace)); err != nil {
-		return "", err
-	}
+// missing returns a message about a Secret that the host names and that is not there.
+func (r *HostReconciler) missing(ctx context.Context, h *infrav1.KKHost) (message string, err error) {
 	for _, name := range hostSecrets(h) {
 		var s corev1.Secret
 		switch err := r.Get(ctx, types.NamespacedName{Namespace: h.Namespace, Name: name}, &s); {
 		case apierrors.IsNotFound(err):
-			missing = fmt.Sprintf("KKHost %s: spec.ssh: Secret %s is not in namespace %s; create it", h.Name, name, h.Namespace)
-			continue
+			message = fmt.Sprintf("KKHost %s: spec.ssh: Secret %s is not in namespace %s; create it", h.Name, name, h.Namespace)
 		case err != nil:
 			return "", err
 		}
-		used := slices.ContainsFunc(all.Items, func(h infrav1.KKHost) bool { return h.Spec.Consumer != nil && slices.Contains(hostSecrets(&h), name) })
-		before := s.DeepCopy()
-		if used && s.DeletionTimestamp.IsZero() {
-			controllerutil.AddFinalizer(&s, infrav1.LoginFinalizer)
-		} else if !used {
-			controllerutil.RemoveFinalizer(&s, infrav1.LoginFinalizer)
-		}
-		setMoved(&s, used)
-		if slices.Equal(before.Finalizers, s.Finalizers) && len(before.Labels) == len(s.Labels) {
-			continue
-		}
-		if err := r.Update(ctx, &s); err != nil {
-			return "", err
-		}
 	}
-	return missing, nil
+	return message, nil
+}
+
+// A LoginReconciler keeps the Secrets of hosts in use from being deleted and has clusterctl move them along, and lets go of those that no host
+// in use needs: because it is free, names another Secret, or is gone.
+type LoginReconciler struct {
+	client.Client
+	Live client.Reader
+}
+
+// SetupWithManager adds the reconciler to a manager.
+func (r *LoginReconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
+	return ctrl.NewControllerManagedBy(mgr).Named("login").WithOptions(o).
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.ofSecret), builder.OnlyMetadata).
+		Watches(&infrav1.KKHost{}, handler.EnqueueRequestsFromMapFunc(r.ofHost)).
+		Complete(r)
+}
+
+// ofSecret returns a Secret that is held or that a host names. There are many others.
+func (r *LoginReconciler) ofSecret(ctx context.Context, o client.Object) []ctrl.Request {
+	var all infrav1.KKHostList
+	named := func(h infrav1.KKHost) bool { return slices.Contains(hostSecrets(&h), o.GetName()) }
+	held := controllerutil.ContainsFinalizer(o, infrav1.LoginFinalizer)
+	if err := r.List(ctx, &all, client.InNamespace(o.GetNamespace())); !held && (err != nil || !slices.ContainsFunc(all.Items, named)) {
+		return nil
+	}
+	return []ctrl.Request{{NamespacedName: client.ObjectKeyFromObject(o)}}
+}
+
+// ofHost returns the Secrets of a host: of a changed one those that it named before, too.
+func (r *LoginReconciler) ofHost(_ context.Context, o client.Object) (requests []ctrl.Request) {
+	h, ok := o.(*infrav1.KKHost)
+	if !ok {
+		return nil
+	}
+	for _, name := range hostSecrets(h) {
+		requests = append(requests, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: h.Namespace, Name: name}})
+	}
+	return requests
+}
+
+// Reconcile holds a Secret, or lets go of it.
+func (r *LoginReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var s corev1.Secret
+	if err := r.Live.Get(ctx, req.NamespacedName, &s); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	var all infrav1.KKHostList
+	if err := r.Live.List(ctx, &all, client.InNamespace(req.Namespace)); err != nil {
+		return ctrl.Result{}, err
+	}
+	used := slices.ContainsFunc(all.Items, func(h infrav1.KKHost) bool { return h.Spec.Consumer != nil && slices.Contains(hostSecrets(&h), s.Name) })
+	before := s.DeepCopy()
+	if used && s.DeletionTimestamp.IsZero() {
+		controllerutil.AddFinalizer(&s, infrav1.LoginFinalizer)
+	} else if !used {
+		controllerutil.RemoveFinalizer(&s, infrav1.LoginFinalizer)
+	}
+	setMoved(&s, used)
+	if slices.Equal(before.Finalizers, s.Finalizers) && len(before.Labels) == len(s.Labels) {
+		return noResult()
+	}
+	return ctrl.Result{}, client.IgnoreNotFound(r.Update(ctx, &s))
 }
 
 // markMachine marks the Machine on a host to be deleted first when its owner is scaled down.

@@ -39,7 +39,8 @@ func (c Controllers) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o c
 		func() error {
 			return (&BundleReconciler{Client: cl, Operator: c.Operator, Recorder: recorder, Timing: c.Timing}).SetupWithManager(mgr, o)
 		},
-		func() error { return (&HostReconciler{Client: cl, Live: live}).SetupWithManager(mgr, o) },
+		func() error { return (&HostReconciler{Client: cl}).SetupWithManager(mgr, o) },
+		func() error { return (&LoginReconciler{Client: cl, Live: live}).SetupWithManager(mgr, o) },
 		func() error { return (&TemplateReconciler{Client: cl}).SetupWithManager(mgr, o) },
 	} {
 		if err := add(); err != nil {

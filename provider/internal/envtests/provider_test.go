@@ -448,6 +448,31 @@ func TestLoginIsHeld(t *testing.T) {
 	})
 }
 
+// TestLoginIsLetGo: a Secret that a host in use named before, or whose host is gone, can be deleted.
+func TestLoginIsLetGo(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := readySite(s, 1)
+	s.machine(c, "m", infrav1.RoleWorker)
+	s.untilReady("m")
+	s.create(&corev1.Secret{ObjectMeta: s.meta("other"), Data: map[string][]byte{infrav1.SecretPrivateKey: []byte(privateKey)}})
+	held := func(name string) bool {
+		var secret corev1.Secret
+		return s.Get(t.Context(), s.key(name), &secret) == nil && controllerutil.ContainsFinalizer(&secret, infrav1.LoginFinalizer)
+	}
+	h := s.host("host1")
+	s.edit(h, "host1", func() { h.Spec.SSH.SecretRef = local("other") })
+	s.eventually("the other login is held, and the first one is not", func() bool { return held("other") && !held("login") && held("keys") })
+	s.stop()
+	if err := s.Delete(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	s.edit(h, "host1", func() { h.Finalizers = nil })
+	s.start() // a manager that has not seen the host go
+	s.eventually("no login is held for a host that is gone", func() bool { return !held("other") && !held("keys") })
+	s.delete("m")
+}
+
 // TestSlowHost: a host that hangs has one of two places, and the others become ready. A machine that is deleted meanwhile is cleaned.
 func TestSlowHost(t *testing.T) {
 	t.Parallel()
