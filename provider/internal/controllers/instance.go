@@ -153,29 +153,32 @@ func (r *InstanceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (r
 		return ctrl.Result{}, err
 	}
 	w := &instanceWork{InstanceReconciler: r, i: i, cluster: cluster, key: req.NamespacedName}
-	if w.helper, err = patch.NewHelper(i, r.Client); err != nil {
-		return ctrl.Result{}, err
-	}
 	job, has := r.pool.Look(req.NamespacedName)
-	switch {
-	case has && job.Done:
-		// The object is written before the job is forgotten: a job's outcome is never lost, at worst it is written twice.
-		if err := errors.Join(w.record(ctx, job), w.patch(ctx)); err != nil {
+	if has && !job.Done {
+		if w.helper, err = patch.NewHelper(i, r.Client); err != nil {
 			return ctrl.Result{}, err
 		}
-		r.pool.Forget(req.NamespacedName)
-		return ctrl.Result{RequeueAfter: time.Millisecond}, nil
-	case has:
 		if !i.DeletionTimestamp.IsZero() && job.Kind != jobClean {
 			r.pool.Cancel(req.NamespacedName)
 		}
 		w.show(job)
 		return ctrl.Result{}, w.patch(ctx)
 	}
-	delete(i.Annotations, blockMoveAnnotation) // no job: nothing keeps clusterctl from moving the instance
+	if err := w.refresh(ctx); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if has {
+		// The object is written before the job is forgotten: a job's outcome is never lost, at worst it is written twice.
+		if err := errors.Join(w.record(ctx, job), w.patch(ctx)); err != nil {
+			return ctrl.Result{}, err
+		}
+		r.pool.Forget(req.NamespacedName)
+		return ctrl.Result{RequeueAfter: time.Millisecond}, nil
+	}
+	delete(w.i.Annotations, blockMoveAnnotation) // no job: nothing keeps clusterctl from moving the instance
 	switch {
 	case isPaused:
-	case i.DeletionTimestamp.IsZero():
+	case w.i.DeletionTimestamp.IsZero():
 		result, err = w.provision(ctx)
 	default:
 		result, err = w.clean(ctx)
@@ -190,6 +193,17 @@ type instanceWork struct {
 	cluster *clusterv1.Cluster // nil if it is gone
 	key     types.NamespacedName
 	helper  *patch.Helper
+}
+
+// refresh reads the instance from the API server. The cached one may be older than its last job: it lacks the attempts and annotations that
+// decide whether and when the next run begins.
+func (w *instanceWork) refresh(ctx context.Context) (err error) {
+	w.i = &infrav1.KKInstance{}
+	if err := w.Live.Get(ctx, w.key, w.i); err != nil {
+		return err
+	}
+	w.helper, err = patch.NewHelper(w.i, w.Client)
+	return err
 }
 
 func phaseConditions() []string {
@@ -290,14 +304,6 @@ func (w *instanceWork) provision(ctx context.Context) (ctrl.Result, error) {
 	}
 	if w.i.Status.State == "" {
 		w.i.Status.State = infrav1.InstancePending
-	}
-	// The cached instance may be older than its last job.
-	var live infrav1.KKInstance
-	if err := w.Live.Get(ctx, w.key, &live); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
-	if live.Annotations[infrav1.ProvisionedAnnotation] != "" || !live.DeletionTimestamp.IsZero() {
-		return ctrl.Result{RequeueAfter: time.Second}, nil
 	}
 	in, err := w.inputs(ctx)
 	if err != nil {
@@ -544,11 +550,7 @@ func (w *instanceWork) clean(ctx context.Context) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(w.i, infrav1.InstanceFinalizer) {
 		return noResult()
 	}
-	var live infrav1.KKInstance
-	if err := w.Live.Get(ctx, w.key, &live); err != nil || !controllerutil.ContainsFinalizer(&live, infrav1.InstanceFinalizer) {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
-	if live.Annotations[infrav1.BegunAnnotation] == "" { // no run ever began: there is nothing on the host
+	if w.i.Annotations[infrav1.BegunAnnotation] == "" { // no run ever began: there is nothing on the host
 		return ctrl.Result{}, w.release(ctx, "")
 	}
 	if w.i.Annotations[infrav1.CleaningAnnotation] == "" {
