@@ -214,12 +214,15 @@ func addresses(name string, h *infrav1.KKHost) []clusterv1.MachineAddress {
 // claim returns the machine's host, which it takes from the pool if it has none. nil means that it has to wait.
 func (w *machineWork) claim(ctx context.Context) (*infrav1.KKHost, error) {
 	var all infrav1.KKHostList
-	if err := w.List(ctx, &all, client.InNamespace(w.m.Namespace)); err != nil {
-		return nil, err
-	}
-	for i := range all.Items {
-		if h := &all.Items[i]; hasConsumer(h, w.m.Name) {
-			return h, nil // also if the controller was killed before it could write the host's name
+	// An old cache could lack the machine's own claim, and it would take a second host.
+	for _, from := range []client.Reader{w.Client, w.Live} {
+		if err := from.List(ctx, &all, client.InNamespace(w.m.Namespace)); err != nil {
+			return nil, err
+		}
+		for i := range all.Items {
+			if h := &all.Items[i]; hasConsumer(h, w.m.Name) {
+				return h, nil // also if the controller was killed before it could write the host's name
+			}
 		}
 	}
 	if w.m.Spec.ProviderID != "" {
@@ -337,6 +340,9 @@ func (w *machineWork) delete(ctx context.Context) (ctrl.Result, error) {
 			message = c.Message
 		}
 		w.waits(infrav1.ProvisionedCondition, infrav1.DeletingReason, message)
+		return ctrl.Result{RequeueAfter: w.Timing.Look}, nil
+	case err == nil: // the host is that instance's, and must not be freed without it
+		w.waits(infrav1.ProvisionedCondition, infrav1.DeletingReason, fmt.Sprintf("KKInstance %s belongs to another KKMachine of this name; delete that instance, and its host is cleaned", i.Name))
 		return ctrl.Result{RequeueAfter: w.Timing.Look}, nil
 	case client.IgnoreNotFound(err) != nil:
 		return ctrl.Result{}, err

@@ -724,6 +724,31 @@ func TestNodeNotFound(t *testing.T) {
 	s.untilReady("m")
 }
 
+// TestInstanceOfAnother: the host of an instance that another machine of the same name made is not freed without it.
+func TestInstanceOfAnother(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := readySite(s, 1)
+	s.machine(c, "m", infrav1.RoleWorker)
+	s.untilReady("m")
+	i := &infrav1.KKInstance{}
+	s.edit(i, "m", func() { i.OwnerReferences[0].UID = "another" })
+	s.beginDelete("m")
+	s.condition("m", func() conditions.Getter { return s.kkMachine("m") }, infrav1.ProvisionedCondition, infrav1.DeletingReason, "another KKMachine", "delete that instance")
+	if s.host("host1").Spec.Consumer == nil {
+		t.Error("a host was freed that an instance has")
+	}
+	if err := s.Delete(t.Context(), i); err != nil {
+		t.Fatal(err)
+	}
+	s.untilGone("m")
+	s.program.with(s.address(1), func(h *fakeHost) {
+		if h.has != "" || h.resets != 1 {
+			t.Errorf("%+v", h)
+		}
+	})
+}
+
 // TestHostIsGone: a machine whose host was taken away by force says so, and is deleted without a run.
 func TestHostIsGone(t *testing.T) {
 	t.Parallel()
