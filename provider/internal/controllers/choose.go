@@ -16,12 +16,13 @@ import (
 
 // A need is what a machine needs of its host.
 type need struct {
-	name          string // the only host that fits, if set
-	selector      labels.Selector
-	roles         []infrav1.Role
-	failureDomain string
-	capacity      corev1.ResourceList
-	owner         string // see ownerKey
+	name            string // the only host that fits, if set
+	selector        labels.Selector
+	roles           []infrav1.Role
+	failureDomain   string // of all hosts that fit, if set
+	preferredDomain string // hosts there come first
+	capacity        corev1.ResourceList
+	owner           string // see ownerKey
 }
 
 // needOf returns what a KKMachine needs of its host, but for role and failure domain of its Machine.
@@ -75,8 +76,8 @@ func taken(h *infrav1.KKHost) string {
 	return ""
 }
 
-// choose returns the best free host that fits, or why none does. A host that the same owner had last comes first: its images are there. Then
-// come hosts that nobody had last.
+// choose returns the best free host that fits, or why none does. In the preferred failure domain, and then elsewhere, a host that the same
+// owner had last comes first: its images are there. Then come hosts that nobody had last.
 func (n need) choose(all []infrav1.KKHost) (*infrav1.KKHost, string) {
 	var fit []*infrav1.KKHost
 	why := map[string]int{}
@@ -101,7 +102,15 @@ func (n need) choose(all []infrav1.KKHost) (*infrav1.KKHost, string) {
 		}
 		return 2
 	}
-	return slices.MinFunc(fit, func(a, b *infrav1.KKHost) int { return cmp.Or(rank(a)-rank(b), cmp.Compare(a.Name, b.Name)) }), ""
+	distance := func(h *infrav1.KKHost) int {
+		if n.preferredDomain == "" || h.Spec.FailureDomain == n.preferredDomain {
+			return 0
+		}
+		return 1
+	}
+	return slices.MinFunc(fit, func(a, b *infrav1.KKHost) int {
+		return cmp.Or(distance(a)-distance(b), rank(a)-rank(b), cmp.Compare(a.Name, b.Name))
+	}), ""
 }
 
 // tally says how many hosts do not fit for each reason.

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	infrav1 "github.com/kkbundle/kkbundle/provider/api/v1alpha1"
 )
@@ -73,6 +74,14 @@ func TestChoose(t *testing.T) {
 				t.Errorf("%s: %q lacks %q", name, why, w)
 			}
 		}
+	}
+	near := need{selector: labels.Everything(), roles: []infrav1.Role{infrav1.RoleControlPlane}, preferredDomain: "rack1", owner: "prod/cp"}
+	if h, why := near.choose(all); h == nil || h.Name != "rack1" {
+		t.Errorf("the preferred domain comes before the last owner: %v, %s", h, why)
+	}
+	near.preferredDomain = "rack9"
+	if h, why := near.choose(all); h == nil || h.Name != "last" {
+		t.Errorf("no host in the preferred domain: %v, %s", h, why)
 	}
 	if _, why := (need{}).choose(nil); why != "there is no KKHost" {
 		t.Error(why)

@@ -268,7 +268,12 @@ func (w *machineWork) need() (need, error) {
 	if len(n.roles) == 0 {
 		n.roles = []infrav1.Role{w.role()}
 	}
-	n.failureDomain, n.owner = w.machine.Spec.FailureDomain, ownerKey(w.m.Labels)
+	n.owner = ownerKey(w.m.Labels)
+	if w.role() == infrav1.RoleControlPlane { // chosen by the control plane's provider, which does not know where hosts are free
+		n.preferredDomain = w.machine.Spec.FailureDomain
+	} else {
+		n.failureDomain = w.machine.Spec.FailureDomain
+	}
 	return n, err
 }
 
