@@ -50,7 +50,7 @@ func parse(args []string) (options, error) {
 	fs.StringVar(&o.certs, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs", "directory with the webhooks' tls.crt and tls.key")
 	fs.BoolVar(&o.elect, "leader-elect", false, "elect a leader, so that one of several managers is at work")
 	fs.StringVar(&o.program, "kkbundle", "/usr/local/bin/kkbundle", "the program kkbundle")
-	fs.StringVar(&o.bundles, "bundles", "/var/lib/kkbundle-provider", "directory of bundles: those pulled, and those named file:///")
+	fs.StringVar(&o.bundles, "bundles", "/var/lib/kkbundle-provider", "directory of bundles: those pulled, and in its directory site those named file:///")
 	fs.StringVar(&o.scratch, "scratch", filepath.Join(os.TempDir(), "kkbundle-provider"), "directory for the files of runs, with their secrets; better in memory")
 	fs.IntVar(&o.hosts, "hosts", 20, "hosts worked on at a time")
 	fs.DurationVar(&o.timing.Run, "run-limit", o.timing.Run, "longest time of one run on a host")
@@ -143,7 +143,7 @@ func prepare(o options) (home string, err error) {
 		return "", err
 	}
 	home = filepath.Join(o.bundles, "home")
-	for _, dir := range []string{o.scratch, o.bundles, home} {
+	for _, dir := range []string{o.scratch, o.bundles, filepath.Join(o.bundles, hosts.SiteDir), home} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return "", err
 		}

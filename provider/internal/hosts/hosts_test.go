@@ -268,7 +268,7 @@ func TestPull(t *testing.T) {
 			t.Errorf("%q is at %s", digest, path)
 		}
 	}
-	if path, err := o.Pull(t.Context(), hosts.Bundle{Source: "file:///site.kkb"}, ""); err != nil || path != filepath.Join(o.Bundles, "site.kkb") {
+	if path, err := o.Pull(t.Context(), hosts.Bundle{Source: "file:///site.kkb"}, ""); err != nil || path != filepath.Join(o.Bundles, "site", "site.kkb") {
 		t.Errorf("%q, %v", path, err)
 	}
 	if path, err := o.Pull(t.Context(), hosts.Bundle{Source: "file:///../../etc/shadow"}, ""); err == nil {

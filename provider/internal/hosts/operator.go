@@ -101,7 +101,7 @@ type Operator struct {
 	Runner Runner
 	// Dir has a directory of mode 0700 for each run while it lasts, with its inventory and its secrets. It should be in memory.
 	Dir string
-	// Bundles is the directory of pulled bundles, and of those with an address file:///.
+	// Bundles is the directory of bundles: those with an address file:/// are in its directory site, those pulled beside it.
 	Bundles string
 
 	once    sync.Once
@@ -302,7 +302,11 @@ func (o *Operator) pull(ctx context.Context, b Bundle, path string) (digest stri
 	return result.Digest, nil
 }
 
-// address returns the argument for a bundle's source. A file is only ever one of the directory of bundles.
+// SiteDir is the directory below Operator.Bundles of the files that people put there, for addresses file:///.
+const SiteDir = "site"
+
+// address returns the argument for a bundle's source. A file is only ever one that people have put there: not a pulled bundle, whose signature
+// was checked by another KKBundle's keys.
 func (o *Operator) address(source string) (string, error) {
 	name, ok := strings.CutPrefix(source, "file:///")
 	if !ok {
@@ -311,7 +315,7 @@ func (o *Operator) address(source string) (string, error) {
 	if !filepath.IsLocal(name) {
 		return "", fmt.Errorf("%s: the file is outside of the directory of bundles; name a file in it", source)
 	}
-	return filepath.Join(o.Bundles, name), nil
+	return filepath.Join(o.Bundles, SiteDir, name), nil
 }
 
 // A runDir is the directory of one run.
