@@ -5,11 +5,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -33,6 +36,19 @@ const (
 	eventQuarantined = "HostQuarantined"
 	eventInspected   = "BundleRead"
 )
+
+// A noteRecorder keeps events below the length of the API server, which refuses longer ones.
+type noteRecorder struct{ events.EventRecorder }
+
+const maxNote = 1000 // bytes; the API server wants less than 1024
+
+// Eventf implements events.EventRecorder.
+func (r noteRecorder) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
+	if text := fmt.Sprintf(note, args...); len(text) > maxNote {
+		note, args = "%s...", []any{strings.ToValidUTF8(text[:maxNote-len("...")], "")}
+	}
+	r.EventRecorder.Eventf(regarding, related, kind, reason, action, note, args...)
+}
 
 // setCondition sets a condition that is true or false.
 func setCondition(o conditions.Setter, kind string, ok bool, reason, message string) {

@@ -27,7 +27,7 @@ type Controllers struct {
 
 // SetupWithManager adds the reconcilers to a manager.
 func (c Controllers) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o controller.Options) error {
-	cl, live, recorder := mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("kkbundle-provider")
+	cl, live, recorder := mgr.GetClient(), mgr.GetAPIReader(), noteRecorder{mgr.GetEventRecorder("kkbundle-provider")}
 	for _, add := range []func() error{
 		func() error {
 			return (&InstanceReconciler{Client: cl, Live: live, Operator: c.Operator, Recorder: recorder, Timing: c.Timing, Places: c.Places}).SetupWithManager(mgr, o)

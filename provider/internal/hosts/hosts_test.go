@@ -174,6 +174,25 @@ func TestProvision(t *testing.T) {
 	}
 }
 
+// TestProvisionFailure: the arguments of a command of the bootstrap data are in no message; those of kkbundle's own commands stay.
+func TestProvisionFailure(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ phase, task, message, want string }{
+		{"provisioning", "run kubeadm", "x: provisioning run kubeadm: x: kubeadm join --token tokenword: exit code 1: [ERROR FileAvailable]", "x: run kubeadm: exit code 1: [ERROR FileAvailable]"},
+		{"provisioning", "be x", "x: unreachable", "x: unreachable"},
+		{"repository", "packages", "x: dpkg -i a.deb: exit code 2", "x: dpkg -i a.deb: exit code 2"},
+	} {
+		r := &recorder{err: &hosts.Failure{Code: 16, Message: c.message, Hint: "look"}, events: []hosts.Event{{Event: "task", Phase: c.phase, Task: c.task}}}
+		h := node()
+		h.Name = "x"
+		_, err := operator(t, r).Provision(t.Context(), hosts.Work{Host: h, Cluster: cluster(), Document: []byte("d")}, func(string) {})
+		var f *hosts.Failure
+		if !errors.As(err, &f) || !f.OnHost() || err.Error() != c.want+"; look" {
+			t.Errorf("%v, want %q", err, c.want)
+		}
+	}
+}
+
 // TestClean needs no bundle and names one host only. A host that may be trusted is.
 func TestClean(t *testing.T) {
 	t.Parallel()

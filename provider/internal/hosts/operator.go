@@ -129,14 +129,21 @@ func (o *Operator) Provision(ctx context.Context, w Work, reached func(phase str
 	}
 	// Each KKCluster names its bundle: that another one has a newer bundle of the same name is no reason to refuse it.
 	args = slices.Concat(args, policy, []string{"--allow-older", "--", w.Host.Name, "-", w.Bundle.Path})
-	at := ""
+	at, step := "", ""
 	progress := func(e Event) {
+		if e.Event == "task" && e.Task != "" {
+			step = e.Task
+		}
 		if e.Event == "task" && e.Phase != at && slices.Contains(Phases(), e.Phase) {
 			at = e.Phase
 			reached(at)
 		}
 	}
 	_, err = o.Runner.Run(ctx, Call{Args: args, Stdin: w.Document, Progress: progress})
+	var failed *Failure
+	if at == PhaseProvisioning && errors.As(err, &failed) {
+		err = failed.withoutCommand(w.Host.Name + ": " + step)
+	}
 	return dir.done(), err
 }
 

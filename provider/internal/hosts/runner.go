@@ -55,6 +55,17 @@ func (f *Failure) Error() string {
 	return f.Message + "; " + f.Hint
 }
 
+// withoutCommand names a step in place of the command that failed: in bootstrap data its arguments can be secret, and conditions and events
+// are read by many.
+func (f *Failure) withoutCommand(step string) *Failure {
+	const code = ": exit code "
+	_, after, ok := strings.Cut(f.Message, code)
+	if !ok {
+		return f
+	}
+	return &Failure{Code: f.Code, Message: step + code + after, Hint: f.Hint}
+}
+
 // The exit codes that make a difference here. docs/reference/exit-codes.md has all; a number never changes its meaning.
 const (
 	exitFile        = 10 // cluster file, inventory or document invalid
