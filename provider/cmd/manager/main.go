@@ -52,8 +52,9 @@ func parse(args []string) (options, error) {
 	fs.StringVar(&o.program, "kkbundle", "/usr/local/bin/kkbundle", "the program kkbundle")
 	fs.StringVar(&o.bundles, "bundles", "/var/lib/kkbundle-provider", "directory of bundles: those pulled, and in its directory site those named file:///")
 	fs.StringVar(&o.scratch, "scratch", filepath.Join(os.TempDir(), "kkbundle-provider"), "directory for the files of runs, with their secrets; better in memory")
-	fs.IntVar(&o.hosts, "hosts", 20, "hosts worked on at a time")
+	fs.IntVar(&o.hosts, "hosts", 20, "hosts provisioned at a time, and cleaned beside them")
 	fs.DurationVar(&o.timing.Run, "run-limit", o.timing.Run, "longest time of one run on a host")
+	fs.DurationVar(&o.timing.Pull, "pull-limit", o.timing.Pull, "longest time of the download of a bundle")
 	fs.DurationVar(&o.timing.Quarantine, "quarantine-after", o.timing.Quarantine, "time after which a host that cannot be cleaned is given up")
 	ctrlconfig.RegisterFlags(fs) // --kubeconfig
 	o.log = textlogger.NewConfig()

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -61,7 +62,7 @@ func (r *BundleReconciler) ofSecret(ctx context.Context, o client.Object) []ctrl
 func (r *BundleReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	b := &infrav1.KKBundle{}
 	if err := r.Get(ctx, req.NamespacedName, b); err != nil || !b.DeletionTimestamp.IsZero() {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+		return ctrl.Result{}, errors.Join(client.IgnoreNotFound(err), r.tidy(ctx))
 	}
 	if ready := conditions.Get(b, infrav1.ReadyCondition); ready != nil && ready.ObservedGeneration == b.Generation && conditions.IsTrue(b, infrav1.ReadyCondition) && b.Status.ReadAt != nil {
 		if left := rereadAfter - time.Since(b.Status.ReadAt.Time); left > 0 {
@@ -71,7 +72,23 @@ func (r *BundleReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	before := client.MergeFrom(b.DeepCopy())
 	result := r.read(ctx, b)
 	// At once: a bundle that is ready and whose versions are not written yet would have none.
-	return result, client.IgnoreNotFound(r.Status().Patch(ctx, b, before))
+	return result, errors.Join(client.IgnoreNotFound(r.Status().Patch(ctx, b, before)), r.tidy(ctx))
+}
+
+// unusedAfter is the time after which a pulled bundle that no KKBundle names goes: a run that waits for its place may still want it.
+const unusedAfter = 24 * time.Hour
+
+// tidy removes the pulled bundles that no KKBundle names any more.
+func (r *BundleReconciler) tidy(ctx context.Context) error {
+	var all infrav1.KKBundleList
+	if err := r.List(ctx, &all); err != nil {
+		return err
+	}
+	var digests []string
+	for _, b := range all.Items {
+		digests = append(digests, b.Status.Digest)
+	}
+	return r.Operator.Keep(digests, time.Now().Add(-unusedAfter))
 }
 
 func (r *BundleReconciler) read(ctx context.Context, b *infrav1.KKBundle) ctrl.Result {

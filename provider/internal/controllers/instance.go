@@ -46,15 +46,15 @@ type Timing struct {
 	Backoff, MaxBackoff time.Duration
 	// Quarantine is the time after which a host that cannot be cleaned is given up.
 	Quarantine time.Duration
-	// Run is the longest time of one run.
-	Run time.Duration
+	// Run is the longest time of one run, Pull that of the download of its bundle before.
+	Run, Pull time.Duration
 	// Look is the pause before missing objects, and nodes, are looked for again.
 	Look time.Duration
 }
 
 // DefaultTiming returns the times of the manager.
 func DefaultTiming() Timing {
-	return Timing{Backoff: 15 * time.Second, MaxBackoff: 10 * time.Minute, Quarantine: 15 * time.Minute, Run: 2 * time.Hour, Look: 15 * time.Second}
+	return Timing{Backoff: 15 * time.Second, MaxBackoff: 10 * time.Minute, Quarantine: 15 * time.Minute, Run: 2 * time.Hour, Pull: 4 * time.Hour, Look: 15 * time.Second}
 }
 
 // pause returns the pause after a number of failed runs.
@@ -79,7 +79,7 @@ type InstanceReconciler struct {
 	Operator *hosts.Operator
 	Recorder events.EventRecorder
 	Timing   Timing
-	// Places is the number of hosts worked on at a time.
+	// Places is the number of hosts provisioned at a time, and of those cleaned beside them.
 	Places int
 
 	pool *jobs.Pool[types.NamespacedName]
@@ -88,7 +88,7 @@ type InstanceReconciler struct {
 // SetupWithManager adds the reconciler and its jobs to a manager.
 func (r *InstanceReconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 	changed := make(chan event.GenericEvent)
-	r.pool = jobs.New(r.Places, func(key types.NamespacedName) {
+	r.pool = jobs.New(r.Places, []string{jobProvision, jobClean}, func(key types.NamespacedName) {
 		changed <- event.GenericEvent{Object: &infrav1.KKInstance{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}}
 	})
 	// The channel is read until the manager has stopped: a job that tells its end must not wait for ever.
@@ -257,7 +257,10 @@ func (w *instanceWork) show(job jobs.State) {
 	}
 	w.i.Status.State = infrav1.InstanceBootstrapping
 	reason, message := infrav1.RunningReason, "at work on host "+w.i.Spec.HostName
-	if !job.Began {
+	switch {
+	case !job.Ready:
+		reason, message = infrav1.WaitingReason, fmt.Sprintf("waits until KKBundle %s is here", w.i.Spec.BundleRef.Name)
+	case !job.Began:
 		reason, message = infrav1.WaitingReason, fmt.Sprintf("waits for one of %d places; others are at work on their hosts", w.Places)
 	}
 	w.phases(job.Phase, reason, message)
@@ -318,7 +321,8 @@ func (w *instanceWork) provision(ctx context.Context) (ctrl.Result, error) {
 	if err := w.patch(ctx); err != nil { // before the run: it must be known that something may be on the host
 		return ctrl.Result{}, err
 	}
-	w.pool.Start(w.key, jobProvision, w.provisionJob(in))
+	prepare, do := w.provisionJob(in)
+	w.pool.Start(w.key, jobProvision, prepare, do)
 	return noResult()
 }
 
@@ -376,19 +380,22 @@ type provisionResult struct {
 	digest string // of the document
 }
 
-func (w *instanceWork) provisionJob(in inputs) jobs.Func {
+// provisionJob returns what gets the bundle, which other hosts may wait for, too, and the work on the host.
+func (w *instanceWork) provisionJob(in inputs) (jobs.Prepare, jobs.Func) {
 	// A job outlives the reconciliation, so it has no part of w but its key and spec.
 	r, key, name := w.InstanceReconciler, w.key, w.i.Spec.HostName
-	return func(ctx context.Context, reached func(string)) (any, error) {
+	file := hosts.File{Trust: in.bundle.Trust, RequireSignature: in.bundle.RequireSignature}
+	prepare := func(ctx context.Context) (err error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, r.Timing.Pull, fmt.Errorf("%s was not here after %s", in.bundle.Source, r.Timing.Pull))
+		defer cancel()
+		file.Path, err = r.Operator.Pull(ctx, in.bundle, in.digest)
+		return err
+	}
+	return prepare, func(ctx context.Context, reached func(string)) (any, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, r.Timing.Run, fmt.Errorf("the run took longer than %s", r.Timing.Run))
 		defer cancel()
 		var result provisionResult
 		if err := r.stillOurs(ctx, key, name); err != nil {
-			return result, err
-		}
-		file := hosts.File{Trust: in.bundle.Trust, RequireSignature: in.bundle.RequireSignature}
-		var err error
-		if file.Path, err = r.Operator.Pull(ctx, in.bundle, in.digest); err != nil {
 			return result, err
 		}
 		if in.cleanFirst {
@@ -398,6 +405,7 @@ func (w *instanceWork) provisionJob(in inputs) jobs.Func {
 		}
 		sum := sha256.Sum256(in.document)
 		result.digest = "sha256:" + hex.EncodeToString(sum[:])
+		var err error
 		result.done, err = r.Operator.Provision(ctx, hosts.Work{Host: in.host, Cluster: in.cluster, Bundle: file, Document: in.document}, reached)
 		return result, err
 	}
@@ -586,7 +594,7 @@ func (w *instanceWork) clean(ctx context.Context) (ctrl.Result, error) {
 		return ctrl.Result{}, err
 	}
 	r, key, settings := w.InstanceReconciler, w.key, w.clusterSettings()
-	w.pool.Start(w.key, jobClean, func(ctx context.Context, _ func(string)) (any, error) {
+	w.pool.Start(w.key, jobClean, nil, func(ctx context.Context, _ func(string)) (any, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, r.Timing.Run, fmt.Errorf("the run took longer than %s", r.Timing.Run))
 		defer cancel()
 		if err := r.stillOurs(ctx, key, h.Name); err != nil {

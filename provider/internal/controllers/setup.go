@@ -21,7 +21,7 @@ type Controllers struct {
 	Operator *hosts.Operator
 	Nodes    Nodes
 	Timing   Timing
-	// Places is the number of hosts worked on at a time.
+	// Places is the number of hosts provisioned at a time, and of those cleaned beside them.
 	Places int
 }
 

@@ -268,7 +268,7 @@ func newSite(t *testing.T, edit ...func(*site)) *site {
 	s := &site{
 		T: t, Client: server.client, namespace: fmt.Sprintf("site-%d", counter.Add(1)), program: newProgram(), nodes: &nodes{},
 		places: 10, dirs: [2]string{t.TempDir(), t.TempDir()},
-		timing: controllers.Timing{Backoff: 30 * time.Millisecond, MaxBackoff: 200 * time.Millisecond, Quarantine: 1500 * time.Millisecond, Run: time.Minute, Look: 100 * time.Millisecond},
+		timing: controllers.Timing{Backoff: 30 * time.Millisecond, MaxBackoff: 200 * time.Millisecond, Quarantine: 1500 * time.Millisecond, Run: time.Minute, Pull: time.Minute, Look: 100 * time.Millisecond},
 	}
 	for _, e := range edit {
 		e(s)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kkbundle/kkbundle/provider/internal/hosts"
 )
@@ -292,6 +293,66 @@ func TestPull(t *testing.T) {
 	}
 	if path, err := o.Pull(t.Context(), hosts.Bundle{Source: "file:///../../etc/shadow"}, ""); err == nil {
 		t.Errorf("a file elsewhere: %s", path)
+	}
+}
+
+// TestPullsSideBySide: who wants a bundle waits for nobody who pulls another one, and for one's own no longer than told.
+func TestPullsSideBySide(t *testing.T) {
+	t.Parallel()
+	at, end := make(chan struct{}), make(chan struct{})
+	digest := func(s string) string { return "sha256:" + strings.Repeat(s, 32) }
+	o := operator(t, runner(func(call hosts.Call) ([]byte, error) {
+		if strings.HasSuffix(call.Args[len(call.Args)-1], "/slow.kkb") {
+			close(at)
+			<-end
+		}
+		return []byte(`{"digest": "` + digest("cd") + `"}`), nil
+	}))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if _, err := o.Pull(t.Context(), hosts.Bundle{Source: "https://files.site/slow.kkb"}, digest("ab")); err == nil {
+			t.Error("another bundle was taken")
+		}
+	}()
+	<-at
+	if _, err := o.Pull(t.Context(), hosts.Bundle{Source: "https://files.site/fast.kkb"}, digest("cd")); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("too long"))
+	if _, err := o.Pull(ctx, hosts.Bundle{Source: "https://files.site/slow.kkb"}, digest("ab")); err == nil || err.Error() != "too long" {
+		t.Errorf("%v", err)
+	}
+	close(end)
+	<-ended
+}
+
+type runner func(hosts.Call) ([]byte, error)
+
+func (r runner) Run(_ context.Context, call hosts.Call) ([]byte, error) { return r(call) }
+
+// TestKeep: bundles that nothing names go once nobody has used them for some time.
+func TestKeep(t *testing.T) {
+	t.Parallel()
+	o := operator(t, &recorder{})
+	now := time.Now()
+	if err := o.Keep(nil, now); err != nil {
+		t.Error(err)
+	}
+	for name, used := range map[string]time.Time{"named": now.Add(-time.Hour), "old": now.Add(-time.Hour), "old.part": now.Add(-time.Hour), "new": now} {
+		dir := filepath.Join(o.Bundles, "pulled", name)
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "bundle.kkb"), nil, 0o600), os.Chtimes(dir, used, used)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := o.Keep([]string{"sha256:named"}, now.Add(-time.Minute))
+	left, _ := filepath.Glob(filepath.Join(o.Bundles, "pulled", "*"))
+	for i := range left {
+		left[i] = filepath.Base(left[i])
+	}
+	if err != nil || !slices.Equal(left, []string{"named", "new"}) {
+		t.Errorf("%q, %v", left, err)
 	}
 }
 

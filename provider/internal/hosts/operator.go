@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/mod/semver"
 	"sigs.k8s.io/yaml"
@@ -104,8 +106,27 @@ type Operator struct {
 	// Bundles is the directory of bundles: those with an address file:/// are in its directory site, those pulled beside it.
 	Bundles string
 
-	once    sync.Once
-	pulling chan struct{} // one pull at a time: hosts of a cluster want the same bundle
+	mu      sync.Mutex
+	pulling map[string]chan struct{} // by digest: hosts of a cluster want the same bundle
+}
+
+// lock waits until nobody else pulls a bundle.
+func (o *Operator) lock(ctx context.Context, sum string) (unlock func(), err error) {
+	o.mu.Lock()
+	if o.pulling == nil {
+		o.pulling = map[string]chan struct{}{}
+	}
+	if o.pulling[sum] == nil {
+		o.pulling[sum] = make(chan struct{}, 1)
+	}
+	one := o.pulling[sum]
+	o.mu.Unlock()
+	select {
+	case one <- struct{}{}:
+		return func() { <-one }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // Provision runs the bootstrap document on a host, which is prepared from the bundle first. reached gets the name of each phase that begins.
@@ -252,16 +273,15 @@ func (o *Operator) Pull(ctx context.Context, b Bundle, digest string) (path stri
 	if _, err := hex.DecodeString(sum); algorithm != "sha256" || err != nil || len(sum) != sha256.Size*2 {
 		return "", fmt.Errorf("%s: %q is no digest of a bundle", b.Source, digest)
 	}
-	o.once.Do(func() { o.pulling = make(chan struct{}, 1) })
-	select {
-	case o.pulling <- struct{}{}:
-		defer func() { <-o.pulling }()
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
+	unlock, err := o.lock(ctx, sum)
+	if err != nil {
+		return "", err
 	}
+	defer unlock()
 	// A directory for each bundle: its signature and its parts are beside it, and all of them are there or none.
 	whole := filepath.Join(o.Bundles, pulledDir, sum)
-	if _, err := os.Stat(whole); err == nil {
+	now := time.Now()
+	if err := os.Chtimes(whole, now, now); err == nil { // Keep goes by the time of the last use
 		return filepath.Join(whole, bundleFile), nil
 	}
 	partial := whole + ".part" // of the same file system; a repeated pull continues in it
@@ -284,6 +304,25 @@ const (
 	pulledDir  = "pulled" // below Operator.Bundles: a directory for each digest
 	bundleFile = "bundle.kkb"
 )
+
+// Keep removes pulled bundles that have none of the digests, and what is left of their downloads, if nobody has used them since a time. A
+// run that reads one has it open or has used it a short time ago.
+func (o *Operator) Keep(digests []string, since time.Time) error {
+	dir := filepath.Join(o.Bundles, pulledDir)
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || info.ModTime().After(since) || slices.Contains(digests, "sha256:"+strings.TrimSuffix(e.Name(), ".part")) {
+			continue
+		}
+		errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	return errors.Join(errs...)
+}
 
 // pull downloads a bundle to a path and returns its digest.
 func (o *Operator) pull(ctx context.Context, b Bundle, path string) (digest string, err error) {

@@ -15,6 +15,7 @@ var ErrCancelled = errors.New("cancelled")
 // A State is a snapshot of a job.
 type State struct {
 	Kind  string // as given to Start
+	Ready bool   // it is prepared
 	Began bool   // it is not waiting for a free place
 	Phase string // as told by the job
 	Done  bool
@@ -25,9 +26,12 @@ type State struct {
 // A Func does the work of a job. It tells phases as it reaches them.
 type Func func(ctx context.Context, reached func(phase string)) (any, error)
 
+// A Prepare gets what a job needs before it waits for a place: several jobs may wait for the same thing, and places are for hosts.
+type Prepare func(ctx context.Context) error
+
 // A Pool runs jobs. Make one with New.
 type Pool[K comparable] struct {
-	places chan struct{}
+	places map[string]chan struct{} // by kind
 	notify func(K)
 
 	mu    sync.Mutex
@@ -41,13 +45,18 @@ type job struct {
 	cancel context.CancelCauseFunc
 }
 
-// New returns a pool that runs up to n jobs at a time. notify is called after each change of a job's state, on a goroutine of the job.
-func New[K comparable](n int, notify func(K)) *Pool[K] {
-	return &Pool[K]{places: make(chan struct{}, n), notify: notify, jobs: map[K]*job{}}
+// New returns a pool that runs up to n jobs at a time of each of the kinds, so that those of one kind do not wait for those of another.
+// notify is called after each change of a job's state, on a goroutine of the job.
+func New[K comparable](n int, kinds []string, notify func(K)) *Pool[K] {
+	p := &Pool[K]{places: map[string]chan struct{}{}, notify: notify, jobs: map[K]*job{}}
+	for _, kind := range kinds {
+		p.places[kind] = make(chan struct{}, n)
+	}
+	return p
 }
 
-// Start begins a job unless the key has one, and reports whether it did.
-func (p *Pool[K]) Start(key K, kind string, do Func) bool {
+// Start begins a job unless the key has one, and reports whether it did. prepare may be nil; its error is the job's.
+func (p *Pool[K]) Start(key K, kind string, prepare Prepare, do Func) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, ok := p.jobs[key]; ok || p.ended {
@@ -56,15 +65,23 @@ func (p *Pool[K]) Start(key K, kind string, do Func) bool {
 	ctx, cancel := context.WithCancelCause(context.Background()) // a job outlives the reconciliation that starts it
 	j := &job{state: State{Kind: kind}, cancel: cancel}
 	p.jobs[key] = j
-	p.all.Go(func() { p.run(ctx, key, j, do) })
+	p.all.Go(func() { p.run(ctx, key, j, prepare, do) })
 	return true
 }
 
-func (p *Pool[K]) run(ctx context.Context, key K, j *job, do Func) {
+func (p *Pool[K]) run(ctx context.Context, key K, j *job, prepare Prepare, do Func) {
 	defer j.cancel(nil)
+	if prepare != nil {
+		if err := prepare(ctx); err != nil {
+			p.change(key, j, func(s *State) { s.Done, s.Err = true, err })
+			return
+		}
+	}
+	p.change(key, j, func(s *State) { s.Ready = true })
+	places := p.places[j.state.Kind]
 	select {
-	case p.places <- struct{}{}:
-		defer func() { <-p.places }()
+	case places <- struct{}{}:
+		defer func() { <-places }()
 	case <-ctx.Done():
 		p.change(key, j, func(s *State) { s.Done, s.Err = true, context.Cause(ctx) })
 		return

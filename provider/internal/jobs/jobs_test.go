@@ -14,7 +14,7 @@ func TestPool(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var told int
-		p := jobs.New(2, func(string) { told++ })
+		p := jobs.New(2, []string{"k", "other"}, func(string) { told++ })
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { _ = p.Run(ctx) }()
 		hang := func(ctx context.Context, reached func(string)) (any, error) {
@@ -22,25 +22,40 @@ func TestPool(t *testing.T) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		}
-		if !p.Start("a", "k", hang) || p.Start("a", "k", hang) {
+		if !p.Start("a", "k", nil, hang) || p.Start("a", "k", nil, hang) {
 			t.Error("a key has exactly one job")
 		}
 		for _, key := range []string{"b", "c"} {
-			p.Start(key, "k", func(context.Context, func(string)) (any, error) { return key, nil })
+			p.Start(key, "k", nil, func(context.Context, func(string)) (any, error) { return key, nil })
 			synctest.Wait()
 			if s, ok := p.Look(key); !ok || !s.Done || s.Value != key || s.Err != nil {
 				t.Errorf("%s beside a job that hangs: %+v", key, s)
 			}
 		}
-		p.Start("d", "k", hang)
+		p.Start("d", "k", nil, hang)
 		synctest.Wait()
-		p.Start("e", "k", hang)
+		p.Start("e", "k", nil, hang)
 		synctest.Wait()
 		if s, _ := p.Look("e"); s.Began || s.Done {
 			t.Errorf("three at work in a pool of two: %+v", s)
 		}
 		if s, _ := p.Look("d"); !s.Began || s.Phase != "slow" {
 			t.Errorf("the phase is lost: %+v", s)
+		}
+		waits := make(chan struct{})
+		p.Start("g", "other", func(context.Context) error { <-waits; return nil }, func(context.Context, func(string)) (any, error) { return "g", nil })
+		p.Start("h", "other", func(context.Context) error { return errors.New("not there") }, hang)
+		synctest.Wait()
+		if s, _ := p.Look("g"); s.Ready || s.Began {
+			t.Errorf("a job that is not prepared has a place: %+v", s)
+		}
+		if s, _ := p.Look("h"); !s.Done || s.Began || s.Err == nil || s.Err.Error() != "not there" {
+			t.Errorf("a job that could not be prepared: %+v", s)
+		}
+		close(waits)
+		synctest.Wait()
+		if s, _ := p.Look("g"); !s.Done || s.Value != "g" {
+			t.Errorf("a kind waits for the places of another: %+v", s)
 		}
 		p.Forget("d")
 		if _, ok := p.Look("d"); !ok {
@@ -63,7 +78,7 @@ func TestPool(t *testing.T) {
 		if s, _ := p.Look("a"); !s.Done {
 			t.Error("the end of the manager ends jobs")
 		}
-		if p.Start("f", "k", hang) {
+		if p.Start("f", "k", nil, hang) {
 			t.Error("a job began after the end")
 		}
 		if told == 0 {
