@@ -18,6 +18,8 @@ VULN_VERSION := v1.9.0
 VULN     := $(TOOLS)/govulncheck-$(VULN_VERSION)
 NFPM_VERSION := v2.45.0
 NFPM     := $(TOOLS)/nfpm-$(NFPM_VERSION)
+CONTROLLER_GEN_VERSION := v0.21.0
+CONTROLLER_GEN := $(TOOLS)/controller-gen-$(CONTROLLER_GEN_VERSION)
 GREMLINS_VERSION := v0.6.0
 GREMLINS := $(TOOLS)/gremlins-$(GREMLINS_VERSION)
 # The data path: what make mutants changes.
@@ -41,7 +43,7 @@ HELPERS := $(or $(filter helper-amd64 helper-arm64,helper-$(shell go env GOARCH)
 # Releases have neither paths of the machine nor symbols for debuggers in them. Tests have the same flags, so that a package is compiled once for both.
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false -gcflags=all=-dwarf=false)
 
-.PHONY: help build build-all helper helper-amd64 helper-arm64 dist dist-check dist-try release test test-full race lint vuln fmt docs fuzz mutate mutants encoders bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
+.PHONY: help build build-all helper helper-amd64 helper-arm64 dist dist-check dist-try release test test-full race lint vuln fmt docs fuzz mutate mutants encoders bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e provider-test provider-generate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -123,6 +125,24 @@ test-full: helper ## all tests: also of size and of hostile input, kill loops, a
 	GOARCH=arm64 go test -exec qemu-aarch64-static -run Golden ./bundle # the same bundle, byte for byte
 	cd testdata/lab && go vet ./... && go test -short -timeout 5m ./...
 
+# A module of its own with Kubernetes' libraries of another release: five minutes of processor time on a machine that has compiled nothing, and two
+# for the tests. Results are not cached: go does not know that they need the lab's programs.
+provider-test: $(CONTROLLER_GEN) ## the provider for Cluster API: its tests, against the lab's API server (make lab)
+	@compgen -G "$${KKBUNDLE_LAB:-$(CACHE)/kkbundle-lab}/bin-*/kube-apiserver" > /dev/null || [ -n "$${KUBEBUILDER_ASSETS:-}" ] ||
+		echo "NOT RUN: tests against an API server; make lab builds it, or KUBEBUILDER_ASSETS names a directory with kube-apiserver and etcd"
+	cd provider
+	go vet ./...
+	go test -count=1 -timeout 20m ./api/... ./cmd/... ./internal/...
+	go test -count=1 ./config -generator $(CONTROLLER_GEN)
+
+provider-generate: $(CONTROLLER_GEN) ## write CRDs, deep copies and components of the provider anew
+	cd provider && go test ./config -generator $(CONTROLLER_GEN) -update
+
+$(CONTROLLER_GEN):
+	@mkdir -p $(TOOLS)
+	GOBIN=$(TOOLS)/tmp go install sigs.k8s.io/controller-tools/cmd/controller-gen@$(CONTROLLER_GEN_VERSION)
+	mv $(TOOLS)/tmp/controller-gen $@
+
 race: $(HELPERS) ## the race detector on the short tests of what is concurrent: 40 minutes on two slow cores that have compiled nothing
 	@testdata/needs.sh $(TEST_NEEDS) gcc:gcc
 	CGO_ENABLED=1 go test -race -short -timeout 25m $$(go list ./bundle/... ./fetch/... ./registry/... ./installer/... | grep -v /regzip$$) # regzip has no goroutines
@@ -132,6 +152,7 @@ lint: $(LINT) $(HELPERS) ## the lint set, shell scripts, formatting, and the lay
 	$(LINT) run ./... ./testdata/scale/... ./testdata/mutate/... ./testdata/mutants/...
 	(cd testdata/lab && $(LINT) run --config ../../.golangci.yml ./...)
 	(cd testdata/containerd && $(LINT) run --config ../../.golangci.yml ./...)
+	(cd provider && $(LINT) run --config ../.golangci.yml ./...)
 	shellcheck .ci/run $$(git ls-files '*.sh')
 	# The lab is built anew when its first process changes, so that a remark cannot be in it: mount points there have no blanks.
 	shellcheck --exclude=SC2013 testdata/lab/software/root/lab-init
