@@ -38,7 +38,7 @@ func Provision(ctx context.Context, o engine.Options, name string, p *provision.
 	}
 	return r.Start(ctx, func(ctx context.Context) error {
 		err := r.OnAll(r.Connected(), func(_ int, t *task.Host) error {
-			return refuseUnprovisioned(task.InTask(ctx, "connect"), t)
+			return claim(task.InTask(ctx, "connect"), t)
 		})
 		if err == nil {
 			err = r.Phases(ctx, phases)
@@ -51,14 +51,25 @@ func Provision(ctx context.Context, o engine.Options, name string, p *provision.
 	})
 }
 
-// refuseUnprovisioned refuses a node of another cluster before the host is changed. reset would take it for ours from
-// then on. kubeadm's files on a host with receipts are those of an earlier document.
-func refuseUnprovisioned(ctx context.Context, t *task.Host) error {
-	ours, err := t.AnyExists(ctx, task.ProvisionDir)
-	if err != nil || ours {
+// claim refuses a node of another cluster or owner before the host is changed, and marks it with the run's owner. reset
+// would take it for ours from then on. With the owner's mark, kubeadm's files are those of an earlier document, and so
+// they are in a person's run on a host with receipts.
+func claim(ctx context.Context, t *task.Host) error {
+	marked, err := begin.RefuseOwned(ctx, t)
+	if err != nil || marked {
 		return err
 	}
-	return begin.RefuseForeign(ctx, t)
+	if t.Site.Owner == "" {
+		ours, err := t.AnyExists(ctx, task.ProvisionDir)
+		if err != nil || ours {
+			return err
+		}
+		return begin.RefuseForeign(ctx, t)
+	}
+	if err := begin.RefuseUnmarked(ctx, t); err != nil || t.Site.DryRun {
+		return err
+	}
+	return begin.MarkOwner(ctx, t)
 }
 
 // instancePhases returns the operations of CAPKK for a KKInstance, in its order.

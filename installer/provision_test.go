@@ -11,11 +11,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/bootstrap"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/marks"
+	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/provision"
+	"github.com/kkbundle/kkbundle/installer/reset"
 	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
@@ -147,6 +151,82 @@ func TestProvisionForeign(t *testing.T) {
 	h.Put(t, marks.Receipt("of-another-document", 1), "")
 	if _, err := Provision(t.Context(), s.Options, "node1", document); err != nil {
 		t.Errorf("a node that an earlier document made: %v", err)
+	}
+}
+
+// TestProvisionOwner marks the host before the first change, repeats for the same machine and refuses others.
+func TestProvisionOwner(t *testing.T) {
+	t.Parallel()
+	const node = "/etc/kubernetes/kubelet.conf"
+	s := provisioned(t)
+	h := s.Hosts["node1"]
+	failing := program(t, "#cloud-config\nwrite_files: [{path: "+node+", content: more}]\nruncmd: [[\"false\"]]\n")
+	run := func(owner task.Machine) error {
+		s.Options.Owner = owner
+		_, err := Provision(t.Context(), s.Options, "node1", failing)
+		return err
+	}
+	s.Options.DryRun = true
+	if err := run("site/prod/md-1"); err != nil || strings.Contains(h.Tree(t), marks.Owner) {
+		t.Errorf("a dry run has marked the host (%v)", err)
+	}
+	s.Options.DryRun = false
+	for range 2 {
+		if err := run("site/prod/md-1"); err == nil || !strings.Contains(err.Error(), "run false") {
+			t.Errorf("the machine's own run: %v, want the step that fails", err)
+		}
+	}
+	if got := h.Content(marks.Owner); got != "site/prod/md-1\n" {
+		t.Errorf("the mark is %q", got)
+	}
+	h.Put(t, marks.LockOwner, "") // has the time of each run
+	before := h.Tree(t)
+	for _, other := range []task.Machine{"", "site/test/md-1"} {
+		var owned *begin.OwnedError
+		if err := run(other); !errors.As(err, &owned) || owned.Has != "site/prod/md-1" || owned.Want != other {
+			t.Errorf("the run of %q: %v", other, err)
+		}
+	}
+	s.Options.Owner = ""
+	if err := begin.CheckForeign(t.Context(), s.Run(t, nil)); !errors.As(err, new(*begin.OwnedError)) {
+		t.Errorf("an installation on a machine's host: %v", err)
+	}
+	h.Put(t, marks.LockOwner, "")
+	if diff := cmp.Diff(before, h.Tree(t)); diff != "" {
+		t.Errorf("a refused run has changed the host (-before +after):\n%s", diff)
+	}
+}
+
+// TestProvisionOwnerOfUsed leaves hosts as they are that have an installation without the machine's mark, with or
+// without stamps; neither does a reset for the machine touch them.
+func TestProvisionOwnerOfUsed(t *testing.T) {
+	t.Parallel()
+	for name, file := range map[string]string{
+		"a node of install": member.Path, "half a node": task.StampDir + "/kernel", "a registry": task.ConfigDir + "/registry.yaml",
+		"a person's provision": marks.Receipt("a-document", 1), "a node of others": "/etc/kubernetes/kubelet.conf",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := provisioned(t)
+			h := s.Hosts["node1"]
+			h.Put(t, file, "")
+			h.Put(t, "/var/lib/etcd/member/snap/db", "")
+			s.Options.Owner = "site/prod/md-1"
+			document := program(t, "#cloud-config\nwrite_files: [{path: /etc/motd, content: more}]\n")
+			_, err := Provision(t.Context(), s.Options, "node1", document)
+			s.Options.Limit = []string{"node1"}
+			cleaned := reset.Reset(t.Context(), s.Options)
+			for verb, err := range map[string]error{"provision": err, "reset": cleaned} {
+				if !errors.As(err, new(*begin.OwnedError)) && !errors.As(err, new(*begin.ForeignError)) {
+					t.Errorf("%s: %v", verb, err)
+				}
+			}
+			tree := h.Tree(t)
+			if h.Content("/etc/motd") != "hello\n" || !strings.Contains(tree, file) || !strings.Contains(tree, "/snap/db") ||
+				strings.Contains(tree, marks.Owner) {
+				t.Errorf("the host was changed:\n%s", tree)
+			}
+		})
 	}
 }
 

@@ -33,11 +33,14 @@ func (e *ForeignError) Hint() string {
 	return "nothing was touched, and --force does not change that; correct the inventory, or, if that cluster is no longer needed, remove it with kkbundle reset --foreign --limit " + e.Host
 }
 
-// CheckForeign refuses hosts of other clusters before any host is changed.
+// CheckForeign refuses hosts of other clusters, and machines of Cluster API, before any host is changed.
 func CheckForeign(ctx context.Context, r *engine.Run) error {
 	return r.OnAll(r.Connected(manifest.RoleCluster), func(_ int, t *task.Host) error {
 		if t.Err != nil || !r.IsWanted(t) {
 			return nil
+		}
+		if _, err := RefuseOwned(ctx, t); err != nil {
+			return err
 		}
 		return RefuseForeign(ctx, t)
 	})

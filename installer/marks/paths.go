@@ -13,6 +13,9 @@ const (
 	// Lock is a host's lock file, and LockOwner the run that holds it.
 	Lock      = task.StateDir + "/lock"
 	LockOwner = task.StateDir + "/lock.owner"
+	// Owner is the machine of Cluster API that has the host. It is outside of the directory of stamps: it is no
+	// installation.
+	Owner = task.StateDir + "/owner"
 	// Received has received content, and the receipts of unpacked files. Only the helper reads and writes it.
 	Received = task.StateDir + "/receive"
 	// Hooks has a copy of each script of the operator that succeeded.

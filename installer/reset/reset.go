@@ -53,6 +53,9 @@ func reset(ctx context.Context, r *engine.Run) error {
 
 // Host resets one host.
 func Host(ctx context.Context, r *engine.Run, t *task.Host) error {
+	if err := refuseOthers(task.InTask(ctx, resetPhase), t); err != nil {
+		return err
+	}
 	for _, task := range resetTasks() {
 		if err := r.TaskOn(ctx, resetPhase, task, t); err != nil {
 			return err
@@ -79,6 +82,8 @@ func resetTasks() []task.Task {
 		{Name: "registry", Done: noRegistry, Do: removeRegistry},
 		{Name: "host", Done: isRestored, Do: restoreHost},
 		{Name: "files", Done: noFiles, Do: removeFiles},
+		// last: a repeated reset knows by it that a killed one had the right to begin
+		{Name: "owner", Done: noOwner, Do: removeOwner},
 	}
 }
 

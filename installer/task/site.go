@@ -64,6 +64,9 @@ type Consent struct {
 	Force bool
 	// Foreign lets Reset remove a cluster that kkbundle did not install.
 	Foreign bool
+	// Owner is the machine of Cluster API that the run is for, "" for a person's run. Provision marks its host with it,
+	// and Reset touches no host without that mark.
+	Owner Machine
 	// WithData lets Reset remove data that cannot be restored, such as the images in the registry.
 	WithData bool
 }

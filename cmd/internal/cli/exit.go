@@ -115,7 +115,7 @@ func exitClasses() []exitClass {
 		}},
 		{12, "precheck found something that blocks, or the cluster is not in a state for it", func(err error) bool {
 			return asError[*precheck.BlockedError](err) || asError[*member.OtherClusterError](err) ||
-				asError[*begin.ForeignError](err) || asError[*task.KeepError](err) ||
+				asError[*begin.ForeignError](err) || asError[*begin.OwnedError](err) || asError[*task.KeepError](err) ||
 				asError[*begin.NoClusterError](err) ||
 				asError[*upgrade.UnfitError](err) || asError[*upgrade.RefusedError](err) ||
 				asError[*upgrade.NoWayBackError](err) || asError[*upgrade.ChangesError](err) ||

@@ -10,14 +10,17 @@ import (
 
 	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/provision"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 type provisionOptions struct {
 	site.Flags
 	phases        []string
+	owner         string
 	dryRun, check bool
 }
 
@@ -35,6 +38,9 @@ repository, binary, container-manager; then provisioning. Each step runs once fo
 the next run repeats a failed step. After the last step, /run/cluster-api/bootstrap-success.complete is written.
 kkbundle reset --limit HOST reverts the phases.
 
+--owner is for controllers: the host is marked as a machine of Cluster API, and a host with another mark, or with an
+installation without one, is refused.
+
 A part that is not supported is an error with its line. Guide, with the supported parts: docs/site/capkk.md.`,
 		Example: `  kkbundle provision -i inventory.yaml node1 bootstrap.yaml site-1.4.0.kkb
   kubectl get secret node1-bootstrap -o go-template='{{.data.value|base64decode}}' | kkbundle provision -i inventory.yaml node1 -`,
@@ -45,12 +51,17 @@ A part that is not supported is an error with its line. Guide, with the supporte
 	o.Flags.Add(f)
 	g.addAccept(f)
 	f.StringSliceVar(&o.phases, "phase", nil, "only these `phases`")
+	f.StringVar(&o.owner, "owner", "", "mark the host as this `machine` of Cluster API, NAMESPACE/CLUSTER/MACHINE")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the changes, and make none")
 	f.BoolVar(&o.check, "check", false, "only read the document and print its steps")
 	return cmd
 }
 
 func runProvision(ctx context.Context, g *globals, args []string, o provisionOptions) (err error) {
+	owner, err := parseOwner(o.owner)
+	if err != nil {
+		return err
+	}
 	program, err := readProgram(g, args[1], args[0])
 	if err != nil {
 		return err
@@ -72,6 +83,7 @@ func runProvision(ctx context.Context, g *globals, args []string, o provisionOpt
 	p := g.NewTaskPrinter()
 	options := s.Options()
 	options.Phases, options.DryRun, options.Progress = o.phases, o.dryRun, p.Event
+	options.Owner = owner
 	report, err := installer.Provision(ctx, options, args[0], program)
 	p.Close()
 	if err != nil {
@@ -79,6 +91,18 @@ func runProvision(ctx context.Context, g *globals, args []string, o provisionOpt
 	}
 	g.NoteOutcome(report, o.dryRun)
 	return nil
+}
+
+// parseOwner returns the value of --owner.
+func parseOwner(text string) (task.Machine, error) {
+	if text == "" {
+		return "", nil
+	}
+	owner, err := task.ParseMachine(text)
+	if err != nil {
+		return "", usage.Errorf("--owner: %s", err)
+	}
+	return owner, nil
 }
 
 // readProgram reads a bootstrap document, which contains secret tokens.

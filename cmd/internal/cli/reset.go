@@ -16,6 +16,7 @@ import (
 type resetOptions struct {
 	site.Flags
 	limit                  []string
+	owner                  string
 	withData, foreign, yes bool
 	dryRun                 bool
 }
@@ -42,6 +43,8 @@ kkbundle nodes delete.`,
 	cmd.Flags().StringSliceVar(&o.limit, "limit", nil, "only these `hosts`")
 	cmd.Flags().BoolVar(&o.foreign, "foreign", false,
 		"also remove a cluster of kubeadm, k3s or RKE2 not installed by kkbundle, with its data, from the hosts of --limit")
+	cmd.Flags().StringVar(&o.owner, "owner", "",
+		"only if the host of --limit is this `machine` of Cluster API, NAMESPACE/CLUSTER/MACHINE, or is clean")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print the removals with reasons, and make none")
 	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
 	return cmd
@@ -50,6 +53,13 @@ kkbundle nodes delete.`,
 func runReset(ctx context.Context, g *globals, path string, o resetOptions) (err error) {
 	if o.foreign && len(o.limit) == 0 {
 		return usage.Errorf("--foreign needs the names of the hosts, with --limit")
+	}
+	owner, err := parseOwner(o.owner)
+	switch {
+	case err != nil:
+		return err
+	case owner != "" && (len(o.limit) != 1 || o.foreign):
+		return usage.Errorf("--owner needs --limit with one host, and excludes --foreign")
 	}
 	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
@@ -70,7 +80,7 @@ func runReset(ctx context.Context, g *globals, path string, o resetOptions) (err
 	}
 	p := g.NewTaskPrinter()
 	options := s.Options()
-	options.WithData, options.Foreign, options.Limit = o.withData, o.foreign, o.limit
+	options.WithData, options.Foreign, options.Limit, options.Owner = o.withData, o.foreign, o.limit, owner
 	options.DryRun, options.Progress = o.dryRun, p.Event
 	err = reset.Reset(ctx, options)
 	p.Close()

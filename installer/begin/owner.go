@@ -1,0 +1,90 @@
+package begin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/installer/marks"
+	"github.com/kkbundle/kkbundle/installer/task"
+)
+
+// An OwnedError is a host that belongs to another machine of Cluster API, or has an installation without the mark of
+// the wanted one.
+type OwnedError struct {
+	Host string
+	// Has is "" for an installation without a mark, and Want "" for a run of a person.
+	Has, Want task.Machine
+}
+
+// Error names the host, its owner and the wanted one.
+func (e *OwnedError) Error() string {
+	switch {
+	case e.Has == "":
+		return fmt.Sprintf("%s has an installation of kkbundle without the mark of machine %s", e.Host, e.Want)
+	case e.Want == "":
+		return fmt.Sprintf("%s belongs to machine %s of Cluster API", e.Host, e.Has)
+	}
+	return fmt.Sprintf("%s belongs to machine %s of Cluster API, and not to %s", e.Host, e.Has, e.Want)
+}
+
+// Hint returns the remedy.
+func (e *OwnedError) Hint() string {
+	if e.Has == "" {
+		return "nothing was touched; name another host, or, if that installation is no longer needed, remove it with kkbundle reset --limit " + e.Host
+	}
+	return "nothing was touched; name another host, or delete that Machine in its management cluster"
+}
+
+// OwnerOf returns the owner that a host has a mark of, "" without one.
+func OwnerOf(ctx context.Context, t *task.Host) (task.Machine, error) {
+	data, err := t.Read(ctx, marks.Owner)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	owner, err := task.ParseMachine(strings.TrimSuffix(string(data), "\n"))
+	if err != nil {
+		return "", fmt.Errorf("%s: %s: %w; if no management cluster has the host, remove the file", t.Name, marks.Owner,
+			err)
+	}
+	return owner, nil
+}
+
+// RefuseOwned returns an OwnedError if the host belongs to another machine than the run's. same reports whether it is
+// the run's.
+func RefuseOwned(ctx context.Context, t *task.Host) (same bool, err error) {
+	want := t.Site.Owner
+	switch has, err := OwnerOf(ctx, t); {
+	case err != nil:
+		return false, err
+	case has != "" && has != want:
+		return false, &OwnedError{Host: t.Name, Has: has, Want: want}
+	default:
+		return has != "", nil
+	}
+}
+
+// RefuseUnmarked returns an OwnedError or a ForeignError if a host without a mark has an installation, of kkbundle or of
+// others.
+func RefuseUnmarked(ctx context.Context, t *task.Host) error {
+	// Each of an installation's paths, as hosts without a node have no stamps.
+	there, err := t.AnyExists(ctx, task.StampDir, task.ConfigDir, task.ProgramDir, task.EarlierProgramDir,
+		task.BeforeDir, task.ProvisionDir, marks.Hooks)
+	if err != nil {
+		return err
+	}
+	if there {
+		return &OwnedError{Host: t.Name, Want: t.Site.Owner}
+	}
+	return RefuseForeign(ctx, t)
+}
+
+// MarkOwner marks the host as the run's. It comes before the first change, so that a killed run is known by it.
+func MarkOwner(ctx context.Context, t *task.Host) error {
+	return t.Write(ctx, task.File{Path: marks.Owner, Mode: 0o600, Data: []byte(t.Site.Owner + "\n")})
+}
