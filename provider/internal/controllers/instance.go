@@ -494,7 +494,7 @@ func (w *instanceWork) host(ctx context.Context) (hosts.Host, error) {
 	case !hasConsumer(&h, w.i.Name):
 		return hosts.Host{}, &MissingError{fmt.Sprintf("KKHost %s: spec.consumer is not KKMachine %s; delete the Machine", name, w.i.Name)}
 	}
-	return reach(ctx, w.Client, &h, w.i.Name)
+	return w.reach(ctx, &h)
 }
 
 // firstUse reports whether a host's key may be accepted: none is known yet.
@@ -503,7 +503,8 @@ func firstUse(h *infrav1.KKHost) bool {
 }
 
 // reach returns a host with its login. The host's Secrets must be held first: a host that was worked on must be reached again to be cleaned.
-func reach(ctx context.Context, c client.Reader, h *infrav1.KKHost, node string) (hosts.Host, error) {
+func (w *instanceWork) reach(ctx context.Context, h *infrav1.KKHost) (hosts.Host, error) {
+	c := w.Client
 	field := "KKHost " + h.Name + ": spec.ssh"
 	login, err := secretOf(ctx, c, h.Namespace, field+".secretRef", &h.Spec.SSH.SecretRef)
 	if err != nil {
@@ -517,7 +518,7 @@ func reach(ctx context.Context, c client.Reader, h *infrav1.KKHost, node string)
 		return hosts.Host{}, err
 	}
 	out := hosts.Host{
-		Name: node, InternalIPv4: h.Spec.InternalIPv4, InternalIPv6: h.Spec.InternalIPv6,
+		Name: w.i.Name, Owner: w.i.Namespace + "/" + w.i.Spec.ClusterName + "/" + w.i.Name, InternalIPv4: h.Spec.InternalIPv4, InternalIPv6: h.Spec.InternalIPv6,
 		KnownHosts: slices.Concat(known.Data[infrav1.SecretKnownHosts], []byte("\n"), []byte(h.Annotations[infrav1.HostKeyAnnotation])),
 		AcceptNew:  firstUse(h),
 	}
@@ -581,7 +582,7 @@ func (w *instanceWork) clean(ctx context.Context) (ctrl.Result, error) {
 		controllerutil.RemoveFinalizer(w.i, infrav1.InstanceFinalizer)
 		return noResult()
 	}
-	host, err := reach(ctx, w.Client, &h, w.i.Name)
+	host, err := w.reach(ctx, &h)
 	var missing *MissingError
 	if errors.As(err, &missing) {
 		return ctrl.Result{RequeueAfter: time.Millisecond}, w.notCleaned(ctx, infrav1.MissingReason, missing)
@@ -694,13 +695,16 @@ func reasonOf(err error) (reason, message string) {
 	return reason, f.Error()
 }
 
-// notCleaned writes that the host is not clean. After some time it is given up.
+// notCleaned writes that the host is not clean. After some time it is given up; at once if kkbundle refuses it, as a repeated run would be
+// refused, too.
 func (w *instanceWork) notCleaned(ctx context.Context, reason string, err error) error {
 	w.i.Status.Attempts++
 	w.i.Status.NextAttempt = ptr.To(metav1.NewTime(time.Now().Add(w.Timing.pause(w.i.Status.Attempts))))
 	setCondition(w.i, infrav1.CleanedCondition, false, reason, err.Error())
 	began, parseErr := time.Parse(time.RFC3339, w.i.Annotations[infrav1.CleaningAnnotation])
-	if parseErr == nil && time.Since(began) < w.Timing.Quarantine {
+	var f *hosts.Failure
+	refused := errors.As(err, &f) && f.Refused()
+	if parseErr == nil && time.Since(began) < w.Timing.Quarantine && !refused {
 		w.Recorder.Eventf(w.i, nil, corev1.EventTypeWarning, eventFailed, jobClean, "host %s is not clean: %s", w.i.Spec.HostName, err)
 		return nil
 	}

@@ -27,7 +27,8 @@ type program struct {
 }
 
 type fakeHost struct {
-	has     string // cluster and node that it was provisioned for; "" if it is clean
+	has     string // the owner that it was provisioned for; "" if it is clean
+	others  bool   // has is the mark of another management cluster
 	busy    bool
 	runs    int // of provision
 	resets  int
@@ -133,13 +134,30 @@ func (p *program) Run(ctx context.Context, c hosts.Call) ([]byte, error) {
 		}
 	}
 	if one.verb == "reset" {
-		return nil, p.reset(ctx, h)
+		return nil, p.reset(ctx, h, c)
 	}
 	return nil, p.provision(ctx, h, c, node)
 }
 
-func (p *program) reset(ctx context.Context, h *fakeHost) error {
+// owned returns the owner that a run is for. kkbundle refuses a host that has another one; one manager gives no reason for that.
+func (p *program) owned(h *fakeHost, c hosts.Call, node string) (string, error) {
+	want := c.Args[slices.Index(c.Args, "--owner")+1]
+	if h.has != "" && h.has != want {
+		if !h.others {
+			p.fault("%s of %q is for %s while the host has %s", c.Args[0], node, want, h.has)
+		}
+		return want, &hosts.Failure{Code: 12, Message: fmt.Sprintf("%s belongs to machine %s of Cluster API, and not to %s", node, h.has, want), Hint: "nothing was touched"}
+	}
+	return want, nil
+}
+
+func (p *program) reset(ctx context.Context, h *fakeHost, c hosts.Call) error {
 	p.mu.Lock()
+	_, refused := p.owned(h, c, c.Args[slices.Index(c.Args, "--limit")+1])
+	if refused != nil {
+		p.mu.Unlock()
+		return refused
+	}
 	h.resets++
 	on := h.on
 	p.mu.Unlock()
@@ -155,17 +173,15 @@ func (p *program) reset(ctx context.Context, h *fakeHost) error {
 }
 
 func (p *program) provision(ctx context.Context, h *fakeHost, c hosts.Call, node string) error {
-	cluster := ""
-	for _, a := range c.Args {
-		if name, ok := strings.CutPrefix(a, "metadata.name="); ok {
-			cluster = name
-		}
-	}
-	want := cluster + "/" + node
 	p.mu.Lock()
 	h.runs++
-	if h.has != "" && h.has != want {
-		p.fault("%s is provisioned for %s while it has %s", node, want, h.has)
+	want, refused := p.owned(h, c, node)
+	if cluster := "metadata.name=" + strings.Split(want, "/")[1]; !slices.Contains(c.Args, cluster) || !strings.HasSuffix(want, "/"+node) {
+		p.fault("%s: the owner is not that of %q", want, c.Args)
+	}
+	if refused != nil {
+		p.mu.Unlock()
+		return refused
 	}
 	on := h.on
 	p.mu.Unlock()

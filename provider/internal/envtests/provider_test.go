@@ -423,6 +423,30 @@ func TestQuarantine(t *testing.T) {
 	s.noFaults()
 }
 
+// TestHostOfOthers: a host with the mark of another management cluster's machine is left as it is. It goes into quarantine as soon as its machine
+// is deleted: no repeated run would clean it.
+func TestHostOfOthers(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, func(s *site) { s.timing.Quarantine = time.Hour })
+	c := readySite(s, 1)
+	const others = "other/prod/m1"
+	s.program.with(s.address(1), func(h *fakeHost) { h.has, h.others = others, true })
+	s.machine(c, "m1", infrav1.RoleWorker)
+	s.condition("m1", func() conditions.Getter { return s.instance("m1") }, infrav1.BootstrapCondition, infrav1.RefusedReason, "belongs to machine other/prod/m1")
+	s.beginDelete("m1")
+	s.untilGone("m1")
+	s.eventually("host1 is in quarantine", func() bool { return s.host("host1").Status.State == infrav1.HostQuarantined })
+	if m := conditions.GetMessage(s.host("host1"), infrav1.AvailableCondition); !strings.Contains(m, others) || !strings.Contains(m, "nothing was touched") {
+		t.Errorf("message: %s", m)
+	}
+	s.program.with(s.address(1), func(h *fakeHost) {
+		if h.has != others || h.resets > 0 {
+			t.Errorf("the host has %q after %d resets", h.has, h.resets)
+		}
+	})
+	s.noFaults()
+}
+
 // TestLoginIsHeld: the Secret of a login is deleted only after its host is clean.
 func TestLoginIsHeld(t *testing.T) {
 	t.Parallel()

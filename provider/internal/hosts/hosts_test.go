@@ -120,7 +120,7 @@ func operator(t *testing.T, r hosts.Runner) *hosts.Operator {
 
 func node() hosts.Host {
 	return hosts.Host{
-		Name: "prod-cp-x", InternalIPv4: "10.0.0.7", KnownHosts: []byte("10.1.0.7 ssh-ed25519 AAAA\n"),
+		Name: "prod-cp-x", Owner: "site/prod/prod-cp-x", InternalIPv4: "10.0.0.7", KnownHosts: []byte("10.1.0.7 ssh-ed25519 AAAA\n"),
 		Login:    hosts.Login{Address: "10.1.0.7", Port: 2222, User: "ops", Key: []byte("PRIVATE"), SudoPassword: []byte("sudoword")},
 		Bastions: []hosts.Login{{Address: "jump", Port: 22, User: "j", Password: []byte("jumpword")}},
 	}
@@ -147,7 +147,7 @@ func TestProvision(t *testing.T) {
 	}
 	line := strings.Join(r.call.Args, " ")
 	for _, want := range []string{
-		"provision --inventory ", "--set metadata.name=prod", "--set kubernetes.version=v1.36.3", "--set kubernetes.podCIDR=10.2.0.0/16", "--set osPackages=host",
+		"provision --owner site/prod/prod-cp-x --inventory ", "--set metadata.name=prod", "--set kubernetes.version=v1.36.3", "--set kubernetes.podCIDR=10.2.0.0/16", "--set osPackages=host",
 		`"address":"registry.site:5000/mirror"`, "--require-signature --allow-older -- prod-cp-x - /bundles/x.kkb",
 	} {
 		if !strings.Contains(line, want) {
@@ -208,7 +208,7 @@ func TestClean(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	line := strings.Join(r.call.Args, " ")
-	for _, want := range []string{"reset --yes --cluster ", "--limit prod-cp-x", "--accept-new"} {
+	for _, want := range []string{"reset --yes --owner site/prod/prod-cp-x --cluster ", "--limit prod-cp-x", "--accept-new"} {
 		if !strings.Contains(line, want) {
 			t.Errorf("%q lacks %q", line, want)
 		}

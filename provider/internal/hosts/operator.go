@@ -32,7 +32,9 @@ type Login struct {
 
 // A Host is a host that work is done on.
 type Host struct {
-	Name                       string // in the inventory: the node's name, too, if the bootstrap data takes it from there
+	Name string // in the inventory: the node's name, too, if the bootstrap data takes it from there
+	// Owner is the machine that has the host: NAMESPACE/CLUSTER/MACHINE. kkbundle marks the host with it, and touches no host with another mark.
+	Owner                      string
 	Login                      Login
 	InternalIPv4, InternalIPv6 string
 	Bastions                   []Login
@@ -136,7 +138,7 @@ func (o *Operator) Provision(ctx context.Context, w Work, reached func(phase str
 		return Done{}, err
 	}
 	defer func() { err = errors.Join(err, dir.remove()) }()
-	args := slices.Concat([]string{"provision"}, dir.connection(w.Host))
+	args := slices.Concat([]string{"provision", "--owner", w.Host.Owner}, dir.connection(w.Host))
 	settings, err := dir.settings(w.Cluster)
 	if err != nil {
 		return Done{}, err
@@ -175,7 +177,7 @@ func (o *Operator) Check(ctx context.Context, name string, document []byte) erro
 }
 
 // Clean removes everything that kkbundle and kubeadm left on a host, except user volumes. It needs no bundle, and a host where nothing was
-// installed is clean.
+// installed is clean. A host with another mark than the owner's, or with an installation without one, is refused and stays as it is.
 func (o *Operator) Clean(ctx context.Context, h Host, c Cluster) (done Done, err error) {
 	dir, err := o.open(h)
 	if err != nil {
@@ -193,7 +195,7 @@ func (o *Operator) Clean(ctx context.Context, h Host, c Cluster) (done Done, err
 	if err != nil {
 		return Done{}, err
 	}
-	args := slices.Concat([]string{"reset", "--yes", "--cluster", file, "--limit", h.Name}, dir.connection(h))
+	args := slices.Concat([]string{"reset", "--yes", "--owner", h.Owner, "--cluster", file, "--limit", h.Name}, dir.connection(h))
 	_, err = o.Runner.Run(ctx, Call{Args: args})
 	return dir.done(), err
 }

@@ -88,6 +88,9 @@ func (f *Failure) Busy() bool { return f.Code == exitBusy }
 // OnHost reports whether a step failed on the host.
 func (f *Failure) OnHost() bool { return f.Code == exitTask }
 
+// Refused reports whether kkbundle left the host as it is, because it is not in a state for the work: it belongs to another machine, say.
+func (f *Failure) Refused() bool { return f.Code == exitState }
+
 // Input reports whether the bundle or one of the files is at fault: the same run fails again.
 func (f *Failure) Input() bool {
 	switch f.Code {
