@@ -67,7 +67,7 @@ func provisioned(t *testing.T) *sitetest.Site {
 
 func program(t *testing.T, document string) *provision.Program {
 	t.Helper()
-	p, err := provision.Parse("bootstrap.yaml", []byte(document), "node1")
+	p, err := provision.Parse("bootstrap.yaml", []byte(document), provision.Metadata{Hostname: "node1"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -63,7 +64,7 @@ mounts:
 
 func TestCloudConfig(t *testing.T) {
 	t.Parallel()
-	p, err := Parse("capi.yaml", []byte(capi), "node1")
+	p, err := Parse("capi.yaml", []byte(capi), Metadata{Hostname: "node1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +125,7 @@ func TestEncodings(t *testing.T) {
 	} {
 		doc := fmt.Sprintf("#cloud-config\nwrite_files:\n  - path: /f\n    encoding: %s\n    content: %s\n", encoding,
 			content)
-		p, err := Parse("f", []byte(doc), "h")
+		p, err := Parse("f", []byte(doc), Metadata{Hostname: "h"})
 		if err != nil {
 			t.Errorf("%q: %v", encoding, err)
 			continue
@@ -171,7 +172,7 @@ func TestIgnition(t *testing.T) {
 	t.Parallel()
 	packed := base64.StdEncoding.EncodeToString(gzipped(t, "packed"))
 	doc := fmt.Sprintf(strings.ReplaceAll(ignitionConfig, "%20world%0A", "%%20world%%0A"), packed, "")
-	p, err := Parse("f.ign", []byte(doc), "h")
+	p, err := Parse("f.ign", []byte(doc), Metadata{Hostname: "h"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +250,7 @@ func TestProblems(t *testing.T) {
 		ign + `"storage": {"disks": [{"device": "/dev/sdb", "partitions": [{"number": 1, "shouldExist": false}]}]}}`:              "f:1:125: removing a partition (shouldExist: false) is not supported",
 		ign + `"systemd": {"units": [{"name": "../x.service"}]}}`:                                                                 "invalid unit name",
 	} {
-		_, err := Parse("f", []byte(doc), "h")
+		_, err := Parse("f", []byte(doc), Metadata{Hostname: "h"})
 		var problems document.Problems
 		if !errors.As(err, &problems) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: want %q, got %v", doc, want, err)
@@ -278,7 +279,7 @@ func TestIgnition2(t *testing.T) {
   "systemd": {"units": [
     {"contents": "[Unit]\n", "enabled": true, "name": "kubeadm.service"}, {"enabled": true, "name": "ntpd.service"},
     {"enable": true, "name": "old.service"}, {"contents": "[Mount]\n", "enabled": true, "name": "var-lib-etcd.mount"}]}}`
-	p, err := Parse("f.ign", []byte(doc), "h")
+	p, err := Parse("f.ign", []byte(doc), Metadata{Hostname: "h"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +311,7 @@ func TestIgnitionEmptyParts(t *testing.T) {
 	t.Parallel()
 	const doc = `{"ignition": {"config": {"replace": {"verification": {}}}, "proxy": {}, "security": {"tls": {}}, "timeouts": {}, "version": "3.2.0"},
 		"kernelArguments": {}, "passwd": {}, "storage": {"luks": [], "raid": []}, "systemd": {}}`
-	if p, err := Parse("f", []byte(doc), "h"); err != nil || len(p.Steps) != 0 {
+	if p, err := Parse("f", []byte(doc), Metadata{Hostname: "h"}); err != nil || len(p.Steps) != 0 {
 		t.Errorf("%+v, %v", p, err)
 	}
 }
@@ -322,20 +323,38 @@ func TestCloudInitNames(t *testing.T) {
 		"ds.meta_data.local_hostname", "ds.meta_data.hostname", "v1.local_hostname", "local_hostname", "instance_id",
 		"ds.meta_data['local-hostname']", `v1["instance_id"]`,
 	} {
-		p, err := Parse("f", []byte("## template: jinja\n#cloud-config\nruncmd:\n- echo {{ "+name+" }}\n"), "node1")
+		p, err := Parse("f", []byte("## template: jinja\n#cloud-config\nruncmd:\n- echo {{ "+name+" }}\n"), Metadata{Hostname: "node1"})
 		if err != nil || !cmp.Equal(p.Steps, []Step{Command{Args: []string{"/bin/sh", "-c", "echo node1"}}}) {
 			t.Errorf("%s: %+v, %v", name, p, err)
 		}
 	}
 	p, err := Parse("f", []byte(
-		"#cloud-config\nfqdn: a.example.org\nusers:\n- {name: u, primary-group: g, no-log-init: true, ssh-authorized-keys: [k], inactive: false}\n"), "h")
+		"#cloud-config\nfqdn: a.example.org\nusers:\n- {name: u, primary-group: g, no-log-init: true, ssh-authorized-keys: [k], inactive: false}\n"), Metadata{Hostname: "h"})
 	want := []Step{Hostname{Name: "a"}, User{Name: "u", PrimaryGroup: "g", Keys: []string{"k"}, Lock: true}}
 	if err != nil || !cmp.Equal(p.Steps, want) {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if p, err = Parse("f", []byte("#cloud-config\nfqdn: a.example.org\nhostname: b\n"), "h"); err != nil ||
+	if p, err = Parse("f", []byte("#cloud-config\nfqdn: a.example.org\nhostname: b\n"), Metadata{Hostname: "h"}); err != nil ||
 		!cmp.Equal(p.Steps, []Step{Hostname{Name: "b"}}) {
 		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+// TestCloudInitAddresses fills in the node's addresses, and refuses a document that wants one that the node lacks.
+func TestCloudInitAddresses(t *testing.T) {
+	t.Parallel()
+	host := Metadata{Hostname: "node1", IPv4: netip.MustParseAddr("10.0.0.7")}
+	for name, want := range map[string]string{
+		"ds.meta_data.local_ipv4": "10.0.0.7", "ds.meta_data['local-ipv4']": "10.0.0.7", "ds.meta_data.local_ipv6": "", "ds.meta_data.public_ipv4": "",
+	} {
+		p, err := Parse("f", []byte("## template: jinja\n#cloud-config\nruncmd:\n- echo {{ "+name+" }}\n"), host)
+		if (err == nil) != (want != "") {
+			t.Errorf("%s: %v", name, err)
+		} else if err == nil && !cmp.Equal(p.Steps, []Step{Command{Args: []string{"/bin/sh", "-c", "echo " + want}}}) {
+			t.Errorf("%s: %+v", name, p)
+		} else if name == "ds.meta_data.local_ipv6" && !strings.Contains(err.Error(), "f:4:1: node1 has no IPv6 address") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -349,7 +368,7 @@ func TestIgnitionShouldExist(t *testing.T) {
 		partition, account string
 		remove             bool
 	}{{}, {`, "shouldExist": true`, `, "shouldExist": true`, false}, {"", `, "shouldExist": false`, true}} {
-		p, err := Parse("f", fmt.Appendf(nil, doc, one.partition, one.account, one.account), "h")
+		p, err := Parse("f", fmt.Appendf(nil, doc, one.partition, one.account, one.account), Metadata{Hostname: "h"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -362,7 +381,7 @@ func TestIgnitionShouldExist(t *testing.T) {
 			t.Errorf("%+v (-want +got)\n%s", one, diff)
 		}
 	}
-	_, err := Parse("f", fmt.Appendf(nil, doc, `, "shouldExist": false, "number": 1`, "", ""), "h")
+	_, err := Parse("f", fmt.Appendf(nil, doc, `, "shouldExist": false, "number": 1`, "", ""), Metadata{Hostname: "h"})
 	if err == nil || !strings.Contains(err.Error(), "removing a partition (shouldExist: false) is not supported") {
 		t.Errorf("a partition that must not exist: %v", err)
 	}
@@ -375,7 +394,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"ignition": {"version": "2.3.0"}, "storage": {"files": [{"path": "/a", "append": true, "contents": {"source": "data:,x"}}], "filesystems": [{"mount": {}}]}}`))
 	f.Add([]byte("#cloud-config\nruncmd: [[a], b]\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p, err := Parse("f", data, "h")
+		p, err := Parse("f", data, Metadata{Hostname: "h"})
 		if (p == nil) == (err == nil) {
 			t.Fatalf("%v, %v", p, err)
 		}

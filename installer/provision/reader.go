@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"path"
 	"regexp"
 	"slices"
@@ -26,14 +27,20 @@ const (
 	maxContent = 64 << 20
 )
 
-// Parse reads a program for the named host. The error is document.Problems.
-func Parse(file string, data []byte, hostname string) (*Program, error) {
+// Metadata is what Cluster API leaves to the host, for templates.
+type Metadata struct {
+	Hostname   string
+	IPv4, IPv6 netip.Addr // of the node; invalid if it has none
+}
+
+// Parse reads a program for a host. The error is document.Problems.
+func Parse(file string, data []byte, host Metadata) (*Program, error) {
 	r := &reader{filename: file}
 	if len(data) > maxSize {
 		r.fail(nil, "the file has %d bytes; at most %d are read", len(data), maxSize)
 		return nil, r.problems.Err()
 	}
-	text := r.rendered(string(data), hostname)
+	text := r.rendered(string(data), host)
 	var p *Program
 	switch {
 	case strings.HasPrefix(text, "#cloud-config"):
@@ -70,9 +77,13 @@ const jinjaHeader = "## template: jinja"
 var hostNames = regexp.MustCompile(`{{-?\s*((ds\.meta_data|v1)\.)?(local_hostname|hostname|instance_id)\s*-?}}|` +
 	`{{-?\s*(ds\.meta_data|v1)\[\s*["'](local[_-]hostname|hostname|instance[_-]id)["']\s*\]\s*-?}}`)
 
-// rendered fills in the host name, which Cluster API leaves to the host. The first line marks a template.
+// addresses are the ways in which templates write the node's address: as in EC2's metadata.
+var addresses = regexp.MustCompile(`{{-?\s*ds\.meta_data\.local_(ipv4|ipv6)\s*-?}}|` +
+	`{{-?\s*ds\.meta_data\[\s*["']local[_-](ipv4|ipv6)["']\s*\]\s*-?}}`)
+
+// rendered fills in the host's metadata. The first line marks a template.
 // https://docs.cloud-init.io/en/latest/explanation/instancedata.html
-func (r *reader) rendered(text, hostname string) string {
+func (r *reader) rendered(text string, host Metadata) string {
 	first, rest, _ := strings.Cut(text, "\n")
 	if strings.TrimSpace(first) != jinjaHeader {
 		return text
@@ -81,10 +92,21 @@ func (r *reader) rendered(text, hostname string) string {
 	line := 1
 	for one := range strings.Lines(rest) {
 		line++
-		one = hostNames.ReplaceAllLiteralString(one, hostname)
+		one = hostNames.ReplaceAllLiteralString(one, host.Hostname)
+		one = addresses.ReplaceAllStringFunc(one, func(name string) string {
+			family, address := "4", host.IPv4
+			if strings.Contains(name, "ipv6") {
+				family, address = "6", host.IPv6
+			}
+			if !address.IsValid() {
+				r.fail(&yaml.Node{Line: line, Column: 1},
+					"%s has no IPv%s address in the inventory: give it internalIPv%s", host.Hostname, family, family)
+			}
+			return address.String()
+		})
 		if strings.Contains(one, "{{") || strings.Contains(one, "{%") {
 			r.fail(&yaml.Node{Line: line, Column: 1},
-				"of jinja, only ds.meta_data.local_hostname, hostname and instance_id are supported")
+				"of jinja, only ds.meta_data.local_hostname, hostname, instance_id, local_ipv4 and local_ipv6 are supported")
 		}
 		out.WriteString(one)
 	}

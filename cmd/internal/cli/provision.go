@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 
 	"github.com/spf13/cobra"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/provision"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
@@ -62,7 +64,13 @@ func runProvision(ctx context.Context, g *globals, args []string, o provisionOpt
 	if err != nil {
 		return err
 	}
-	program, err := readProgram(g, args[1], args[0])
+	file, data, err := readDocument(g, args[1])
+	if err != nil {
+		return err
+	}
+	// Mistakes come before anything is opened; no address is known yet.
+	program, err := parseProgram(file, data,
+		provision.Metadata{Hostname: args[0], IPv4: netip.IPv4Unspecified(), IPv6: netip.IPv6Unspecified()})
 	if err != nil {
 		return err
 	}
@@ -80,6 +88,9 @@ func runProvision(ctx context.Context, g *globals, args []string, o provisionOpt
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
+	if program, err = parseProgram(file, data, metadata(s.Inventory, args[0])); err != nil {
+		return err
+	}
 	p := g.NewTaskPrinter()
 	options := s.Options()
 	options.Phases, options.DryRun, options.Progress = o.phases, o.dryRun, p.Event
@@ -105,22 +116,34 @@ func parseOwner(text string) (task.Machine, error) {
 	return owner, nil
 }
 
-// readProgram reads a bootstrap document, which contains secret tokens.
-func readProgram(g *globals, file, hostname string) (*provision.Program, error) {
-	var data []byte
-	var err error
-	if file == "-" {
-		file = "standard input"
+// readDocument reads a bootstrap document, which contains secret tokens. It returns a name for messages.
+func readDocument(g *globals, file string) (name string, data []byte, err error) {
+	if name = file; file == "-" {
+		name = "standard input"
 		data, err = io.ReadAll(io.LimitReader(g.In, document.MaxFileSize+1))
 	} else {
 		data, err = builder.ReadFile(file)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("bootstrap document: %w", err)
+		return "", nil, fmt.Errorf("bootstrap document: %w", err)
 	}
-	program, err := provision.Parse(file, data, hostname)
+	return name, data, nil
+}
+
+func parseProgram(file string, data []byte, host provision.Metadata) (*provision.Program, error) {
+	program, err := provision.Parse(file, data, host)
 	if err != nil {
 		return nil, &builder.InputError{Err: err}
 	}
 	return program, nil
+}
+
+// metadata returns what a document's templates may use of a host. A host that the inventory lacks is refused later.
+func metadata(inventory *manifest.Inventory, name string) provision.Metadata {
+	for _, h := range inventory.Hosts() {
+		if h.Name == name {
+			return provision.Metadata{Hostname: name, IPv4: h.InternalIPv4, IPv6: h.InternalIPv6}
+		}
+	}
+	return provision.Metadata{Hostname: name}
 }
