@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/node/s3"
 )
 
 const usage = `usage: kkbundle-node facts            < probe.json > facts.json
@@ -102,9 +103,9 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	}
 }
 
-// put sends a copy to a storage. args are those of node.PutFile.
+// put sends a copy to a storage. args are those of s3.PutFile.
 func put(ctx context.Context, out io.Writer, args []string) error {
-	sent, err := node.PutFile(ctx, args[0], args[1], args[2])
+	sent, err := s3.PutFile(ctx, args[0], args[1], args[2])
 	if len(sent) > 0 {
 		_, writeErr := fmt.Fprintf(out, "sent: %s\n", strings.Join(sent, ", "))
 		err = errors.Join(err, writeErr)
