@@ -18,7 +18,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/node/transfer"
+
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/node/s3"
 )
 
 const usage = `usage: kkbundle-node facts            < probe.json > facts.json
@@ -75,7 +78,7 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 		return err
 	case len(args) == 1 && args[0] == "receive":
 		syscall.Umask(0o022) // a hardened host's umask must not close directories that everybody needs
-		return node.Receive(ctx, "/", in, out)
+		return transfer.Receive(ctx, "/", in, out)
 	case len(args) == 2 && args[0] == "dial":
 		return node.DialStdio(ctx, "tcp", args[1], in, out)
 	case len(args) == 1 && args[0] == "listen":
@@ -95,16 +98,16 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	case len(args) == 5 && args[0] == "volume":
 		return volume(args[1], node.VolumeProof{Proc: "/proc", PodUID: args[2], Dir: args[3], Text: args[4]})
 	case len(args) == 1 && args[0] == "version":
-		_, err := fmt.Fprintf(out, "kkbundle-node facts %d, protocol %d\n", node.FactsVersion, node.ProtocolVersion)
+		_, err := fmt.Fprintf(out, "kkbundle-node facts %d, protocol %d\n", node.FactsVersion, transfer.ProtocolVersion)
 		return err
 	default:
 		return errors.New(usage)
 	}
 }
 
-// put sends a copy to a storage. args are those of node.PutFile.
+// put sends a copy to a storage. args are those of s3.PutFile.
 func put(ctx context.Context, out io.Writer, args []string) error {
-	sent, err := node.PutFile(ctx, args[0], args[1], args[2])
+	sent, err := s3.PutFile(ctx, args[0], args[1], args[2])
 	if len(sent) > 0 {
 		_, writeErr := fmt.Fprintf(out, "sent: %s\n", strings.Join(sent, ", "))
 		err = errors.Join(err, writeErr)

@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/node/transfer"
+
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/host/hosttest"
 	"github.com/kkbundle/kkbundle/installer/node"
@@ -60,6 +62,7 @@ func TestSlim(t *testing.T) {
 	}
 	allowed := []string{
 		"github.com/kkbundle/kkbundle/cmd/kkbundle-node", "github.com/kkbundle/kkbundle/installer/node",
+		"github.com/kkbundle/kkbundle/installer/node/", // its rooms
 		"github.com/kkbundle/kkbundle/internal/capped", "github.com/kkbundle/kkbundle/internal/plain",
 		"golang.org/x/sys/",
 		"github.com/kkbundle/kkbundle/internal/pki", // renews certificates
@@ -146,14 +149,14 @@ func TestOverSSH(t *testing.T) {
 	t.Run("receive", func(t *testing.T) {
 		data := bytes.Repeat([]byte("content "), 1<<18)
 		sum := sha256.Sum256(data)
-		plan := node.Plan{Files: []node.PlannedFile{{
+		plan := transfer.Plan{Files: []transfer.PlannedFile{{
 			Name: "x", Digest: "sha256:" + hex.EncodeToString(sum[:]), Size: int64(len(data)), Path: "/opt/x",
 			Mode: 0o755,
 		}}}
-		send := func(open node.Opener) (node.SendSummary, error) {
+		send := func(open transfer.Opener) (transfer.Summary, error) {
 			stream := host.Open(t.Context(), h, host.HelperPath, "receive")
 			defer func() { _ = stream.Close() }()
-			return node.Send(t.Context(), stream, stream, plan, open)
+			return transfer.Send(t.Context(), stream, stream, plan, open)
 		}
 		open := func(_ context.Context, _ string, offset int64) (io.ReadCloser, error) {
 			return io.NopCloser(bytes.NewReader(data[offset:])), nil

@@ -9,11 +9,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/node/transfer"
+
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/installer/engine"
-	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -66,7 +67,7 @@ type programFile struct {
 // A bundledProgram is a program in a file of the bundle.
 type bundledProgram struct {
 	precheck.Program
-	member node.Member // without a name, the program is the whole file
+	member transfer.Member // without a name, the program is the whole file
 }
 
 // addPrograms adds a task's program for each architecture of its hosts. Missing files are left out: checkBundle reports
@@ -99,7 +100,7 @@ func addPrograms(ctx context.Context, r *engine.Run, files []*programFile, step 
 				Path: place.Path, Component: place.Component, For: strings.TrimPrefix(platform, "linux/"),
 				Roles: step.Roles,
 			},
-			member: node.Member{Name: place.Member},
+			member: transfer.Member{Name: place.Member},
 		})
 	}
 	return files, nil
@@ -119,7 +120,7 @@ func (f *programFile) examine(ctx context.Context, s *task.Site) error {
 		}
 		return err
 	}
-	archive, err := node.Untar(blob)
+	archive, err := transfer.Untar(blob)
 	if err != nil {
 		return err
 	}

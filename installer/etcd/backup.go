@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/host"
-	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/node/s3"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/hostfile"
 	"github.com/kkbundle/kkbundle/internal/plain"
@@ -123,12 +123,12 @@ func BackupFiles(t *task.Host, b manifest.Backup) ([]task.File, error) {
 }
 
 // Storage returns the storage that etcd hosts send copies to, with its login, or nil.
-func Storage(s *task.Site) (*node.S3, error) {
+func Storage(s *task.Site) (*s3.Storage, error) {
 	b := s.Cluster.Backup.S3
 	if b == nil {
 		return nil, nil //nolint:nilnil // there is none
 	}
-	storage := &node.S3{
+	storage := &s3.Storage{
 		Endpoint: b.Endpoint, Bucket: b.Bucket, Prefix: strings.Trim(b.Prefix, "/"),
 		Region: cmp.Or(b.Region, "us-east-1"), AccessKey: b.AccessKey,
 	}

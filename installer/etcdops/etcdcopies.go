@@ -19,7 +19,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
-	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/node/s3"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -180,12 +180,12 @@ func beginsWith(file, text string) (bool, error) {
 }
 
 // storeOf returns the storage that etcd hosts send copies to, or nil.
-func storeOf(s *task.Site) (*node.S3Client, error) {
+func storeOf(s *task.Site) (*s3.Client, error) {
 	storage, err := etcd.Storage(s)
 	if err != nil || storage == nil {
 		return nil, err
 	}
-	return node.NewS3Client(*storage)
+	return s3.NewClient(*storage)
 }
 
 // storedCopies lists the cluster's copies in the storage, none without a storage.

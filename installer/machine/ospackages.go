@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/node/transfer"
+
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
@@ -104,14 +106,14 @@ func installFromBundle(ctx context.Context, t *task.Host, distribution string, n
 
 // sendPackages sends the packages to a directory of the host, except those from an earlier try.
 func sendPackages(ctx context.Context, t *task.Host, dir string, repo *task.PackageRepository) (err error) {
-	var plan node.Plan
+	var plan transfer.Plan
 	for _, it := range repo.Items {
 		content, err := t.Site.Bundle.ContentOf(ctx, it)
 		if err != nil {
 			return err
 		}
 		t.Site.RecordItem(content.Digest, it)
-		plan.Files = append(plan.Files, node.PlannedFile{
+		plan.Files = append(plan.Files, transfer.PlannedFile{
 			Name: path.Base(it.Ref), Digest: content.Digest.String(), Size: content.Size,
 			Path: path.Join(dir, path.Base(it.Ref)), Mode: 0o644,
 		})
@@ -122,7 +124,7 @@ func sendPackages(ctx context.Context, t *task.Host, dir string, repo *task.Pack
 			err = closeErr
 		}
 	}()
-	_, err = node.Send(ctx, receiver, receiver, plan, func(ctx context.Context, d string,
+	_, err = transfer.Send(ctx, receiver, receiver, plan, func(ctx context.Context, d string,
 		offset int64,
 	) (io.ReadCloser, error) {
 		t.Site.NoteOpened(ctx, t.Name, t.Site.ItemOf(digest.Digest(d)))

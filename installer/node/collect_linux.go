@@ -317,7 +317,7 @@ func (c *storageCollector) dir(name string) (Dir, error) {
 		if err == nil {
 			break
 		}
-		if !isAbsent(err) || at == "/" {
+		if !IsAbsent(err) || at == "/" {
 			return d, err
 		}
 		at, d.Exists = filepath.Dir(at), false

@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/node/wire"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -19,7 +21,7 @@ func ServeListen(ctx context.Context, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, ListenTime)
 	defer cancel()
 	var l Listen
-	if err := readMessage(in, &l, maxAnswer); err != nil {
+	if err := wire.ReadMessage(in, &l, wire.MaxAnswer); err != nil {
 		return err
 	}
 	token, err := parseToken(l.Token)
@@ -45,7 +47,7 @@ func ServeListen(ctx context.Context, in io.Reader, out io.Writer) error {
 			answer.Ports[i].Problem = reason(err)
 		}
 	}
-	if err := writeMessage(out, answer); err != nil {
+	if err := wire.WriteMessage(out, answer); err != nil {
 		return err
 	}
 	ended := make(chan struct{})

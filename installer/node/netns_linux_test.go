@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kkbundle/kkbundle/installer/node/wire"
 )
 
 // asHelper makes this test program do what kkbundle-node does, for tests that need the helper in another namespace or
@@ -145,7 +147,7 @@ func (n netns) listen(t *testing.T, l Listen) Listening {
 func (n netns) reach(t *testing.T, r Reach) []ReachedTarget {
 	t.Helper()
 	var question bytes.Buffer
-	if err := writeMessage(&question, r); err != nil {
+	if err := wire.WriteMessage(&question, r); err != nil {
 		t.Fatal(err)
 	}
 	cmd := n.helper("reach")
@@ -155,7 +157,7 @@ func (n netns) reach(t *testing.T, r Reach) []ReachedTarget {
 		t.Fatal(err)
 	}
 	var answer Reached
-	if err := readMessage(bytes.NewReader(out), &answer, maxAnswer); err != nil {
+	if err := wire.ReadMessage(bytes.NewReader(out), &answer, wire.MaxAnswer); err != nil {
 		t.Fatal(err)
 	}
 	return answer.Targets

@@ -23,6 +23,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/node/wire"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
@@ -296,7 +298,7 @@ func TestListenEnds(t *testing.T) {
 		t.Error("it still listens")
 	}
 	var question bytes.Buffer
-	if err := writeMessage(&question, Listen{
+	if err := wire.WriteMessage(&question, Listen{
 		Token: NewToken(), Address: netip.MustParseAddr("127.0.0.1"),
 		Ports: []ListenPort{{"tcp", taken}},
 	}); err != nil {
@@ -306,7 +308,7 @@ func TestListenEnds(t *testing.T) {
 	if err := ServeListen(t.Context(), &question, &said); err != nil {
 		t.Fatal(err)
 	}
-	if err := readMessage(&said, &answer, maxAnswer); err != nil || !answer.Ports[0].Taken {
+	if err := wire.ReadMessage(&said, &answer, wire.MaxAnswer); err != nil || !answer.Ports[0].Taken {
 		t.Errorf("a port that is taken: %+v, %v", answer, err)
 	}
 }
@@ -321,7 +323,7 @@ func TestRefusedQuestions(t *testing.T) {
 		"targets": Reach{Token: NewToken(), Targets: make([]ReachTarget, maxReached+1)},
 	} {
 		var in bytes.Buffer
-		if err := writeMessage(&in, question); err != nil {
+		if err := wire.WriteMessage(&in, question); err != nil {
 			t.Fatal(err)
 		}
 		serve := ServeListen

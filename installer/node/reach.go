@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"syscall"
 	"time"
+
+	"github.com/kkbundle/kkbundle/installer/node/wire"
 )
 
 // Hosts find out whether they reach each other: on each of them `kkbundle-node listen` listens for a moment, and
@@ -113,10 +115,10 @@ func (p ListenPort) check() error {
 
 // ask sends a question and reads its answer.
 func ask[T any](s io.ReadWriter, question any) (answer T, err error) {
-	if err := writeMessage(s, question); err != nil {
+	if err := wire.WriteMessage(s, question); err != nil {
 		return answer, err
 	}
-	err = readMessage(s, &answer, maxAnswer)
+	err = wire.ReadMessage(s, &answer, wire.MaxAnswer)
 	return answer, err
 }
 

@@ -12,12 +12,14 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/kkbundle/kkbundle/installer/node/wire"
 )
 
 // ServeReach dials the requested targets and answers once.
 func ServeReach(ctx context.Context, in io.Reader, out io.Writer) error {
 	var r Reach
-	if err := readMessage(in, &r, maxAnswer); err != nil {
+	if err := wire.ReadMessage(in, &r, wire.MaxAnswer); err != nil {
 		return err
 	}
 	token, err := parseToken(r.Token)
@@ -38,7 +40,7 @@ func ServeReach(ctx context.Context, in io.Reader, out io.Writer) error {
 		})
 	}
 	all.Wait()
-	return writeMessage(out, answer)
+	return wire.WriteMessage(out, answer)
 }
 
 func reach(ctx context.Context, token []byte, t ReachTarget) ReachedTarget {

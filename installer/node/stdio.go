@@ -10,6 +10,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/kkbundle/kkbundle/installer/node/wire"
 )
 
 // The streams of `kkbundle-node dial` carry frames. An empty frame ends its direction; the other direction continues.
@@ -32,12 +34,12 @@ func DialStdio(ctx context.Context, network, addr string, in io.Reader, out io.W
 	d := net.Dialer{Timeout: dialTimeout}
 	conn, err := d.DialContext(ctx, network, addr)
 	if err != nil {
-		return errors.Join(err, writeMessage(out, dialAnswer{Error: err.Error()}))
+		return errors.Join(err, wire.WriteMessage(out, dialAnswer{Error: err.Error()}))
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	defer func() { _ = conn.Close() }() // both directions have ended, or nobody is left to tell
-	if err := writeMessage(out, dialAnswer{
+	if err := wire.WriteMessage(out, dialAnswer{
 		Local:  conn.LocalAddr().String(),
 		Remote: conn.RemoteAddr().String(),
 	}); err != nil {
@@ -48,7 +50,7 @@ func DialStdio(ctx context.Context, network, addr string, in io.Reader, out io.W
 	go func() { ended <- unframe(in, conn, func() error { return closeWrite(conn) }) }()
 	go func() { ended <- frame(conn, out) }()
 	for range 2 {
-		if err := <-ended; errors.Is(err, errGone) {
+		if err := <-ended; errors.Is(err, wire.ErrGone) {
 			return nil // the other side has closed the whole connection
 		} else if err != nil {
 			return err
@@ -66,7 +68,7 @@ func closeWrite(conn net.Conn) error {
 
 // frame copies r to w in frames, followed by an end frame.
 func frame(r io.Reader, w io.Writer) error {
-	buf := make([]byte, 4+chunk)
+	buf := make([]byte, 4+wire.Chunk)
 	for {
 		n, err := r.Read(buf[4:])
 		if n > 0 {
@@ -77,16 +79,16 @@ func frame(r io.Reader, w io.Writer) error {
 		}
 		if err != nil {
 			// A reset connection ends for the other side as well.
-			return writeFrame(w, nil)
+			return wire.WriteFrame(w, nil)
 		}
 	}
 }
 
 // unframe copies the content of r's frames to w, and then calls end.
 func unframe(r io.Reader, w io.Writer, end func() error) error {
-	buffered := bufio.NewReaderSize(r, chunk)
+	buffered := bufio.NewReaderSize(r, wire.Chunk)
 	for {
-		n, err := readLength(buffered, maxFrame)
+		n, err := wire.ReadLength(buffered, wire.MaxFrame)
 		if err != nil {
 			return err
 		}
@@ -95,7 +97,7 @@ func unframe(r io.Reader, w io.Writer, end func() error) error {
 		}
 		if copied, err := io.CopyN(w, buffered, int64(n)); err != nil {
 			if errors.Is(err, io.EOF) && copied < int64(n) {
-				return errGone
+				return wire.ErrGone
 			}
 			return err
 		}
@@ -122,7 +124,7 @@ func Dialer(start Starter) func(ctx context.Context, network, addr string) (net.
 		first := make(chan result, 1)
 		go func() {
 			var r result
-			r.err = readMessage(s, &r.answer, maxAnswer)
+			r.err = wire.ReadMessage(s, &r.answer, wire.MaxAnswer)
 			first <- r
 		}()
 		select {

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // A system reads files and runs programs of the machine below a root, which is / except in tests.
@@ -25,7 +27,7 @@ type system struct {
 // problem records a failure to read something. A missing file is not a problem.
 func (s *system) problem(what string, err error) {
 	const most = 100
-	if err == nil || isAbsent(err) {
+	if err == nil || IsAbsent(err) {
 		return
 	}
 	s.mu.Lock()
@@ -152,3 +154,6 @@ func (s *system) list(name string) []string {
 	slices.Sort(names)
 	return names
 }
+
+// IsAbsent reports whether an error means a missing path, also one below a file.
+func IsAbsent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) }

@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/installer/node/transfer"
+
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
@@ -232,7 +234,7 @@ func (h *Rooted) Helper(ctx context.Context, cmd host.Cmd) error {
 	case "facts":
 		err = h.facts(ctx, cmd)
 	case "receive":
-		err = node.Receive(ctx, h.Root, cmd.Stdin, cmd.Stdout)
+		err = transfer.Receive(ctx, h.Root, cmd.Stdin, cmd.Stdout)
 	case "dial":
 		err = node.DialStdio(ctx, "tcp", cmd.Args[2], cmd.Stdin, cmd.Stdout)
 	case "listen":

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/kkbundle/kkbundle/installer/node/transfer"
+
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
-	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -83,8 +84,8 @@ func (e *MissingError) Hint() string {
 }
 
 // FilePlan returns the files of the bundle to send to a host and their paths. Members of one archive share a file.
-func (s *Site) FilePlan(ctx context.Context, t *Host, places []Place) (node.Plan, error) {
-	var plan node.Plan
+func (s *Site) FilePlan(ctx context.Context, t *Host, places []Place) (transfer.Plan, error) {
+	var plan transfer.Plan
 	platform := "linux/" + t.Arch
 	var errs []error
 	for _, p := range places {
@@ -102,14 +103,14 @@ func (s *Site) FilePlan(ctx context.Context, t *Host, places []Place) (node.Plan
 		if last := len(plan.Files) - 1; p.Member != "" && last >= 0 &&
 			plan.Files[last].Digest == content.Digest.String() {
 			plan.Files[last].Unpack = append(plan.Files[last].Unpack,
-				node.Member{Name: p.Member, Path: p.Path, Mode: p.Mode})
+				transfer.Member{Name: p.Member, Path: p.Path, Mode: p.Mode})
 			continue
 		}
-		f := node.PlannedFile{Name: p.Component, Digest: content.Digest.String(), Size: content.Size}
+		f := transfer.PlannedFile{Name: p.Component, Digest: content.Digest.String(), Size: content.Size}
 		if p.Member == "" {
 			f.Path, f.Mode = p.Path, p.Mode
 		} else {
-			f.Unpack = []node.Member{{Name: p.Member, Path: p.Path, Mode: p.Mode}}
+			f.Unpack = []transfer.Member{{Name: p.Member, Path: p.Path, Mode: p.Mode}}
 		}
 		plan.Files = append(plan.Files, f)
 	}
@@ -160,7 +161,7 @@ func (s *Site) Place(ctx context.Context, t *Host, places []Place, e Event) erro
 }
 
 // send offers files to a host. For each file that the host lacks, it sends the content that open returns.
-func (s *Site) send(ctx context.Context, t *Host, places []Place, open node.Opener) (err error) {
+func (s *Site) send(ctx context.Context, t *Host, places []Place, open transfer.Opener) (err error) {
 	if len(places) == 0 {
 		return nil
 	}
@@ -174,7 +175,7 @@ func (s *Site) send(ctx context.Context, t *Host, places []Place, open node.Open
 			err = closeErr
 		}
 	}()
-	_, err = node.Send(ctx, receiver, receiver, plan, open)
+	_, err = transfer.Send(ctx, receiver, receiver, plan, open)
 	return err
 }
 

@@ -1,4 +1,4 @@
-package node
+package transfer
 
 import (
 	"context"
@@ -8,11 +8,12 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/kkbundle/kkbundle/installer/node/wire"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,14 +27,14 @@ func Receive(ctx context.Context, root string, in io.Reader, out io.Writer) erro
 	err := receive(ctx, root, newPatient(ctx, in), out)
 	if err != nil {
 		// If the other side is gone, nobody is left to tell.
-		_ = writeMessage(out, answer{Version: ProtocolVersion, Error: err.Error()})
+		_ = wire.WriteMessage(out, answer{Version: ProtocolVersion, Error: err.Error()})
 	}
 	return err
 }
 
 func receive(ctx context.Context, root string, in io.Reader, out io.Writer) (err error) {
 	var o offer
-	if err := readMessage(in, &o, maxPlan); err != nil {
+	if err := wire.ReadMessage(in, &o, wire.MaxPlan); err != nil {
 		return fmt.Errorf("receive the plan: %w", err)
 	}
 	if o.Version != ProtocolVersion {
@@ -72,7 +73,7 @@ func (r *receiver) run(ctx context.Context) error {
 		if err := r.room(wanted); err != nil {
 			return err
 		}
-		if err := writeMessage(r.out, answer{Version: ProtocolVersion, Want: wanted}); err != nil {
+		if err := wire.WriteMessage(r.out, answer{Version: ProtocolVersion, Want: wanted}); err != nil {
 			return fmt.Errorf("answer: %w", err)
 		}
 		if wanted, err = r.takeAll(ctx, wanted); err != nil {
@@ -80,7 +81,7 @@ func (r *receiver) run(ctx context.Context) error {
 		}
 	}
 	r.tree.prune(r.plan, time.Now())
-	return writeMessage(r.out, answer{Version: ProtocolVersion, Done: true, Changed: r.changes()})
+	return wire.WriteMessage(r.out, answer{Version: ProtocolVersion, Done: true, Changed: r.changes()})
 }
 
 // changes returns the changed paths in the order of the plan.
@@ -208,9 +209,9 @@ func (r *receiver) take(ctx context.Context, w want, rest int64) (digest string,
 }
 
 func (r *receiver) append(part io.Writer, sum hash.Hash, digest string, rest int64) error {
-	buf := make([]byte, maxFrame)
+	buf := make([]byte, wire.MaxFrame)
 	for rest > 0 {
-		n, err := readLength(r.in, maxFrame)
+		n, err := wire.ReadLength(r.in, wire.MaxFrame)
 		if err == nil && (n == 0 || int64(n) > rest) {
 			err = fmt.Errorf("a frame of %d bytes where %d are left", n, rest)
 		}
@@ -305,7 +306,7 @@ func newPatient(ctx context.Context, r io.Reader) *patient {
 	const buffers = 4
 	p := &patient{ctx: ctx, pieces: make(chan piece, buffers), free: make(chan []byte, buffers)}
 	for range buffers {
-		p.free <- make([]byte, chunk)
+		p.free <- make([]byte, wire.Chunk)
 	}
 	go func() {
 		for {
@@ -362,6 +363,3 @@ func (u *until) Read(p []byte) (int, error) {
 	}
 	return u.r.Read(p)
 }
-
-// isAbsent reports whether an error means a missing path.
-func isAbsent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) }

@@ -1,4 +1,4 @@
-package node
+package s3
 
 import (
 	"cmp"
@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	// s3PartSize is the size of a part. A larger file is sent in parts, so that a broken connection costs one part.
-	s3PartSize = 64 << 20
-	// maxS3Parts is S3's limit. https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
-	maxS3Parts = 10_000
+	// usualPart is the size of a part. A larger file is sent in parts, so that a broken connection costs one part.
+	usualPart = 64 << 20
+	// maxParts is S3's limit. https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
+	maxParts = 10_000
 	// maxLate is the number of earlier copies that one run sends. The next copy waits for it.
 	maxLate = 8
 	// abortLimit bounds the removal of a failed upload's parts.
@@ -49,18 +49,18 @@ func PutFile(ctx context.Context, config, file, dir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var s S3
+	var s Storage
 	if err := json.Unmarshal(data, &s); err != nil {
 		return nil, fmt.Errorf("%s: %w", config, err)
 	}
-	c, err := NewS3Client(s)
+	c, err := NewClient(s)
 	if err != nil {
 		return nil, err
 	}
 	return c.putCopies(ctx, file, dir)
 }
 
-func (c *S3Client) putCopies(ctx context.Context, file, dir string) (names []string, err error) {
+func (c *Client) putCopies(ctx context.Context, file, dir string) (names []string, err error) {
 	place := path.Join(c.Prefix, dir)
 	to := strings.TrimSuffix(c.Endpoint, "/") + "/" + path.Join(c.Bucket, place)
 	there, err := copiesBeside(file)
@@ -136,7 +136,7 @@ func writeSent(file string, sent sentCopies) error {
 }
 
 // putFile sends a file as one object, which exists as a whole or not at all.
-func (c *S3Client) putFile(ctx context.Context, file, object string) error {
+func (c *Client) putFile(ctx context.Context, file, object string) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ func (c *S3Client) putFile(ctx context.Context, file, object string) error {
 	}
 	inParts := info.Size() > c.part
 	if !inParts {
-		_, err = c.putPart(ctx, S3Request{Object: object}, io.NewSectionReader(f, 0, info.Size()))
+		_, err = c.putPart(ctx, Request{Object: object}, io.NewSectionReader(f, 0, info.Size()))
 		inParts = isUnanswered(ctx, err)
 	}
 	if inParts {
@@ -176,18 +176,18 @@ type hinted interface {
 // read the body closes the connection, and its answer can be lost with it. The first request of an upload in parts
 // has no body, so its answer arrives.
 func isUnanswered(ctx context.Context, err error) bool {
-	_, answered := errors.AsType[*S3Error](err)
+	_, answered := errors.AsType[*Error](err)
 	return err != nil && !answered && canPass(err) && ctx.Err() == nil
 }
 
 // isLost reports whether the storage does not have the parts that it has taken: a second upload may succeed.
 func isLost(err error) bool {
-	refused, ok := errors.AsType[*S3Error](err)
+	refused, ok := errors.AsType[*Error](err)
 	return ok && slices.Contains([]string{"InvalidPart", "NoSuchUpload"}, refused.Code)
 }
 
-// An s3Part is a part that the storage has.
-type s3Part struct {
+// A sentPart is a part that the storage has.
+type sentPart struct {
 	Number int    `xml:"PartNumber"`
 	ETag   string `xml:"ETag"`
 	SHA256 string `xml:"ChecksumSHA256"`
@@ -195,13 +195,13 @@ type s3Part struct {
 
 // putPart sends a part of a file, or all of it. The signature has the digest of the content, and the storage refuses
 // other content.
-func (c *S3Client) putPart(ctx context.Context, r S3Request, body *io.SectionReader) (s3Part, error) {
+func (c *Client) putPart(ctx context.Context, r Request, body *io.SectionReader) (sentPart, error) {
 	sum := sha256.New()
 	if _, err := io.Copy(sum, body); err != nil {
-		return s3Part{}, err
+		return sentPart{}, err
 	}
 	digest := sum.Sum(nil)
-	made := s3Part{SHA256: base64.StdEncoding.EncodeToString(digest)}
+	made := sentPart{SHA256: base64.StdEncoding.EncodeToString(digest)}
 	r.Method, r.SHA256 = http.MethodPut, hex.EncodeToString(digest)
 	r.Header = map[string]string{"x-amz-checksum-sha256": made.SHA256} // buckets that lock objects want it
 	header, _, err := c.ask(ctx, r, body)
@@ -221,8 +221,8 @@ func wrongChecksum(answered, sent string) error {
 }
 
 // putParts sends a file in parts, one after the other. If it fails, the storage is asked to remove the parts.
-func (c *S3Client) putParts(ctx context.Context, object string, f io.ReaderAt, size int64) (err error) {
-	begin := S3Request{
+func (c *Client) putParts(ctx context.Context, object string, f io.ReaderAt, size int64) (err error) {
+	begin := Request{
 		Method: http.MethodPost, Object: object, Query: map[string]string{"uploads": ""}, SHA256: nothingSHA256,
 		Header: map[string]string{"x-amz-checksum-algorithm": "SHA256"},
 	}
@@ -241,11 +241,11 @@ func (c *S3Client) putParts(ctx context.Context, object string, f io.ReaderAt, s
 			err = errors.Join(err, c.abort(ctx, object, upload.ID))
 		}
 	}()
-	var parts []s3Part
-	partSize := max(c.part, size/maxS3Parts+1)
+	var parts []sentPart
+	partSize := max(c.part, size/maxParts+1)
 	for at := int64(0); at < size; at += partSize {
 		number := len(parts) + 1
-		part := S3Request{Object: object, Query: map[string]string{
+		part := Request{Object: object, Query: map[string]string{
 			"uploadId":   upload.ID,
 			"partNumber": strconv.Itoa(number),
 		}}
@@ -263,16 +263,16 @@ func (c *S3Client) putParts(ctx context.Context, object string, f io.ReaderAt, s
 }
 
 // complete makes the parts an object.
-func (c *S3Client) complete(ctx context.Context, object, upload string, parts []s3Part) error {
+func (c *Client) complete(ctx context.Context, object, upload string, parts []sentPart) error {
 	body, err := xml.Marshal(struct {
-		XMLName xml.Name `xml:"CompleteMultipartUpload"`
-		Parts   []s3Part `xml:"Part"`
+		XMLName xml.Name   `xml:"CompleteMultipartUpload"`
+		Parts   []sentPart `xml:"Part"`
 	}{Parts: parts})
 	if err != nil {
 		return err
 	}
 	digest := sha256.Sum256(body)
-	r := S3Request{
+	r := Request{
 		Method: http.MethodPost, Object: object, Query: map[string]string{"uploadId": upload},
 		SHA256: hex.EncodeToString(digest[:]),
 	}
@@ -299,15 +299,15 @@ func (c *S3Client) complete(ctx context.Context, object, upload string, parts []
 }
 
 // abort removes the parts of a failed upload, also after ctx has ended.
-func (c *S3Client) abort(ctx context.Context, object, upload string) error {
+func (c *Client) abort(ctx context.Context, object, upload string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortLimit)
 	defer cancel()
-	r := S3Request{
+	r := Request{
 		Method: http.MethodDelete, Object: object, Query: map[string]string{"uploadId": upload},
 		SHA256: nothingSHA256,
 	}
 	_, _, err := c.ask(ctx, r, nil)
-	if refused, ok := errors.AsType[*S3Error](err); err == nil || ok && refused.Code == "NoSuchUpload" {
+	if refused, ok := errors.AsType[*Error](err); err == nil || ok && refused.Code == "NoSuchUpload" {
 		return nil
 	}
 	return fmt.Errorf("the parts that were sent stay in the bucket until a lifecycle rule removes them (AbortIncompleteMultipartUpload): %w", err)

@@ -1,4 +1,4 @@
-package node
+package transfer
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/kkbundle/kkbundle/installer/node/wire"
 )
 
 // ProtocolVersion is the version of the protocol between Send and Receive. kkbundle installs its own helper on hosts,
@@ -39,24 +41,24 @@ type Opener func(ctx context.Context, digest string, offset int64) (io.ReadClose
 // Send brings a host's files into the planned state. in is the standard input of `kkbundle-node receive` on the host,
 // out its standard output. Only missing content is opened and sent. After a failure, received content is kept on the
 // host, and the next Send resumes.
-func Send(ctx context.Context, in io.Writer, out io.Reader, plan Plan, open Opener) (SendSummary, error) {
+func Send(ctx context.Context, in io.Writer, out io.Reader, plan Plan, open Opener) (Summary, error) {
 	if err := plan.check(); err != nil {
-		return SendSummary{}, err
+		return Summary{}, err
 	}
 	s := sender{in: in, open: open, plan: plan}
-	if err := writeMessage(in, offer{Version: ProtocolVersion, Plan: plan}); err != nil {
-		return SendSummary{}, s.why(out, fmt.Errorf("send the plan: %w", err))
+	if err := wire.WriteMessage(in, offer{Version: ProtocolVersion, Plan: plan}); err != nil {
+		return Summary{}, s.why(out, fmt.Errorf("send the plan: %w", err))
 	}
 	for {
 		a, err := s.hear(out)
 		if err != nil {
-			return SendSummary{Sent: s.sent}, err
+			return Summary{Sent: s.sent}, err
 		}
 		if a.Done {
-			return SendSummary{Changed: a.Changed, Sent: s.sent}, nil
+			return Summary{Changed: a.Changed, Sent: s.sent}, nil
 		}
 		if err := s.send(ctx, out, a.Want); err != nil {
-			return SendSummary{Sent: s.sent}, err
+			return Summary{Sent: s.sent}, err
 		}
 	}
 }
@@ -81,7 +83,7 @@ func (e *RemoteError) Error() string { return e.Message }
 // hear reads an answer and validates it.
 func (s *sender) hear(out io.Reader) (answer, error) {
 	var a answer
-	if err := readMessage(out, &a, maxAnswer); err != nil {
+	if err := wire.ReadMessage(out, &a, wire.MaxAnswer); err != nil {
 		return a, fmt.Errorf("receive the helper's answer: %w", err)
 	}
 	if a.Error != "" {
@@ -148,12 +150,12 @@ func (s *sender) sendOne(ctx context.Context, w want, rest int64) (err error) {
 			err = &sourceError{closeErr}
 		}
 	}()
-	buf := make([]byte, 4+chunk)
+	buf := make([]byte, 4+wire.Chunk)
 	for rest > 0 {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		n, err := io.ReadFull(r, buf[4:4+min(rest, chunk)])
+		n, err := io.ReadFull(r, buf[4:4+min(rest, wire.Chunk)])
 		if n == 0 || (err != nil && !errors.Is(err, io.ErrUnexpectedEOF)) {
 			return &sourceError{fmt.Errorf("%d bytes are missing at its end: %w", rest, err)}
 		}
@@ -176,9 +178,9 @@ func (s *sender) sendOne(ctx context.Context, w want, rest int64) (err error) {
 // why prefers the helper's last message to the broken pipe caused by its exit.
 func (s *sender) why(out io.Reader, err error) error {
 	var a answer
-	if readErr := readMessage(out, &a, maxAnswer); readErr == nil && a.Error != "" {
+	if readErr := wire.ReadMessage(out, &a, wire.MaxAnswer); readErr == nil && a.Error != "" {
 		return &RemoteError{Message: a.Error}
-	} else if readErr != nil && !errors.Is(readErr, errGone) && !errors.Is(err, readErr) {
+	} else if readErr != nil && !errors.Is(readErr, wire.ErrGone) && !errors.Is(err, readErr) {
 		return errors.Join(err, readErr)
 	}
 	return err

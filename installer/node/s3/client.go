@@ -1,4 +1,4 @@
-package node
+package s3
 
 import (
 	"context"
@@ -18,32 +18,32 @@ import (
 
 // Limits of a request.
 const (
-	s3Patience   = web.Idle         // for a connection, and for each piece of data
-	s3Answer     = 2 * time.Minute  // for the answer; a storage joins the parts of an object before it
-	s3Continue   = 5 * time.Second  // for the storage's consent to a body
-	s3Attempts   = 10               // of one request
-	s3FirstPause = time.Second      // after the first attempt; it doubles
-	s3LongPause  = 30 * time.Second // the longest pause that the storage has not asked for
-	s3AnswerSize = 64 << 10
+	patience    = web.Idle         // for a connection, and for each piece of data
+	answerTime  = 2 * time.Minute  // for the answer; a storage joins the parts of an object before it
+	consentTime = 5 * time.Second  // for the storage's consent to a body
+	attempts    = 10               // of one request
+	firstPause  = time.Second      // after the first attempt; it doubles
+	longPause   = 30 * time.Second // the longest pause that the storage has not asked for
+	answerSize  = 64 << 10
 )
 
-// An S3Client sends requests to a storage. It repeats requests that fail for a reason that can pass: a broken
+// A Client sends requests to a storage. It repeats requests that fail for a reason that can pass: a broken
 // connection, and an answer that says that the storage is overloaded or failed.
-type S3Client struct {
-	S3
+type Client struct {
+	Storage
 	http *http.Client
 	now  func() time.Time
 	wait func(ctx context.Context, pause time.Duration) error
 	part int64 // the size of a part
 }
 
-// NewS3Client returns a client of the storage.
-func NewS3Client(s S3) (*S3Client, error) {
+// NewClient returns a client of the storage.
+func NewClient(s Storage) (*Client, error) {
 	config, err := s.TLS()
 	if err != nil {
 		return nil, err
 	}
-	dialer := net.Dialer{Timeout: s3Patience}
+	dialer := net.Dialer{Timeout: patience}
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := dialer.DialContext(ctx, network, address)
@@ -52,15 +52,15 @@ func NewS3Client(s S3) (*S3Client, error) {
 			}
 			return steadyConn{conn}, nil
 		},
-		TLSClientConfig: config, TLSHandshakeTimeout: s3Patience, ResponseHeaderTimeout: s3Answer,
-		ExpectContinueTimeout: s3Continue,
+		TLSClientConfig: config, TLSHandshakeTimeout: patience, ResponseHeaderTimeout: answerTime,
+		ExpectContinueTimeout: consentTime,
 		// A connection for each request: none is closed by the other side just before it is used again.
 		DisableKeepAlives: true,
 	}
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &S3Client{
-		S3: s, http: &http.Client{Transport: transport, CheckRedirect: refuse}, now: time.Now,
-		wait: web.Sleep, part: s3PartSize,
+	return &Client{
+		Storage: s, http: &http.Client{Transport: transport, CheckRedirect: refuse}, now: time.Now,
+		wait: web.Sleep, part: usualPart,
 	}, nil
 }
 
@@ -69,14 +69,14 @@ type steadyConn struct{ net.Conn }
 
 // Write writes within the time for a piece of data.
 func (c steadyConn) Write(data []byte) (int, error) {
-	if err := c.SetWriteDeadline(time.Now().Add(s3Patience)); err != nil {
+	if err := c.SetWriteDeadline(time.Now().Add(patience)); err != nil {
 		return 0, err
 	}
 	return c.Conn.Write(data)
 }
 
-// send sends a request once. The caller closes the answer's body. An answer other than 200 and 206 is an *S3Error.
-func (c *S3Client) send(ctx context.Context, r S3Request, body *io.SectionReader) (*http.Response, error) {
+// send sends a request once. The caller closes the answer's body. An answer other than 200 and 206 is an *Error.
+func (c *Client) send(ctx context.Context, r Request, body *io.SectionReader) (*http.Response, error) {
 	header, err := c.Sign(r, c.now())
 	if err != nil {
 		return nil, err
@@ -108,12 +108,12 @@ func (c *S3Client) send(ctx context.Context, r S3Request, body *io.SectionReader
 		return answer, nil
 	}
 	defer func() { _ = answer.Body.Close() }()
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, s3AnswerSize)) // the status alone says that it failed
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, answerSize)) // the status alone says that it failed
 	return nil, c.refusal(answer, text)
 }
 
 // explained adds the remedy to errors of TLS.
-func (c *S3Client) explained(err error) error {
+func (c *Client) explained(err error) error {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return plain.Advise(err,
 			"name the authority of the storage's certificate in backup.s3.ca of the cluster file, and in backup.s3.endpoint a name that the certificate has")
@@ -122,7 +122,7 @@ func (c *S3Client) explained(err error) error {
 }
 
 // ask sends a request until the storage answers it, and returns the answer.
-func (c *S3Client) ask(ctx context.Context, r S3Request,
+func (c *Client) ask(ctx context.Context, r Request,
 	body *io.SectionReader,
 ) (header http.Header, data []byte, err error) {
 	err = c.persist(ctx, func() error {
@@ -132,7 +132,7 @@ func (c *S3Client) ask(ctx context.Context, r S3Request,
 		}
 		defer func() { _ = answer.Body.Close() }()
 		header = answer.Header
-		if data, err = io.ReadAll(io.LimitReader(answer.Body, s3AnswerSize)); err != nil {
+		if data, err = io.ReadAll(io.LimitReader(answer.Body, answerSize)); err != nil {
 			return err
 		}
 		var root struct{ XMLName xml.Name }
@@ -146,16 +146,16 @@ func (c *S3Client) ask(ctx context.Context, r S3Request,
 }
 
 // persist repeats a request that fails for a reason that can pass, with growing pauses.
-func (c *S3Client) persist(ctx context.Context, request func() error) error {
+func (c *Client) persist(ctx context.Context, request func() error) error {
 	for attempt := 1; ; attempt++ {
 		err := request()
 		if err == nil || ctx.Err() != nil || !canPass(err) {
 			return err
 		}
-		if attempt == s3Attempts {
+		if attempt == attempts {
 			return fmt.Errorf("%d attempts: %w", attempt, err)
 		}
-		pause, final := web.Backoff{First: s3FirstPause, Longest: s3LongPause}.After(attempt, err, web.MaxRetryAfter)
+		pause, final := web.Backoff{First: firstPause, Longest: longPause}.After(attempt, err, web.MaxRetryAfter)
 		if final != nil {
 			return final
 		}
@@ -167,7 +167,7 @@ func (c *S3Client) persist(ctx context.Context, request func() error) error {
 
 // canPass reports whether the same request may succeed later.
 func canPass(err error) bool {
-	if refused, ok := errors.AsType[*S3Error](err); ok {
+	if refused, ok := errors.AsType[*Error](err); ok {
 		return refused.canPass()
 	}
 	if web.IsUntrusted(err) {
@@ -180,9 +180,9 @@ func canPass(err error) bool {
 }
 
 // Page returns a page of the list of the bucket's objects, of at most so many bytes.
-func (c *S3Client) Page(ctx context.Context, query map[string]string, most int64) (data []byte, err error) {
+func (c *Client) Page(ctx context.Context, query map[string]string, most int64) (data []byte, err error) {
 	err = c.persist(ctx, func() error {
-		answer, err := c.send(ctx, S3Request{Method: http.MethodGet, Query: query, SHA256: nothingSHA256}, nil)
+		answer, err := c.send(ctx, Request{Method: http.MethodGet, Query: query, SHA256: nothingSHA256}, nil)
 		if err != nil {
 			return err
 		}
@@ -193,13 +193,13 @@ func (c *S3Client) Page(ctx context.Context, query map[string]string, most int64
 }
 
 // Download writes an object to w. After a broken connection it continues with the first missing byte.
-func (c *S3Client) Download(ctx context.Context, object string, w io.Writer) error {
+func (c *Client) Download(ctx context.Context, object string, w io.Writer) error {
 	var have int64
 	tag := ""
 	return c.persist(ctx, func() error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
-		r := S3Request{Method: http.MethodGet, Object: object, SHA256: nothingSHA256}
+		r := Request{Method: http.MethodGet, Object: object, SHA256: nothingSHA256}
 		if have > 0 {
 			r.Header = map[string]string{"range": fmt.Sprintf("bytes=%d-", have)}
 		}
@@ -210,7 +210,7 @@ func (c *S3Client) Download(ctx context.Context, object string, w io.Writer) err
 		if err != nil {
 			return err
 		}
-		answer.Body = web.Watch(ctx, cancel, answer.Body, s3Patience)
+		answer.Body = web.Watch(ctx, cancel, answer.Body, patience)
 		defer func() { _ = answer.Body.Close() }()
 		if have > 0 && !strings.HasPrefix(answer.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", have)) {
 			return fmt.Errorf("the connection broke after %d bytes, and the storage does not continue a download; run the command again", have)
@@ -222,8 +222,8 @@ func (c *S3Client) Download(ctx context.Context, object string, w io.Writer) err
 	})
 }
 
-// An S3Error is the refusal of a storage.
-type S3Error struct {
+// An Error is the refusal of a storage.
+type Error struct {
 	Status, Code, Message string
 
 	status *web.StatusError
@@ -231,18 +231,18 @@ type S3Error struct {
 }
 
 // Unwrap returns the status.
-func (e *S3Error) Unwrap() error { return e.status }
+func (e *Error) Unwrap() error { return e.status }
 
 // Error names the status of HTTP and the storage's reason.
-func (e *S3Error) Error() string {
+func (e *Error) Error() string {
 	return fmt.Sprintf("the storage answers %s: %s: %s", e.Status, e.Code, e.Message)
 }
 
 // Hint returns the remedy.
-func (e *S3Error) Hint() string { return e.remedy }
+func (e *Error) Hint() string { return e.remedy }
 
 // canPass reports whether the same request may succeed later.
-func (e *S3Error) canPass() bool {
+func (e *Error) canPass() bool {
 	switch e.Code {
 	case "RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable", "Throttling", "OperationAborted",
 		"IncompleteBody", "BadDigest":
@@ -252,7 +252,7 @@ func (e *S3Error) canPass() bool {
 }
 
 // refusal reads an error of the storage, which is XML.
-func (c *S3Client) refusal(answer *http.Response, body []byte) *S3Error {
+func (c *Client) refusal(answer *http.Response, body []byte) *Error {
 	var said struct {
 		Code    string `xml:"Code"`
 		Message string `xml:"Message"`
@@ -263,7 +263,7 @@ func (c *S3Client) refusal(answer *http.Response, body []byte) *S3Error {
 		const shown = 300
 		return plain.Line(text[:min(len(text), shown)])
 	}
-	e := &S3Error{
+	e := &Error{
 		Status: line(answer.Status), Code: line(said.Code), Message: line(said.Message),
 		status: web.NewStatusError(answer),
 	}
@@ -276,7 +276,7 @@ func (c *S3Client) refusal(answer *http.Response, body []byte) *S3Error {
 }
 
 // remedyOf returns what to do about a refusal. date is the storage's time.
-func (c *S3Client) remedyOf(e *S3Error, date string) string {
+func (c *Client) remedyOf(e *Error, date string) string {
 	switch e.Code {
 	case "RequestTimeTooSkewed":
 		here := c.now().UTC().Truncate(time.Second)

@@ -1,4 +1,4 @@
-package node
+package s3
 
 import (
 	"crypto/hmac"
@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// An S3 is a bucket of a storage with the S3 API and a login for it. Its JSON is a file on hosts that only root reads.
-type S3 struct {
+// A Storage is a bucket of a storage with the S3 API and a login for it. Its JSON is a file on hosts that only root reads.
+type Storage struct {
 	Endpoint  string `json:"endpoint"` // https://HOST[:PORT] or http://HOST[:PORT]
 	Bucket    string `json:"bucket"`
 	Prefix    string `json:"prefix"` // of objects' names, without a slash at its end
@@ -27,8 +27,8 @@ type S3 struct {
 	SecretKey string `json:"secretKey"`
 }
 
-// An S3Request is a request to sign.
-type S3Request struct {
+// An Request is a request to sign.
+type Request struct {
 	Method string
 	Object string // "" is the bucket itself
 	Query  map[string]string
@@ -36,33 +36,33 @@ type S3Request struct {
 	SHA256 string            // of the body, in hex
 }
 
-const s3TimeForm = "20060102T150405Z"
+const timeForm = "20060102T150405Z"
 
 // Path returns the path of a request, as it is sent and signed: the bucket is its first part, as every storage
 // understands it.
-func (s S3) Path(object string) string {
-	return "/" + escapeS3(s.Bucket, true) + strings.TrimSuffix("/"+escapeS3(object, true), "/")
+func (s Storage) Path(object string) string {
+	return "/" + escape(s.Bucket, true) + strings.TrimSuffix("/"+escape(object, true), "/")
 }
 
 // QueryText returns a query as it is sent and signed.
-func (r S3Request) QueryText() string {
+func (r Request) QueryText() string {
 	var pairs []string
 	for _, name := range slices.Sorted(maps.Keys(r.Query)) {
-		pairs = append(pairs, escapeS3(name, false)+"="+escapeS3(r.Query[name], false))
+		pairs = append(pairs, escape(name, false)+"="+escape(r.Query[name], false))
 	}
 	return strings.Join(pairs, "&")
 }
 
 // Sign returns the headers of a request with its signature, version 4.
 // https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
-func (s S3) Sign(r S3Request, now time.Time) (map[string]string, error) {
+func (s Storage) Sign(r Request, now time.Time) (map[string]string, error) {
 	at, err := url.Parse(s.Endpoint)
 	if err != nil {
 		return nil, err
 	}
 	header := map[string]string{
 		"host": at.Host, "x-amz-content-sha256": r.SHA256,
-		"x-amz-date": now.UTC().Format(s3TimeForm),
+		"x-amz-date": now.UTC().Format(timeForm),
 	}
 	maps.Copy(header, r.Header)
 	names := slices.Sorted(maps.Keys(header))
@@ -89,8 +89,8 @@ func (s S3) Sign(r S3Request, now time.Time) (map[string]string, error) {
 	return header, nil
 }
 
-// escapeS3 escapes all bytes but letters, digits, "-_.~" and, in paths, "/".
-func escapeS3(text string, isPath bool) string {
+// escape escapes all bytes but letters, digits, "-_.~" and, in paths, "/".
+func escape(text string, isPath bool) string {
 	var b strings.Builder
 	for _, c := range []byte(text) {
 		isPlain := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
@@ -105,7 +105,7 @@ func escapeS3(text string, isPath bool) string {
 }
 
 // TLS returns the settings of connections to the storage.
-func (s S3) TLS() (*tls.Config, error) {
+func (s Storage) TLS() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if s.CA == "" {
 		return c, nil

@@ -1,6 +1,6 @@
 //go:build linux
 
-package node
+package s3
 
 import (
 	"bytes"
@@ -24,8 +24,8 @@ import (
 // smallPart is the least size that S3 allows for a part that is not the last.
 const smallPart = 5 << 20
 
-func realStorage(address string) S3 {
-	return S3{
+func realStorage(address string) Storage {
+	return Storage{
 		Endpoint: "http://" + address, Bucket: "bucket", Prefix: "copies", Region: "us-east-1",
 		AccessKey: s3test.AccessKey, SecretKey: s3test.SecretKey,
 	}
@@ -101,7 +101,7 @@ func TestS3PartsAreRepeated(t *testing.T) {
 	if !slices.Equal(j.list, want) {
 		t.Errorf("requests %q, want %q", j.list, want)
 	}
-	if len(*pauses) != 4 || (*pauses)[2] != 7*time.Second || (*pauses)[0] > s3FirstPause {
+	if len(*pauses) != 4 || (*pauses)[2] != 7*time.Second || (*pauses)[0] > firstPause {
 		t.Errorf("pauses %v", *pauses)
 	}
 	object := path.Join("copies", place, filepath.Base(file))
@@ -196,18 +196,18 @@ func TestS3ErrorsHaveRemedies(t *testing.T) {
 	t.Parallel()
 	address, _ := s3test.Start(t, "bucket")
 	for name, one := range map[string]struct {
-		set  func(c *S3Client)
+		set  func(c *Client)
 		want []string
 	}{
 		"another secret": {
-			func(c *S3Client) { c.SecretKey = "another-secret" },
+			func(c *Client) { c.SecretKey = "another-secret" },
 			[]string{"SignatureDoesNotMatch", "backup.s3.secretKeyFile"},
 		},
-		"another user":   {func(c *S3Client) { c.AccessKey = "nobody" }, []string{"backup.s3.accessKey"}},
-		"no bucket":      {func(c *S3Client) { c.Bucket = "absent" }, []string{"NoSuchBucket", "create the bucket"}},
-		"another region": {func(c *S3Client) { c.Region = "eu-central-1" }, []string{"backup.s3.region"}},
+		"another user":   {func(c *Client) { c.AccessKey = "nobody" }, []string{"backup.s3.accessKey"}},
+		"no bucket":      {func(c *Client) { c.Bucket = "absent" }, []string{"NoSuchBucket", "create the bucket"}},
+		"another region": {func(c *Client) { c.Region = "eu-central-1" }, []string{"backup.s3.region"}},
 		"a clock that is fast": {
-			func(c *S3Client) { c.now = func() time.Time { return time.Now().Add(time.Hour) } },
+			func(c *Client) { c.now = func() time.Time { return time.Now().Add(time.Hour) } },
 			[]string{"RequestTimeTooSkewed", "the clock of this machine", "there (1h0m", "chronyc"},
 		},
 	} {
@@ -240,7 +240,7 @@ func TestS3ErrorsHaveRemedies(t *testing.T) {
 		!strings.Contains(err.Error(), "the next run of the timer sends it again") {
 		t.Errorf("a storage that always fails: %v", err)
 	}
-	if len(*pauses) != s3Attempts-1 || slices.Max(*pauses) != 31*time.Second {
+	if len(*pauses) != attempts-1 || slices.Max(*pauses) != 31*time.Second {
 		t.Errorf("pauses %v", *pauses)
 	}
 	after = "100000"
@@ -372,7 +372,7 @@ func TestS3LostRefusal(t *testing.T) {
 		_, _ = io.WriteString(w, "<Error><Code>NoSuchBucket</Code></Error>")
 	}))
 	defer refuses.Close()
-	s := S3{
+	s := Storage{
 		Endpoint: refuses.URL, Bucket: "absent", Prefix: "copies", Region: "us-east-1", AccessKey: "a",
 		SecretKey: "secret-of-the-site",
 	}

@@ -1,4 +1,4 @@
-package node
+package transfer
 
 import (
 	"archive/tar"
@@ -13,6 +13,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/installer/node"
 
 	"golang.org/x/sys/unix"
 )
@@ -144,7 +146,7 @@ func (t *tree) put(ctx context.Context, c content, target string, mode fs.FileMo
 
 // write writes a new file, calls finish and returns the SHA-256 of its content.
 func write(r *os.Root, name string, c content, finish func(*os.File) error) (sum string, err error) {
-	if err := r.Remove(name); err != nil && !isAbsent(err) { // of an earlier run
+	if err := r.Remove(name); err != nil && !node.IsAbsent(err) { // of an earlier run
 		return "", err
 	}
 	f, err := r.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

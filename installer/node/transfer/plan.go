@@ -1,4 +1,4 @@
-package node
+package transfer
 
 import (
 	"encoding/hex"
@@ -37,8 +37,8 @@ type Member struct {
 	Mode fs.FileMode `json:"mode"`
 }
 
-// A SendSummary is the outcome of a Send.
-type SendSummary struct {
+// A Summary is the outcome of a Send.
+type Summary struct {
 	// Changed are the changed paths, in the order of the plan.
 	Changed []string `json:"changed"`
 	// Sent is the number of content bytes sent to the host.

@@ -1,4 +1,4 @@
-package node
+package transfer
 
 import (
 	"archive/tar"
@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/installer/node/wire"
 )
 
 // maxUnpacked bounds the bytes read from an archive.
@@ -17,7 +19,7 @@ const gzipMagic = "\x1f\x8b"
 
 // Untar reads a tar archive, which may be compressed with gzip.
 func Untar(r io.Reader) (*tar.Reader, error) {
-	buffered := bufio.NewReaderSize(r, chunk)
+	buffered := bufio.NewReaderSize(r, wire.Chunk)
 	magic, err := buffered.Peek(len(gzipMagic))
 	if err != nil || !bytes.Equal(magic, []byte(gzipMagic)) {
 		return tar.NewReader(io.LimitReader(buffered, maxUnpacked)), nil

@@ -1,4 +1,4 @@
-package node
+package transfer
 
 import (
 	"archive/tar"
@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kkbundle/kkbundle/installer/node/wire"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -69,7 +71,7 @@ func (l *limitedWriter) Write(p []byte) (int, error) {
 }
 
 // converse runs both ends; most is how many bytes get through to the host, all if negative.
-func converse(t *testing.T, root string, plan Plan, s *source, most int) (SendSummary, error, error) {
+func converse(t *testing.T, root string, plan Plan, s *source, most int) (Summary, error, error) {
 	t.Helper()
 	toHost, in := io.Pipe()
 	out, fromHost := io.Pipe()
@@ -90,7 +92,7 @@ func converse(t *testing.T, root string, plan Plan, s *source, most int) (SendSu
 	return summary, err, <-received
 }
 
-func mustConverse(t *testing.T, root string, plan Plan, s *source) SendSummary {
+func mustConverse(t *testing.T, root string, plan Plan, s *source) Summary {
 	t.Helper()
 	summary, err, hostErr := converse(t, root, plan, s, -1)
 	if err != nil || hostErr != nil {
@@ -202,7 +204,7 @@ func TestReceive(t *testing.T) {
 		noLitter(t, root)
 	}
 	got := mustConverse(t, root, plan, s)
-	want := SendSummary{
+	want := Summary{
 		Changed: []string{
 			"/usr/local/bin/kubelet", "/opt/kubelet", "/opt/cni/bin/loopback", "/opt/cni/bin/bridge",
 			"/etc/kkbundle/empty",
@@ -225,35 +227,35 @@ func TestReceive(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		damage func() error
-		want   SendSummary
+		want   Summary
 	}{
 		{
 			"deleted member", func() error { return os.Remove(root + "/opt/cni/bin/bridge") },
-			SendSummary{[]string{"/opt/cni/bin/bridge"}, int64(len(tgz))},
+			Summary{[]string{"/opt/cni/bin/bridge"}, int64(len(tgz))},
 		},
 		{
 			"changed member", func() error { return os.WriteFile(root+"/opt/cni/bin/loopback", loopback[1:], 0o755) },
-			SendSummary{[]string{"/opt/cni/bin/loopback"}, int64(len(tgz))},
+			Summary{[]string{"/opt/cni/bin/loopback"}, int64(len(tgz))},
 		},
 		{
 			"changed bytes", func() error { return os.WriteFile(root+"/usr/local/bin/kubelet", random(3<<20, 9), 0o755) },
-			SendSummary{[]string{"/usr/local/bin/kubelet"}, int64(len(kubelet))},
+			Summary{[]string{"/usr/local/bin/kubelet"}, int64(len(kubelet))},
 		},
 		{
 			"mode", func() error { return os.Chmod(root+"/opt/kubelet", 0o755) },
-			SendSummary{[]string{"/opt/kubelet"}, 0},
+			Summary{[]string{"/opt/kubelet"}, 0},
 		},
 		{
 			"set-user-id", func() error { return os.Chmod(root+"/opt/kubelet", 0o700|fs.ModeSetuid) },
-			SendSummary{[]string{"/opt/kubelet"}, 0},
+			Summary{[]string{"/opt/kubelet"}, 0},
 		},
 		{"link", func() error {
 			return errors.Join(os.Remove(root+"/opt/kubelet"),
 				os.Symlink("../usr/local/bin/kubelet", root+"/opt/kubelet"))
-		}, SendSummary{[]string{"/opt/kubelet"}, int64(len(kubelet))}},
+		}, Summary{[]string{"/opt/kubelet"}, int64(len(kubelet))}},
 		{
 			"receipts", func() error { return os.WriteFile(root+"/"+receiveDir+"/"+receiptsName, []byte("{"), 0o600) },
-			SendSummary{nil, int64(len(tgz))},
+			Summary{nil, int64(len(tgz))},
 		},
 	} {
 		if err := c.damage(); err != nil {
@@ -290,7 +292,7 @@ func TestReceiveInterrupted(t *testing.T) {
 		wantFile(t, root, "/opt/b", b, 0o755)
 		noLitter(t, root)
 		// What was under way in a frame is lost, at most.
-		if again := first.Sent + second.Sent - total; again > 2*chunk || second.Sent > total {
+		if again := first.Sent + second.Sent - total; again > 2*wire.Chunk || second.Sent > total {
 			t.Errorf("%d bytes: %d and %d of %d were sent", most, first.Sent, second.Sent, total)
 		}
 	}
@@ -404,7 +406,7 @@ func TestReceiveChecks(t *testing.T) {
 		Name: "x", Digest: "sha256:" + strings.Repeat("0", 64), Path: "/etc/../root/x",
 		Mode: 0o644,
 	}}}
-	if err := writeMessage(&in, offer{Version: ProtocolVersion, Plan: plan}); err != nil {
+	if err := wire.WriteMessage(&in, offer{Version: ProtocolVersion, Plan: plan}); err != nil {
 		t.Fatal(err)
 	}
 	err := Receive(t.Context(), t.TempDir(), &in, &out)
@@ -412,7 +414,7 @@ func TestReceiveChecks(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	var a answer
-	if err := readMessage(&out, &a, maxAnswer); err != nil || a.Error != err2text(t, plan) {
+	if err := wire.ReadMessage(&out, &a, wire.MaxAnswer); err != nil || a.Error != err2text(t, plan) {
 		t.Errorf("answer %+v, %v", a, err)
 	}
 }
@@ -548,7 +550,7 @@ func TestSendVersion(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		for _, a := range c.answers {
-			if err := writeMessage(&out, a); err != nil {
+			if err := wire.WriteMessage(&out, a); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -572,9 +574,9 @@ func FuzzReceive(f *testing.F) {
 	tgz.Digest, tgz.Size = s.add(archive(f, true, entry{name: "x", data: []byte("y")}))
 	for _, files := range [][]PlannedFile{plan.Files, {tgz}, {}, {plan.Files[0], tgz}} {
 		var in bytes.Buffer
-		_ = writeMessage(&in, offer{Version: ProtocolVersion, Plan: Plan{Files: files}})
+		_ = wire.WriteMessage(&in, offer{Version: ProtocolVersion, Plan: Plan{Files: files}})
 		for _, file := range files {
-			_ = writeFrame(&in, s.blobs[file.Digest])
+			_ = wire.WriteFrame(&in, s.blobs[file.Digest])
 		}
 		f.Add(in.Bytes())
 	}
@@ -592,7 +594,7 @@ func FuzzReceive(f *testing.F) {
 		}
 		for out.Len() > 0 {
 			var a answer
-			if readErr := readMessage(&out, &a, maxAnswer); readErr != nil {
+			if readErr := wire.ReadMessage(&out, &a, wire.MaxAnswer); readErr != nil {
 				t.Fatalf("answer: %v", readErr)
 			}
 			if out.Len() == 0 && (a.Error == "") != (err == nil) {
@@ -613,7 +615,7 @@ func FuzzSend(f *testing.F) {
 	} {
 		var out bytes.Buffer
 		for _, a := range answers {
-			_ = writeMessage(&out, a)
+			_ = wire.WriteMessage(&out, a)
 		}
 		f.Add(out.Bytes())
 	}

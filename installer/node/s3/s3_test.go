@@ -1,4 +1,4 @@
-package node
+package s3
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 // the path. https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
 func TestS3Signatures(t *testing.T) {
 	t.Parallel()
-	s := S3{
+	s := Storage{
 		Region: "us-east-1", AccessKey: "AKIAIOSFODNN7EXAMPLE",
 		SecretKey: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", Endpoint: "https://examplebucket.s3.amazonaws.com",
 	}
@@ -31,16 +31,16 @@ func TestS3Signatures(t *testing.T) {
 	now := time.Date(2013, 5, 24, 0, 0, 0, 0, time.UTC)
 	for want, one := range map[string]struct {
 		object string
-		S3Request
+		Request
 	}{
 		"f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41": {
-			"test.txt", S3Request{
+			"test.txt", Request{
 				Method: "GET", SHA256: hex.EncodeToString(nothing[:]),
 				Header: map[string]string{"range": "bytes=0-9"},
 			},
 		},
 		"98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd": {
-			"test$file.text", S3Request{
+			"test$file.text", Request{
 				Method: "PUT", SHA256: "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072",
 				Header: map[string]string{
 					"date":                "Fri, 24 May 2013 00:00:00 GMT",
@@ -49,14 +49,14 @@ func TestS3Signatures(t *testing.T) {
 			},
 		},
 		"34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7": {
-			"", S3Request{
+			"", Request{
 				Method: "GET", Query: map[string]string{"prefix": "J", "max-keys": "2"},
 				SHA256: hex.EncodeToString(nothing[:]),
 			},
 		},
 	} {
 		s.Bucket = one.object
-		header, err := s.Sign(one.S3Request, now)
+		header, err := s.Sign(one.Request, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,9 +83,9 @@ func copies(t *testing.T, sizes ...int) (files []string) {
 }
 
 // client returns a client that does not wait, and the pauses that it would have made.
-func client(t *testing.T, s S3) (c *S3Client, pauses *[]time.Duration) {
+func client(t *testing.T, s Storage) (c *Client, pauses *[]time.Duration) {
 	t.Helper()
-	c, err := NewS3Client(s)
+	c, err := NewClient(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func client(t *testing.T, s S3) (c *S3Client, pauses *[]time.Duration) {
 const place = "site/node 1"
 
 // sends puts a file of random bytes.
-func sends(t *testing.T, s S3, size int) (file string, data []byte, err error) {
+func sends(t *testing.T, s Storage, size int) (file string, data []byte, err error) {
 	t.Helper()
 	file = copies(t, size)[0]
 	data, err = os.ReadFile(file)
@@ -123,7 +123,7 @@ func TestS3PutFile(t *testing.T) {
 		}
 	}))
 	defer accepts.Close()
-	s := S3{
+	s := Storage{
 		Endpoint: accepts.URL, Bucket: "bucket", Prefix: "copies", Region: "us-east-1", AccessKey: "a",
 		SecretKey: "secret-of-the-site",
 	}
@@ -186,7 +186,7 @@ func answers(t *testing.T, text string) string {
 func TestS3RealServer(t *testing.T) {
 	t.Parallel()
 	address, objects := s3test.Start(t, "bucket")
-	s := S3{
+	s := Storage{
 		Endpoint: "http://" + address, Bucket: "bucket", Prefix: "copies", Region: "us-east-1",
 		AccessKey: s3test.AccessKey, SecretKey: s3test.SecretKey,
 	}

@@ -1,4 +1,4 @@
-package node
+package transfer
 
 import (
 	"context"
@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/kkbundle/kkbundle/installer/node"
 )
 
 // Directories of the helper, relative to /.
@@ -132,7 +134,7 @@ const maxReceipts = 64 << 20
 func (t *tree) readReceipts() error {
 	t.receipts = map[string]receipt{}
 	f, err := t.state.Open(receiptsName)
-	if isAbsent(err) {
+	if node.IsAbsent(err) {
 		return nil
 	}
 	if err != nil {
@@ -171,7 +173,7 @@ func (t *tree) has(ctx context.Context, target, sum string, size int64) (same bo
 		return false, err
 	}
 	info, err := r.Lstat(name)
-	if isAbsent(err) {
+	if node.IsAbsent(err) {
 		return false, nil
 	}
 	if err != nil {
@@ -241,7 +243,7 @@ func partName(digest string) string { return strings.TrimPrefix(digest, digestPr
 // partSize returns the size of a content's part. A part that is too long is ignored.
 func (t *tree) partSize(digest string, size int64) (int64, error) {
 	info, err := t.parts.Lstat(partName(digest))
-	if isAbsent(err) {
+	if node.IsAbsent(err) {
 		return 0, nil
 	}
 	if err != nil {
@@ -254,7 +256,7 @@ func (t *tree) partSize(digest string, size int64) (int64, error) {
 }
 
 func (t *tree) dropPart(digest string) error {
-	if err := t.parts.Remove(partName(digest)); err != nil && !isAbsent(err) {
+	if err := t.parts.Remove(partName(digest)); err != nil && !node.IsAbsent(err) {
 		return err
 	}
 	return nil

@@ -1,4 +1,4 @@
-package node
+package transfer
 
 import (
 	"errors"
@@ -28,9 +28,9 @@ func selinuxRoot(t *testing.T) string {
 	}
 	root := t.TempDir()
 	for name, text := range map[string]string{
-		selinuxEnforce:   "1",
-		"/file_contexts": policyRules,
-		program:          "#!/bin/sh\nexec " + program + " -f " + root + `/file_contexts "$@"` + "\n",
+		"/sys/fs/selinux/enforce": "1",
+		"/file_contexts":          policyRules,
+		program:                   "#!/bin/sh\nexec " + program + " -f " + root + `/file_contexts "$@"` + "\n",
 	} {
 		if err := os.MkdirAll(filepath.Dir(root+name), 0o755); err != nil {
 			t.Fatal(err)
