@@ -9,20 +9,10 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/builder"
-	"github.com/kkbundle/kkbundle/charts/sandbox"
+	"github.com/kkbundle/kkbundle/charts/sandbox/sandboxtest"
 )
 
-// TestMain makes the test binary a sandbox process if it is started as one, as main of every program that builds has
-// to.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == sandbox.Command {
-		if err := builder.Tasks().Run(os.Stdin, os.Stdout); err != nil {
-			log.Fatal(err)
-		}
-		return
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { sandboxtest.Main(m, builder.Tasks()) }
 
 // writeProject writes a manifest with one file and one Deployment to a temporary directory.
 func writeProject() (dir string) {

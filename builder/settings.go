@@ -30,6 +30,9 @@ import (
 // cluster file, and ends before it does anything. Their help would not do: it lists no gates that are generally
 // available, and no deprecated flags, and the programs take both.
 
+// maxLayer bounds the bytes that are searched for a program; the images of Kubernetes' programs have 0.1 GB.
+const maxLayer = 2 << 30
+
 // programTime is longer than a program takes to read its arguments, on a busy machine.
 const programTime = 30 * time.Second
 
@@ -258,7 +261,7 @@ func (b *builder) openMember(ctx context.Context, layer digest.Digest, name stri
 		}
 		m.closers, text = append(m.closers, z), z
 	}
-	for entries := tar.NewReader(text); ; {
+	for entries := tar.NewReader(io.LimitReader(text, maxLayer)); ; {
 		h, err := entries.Next()
 		switch {
 		case errors.Is(err, io.EOF):

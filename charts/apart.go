@@ -32,6 +32,7 @@ import (
 
 const (
 	renderTask = "render-chart"
+	aloneTask  = "render-chart-alone"
 	renderTime = time.Minute
 )
 
@@ -41,7 +42,7 @@ const MaxRendered = 64 << 20
 
 // Tasks returns the work that this package gives to sandbox processes. Main of a program that installs charts gives
 // it to them: see package sandbox.
-func Tasks() sandbox.Tasks { return sandbox.Tasks{renderTask: renderWork} }
+func Tasks() sandbox.Tasks { return sandbox.Tasks{renderTask: renderWork, aloneTask: aloneWork} }
 
 // A renderRequest is the rendering of the chart whose archive follows.
 type renderRequest struct {
@@ -86,6 +87,54 @@ func renderWork(w sandbox.Work) (any, error) {
 	return files, nil
 }
 
+// An aloneRequest is the rendering, without a cluster, of the chart whose archive follows.
+type aloneRequest struct {
+	Values  json.RawMessage
+	Options RenderOptions // without values
+}
+
+// aloneWork returns a Rendering.
+func aloneWork(w sandbox.Work) (any, error) {
+	var r aloneRequest
+	if err := json.Unmarshal(w.Request, &r); err != nil {
+		return nil, err
+	}
+	values, err := decodeValues(r.Values)
+	if err != nil {
+		return nil, err
+	}
+	r.Options.Values = values
+	return Render(bytes.NewReader(w.Input), r.Options)
+}
+
+// RenderApart is Render in a sandbox process, of a chart whose templates may be anybody's.
+func RenderApart(ctx context.Context, c *Chart, o RenderOptions) (*Rendering, error) {
+	encoded, err := encodeValues(o.Values)
+	if err != nil {
+		return nil, err
+	}
+	o.Values = nil
+	r := &Rendering{}
+	return r, renderIn(ctx, sandbox.Job{Task: aloneTask, Request: aloneRequest{encoded, o}}, c, r)
+}
+
+// renderIn has a sandbox process do a task over a chart.
+func renderIn(ctx context.Context, job sandbox.Job, c *Chart, answer any) error {
+	var archive bytes.Buffer
+	if err := c.Archive(&archive); err != nil {
+		return err
+	}
+	job.Input, job.Size = &archive, int64(archive.Len())
+	reply, err := job.Do(ctx, renderTime)
+	if errors.Is(err, sandbox.ErrTime) {
+		return fmt.Errorf("rendering took longer than %s: a template loops", renderTime)
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(reply.Answer, answer)
+}
+
 // renderFiles has a sandbox process render a chart. Its lookups are answered by the cluster.
 func (s state) renderFiles(ctx context.Context, c *Chart, values map[string]any, how chartutil.ReleaseOptions,
 	caps *chartutil.Capabilities,
@@ -98,13 +147,10 @@ func (s state) renderFiles(ctx context.Context, c *Chart, values map[string]any,
 	if err != nil {
 		return nil, err
 	}
-	var archive bytes.Buffer
-	if err := c.Archive(&archive); err != nil {
-		return nil, err
-	}
 	lookup := engine.NewLookupFunction(config)
-	reply, err := sandbox.Job{
-		Task: renderTask, Request: renderRequest{encoded, how, caps}, Input: &archive, Size: int64(archive.Len()),
+	var files map[string]string
+	err = renderIn(ctx, sandbox.Job{
+		Task: renderTask, Request: renderRequest{encoded, how, caps},
 		Answer: func(_ context.Context, question json.RawMessage) (any, error) {
 			var l lookedUp
 			if err := json.Unmarshal(question, &l); err != nil {
@@ -112,15 +158,8 @@ func (s state) renderFiles(ctx context.Context, c *Chart, values map[string]any,
 			}
 			return lookup(l.APIVersion, l.Kind, l.Namespace, l.Name)
 		},
-	}.Do(ctx, renderTime)
-	if errors.Is(err, sandbox.ErrTime) {
-		return nil, fmt.Errorf("rendering took longer than %s: a template loops", renderTime)
-	}
-	if err != nil {
-		return nil, err
-	}
-	var files map[string]string
-	return files, json.Unmarshal(reply.Answer, &files)
+	}, c, &files)
+	return files, err
 }
 
 // rendered returns a chart that Helm renders into files: each of its templates is a text. It has the definitions of c

@@ -13,6 +13,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/opencontainers/go-digest"
 
@@ -21,6 +23,9 @@ import (
 
 // isoMark is the place of the first volume descriptor's name in an ISO file (ECMA-119, 8.1).
 const isoMark = 16*2048 + 1
+
+// ustarMark is the place of the mark in the first header of a tar archive (POSIX.1-2017, pax).
+const ustarMark = 257
 
 // maxHead is how much of a file's beginning tells what it is.
 const maxHead = isoMark + 5
@@ -55,27 +60,40 @@ func (c *cache) checkContent(ctx context.Context, pin manifest.Pin, address stri
 	case kind != nil && !kind.is(head) && (isPage || html):
 		return "", fmt.Errorf("%s is a web page (HTML) and no %s: %s%s", address, kind.name, askedToSignIn, set)
 	case kind != nil && !kind.is(head):
-		if is := recognized(head); is != "" {
+		if is := recognized(head); is != "" && (is != text || kind != program) { // a script may begin with anything
 			return "", fmt.Errorf("%s is %s and no %s, as its name or mode says: check the address%s", address, is,
 				kind.name, set)
 		}
 		return "it does not begin as a " + kind.name + " does, which its name or mode says: check the address", nil
+	case kind == nil && recognized(head) == lfsPointer:
+		return "", fmt.Errorf("%s is %s and not the file: take its address at the server of large files%s", address,
+			lfsPointer, set)
 	case kind == nil && !isMarkup(name) && (isPage || html && !program.is(head)):
 		return "", fmt.Errorf("%s is a web page (HTML): %s%s", address, askedToSignIn, set)
 	}
 	return "", nil
 }
 
+// Names of what a file is.
+const (
+	text       = "text"
+	lfsPointer = "a pointer of Git LFS"
+)
+
 // recognized names what a file is by its beginning, "" if it is of no known kind.
 func recognized(head []byte) string {
-	text := bytes.TrimLeft(head, "\xef\xbb\xbf \t\r\n")
+	begins := bytes.TrimLeft(head, "\xef\xbb\xbf \t\r\n")
 	switch {
 	case len(head) == 0:
 		return "empty"
 	case !isNoMarkup(head):
 		return "XML"
-	case bytes.HasPrefix(text, []byte("{")), bytes.HasPrefix(text, []byte("[")):
+	case bytes.HasPrefix(begins, []byte("{")), bytes.HasPrefix(begins, []byte("[")):
 		return "JSON"
+	case bytes.HasPrefix(head, []byte("version https://git-lfs.github.com/spec/")):
+		return lfsPointer
+	case len(head) > ustarMark && bytes.HasPrefix(head[ustarMark:], []byte("ustar")):
+		return "a " + kinds["tar"].name
 	case program.is(head) && !kinds["zip"].is(head):
 		return "a program"
 	}
@@ -87,7 +105,20 @@ func recognized(head []byte) string {
 			return "a " + k.name
 		}
 	}
+	if isText(head) {
+		return text
+	}
 	return ""
+}
+
+// isText reports whether a file begins with text for people, such as "404: Not Found".
+func isText(head []byte) bool {
+	const cut = utf8.UTFMax // the last character may be cut off
+	return !bytes.ContainsFunc(head[:max(len(head)-cut, 0)], func(r rune) bool {
+		return r == utf8.RuneError || unicode.IsControl(r) && !unicode.IsSpace(r)
+	}) && !bytes.ContainsFunc(head[max(len(head)-cut, 0):], func(r rune) bool {
+		return r != utf8.RuneError && unicode.IsControl(r) && !unicode.IsSpace(r)
+	})
 }
 
 // head returns the beginning of a blob.

@@ -1,7 +1,9 @@
 package fetch_test
 
 import (
+	"archive/tar"
 	"bytes"
+	"errors"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -12,6 +14,19 @@ import (
 )
 
 const signInPage = "\n<!-- portal --><!DOCTYPE html><html><body>Sign in</body></html>"
+
+const lfsPointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
+
+// tarArchive returns an archive with one file.
+func tarArchive(t *testing.T) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "a", Mode: 0o644}), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
 
 // answerPage makes a server answer requests for a path with status 200 and a page, as one does after redirecting to
 // its login.
@@ -90,7 +105,13 @@ func TestContentIsWhatTheNameSays(t *testing.T) {
 		"zstd after a skippable frame":    {"a.zst", "", "\x50\x2a\x4d\x18\x00\x00\x00\x00", 0, ""},
 		"an empty archive":                {"a.tar.gz", "", "", 0, "is empty and no gzip archive"},
 		"a tar archive without a member":  {"a.tar", "", strings.Repeat("\x00", 1024), 0, ""},
-		"an unknown kind as an archive":   {"a.tar", "", strings.Repeat("x", 1024), 0, ""},
+		"an unknown kind as an archive":   {"a.tar", "", strings.Repeat("\x00x", 512), 0, ""},
+		"words as an archive":             {"a.tgz", "text/plain", "404: Not Found", 0, "is text and no gzip archive"},
+		"words as a long archive":         {"a.deb", "", strings.Repeat("Bitte später. ", 4000), 0, "is text and no Debian package"},
+		"a script without its mark":       {"tool", "", "set -e\n", 0o755, ""},
+		"an unpacked archive":             {"a.tgz", "", tarArchive(t), 0, "is a tar archive and no gzip archive"},
+		"a pointer to a large file":       {"model", "text/plain", lfsPointer, 0, "is a pointer of Git LFS and not the file"},
+		"a pointer to a large archive":    {"a.zip", "text/plain", lfsPointer, 0, "is a pointer of Git LFS and no zip archive"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -129,7 +150,7 @@ func TestContentIsWhatTheNameSays(t *testing.T) {
 func TestUnknownContentIsADoubt(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, true)
-	s.put("/tool.tgz", []byte("tool"))
+	s.put("/tool.tgz", []byte("\x00tool"))
 	var log bytes.Buffer
 	b := &manifest.Bundle{
 		Metadata: manifest.Metadata{Name: "b", Version: "1"},

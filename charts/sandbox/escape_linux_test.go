@@ -102,7 +102,7 @@ func attack(of string) error {
 	defer os.RemoveAll(dir)
 	dir = filepath.Join(dir, "program")
 	p.Content = ownProgram(hostileName).Content
-	if err := p.unpack(dir); err != nil {
+	if err := p.unpack(dir, programSize); err != nil {
 		return err
 	}
 	cmd := exec.Command(os.Args[0], weakCommand, dir) //nolint:noctx // it ends by itself
@@ -466,7 +466,7 @@ func tried(t *testing.T, of string, as func(...string) *exec.Cmd) (missed []stri
 	p := ownProgram(hostileName)
 	p.Files = map[string][]byte{"target.json": []byte(of), "inside": []byte("x")}
 	dir := filepath.Join(work, "program")
-	if err := p.unpack(dir); err != nil {
+	if err := p.unpack(dir, programSize); err != nil {
 		t.Fatal(err)
 	}
 	if attr := as("x").SysProcAttr; attr != nil {
@@ -578,6 +578,46 @@ func TestProgramOutput(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(os.TempDir(), "kkbundle-program-*", "program", "other"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %q, %v", left, err)
+	}
+}
+
+// TestUnpackedSize: a program that has no end fills no disk.
+func TestUnpackedSize(t *testing.T) {
+	const most = 1 << 10
+	for size, fits := range map[int]bool{most: true, most + 1: false} {
+		p := Program{Name: "large", Content: strings.NewReader(strings.Repeat("x", size))}
+		if err := p.unpack(filepath.Join(t.TempDir(), "program"), most); (err == nil) != fits {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+	}
+}
+
+// TestSweep: a run removes what a killed one left, and nothing that another one uses or that is not a directory.
+func TestSweep(t *testing.T) {
+	parent := t.TempDir()
+	left := filepath.Join(parent, programDirs+"1")
+	if err := os.MkdirAll(filepath.Join(left, "program"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+	if err := os.Mkdir(elsewhere, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(elsewhere, filepath.Join(parent, programDirs+"link")); err != nil {
+		t.Fatal(err)
+	}
+	used, err := makeHeld(parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer used.Close()
+	if err := sweep(parent); err != nil {
+		t.Fatal(err)
+	}
+	for path, stays := range map[string]bool{left: false, used.Name(): true, elsewhere: true} {
+		if _, err := os.Stat(path); (err == nil) != stays {
+			t.Errorf("%s: %v", path, err)
+		}
 	}
 }
 

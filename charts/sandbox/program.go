@@ -7,17 +7,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 const (
 	programLimit  = 30 * time.Second
 	programOutput = 64 << 10 // bytes
+	programSize   = 1 << 30  // bytes; Kubernetes' largest has a tenth of it
+
+	programDirs = "kkbundle-program-"
 )
 
 // A Program is a program of others, for this machine's architecture, that Run runs once:
@@ -30,7 +38,7 @@ const (
 type Program struct {
 	// Name is its argument 0.
 	Name string
-	// Content is the executable.
+	// Content is the executable, of at most 1 GiB.
 	Content io.Reader
 	// Files are in its working directory, by name. Name them in Args without a directory.
 	Files map[string][]byte
@@ -46,13 +54,17 @@ type Program struct {
 func (p Program) Run(ctx context.Context) (out []byte, err error) {
 	// The outer directory keeps the files from other users, the inner one is readable by the user that the program
 	// runs as.
-	outer, err := os.MkdirTemp("", "kkbundle-program-")
+	parent := os.TempDir()
+	if err := sweep(parent); err != nil {
+		return nil, err
+	}
+	outer, err := makeHeld(parent)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(outer)) }()
-	dir := filepath.Join(outer, "program")
-	if err := p.unpack(dir); err != nil {
+	defer func() { err = errors.Join(err, os.RemoveAll(outer.Name()), outer.Close()) }()
+	dir := filepath.Join(outer.Name(), "program")
+	if err := p.unpack(dir, programSize); err != nil {
 		return nil, err
 	}
 	limit := cmp.Or(p.Limit, programLimit)
@@ -76,8 +88,8 @@ func (p Program) Run(ctx context.Context) (out []byte, err error) {
 	return out, nil
 }
 
-// unpack writes the program and its files into a new directory.
-func (p Program) unpack(dir string) error {
+// unpack writes the program, of at most so many bytes, and its files into a new directory.
+func (p Program) unpack(dir string, most int64) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
@@ -94,8 +106,12 @@ func (p Program) unpack(dir string) error {
 			return err
 		}
 	}
-	if err := write(root, p.Name, p.Content, 0o755); err != nil {
+	content := io.LimitedReader{R: p.Content, N: most + 1}
+	if err := write(root, p.Name, &content, 0o755); err != nil {
 		return err
+	}
+	if content.N == 0 {
+		return fmt.Errorf("%s: unpacked, it has more than %s", p.Name, plain.Size(most))
 	}
 	return os.Chmod(dir, 0o755) //nolint:gosec // the user that the program runs as reads it
 }
@@ -107,6 +123,65 @@ func write(root *os.Root, name string, from io.Reader, mode os.FileMode) error {
 	}
 	_, err = io.Copy(out, from)
 	return errors.Join(err, out.Chmod(mode), out.Close())
+}
+
+// makeHeld makes a directory that sweep leaves alone as long as it is open.
+func makeHeld(parent string) (*os.File, error) {
+	for {
+		dir, err := os.MkdirTemp(parent, programDirs)
+		if err != nil {
+			return nil, err
+		}
+		held, err := hold(dir)
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EWOULDBLOCK) {
+			return held, err
+		}
+		// Another run sweeps it, since this one did not hold it yet.
+	}
+}
+
+// sweep removes this user's directories that killed runs left.
+func sweep(parent string) error {
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), programDirs) {
+			continue
+		}
+		held, err := hold(filepath.Join(parent, e.Name()))
+		if err != nil {
+			continue // in use, another user's, or already removed
+		}
+		if err := errors.Join(os.RemoveAll(held.Name()), held.Close()); err != nil {
+			return fmt.Errorf("remove what a killed run left: %w", err)
+		}
+	}
+	return nil
+}
+
+// hold opens and locks a directory of this user. The error is fs.ErrNotExist if it is gone.
+func hold(path string) (*os.File, error) {
+	dir, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	var opened, there unix.Stat_t
+	err = errors.Join(unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.Fstat(int(dir.Fd()), &opened))
+	if err == nil {
+		err = unix.Lstat(path, &there)
+	}
+	switch {
+	case err == nil && (there.Dev != opened.Dev || there.Ino != opened.Ino):
+		err = fs.ErrNotExist
+	case err == nil && int(opened.Uid) != os.Geteuid():
+		err = fs.ErrPermission
+	}
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	return dir, nil
 }
 
 // become runs the program in this process. It returns only if that failed, or if this system lacks the barriers that

@@ -44,7 +44,7 @@ func definitionsTask(n network.Network) task.Task {
 		if err != nil {
 			return applied{}, err
 		}
-		data, err := definitions(chart, charts.RenderOptions{
+		data, err := definitions(ctx, chart, charts.RenderOptions{
 			Release: o.Release, Namespace: o.Namespace, KubeVersion: t.Site.Cluster.Kubernetes.Version,
 			MaxOutput: maxDefinitions,
 		})
@@ -68,12 +68,9 @@ func definitionsTask(n network.Network) task.Task {
 }
 
 // definitions renders a chart of definitions as one YAML text. Anything else in it is an error.
-func definitions(chart *charts.Chart, o charts.RenderOptions) ([]byte, error) {
-	var archive, all bytes.Buffer
-	if err := chart.Archive(&archive); err != nil {
-		return nil, err
-	}
-	rendering, err := charts.Render(&archive, o)
+func definitions(ctx context.Context, chart *charts.Chart, o charts.RenderOptions) ([]byte, error) {
+	var all bytes.Buffer
+	rendering, err := charts.RenderApart(ctx, chart, o)
 	if err != nil {
 		return nil, fmt.Errorf("chart %s: %w", chart.Name(), err)
 	}

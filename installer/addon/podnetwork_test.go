@@ -93,6 +93,9 @@ func TestDefinitionsOnly(t *testing.T) {
 			"chart standin has the Pod p; it may have custom resource definitions only",
 		},
 		"no YAML": {"a: [", "chart standin: "},
+		"all of the memory": { // in a process of its own
+			`{{ repeat 3000000000 "x" }}`, "chart standin: rendering takes more than 1.0 GiB of memory",
+		},
 	} {
 		dir := t.TempDir()
 		for file, text := range map[string]string{
@@ -110,7 +113,7 @@ func TestDefinitionsOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		data, err := definitions(chart, charts.RenderOptions{
+		data, err := definitions(t.Context(), chart, charts.RenderOptions{
 			Release: "a", Namespace: "b", KubeVersion: "v1.35.0",
 			MaxOutput: maxDefinitions,
 		})

@@ -60,7 +60,28 @@ func SplitObjects(stream []byte) iter.Seq[ObjectText] {
 var (
 	errGlued  = errors.New(`text follows "---" on the same line, which kubectl refuses: begin a new line after "---"`)
 	errSecond = errors.New(`another object follows without a separator, and kubectl ignores it: write a line "---" between them`)
+	errTwice  = errors.New(`apiVersion or kind stands twice, and of two objects kubectl takes the last one only: write a line "---" between them`)
 )
+
+// isTwice reports whether a document has apiVersion or kind twice, as two objects without a line "---" have. What
+// stands within a value is indented.
+func isTwice(text []byte) bool {
+	seen := map[string]bool{}
+	for len(text) > 0 {
+		line := text[:lineLength(text)]
+		text = text[len(line):]
+		key, _, ok := bytes.Cut(line, []byte(":"))
+		name := string(bytes.TrimRight(key, " \t"))
+		if !ok || name != "apiVersion" && name != "kind" {
+			continue
+		}
+		if seen[name] {
+			return true
+		}
+		seen[name] = true
+	}
+	return false
+}
 
 // lineLength returns the length of the first line with its end: LF, CR LF or CR, which end lines in YAML.
 func lineLength(text []byte) int {
@@ -87,6 +108,9 @@ func (o ObjectText) each(yield func(ObjectText) bool) bool {
 		return true
 	}
 	if start[0] != '{' {
+		if o.Err == nil && isTwice(o.Text) {
+			o.Err = errTwice
+		}
 		return yield(o)
 	}
 	newlines := func(text []byte) int { return bytes.Count(text, []byte("\n")) }

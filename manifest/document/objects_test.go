@@ -34,6 +34,14 @@ func TestSplitObjects(t *testing.T) {
 			"{a: 1}\n{b: 2}\n",
 			"1 yaml {a: 1}\n{b: 2} (another object follows without a separator",
 		},
+		"no separator": {
+			"kind: A\nx: |\n  kind: C\nspec: {kind: D}\nkind : B\n",
+			"1 yaml kind: A\nx: |\n  kind: C\nspec: {kind: D}\nkind : B (apiVersion or kind stands twice",
+		},
+		"a separator that is glued to a value": {
+			"kind: A\nimage: b---\napiVersion: v1\nkind: B\n---\nkind: C\n",
+			"1 yaml kind: A\nimage: b---\napiVersion: v1\nkind: B (apiVersion or kind stands twice|6 yaml kind: C",
+		},
 		"JSON, then braces": {"{\"a\": 1}\n{b: 2}\n{c: 3}\n", `1 json {"a": 1}|2 yaml {b: 2}` +
 			"\n{c: 3} (another object follows without a separator"},
 	} {

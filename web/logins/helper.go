@@ -28,6 +28,11 @@ const notFound = "credentials not found in native keychain"
 // errNone means that a helper has no login of the server.
 var errNone = errors.New("no login")
 
+// A deadError says why a helper answers for no server.
+type deadError string
+
+func (e deadError) Error() string { return string(e) }
+
 // A Helper is a credential helper: the part of its program's name after docker-credential-.
 type Helper string
 
@@ -84,7 +89,7 @@ func (h Helper) Has(ctx context.Context, server string) (bool, error) {
 
 func (h Helper) run(ctx context.Context, verb string, input []byte) ([]byte, error) {
 	if strings.ContainsAny(string(h), `/\`) {
-		return nil, fmt.Errorf("%q is no name of a credential helper", string(h))
+		return nil, deadError(fmt.Sprintf("%q is no name of a credential helper", string(h)))
 	}
 	ctx, cancel := context.WithTimeout(ctx, helperLimit)
 	defer cancel()
@@ -100,9 +105,10 @@ func (h Helper) run(ctx context.Context, verb string, input []byte) ([]byte, err
 	case err == nil:
 		return out.Bytes(), nil
 	case errors.Is(err, exec.ErrNotFound):
-		return nil, fmt.Errorf("%s is not installed", h)
+		return nil, deadError(h.String() + " is not installed")
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return nil, fmt.Errorf("%s did not answer within %s; it may wait for somebody to unlock it", h, helperLimit)
+		return nil, deadError(fmt.Sprintf("%s did not answer within %s; it may wait for somebody to unlock it", h,
+			helperLimit))
 	case strings.Contains(text, notFound):
 		return nil, errNone
 	case text != "" && (verb != "get" || !strings.Contains(text, "{")): // never a login

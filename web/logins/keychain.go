@@ -38,12 +38,18 @@ type Keychain struct {
 	log *slog.Logger
 
 	mu   sync.Mutex
-	lost map[Helper]error // helpers that do not work, which are not run again
+	lost map[question]error // that are not asked again, since the helper does not work
 }
 
-// New returns the machine's Keychain. Helpers that do not work are logged once.
+// A question is a server that a helper is asked for; "" stands for all.
+type question struct {
+	helper Helper
+	server string
+}
+
+// New returns the machine's Keychain. What a helper does not answer is logged once.
 func New(log *slog.Logger) *Keychain {
-	return &Keychain{log: cmp.Or(log, slog.New(slog.DiscardHandler)), lost: map[Helper]error{}}
+	return &Keychain{log: cmp.Or(log, slog.New(slog.DiscardHandler)), lost: map[question]error{}}
 }
 
 // Resolve implements authn.Keychain.
@@ -116,21 +122,26 @@ func (k *Keychain) login(ctx context.Context, f *file, at string) (authn.AuthCon
 	return authn.AuthConfig{}, err
 }
 
-// ask runs a helper, unless it did not work before.
+// ask runs a helper, unless it did not work before: at all, or for this server. One that serves several clouds fails
+// for those that it has no account of.
 func (k *Keychain) ask(ctx context.Context, h Helper, path, at string) (authn.AuthConfig, error) {
-	if err := k.lost[h]; err != nil {
-		return authn.AuthConfig{}, err
-	}
 	server, _, _ := strings.Cut(at, "/")
 	if server == hub {
 		server = authn.DefaultAuthKey
+	}
+	if err := cmp.Or(k.lost[question{h, ""}], k.lost[question{h, server}]); err != nil {
+		return authn.AuthConfig{}, err
 	}
 	config, err := h.get(ctx, server)
 	if err == nil || errors.Is(err, errNone) || ctx.Err() != nil {
 		return config, err
 	}
+	lost := question{h, server}
+	if _, dead := errors.AsType[deadError](err); dead {
+		lost.server = ""
+	}
 	err = fmt.Errorf("the credential helper of %s (credsStore, credHelpers) does not work: %w", path, err)
-	k.lost[h] = err
+	k.lost[lost] = err
 	k.log.WarnContext(ctx, "no login from a credential helper; going on without", "error", err)
 	return authn.AuthConfig{}, err
 }

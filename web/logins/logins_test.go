@@ -155,6 +155,28 @@ func TestHelpersThatDoNotWork(t *testing.T) {
 	}
 }
 
+// TestHelperOfOtherServers: a helper that fails for one server is asked for others, and for that one only once.
+func TestHelperOfOtherServers(t *testing.T) {
+	machine(t, map[string]string{".docker/config.json": `{"credsStore": "clouds"}`}, map[string]string{
+		"clouds": `read -r server; echo "$server" >>"$HOME/asked"
+case $server in lost.site) echo "no account" >&2; exit 1;; esac
+echo '{"Username": "u", "Secret": "pw"}'`,
+	})
+	k := logins.New(nil)
+	for range 2 {
+		if got, unread := login(t, k, "lost.site/app"); got != "" || unread == nil {
+			t.Errorf("lost.site: %q, %v", got, unread)
+		}
+	}
+	if got, unread := login(t, k, "kept.site/app"); got != "u:pw" || unread != nil {
+		t.Errorf("kept.site: %q, %v", got, unread)
+	}
+	asked, err := os.ReadFile(filepath.Join(os.Getenv("HOME"), "asked"))
+	if err != nil || string(asked) != "lost.site\nkept.site\n" {
+		t.Errorf("asked for %q, %v", asked, err)
+	}
+}
+
 // TestHelperWithAnAgent wants the login of a helper that leaves an agent behind, and never a login in an error.
 func TestHelperWithAnAgent(t *testing.T) {
 	machine(t, map[string]string{".docker/config.json": `{"credHelpers": {"agent.site": "agent", "failing.site": "failing"}}`}, map[string]string{
