@@ -252,7 +252,7 @@ func bundleNeeds(ctx context.Context, c *bundle.Catalog) ([]closure.Need, error)
 	if err != nil {
 		return nil, err
 	}
-	b, err := manifest.ParseBundle(bundle.DocumentManifest, data)
+	b, err := parseCarried(ctx, c, data)
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +271,7 @@ func bundleNeeds(ctx context.Context, c *bundle.Catalog) ([]closure.Need, error)
 		if data, err = read(as); err != nil {
 			return nil, err
 		}
-		cluster, err := manifest.ParseCluster(as, data)
+		cluster, err := manifest.ParseClusterWith(b.Set, as, data)
 		if err != nil {
 			return nil, err
 		}

@@ -157,6 +157,7 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 		return nil, err
 	}
 	l.Inputs = f.seen.inputs
+	l.Values = manifest.LockedValues(f.Manifest.Set)
 	if in, ok := f.catalogInput(); ok {
 		l.Inputs = append(l.Inputs, in)
 	}
@@ -248,6 +249,7 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 			results = append(results, a.Result)
 			problems = append(problems, a.Problems...)
 			problems = append(problems, f.inputsOf(a.Files)...)
+			problems = append(problems, f.optedIn(a.Files)...)
 			missing = lacking
 			var failed *FindError
 			if errors.As(err, &failed) {
@@ -363,12 +365,12 @@ func (f *finder) usesOf(c fetch.Chart) []manifest.ChartUse {
 
 func (f *finder) valuesFiles(paths []string) (files []charts.ValuesFile, problems []string) {
 	for _, p := range paths {
-		data, err := ReadFile(f.beside(p))
+		data, text, err := f.readText(f.beside(p))
 		if err != nil {
 			problems = append(problems, err.Error())
 			continue
 		}
-		files = append(files, charts.ValuesFile{Name: p, Data: data})
+		files = append(files, charts.ValuesFile{Name: p, Data: text})
 		f.seen.inputs = append(f.seen.inputs, inputOf(p, data))
 	}
 	return files, problems

@@ -119,7 +119,7 @@ func (f *finder) yamlJobs() (jobs []findJob, problems []string) {
 	var request findRequest
 	total := 0
 	for _, name := range files {
-		data, err := ReadFile(f.beside(name))
+		data, text, err := f.readText(f.beside(name))
 		if err != nil {
 			problems = append(problems, err.Error())
 			continue
@@ -128,7 +128,7 @@ func (f *finder) yamlJobs() (jobs []findJob, problems []string) {
 			return nil, append(problems, fmt.Sprintf("%s: manifests: the files have more than %s", f.File,
 				plain.Size(charts.MaxRendered)))
 		}
-		request.YAML = append(request.YAML, charts.ValuesFile{Name: name, Data: data})
+		request.YAML = append(request.YAML, charts.ValuesFile{Name: name, Data: text})
 		f.seen.inputs = append(f.seen.inputs, inputOf(name, data))
 	}
 	if len(files) > 0 {

@@ -202,7 +202,7 @@ func (s *session) unasked(c *manifest.Cluster, reason error) error {
 		return err
 	}
 	version := c.Kubernetes.Version
-	if !exact && !s.assume && !s.kubeadm[version].Assumed {
+	if !exact && !s.Assume && !s.kubeadm[version].Assumed {
 		return &InputError{fmt.Errorf(
 			"kubernetes.version: kubeadm %s cannot be asked for its images: %w; the catalog does not know this release: build on Linux, choose a release that it knows, or pass --assume to take the images of the newest one that it knows", version, reason)}
 	}

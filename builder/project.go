@@ -23,6 +23,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
+	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
 // A Project is a manifest with everything it names: clusters, their values and catalogs. It does not change after Load.
@@ -49,29 +50,45 @@ type loading struct {
 	// kubeadm has the images that kubeadm listed, by release, and the releases that were assumed. It is nil if there
 	// are none.
 	kubeadm map[string]manifest.KubeadmImages
-	assume  bool // releases of minor releases that the catalog does not know
+	locked  []values.Given // values that were given for the lock
+	LoadOptions
 }
 
-// Load reads a manifest and everything it names. Problems of these files are document.Problems or an *InputError.
-// Images that kubeadm listed for the lock beside the manifest are taken from there.
-func Load(file string) (*Project, error) { return load(file, loading{kubeadm: lockedKubeadm(file)}) }
-
-// LoadAssuming is Load that accepts minor releases of Kubernetes that the catalog does not know. The lock records them.
-func LoadAssuming(file string) (*Project, error) {
-	return load(file, loading{kubeadm: lockedKubeadm(file), assume: true})
+// LoadOptions are what Load needs to know beyond the files. The zero value is a sensible default.
+type LoadOptions struct {
+	// Assume accepts minor releases of Kubernetes that the catalog does not know. The lock records them.
+	Assume bool
+	// Values are given for the values of the manifest. Variable returns those of environment variables; nil looks none
+	// up.
+	Values   []values.Given
+	Variable func(name string) (string, bool)
 }
 
-// lockedKubeadm reads the lock beside a manifest. An unreadable lock has nothing here; Build reports it.
-func lockedKubeadm(file string) map[string]manifest.KubeadmImages {
+// Load is LoadWith without options.
+func Load(file string) (*Project, error) { return LoadWith(file, LoadOptions{}) }
+
+// LoadAssuming is LoadWith that assumes.
+func LoadAssuming(file string) (*Project, error) { return LoadWith(file, LoadOptions{Assume: true}) }
+
+// LoadWith reads a manifest and everything it names. Problems of these files are document.Problems or an *InputError.
+// Images that kubeadm listed for the lock beside the manifest are taken from there, and so are values that were given
+// for it and are not given now.
+func LoadWith(file string, o LoadOptions) (*Project, error) {
+	l := lockBeside(file)
+	return load(file, loading{kubeadm: l.Kubeadm, locked: l.Given(false), LoadOptions: o})
+}
+
+// lockBeside reads the lock beside a manifest. An unreadable lock has nothing here; Build reports it.
+func lockBeside(file string) *manifest.Lock {
 	data, err := ReadFile(LockFile(file))
 	if err != nil {
-		return nil
+		return &manifest.Lock{}
 	}
 	l, err := manifest.ParseLock(LockFile(file), data)
 	if err != nil {
-		return nil
+		return &manifest.Lock{}
 	}
-	return l.Kubeadm
+	return l
 }
 
 // again loads the project's files anew, with the images that kubeadm listed.
@@ -89,7 +106,7 @@ func load(file string, how loading) (*Project, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := manifest.ParseBundle(file, data)
+	b, err := manifest.ParseBundleWith(file, data, how.resolve)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +127,11 @@ func load(file string, how loading) (*Project, error) {
 		as, below := carriedAs(b, name)
 		errs = append(errs, p.addCluster(name, as, below))
 	}
+	errs = append(errs, p.expandTexts())
 	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if err := p.Manifest.Set.Unused().Err(); err != nil {
 		return nil, err
 	}
 	items := len(b.Images) + len(b.Charts) + len(b.Manifests) + len(b.Files) + len(b.Packages)
@@ -166,7 +187,7 @@ func (p *Project) addCluster(name, as, below string) error {
 	if err != nil {
 		return err
 	}
-	c, notes, err := kubekey.ReadCluster(file, data)
+	c, notes, err := kubekey.ReadClusterWith(p.Manifest.Set, file, data)
 	if err != nil {
 		return err
 	}
@@ -179,13 +200,13 @@ func (p *Project) addCluster(name, as, below string) error {
 		}
 	}
 	c = c.WithDefaults()
-	if c.Catalogs, err = ReadCatalogs(c, ReadFile, filepath.Dir(file)); err != nil {
+	if c.Catalogs, err = ReadCatalogs(c, p.readExpanded, filepath.Dir(file)); err != nil {
 		return err
 	}
 	for _, f := range c.Catalog {
 		p.catalogs = append(p.catalogs, path.Join(path.Dir(filepath.ToSlash(name)), filepath.ToSlash(f)))
 	}
-	if p.assume && catalog.IsUnknown(c) {
+	if p.Assume && catalog.IsUnknown(c) {
 		p.kubeadm = maps.Clone(p.kubeadm)
 		if p.kubeadm == nil {
 			p.kubeadm = map[string]manifest.KubeadmImages{}
@@ -286,9 +307,14 @@ func noContent(file string) error {
 func (p *Project) carry(cluster, below string, files []string) error {
 	var errs []error
 	for _, f := range files {
-		data, err := ReadFile(filepath.Join(filepath.Dir(cluster), f))
+		name := filepath.Join(filepath.Dir(cluster), f)
+		data, err := ReadFile(name)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s names %s: %w", cluster, f, err))
+			continue
+		}
+		if _, err := p.expand(name, data); err != nil {
+			errs = append(errs, err)
 			continue
 		}
 		p.extras = append(p.extras, bundle.Document{Kind: bundle.KindManifest, Ref: path.Join(below, f), Data: data})
@@ -321,16 +347,19 @@ type Question struct {
 	Sources []manifest.Source
 }
 
-// NewQuestion reads a manifest or a lock.
-func NewQuestion(path string) (*Question, error) {
+// NewQuestion is NewQuestionWith without options.
+func NewQuestion(path string) (*Question, error) { return NewQuestionWith(path, LoadOptions{}) }
+
+// NewQuestionWith reads a manifest or a lock, a manifest like LoadWith.
+func NewQuestionWith(path string, o LoadOptions) (*Question, error) {
 	data, err := ReadLock(path)
 	if err != nil {
 		return nil, err
 	}
 	if manifest.IsLock(data) {
-		return lockQuestion(path, data)
+		return lockQuestion(path, data, o)
 	}
-	p, err := Load(path)
+	p, err := LoadWith(path, o)
 	if err != nil {
 		return nil, err
 	}
@@ -348,7 +377,7 @@ func NewQuestion(path string) (*Question, error) {
 }
 
 // lockQuestion takes the sources from the manifest beside the lock, if there is one.
-func lockQuestion(path string, data []byte) (*Question, error) {
+func lockQuestion(path string, data []byte, o LoadOptions) (*Question, error) {
 	l, err := manifest.ParseLock(path, data)
 	if err != nil {
 		return nil, err
@@ -359,7 +388,7 @@ func lockQuestion(path string, data []byte) (*Question, error) {
 	if _, err := os.Stat(beside); err != nil || beside == path {
 		return q, nil //nolint:nilerr // the manifest is optional
 	}
-	p, err := Load(beside)
+	p, err := LoadWith(beside, o)
 	if err != nil {
 		return nil, err
 	}
@@ -376,7 +405,7 @@ func BundleQuestion(ctx context.Context, r *bundle.Reader) (*Question, error) {
 		if err != nil {
 			return nil, err
 		}
-		b, err := manifest.ParseBundle(bundle.DocumentManifest, data)
+		b, err := parseCarried(ctx, &r.Catalog, data)
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,11 @@
 package manifest
 
-import "github.com/kkbundle/kkbundle/manifest/document"
+import (
+	"context"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/values"
+)
 
 // The kinds of file.
 const (
@@ -69,9 +74,11 @@ const (
 
 // Bundle describes the content of a bundle.
 type Bundle struct {
-	APIVersion     string         `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
-	Kind           string         `yaml:"kind" kk:"required" doc:"Bundle"`
-	Metadata       Metadata       `yaml:"metadata" kk:"required" doc:"Name and version of the bundle."`
+	APIVersion string   `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
+	Kind       string   `yaml:"kind" kk:"required" doc:"Bundle"`
+	Metadata   Metadata `yaml:"metadata" kk:"required" doc:"Name and version of the bundle."`
+	// Values are expanded in the rest of the file before it is decoded; see ParseBundleWith.
+	Values         values.Table   `yaml:"values,omitempty" doc:"Values that this file, its cluster files, and the files that opt in name as ${name}."`
 	Platforms      []string       `yaml:"platforms" kk:"required" doc:"The platforms of the hosts, such as linux/amd64."`
 	PlatformPolicy PlatformPolicy `yaml:"platformPolicy,omitempty" enum:"strict,warn" doc:"A platform that upstream lacks of an image: strict, an error; warn, recorded. Default strict."`
 	// Referrers applies to images without a policy of their own.
@@ -102,6 +109,9 @@ type Bundle struct {
 
 	// Uses are the ways in which clusters install charts. They are not part of the file, but of the items' definition.
 	Uses []ChartUse `yaml:"-"`
+
+	// Set has the values that the file was expanded with, nil without a table. It is not part of the file.
+	Set *values.Set `yaml:"-"`
 
 	src *document.Tree
 }
@@ -222,10 +232,28 @@ func (s Sums) MarshalYAML() (any, error) {
 }
 
 // ParseBundle reads a Bundle. The error is Problems. The Bundle is never nil: of a file with problems it has the
-// values that could be read, for checks that find the other problems.
+// values that could be read, for checks that find the other problems. Values of its table that must be given have
+// their examples.
 func ParseBundle(file string, data []byte) (*Bundle, error) {
+	return ParseBundleWith(file, data, func(t values.Table, src *document.Tree) (*values.Set, error) {
+		return t.Resolve(context.Background(), src, values.Options{Sample: true})
+	})
+}
+
+// A ResolveFunc returns the values of the table of a manifest, whose places src knows.
+type ResolveFunc func(t values.Table, src *document.Tree) (*values.Set, error)
+
+// ParseBundleWith is ParseBundle with the values that resolve returns, which is only asked for a file with a table.
+func ParseBundleWith(file string, data []byte, resolve ResolveFunc) (*Bundle, error) {
 	b := &Bundle{}
-	_, err := decode(file, data, KindBundle, b, func(c *checker) {
+	src, err := document.Parse(file, data, formatOf(KindBundle).Limits)
+	if err != nil {
+		return b, err
+	}
+	if b.Set, err = expandBundle(src, data, resolve); err != nil {
+		return b, err
+	}
+	_, err = decodeTree(src, KindBundle, b, func(c *checker) {
 		b.src = c.Tree
 		bundleChecker{c}.check(b)
 	})

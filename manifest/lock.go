@@ -60,6 +60,8 @@ type Lock struct {
 	// Manifest is the Bundle's Fingerprint.
 	Manifest string `yaml:"manifest" kk:"required" doc:"Fingerprint of the manifest's items."`
 	Items    []Pin  `yaml:"items,omitempty" doc:"The pinned items."`
+	// Values are those of the manifest's table at the time of the build.
+	Values []LockedValue `yaml:"values,omitempty" doc:"Values that the manifest was read with."`
 	// Kubeadm has, by release, the images that kubeadm itself listed when the lock was made.
 	Kubeadm map[string]KubeadmImages `yaml:"kubeadm,omitempty" doc:"By release of Kubernetes, the tags of the images that its kubeadm asks for."`
 	// Inputs are the files that were searched for images, or used in the search: YAML, values and local charts.

@@ -27,6 +27,13 @@ func (c lockChecker) check(l *Lock) {
 		c.pinnedDigest(document.Join(document.Index("inputs", i), "digest"), in.Digest.String())
 	}
 	c.kubeadmImages(l.Kubeadm)
+	names := map[string]int{}
+	for i, v := range l.Values {
+		if at, twice := document.Earlier(names, v.Name, i); twice {
+			c.Add(document.Index("values", i), "value %s is there twice, first on %s", document.Shorten(v.Name),
+				c.Place(document.Index("values", at)))
+		}
+	}
 	first := map[[3]string]int{}
 	for i := range l.Items {
 		p := &l.Items[i]
@@ -272,14 +279,19 @@ func (l *Lock) Covers(b *Bundle) error {
 	if err != nil {
 		return err
 	}
-	if l.Manifest == fingerprint.String() {
+	changed := l.changedValues(b)
+	if l.Manifest == fingerprint.String() && changed == nil {
 		return l.signed(b)
+	}
+	if l.Manifest == fingerprint.String() {
+		return &StaleError{Changed: changed}
 	}
 	m := matcher{lock: l, used: make([]bool, len(l.Items)), byRef: map[[2]string][]int{}}
 	for i, p := range l.Items {
 		id := [2]string{p.Kind, p.Ref}
 		m.byRef[id] = append(m.byRef[id], i)
 	}
+	m.stale.Changed = changed
 	m.bundle(b)
 	for i, p := range l.Items {
 		// these come and go with images, or with the places that need them

@@ -146,6 +146,7 @@ func namesNothingLocal() []string {
 		"Chart.name", "Chart.repo", "Chart.url", "Chart.version",
 		"Cluster.apiVersion", "Cluster.kind",
 		"Component.version",
+		"Definition.default", "Definition.description", "Definition.example", "Definition.pattern",
 		"Endpoint.address", "Endpoint.interface",
 		"Etcd.dataDir", "Etcd.endpoints",
 		"File.checksums", "File.name", "File.platforms", "File.sha256", "File.url", "File.version",

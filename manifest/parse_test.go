@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew; review the change")
@@ -71,6 +72,7 @@ func each(t *testing.T, folder string, test func(t *testing.T, name string, data
 func content() cmp.Options {
 	return cmp.Options{
 		cmpopts.IgnoreUnexported(Bundle{}, Cluster{}, Inventory{}, PrecheckRules{}, Catalog{}),
+		cmpopts.IgnoreTypes(&values.Set{}),
 		cmpopts.EquateComparable(netip.Prefix{}, Date{}),
 		cmpopts.EquateEmpty(),
 	}

@@ -146,6 +146,8 @@ func (r *referencePage) kind(path string, t reflect.Type) string {
 		return "CIDR, or two separated by a comma"
 	case name == "Taint":
 		return "key=value:Effect"
+	case name == "Scalar":
+		return "string, number or boolean"
 	case name == "FileMode":
 		return "octal"
 	case name == "Quantity" || name == "Duration" || name == "Date":

@@ -47,6 +47,19 @@ func Decode(t *Tree, f Format, out any, check func(*Checker)) error {
 	return d.Found.Err()
 }
 
+// DecodeAt reads the value at a path of a file into out, as Decode would, and makes its checks if it could be read. The
+// error is Problems.
+func DecodeAt(t *Tree, l Limits, path string, out any, check func(*Checker)) error {
+	d := &decoder{Checker: Checker{Tree: t}, limits: l, known: map[reflect.Type][]Field{}}
+	if n := t.Node(path); n != nil {
+		d.value(n, reflect.ValueOf(out).Elem(), path, Field{})
+	}
+	if d.Found == nil {
+		check(&d.Checker)
+	}
+	return d.Found.Err()
+}
+
 // header checks apiVersion and kind first: in a file of another kind every further message would mislead.
 func (d *decoder) header(t *Tree, f Format) bool {
 	root := t.Root

@@ -56,3 +56,9 @@ func KeyField(t reflect.Type) (int, bool) {
 	}
 	return 0, false
 }
+
+// A Scalar is the text of one value as it is written, whatever its type: 1.10 stays 1.10, and true is a text.
+type Scalar string
+
+// SetShort implements Shorthand.
+func (s *Scalar) SetShort(text string) { *s = Scalar(text) }

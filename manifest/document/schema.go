@@ -44,6 +44,8 @@ func schemaOf(t reflect.Type) *schema {
 	switch {
 	case t.Kind() == reflect.Pointer:
 		return schemaOf(t.Elem())
+	case t == reflect.TypeFor[Scalar]():
+		return &schema{Type: []string{"string", "number", "boolean"}}
 	case p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
 		return &schema{Type: []string{"string", "number"}}
 	case t.Kind() == reflect.Struct:

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
 const (
@@ -64,6 +65,19 @@ func ReadInventory(file string, data []byte) (*manifest.Inventory, Notes, error)
 // ReadCluster reads a cluster file: one of kkbundle's own, or of KubeKey, with settings as in manifest.ParseCluster.
 // The error is document.Problems.
 func ReadCluster(file string, data []byte, settings ...string) (*manifest.Cluster, Notes, error) {
+	return ReadClusterWith(nil, file, data, settings...)
+}
+
+// ReadClusterWith is ReadCluster of a file with values of a manifest; nil expands nothing.
+func ReadClusterWith(set *values.Set, file string, data []byte, settings ...string) (*manifest.Cluster, Notes, error) {
+	if !mayBeForeign(data) {
+		c, err := manifest.ParseClusterWith(set, file, data, settings...)
+		return c, nil, err
+	}
+	data, err := manifest.ExpandForeign(set, file, data)
+	if err != nil {
+		return nil, nil, err
+	}
 	r, err := open(file, data)
 	if err != nil {
 		return nil, nil, err

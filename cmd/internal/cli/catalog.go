@@ -126,7 +126,7 @@ func sourcesOf(file string) ([]manifest.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := manifest.ParseBundle(file, data)
+	b, err := builder.ReadManifest(file, data, builder.LoadOptions{Variable: os.LookupEnv})
 	if err != nil {
 		return nil, err
 	}

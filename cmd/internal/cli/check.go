@@ -22,10 +22,12 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
 func newCheckCmd(g *globals) *cobra.Command {
-	return &cobra.Command{
+	var v valueFlags
+	cmd := &cobra.Command{
 		Use:   "check [DIR|FILE...]",
 		Short: "Check manifests, cluster files and inventories together, without network",
 		Long: `Checks all files of kkbundle and KubeKey in a directory, the current one by default, or the named files: each by
@@ -38,7 +40,11 @@ skipped.`,
 			if err != nil {
 				return err
 			}
-			list, refused, err := g.checkFiles(cmd.Context(), files)
+			o, err := v.options()
+			if err != nil {
+				return err
+			}
+			list, refused, err := g.checkFiles(cmd.Context(), files, o)
 			if err != nil {
 				return err
 			}
@@ -60,6 +66,8 @@ skipped.`,
 			return nil
 		},
 	}
+	v.add(cmd.Flags())
+	return cmd
 }
 
 // filesResult is the JSON output of check.
@@ -205,15 +213,20 @@ type fileChecker struct {
 	clusters    map[string]*manifest.Cluster // by path; nil if it is wrong
 	inventories map[string]*manifest.Inventory
 	refused     bool // install refuses a setting
+	values      builder.LoadOptions
+	sets        map[string]*values.Set // of the manifest that names a cluster file, by path
 }
 
 // checkFiles checks files, each by itself and all together, and reports whether install refuses valid settings. The
 // error joins all problems.
-func (g *globals) checkFiles(ctx context.Context, files []string) (list []checkedFile, refused bool, err error) {
+func (g *globals) checkFiles(ctx context.Context, files []string,
+	o builder.LoadOptions,
+) (list []checkedFile, refused bool, err error) {
 	c := &fileChecker{
 		g: g, said: map[string]bool{}, clusters: map[string]*manifest.Cluster{},
-		inventories: map[string]*manifest.Inventory{},
+		inventories: map[string]*manifest.Inventory{}, values: o, sets: map[string]*values.Set{},
 	}
+	c.findSets(files)
 	for _, file := range files {
 		if err := ctx.Err(); err != nil {
 			return nil, false, err
@@ -235,6 +248,23 @@ func (g *globals) checkFiles(ctx context.Context, files []string) (list []checke
 		c.refused = c.refused || k != nil && k.CheckInstall() != nil
 	}
 	return list, c.refused, errors.Join(c.errs...)
+}
+
+// findSets reads the values of the manifests, for the cluster files that these name.
+func (c *fileChecker) findSets(files []string) {
+	for _, file := range files {
+		data, err := builder.ReadFile(file)
+		if err != nil || fileKind(file, data).Kind != manifest.KindBundle {
+			continue
+		}
+		b, err := builder.ReadManifest(file, data, c.values)
+		if err != nil { // said when the manifest is checked; its cluster files are checked with examples
+			b, _ = manifest.ParseBundle(file, data)
+		}
+		for _, name := range b.ClusterFiles() {
+			c.sets[filepath.Join(filepath.Dir(file), name)] = b.Set
+		}
+	}
 }
 
 // add adds an error without the lines that were said before.
@@ -266,7 +296,7 @@ func (c *fileChecker) file(f checkedFile, data []byte) {
 	case f.Kind == manifest.KindBundle:
 		c.manifests = append(c.manifests, f)
 		var b *manifest.Bundle
-		b, err = manifest.ParseBundle(f.File, data)
+		b, err = builder.ReadManifest(f.File, data, c.values)
 		c.add(err)
 		err = builder.CheckFiles(f.File, b)
 	case f.Kind == manifest.KindLock:
@@ -303,7 +333,7 @@ func (c *fileChecker) file(f checkedFile, data []byte) {
 
 // cluster checks a cluster file.
 func (c *fileChecker) cluster(file string) error {
-	k, assumptions, err := c.g.checkCluster(file, nil)
+	k, assumptions, err := c.g.checkCluster(c.sets[filepath.Clean(file)], file, nil)
 	c.clusters[file] = k
 	c.assumed(assumptions)
 	return err
@@ -321,7 +351,7 @@ func (c *fileChecker) assumed(lines []string) {
 
 // project checks a manifest with everything it names, and its lock.
 func (c *fileChecker) project(file string) {
-	p, err := builder.Load(file)
+	p, err := builder.LoadWith(file, c.values)
 	if err != nil {
 		c.add(err)
 		return
@@ -333,7 +363,7 @@ func (c *fileChecker) project(file string) {
 		if _, known := c.clusters[path]; known {
 			continue
 		}
-		k, err := site.ReadCluster(c.g.Console, path, nil)
+		k, err := site.ReadClusterWith(c.g.Console, p.Manifest.Set, path, nil)
 		c.add(err)
 		if c.clusters[path] = k; k != nil {
 			c.g.noteGaps(k.CheckInstall())
@@ -353,7 +383,7 @@ func (c *fileChecker) fit() {
 	file := ""
 	for _, f := range c.manifests {
 		if data, err := builder.ReadFile(f.File); err == nil {
-			if b, _ := manifest.ParseBundle(f.File, data); b.Cluster != "" { // its problems were said
+			if b, _ := builder.ReadManifest(f.File, data, c.values); b.Cluster != "" { // its problems were said
 				file = filepath.Join(filepath.Dir(f.File), b.Cluster)
 			}
 		}
@@ -383,8 +413,10 @@ func (c *fileChecker) fit() {
 }
 
 // checkCluster reads a cluster file and checks its versions against the catalog, whose assumptions are returned.
-func (g *globals) checkCluster(file string, settings []string) (c *manifest.Cluster, assumptions []string, err error) {
-	if c, err = site.ReadCluster(g.Console, file, settings); err != nil {
+func (g *globals) checkCluster(set *values.Set, file string,
+	settings []string,
+) (c *manifest.Cluster, assumptions []string, err error) {
+	if c, err = site.ReadClusterWith(g.Console, set, file, settings); err != nil {
 		return nil, nil, err
 	}
 	g.noteGaps(c.CheckInstall())

@@ -38,7 +38,7 @@ func newConfigCheckCmd(g *globals) *cobra.Command {
 		Example: "  kkbundle config check cluster.yaml",
 		Args:    takes("CLUSTER"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			c, assumptions, err := g.checkCluster(args[0], settings)
+			c, assumptions, err := g.checkCluster(nil, args[0], settings)
 			if err != nil {
 				return err
 			}

@@ -64,12 +64,14 @@ type projectFlags struct {
 	renderTimeout time.Duration
 	assume        bool
 	update        bool
+	values        valueFlags
 }
 
 func (f *projectFlags) add(fs *pflag.FlagSet) {
 	f.fetchFlags.add(fs)
 	fs.BoolVar(&f.strict, "strict", false, "fail if a text may be an image")
 	fs.DurationVar(&f.renderTimeout, "render-timeout", time.Minute, "longest time to render one chart")
+	f.values.add(fs)
 	fs.BoolVar(&f.assume, "assume", false,
 		"accept a minor release of Kubernetes that this kkbundle does not know; the lock records it")
 }
@@ -93,11 +95,12 @@ func (f *projectFlags) options(g *globals) (o builder.Options, err error) {
 
 // loadProject loads a manifest and prints remarks about its cluster files.
 func (g *globals) loadProject(file string, f projectFlags) (*builder.Project, error) {
-	load := builder.Load
-	if f.assume {
-		load = builder.LoadAssuming
+	o, err := f.values.options()
+	if err != nil {
+		return nil, err
 	}
-	p, err := load(file)
+	o.Assume = f.assume
+	p, err := builder.LoadWith(file, o)
 	if err == nil {
 		err = builder.CheckFiles(p.File, p.Manifest)
 	}

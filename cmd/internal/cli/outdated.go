@@ -23,6 +23,7 @@ import (
 type outdatedOptions struct {
 	all, exitCode bool
 	jobs          usage.Jobs
+	values        valueFlags
 }
 
 func newOutdatedCmd(g *globals) *cobra.Command {
@@ -56,6 +57,7 @@ or directory are refused: name the manifest or the lock instead.`,
 		"end with exit code 1 if something is outdated, has moved, was removed or has no more support")
 	o.jobs = fetch.DefaultJobs
 	f.VarP(&o.jobs, "jobs", "j", "requests at once")
+	o.values.add(f)
 	return cmd
 }
 
@@ -82,7 +84,7 @@ type outdatedItem struct {
 }
 
 func runOutdated(ctx context.Context, g *globals, path string, o outdatedOptions) error {
-	q, err := g.question(ctx, path)
+	q, err := g.question(ctx, path, o.values)
 	if err != nil {
 		return err
 	}
@@ -199,9 +201,13 @@ func printOutdated(g *globals, r outdatedResult, states map[string]int, all bool
 	return nil
 }
 
-func (g *globals) question(ctx context.Context, path string) (_ *builder.Question, err error) {
+func (g *globals) question(ctx context.Context, path string, values valueFlags) (_ *builder.Question, err error) {
 	if usage.IsYAML(path) {
-		return builder.NewQuestion(path)
+		o, err := values.options()
+		if err != nil {
+			return nil, err
+		}
+		return builder.NewQuestionWith(path, o)
 	}
 	r, err := g.openBundle(path)
 	if err != nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
+	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
 // Flags are the flags of commands that work on hosts.
@@ -162,7 +163,7 @@ func (s *Site) readCluster(ctx context.Context, file string) error {
 	if err != nil {
 		return fmt.Errorf("cluster file: %w", err)
 	}
-	c, err := parseCluster(s.console, name, data, s.settings)
+	c, err := parseCluster(s.console, nil, name, data, s.settings)
 	if err != nil {
 		return err
 	}
@@ -402,19 +403,28 @@ func ReadInventory(console *terminal.Console, file string) (*manifest.Inventory,
 	return inv, err
 }
 
-func parseCluster(console *terminal.Console, file string, data []byte, settings []string) (*manifest.Cluster, error) {
-	c, notes, err := kubekey.ReadCluster(file, data, settings...)
+func parseCluster(console *terminal.Console, set *values.Set, file string, data []byte,
+	settings []string,
+) (*manifest.Cluster, error) {
+	c, notes, err := kubekey.ReadClusterWith(set, file, data, settings...)
 	console.NoteProblems(notes)
 	return c, err
 }
 
 // ReadCluster reads a cluster file of kkbundle or KubeKey, with remarks as in ReadInventory.
 func ReadCluster(console *terminal.Console, file string, settings []string) (*manifest.Cluster, error) {
+	return ReadClusterWith(console, nil, file, settings)
+}
+
+// ReadClusterWith is ReadCluster of a file with values of a manifest; nil expands nothing.
+func ReadClusterWith(console *terminal.Console, set *values.Set, file string,
+	settings []string,
+) (*manifest.Cluster, error) {
 	data, err := builder.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	return parseCluster(console, file, data, settings)
+	return parseCluster(console, set, file, data, settings)
 }
 
 // anyCluster returns a cluster with the needs of every cluster, for prechecks without a cluster file. It has no pod

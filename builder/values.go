@@ -1,0 +1,125 @@
+package builder
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/values"
+)
+
+// resolve returns the values of a manifest for its build.
+func (l loading) resolve(t values.Table, src *document.Tree) (*values.Set, error) {
+	given := slices.Concat(l.locked, l.Values)
+	if l.Variable != nil {
+		given = append(given, t.Environment(values.Build, l.Variable)...)
+	}
+	return t.Resolve(context.Background(), src, values.Options{At: values.Build, Given: given})
+}
+
+// ReadManifest reads a manifest alone, with the values that LoadWith reads it with. Like manifest.ParseBundle, it
+// returns what could be read beside an error.
+func ReadManifest(file string, data []byte, o LoadOptions) (*manifest.Bundle, error) {
+	return manifest.ParseBundleWith(file, data, loading{locked: lockBeside(file).Given(false), LoadOptions: o}.resolve)
+}
+
+// expand returns the text of a file besides the manifest and its cluster files, with its values.
+func (p *Project) expand(name string, data []byte) ([]byte, error) {
+	return p.Manifest.Set.YAML(name, data, imagesAreKnown)
+}
+
+// imagesAreKnown refuses values of the site in images: the bundle must have those.
+func imagesAreKnown(path string, v values.Value) string {
+	key := path[strings.LastIndexByte(path, '.')+1:]
+	if v.IsAt(values.Site) && key == "image" {
+		return "is given at the site, and the bundle must have the image; write at: build"
+	}
+	return ""
+}
+
+// readText reads a file as it is, and as it is with its values.
+func (p *Project) readText(name string) (data, text []byte, err error) {
+	if data, err = ReadFile(name); err != nil {
+		return nil, nil, err
+	}
+	text, err = p.expand(name, data)
+	return data, text, err
+}
+
+func (p *Project) readExpanded(name string) ([]byte, error) {
+	_, text, err := p.readText(name)
+	return text, err
+}
+
+// expandTexts expands the files that the manifest itself names and the bundle does not carry for the site, so that
+// every problem with values is found before anything is downloaded.
+func (p *Project) expandTexts() error {
+	names, _, err := p.matches()
+	if err != nil && p.Manifest.Set == nil {
+		return nil //nolint:nilerr // CheckFiles and the search for images report it
+	}
+	if err != nil {
+		return err
+	}
+	for _, c := range p.charts {
+		names = append(names, c.Values...)
+	}
+	var problems document.Problems
+	for _, name := range names {
+		_, _, err := p.readText(p.beside(name))
+		if found, ok := err.(document.Problems); ok { //nolint:errorlint // the type that expand returns
+			problems = append(problems, found...)
+		} else if err != nil && p.Manifest.Set != nil {
+			return err
+		}
+	}
+	return problems.Err()
+}
+
+// optedIn returns a problem for each file of a kustomization that opts in to values: kustomize reads it by itself.
+func (p *Project) optedIn(names []string) (problems []string) {
+	for _, name := range names {
+		data, err := ReadFile(p.beside(name))
+		if err != nil {
+			continue // inputsOf reports it
+		}
+		if yes, err := values.OptsIn(name, data); yes || err != nil {
+			problems = append(problems, fmt.Sprintf(
+				"%s: kustomize reads this file, and values are not expanded there: remove the comment, or list the file under manifests", name))
+		}
+	}
+	return problems
+}
+
+// parseCarried reads the manifest that a bundle carries, with the values of its lock. Values of the site have their
+// defaults and examples.
+func parseCarried(ctx context.Context, c *bundle.Catalog, data []byte) (*manifest.Bundle, error) {
+	given, err := CarriedValues(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return manifest.ParseBundleWith(bundle.DocumentManifest, data,
+		func(t values.Table, src *document.Tree) (*values.Set, error) {
+			return t.Resolve(ctx, src, values.Options{At: values.Build, Given: given, Sample: true})
+		})
+}
+
+// CarriedValues returns the values that a bundle was built with: those of its lock.
+func CarriedValues(ctx context.Context, c *bundle.Catalog) ([]values.Given, error) {
+	if _, ok := c.Find(bundle.KindLock, bundle.DocumentLock, ""); !ok {
+		return nil, nil
+	}
+	data, err := c.Document(ctx, bundle.KindLock, bundle.DocumentLock)
+	if err != nil {
+		return nil, err
+	}
+	l, err := manifest.ParseLock(bundle.DocumentLock, data)
+	if err != nil {
+		return nil, err
+	}
+	return l.Given(true), nil
+}

@@ -1,0 +1,51 @@
+package cli
+
+import (
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"github.com/kkbundle/kkbundle/builder"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/manifest/values"
+)
+
+// valueFlags give the values of a manifest.
+type valueFlags struct{ files, sets []string }
+
+func (v *valueFlags) add(fs *pflag.FlagSet) {
+	fs.StringArrayVar(&v.files, "values", nil,
+		"`file` of values of the manifest, NAME: VALUE each (repeated; later files win, and --set over them)")
+	fs.StringArrayVar(&v.sets, "set", nil,
+		"NAME=VALUE: a value of the manifest, over $KKBUNDLE_VALUE_NAME and --values (repeated)")
+}
+
+// options returns the options for the library.
+func (v *valueFlags) options() (o builder.LoadOptions, err error) {
+	o.Variable = os.LookupEnv
+	o.Values, err = readValues(v.files, v.sets)
+	return o, err
+}
+
+// readValues reads files of values and single values.
+func readValues(files, sets []string) (given []values.Given, err error) {
+	for _, file := range files {
+		data, err := builder.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		list, err := values.ParseFile(file, data)
+		if err != nil {
+			return nil, err
+		}
+		given = append(given, list...)
+	}
+	for _, text := range sets {
+		one, err := values.ParseSet(text)
+		if err != nil {
+			return nil, &usage.Error{Err: err}
+		}
+		given = append(given, one)
+	}
+	return given, nil
+}
