@@ -22,6 +22,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
 )
 
@@ -49,7 +50,8 @@ type loading struct {
 	// kubeadm has the images that kubeadm listed, by release, and the releases that were assumed. It is nil if there
 	// are none.
 	kubeadm map[string]manifest.KubeadmImages
-	assume  bool // releases of minor releases that the catalog does not know
+	assume  bool   // releases of minor releases that the catalog does not know
+	given   []byte // the manifest, where no file has it
 }
 
 // Load reads a manifest and everything it names. Problems of these files are document.Problems or an *InputError.
@@ -59,6 +61,26 @@ func Load(file string) (*Project, error) { return load(file, loading{kubeadm: lo
 // LoadAssuming is Load that accepts minor releases of Kubernetes that the catalog does not know. The lock records them.
 func LoadAssuming(file string) (*Project, error) {
 	return load(file, loading{kubeadm: lockedKubeadm(file), assume: true})
+}
+
+// CommandLine is the File of a project that no file describes.
+const CommandLine = "command line"
+
+// Of makes a project of a manifest that is in no file. Paths in it are relative to the current directory. It has no
+// lock, and the bundle carries the manifest as text.
+func Of(b manifest.Bundle) (*Project, error) {
+	b.APIVersion, b.Kind = manifest.APIVersion, manifest.KindBundle
+	data, err := yaml.Marshal(b)
+	if err != nil {
+		return nil, err
+	}
+	p, err := load(CommandLine, loading{given: data})
+	if problems, ok := errors.AsType[document.Problems](err); ok {
+		for i := range problems {
+			problems[i].Line, problems[i].Column = 0, 0 // nobody sees the text
+		}
+	}
+	return p, err
 }
 
 // lockedKubeadm reads the lock beside a manifest. An unreadable lock has nothing here; Build reports it.
@@ -85,7 +107,10 @@ func (p *Project) again() (*Project, error) {
 }
 
 func load(file string, how loading) (*Project, error) {
-	data, err := ReadFile(file)
+	data, err := how.given, error(nil)
+	if data == nil {
+		data, err = ReadFile(file)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -304,6 +329,9 @@ func LockFile(file string) string {
 
 // Lock reads the lock beside the manifest. Without a lock file it returns nil and no error.
 func (p *Project) Lock() (*manifest.Lock, error) {
+	if p.given != nil {
+		return nil, nil //nolint:nilnil // as below
+	}
 	file := LockFile(p.File)
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // having no lock is a normal state
