@@ -12,7 +12,7 @@ import (
 // placeImages adds the place in the manifest to the errors of images that it lists.
 func (p *Project) placeImages(err error) {
 	failed, ok := errors.AsType[*fetch.Errors](err)
-	if !ok {
+	if !ok || p.text != nil { // nobody sees the lines of a manifest in memory
 		return
 	}
 	for _, item := range failed.Failed {

@@ -22,6 +22,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
 	"github.com/kkbundle/kkbundle/manifest/values"
 )
@@ -51,6 +52,7 @@ type loading struct {
 	// are none.
 	kubeadm map[string]manifest.KubeadmImages
 	locked  []values.Given // values that were given for the lock
+	text    []byte         // the manifest, where no file has it
 	LoadOptions
 }
 
@@ -78,6 +80,26 @@ func LoadWith(file string, o LoadOptions) (*Project, error) {
 	return load(file, loading{kubeadm: l.Kubeadm, locked: l.Given(false), LoadOptions: o})
 }
 
+// CommandLine is the File of a project that no file describes.
+const CommandLine = "command line"
+
+// Of makes a project of a manifest that is in no file. Paths in it are relative to the current directory. It has no
+// lock, and the bundle carries the manifest as text.
+func Of(b manifest.Bundle) (*Project, error) {
+	b.APIVersion, b.Kind = manifest.APIVersion, manifest.KindBundle
+	data, err := yaml.Marshal(b)
+	if err != nil {
+		return nil, err
+	}
+	p, err := load(CommandLine, loading{text: data})
+	if problems, ok := errors.AsType[document.Problems](err); ok {
+		for i := range problems {
+			problems[i].Line, problems[i].Column = 0, 0 // nobody sees the text
+		}
+	}
+	return p, err
+}
+
 // lockBeside reads the lock beside a manifest. An unreadable lock has nothing here; Build reports it.
 func lockBeside(file string) *manifest.Lock {
 	data, err := ReadFile(LockFile(file))
@@ -102,7 +124,10 @@ func (p *Project) again() (*Project, error) {
 }
 
 func load(file string, how loading) (*Project, error) {
-	data, err := ReadFile(file)
+	data, err := how.text, error(nil)
+	if data == nil {
+		data, err = ReadFile(file)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -330,6 +355,9 @@ func LockFile(file string) string {
 
 // Lock reads the lock beside the manifest. Without a lock file it returns nil and no error.
 func (p *Project) Lock() (*manifest.Lock, error) {
+	if p.text != nil {
+		return nil, nil //nolint:nilnil // as below
+	}
 	file := LockFile(p.File)
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // having no lock is a normal state

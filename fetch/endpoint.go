@@ -2,6 +2,7 @@ package fetch
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -25,6 +26,7 @@ type endpoint struct {
 	keychain authn.Keychain
 	peer     *peer
 	name     name.Repository // name on the registry in use
+	scope    string          // of its tokens
 
 	mu     sync.Mutex
 	known  bool  // credentials were found
@@ -45,9 +47,9 @@ func (g *registries) newEndpoint(p *peer, upstream name.Repository) (*endpoint, 
 	if p.auth == nil {
 		p.auth = logins.NewTrip(p.trip, p.scheme(), host.RegistryStr())
 	}
+	named := host.Repo(path.Join(p.prefix, upstream.RepositoryStr()))
 	return &endpoint{
-		sender: g.loader.sender, keychain: g.keychain, peer: p,
-		name: host.Repo(path.Join(p.prefix, upstream.RepositoryStr())),
+		sender: g.loader.sender, keychain: g.keychain, peer: p, name: named, scope: named.Scope(transport.PullScope),
 	}, nil
 }
 
@@ -94,7 +96,7 @@ func (e *endpoint) handshake(ctx context.Context, auth authn.Authenticator) (htt
 	}
 	defer pass.leave()
 	trip, err := transport.NewWithContext(ctx, e.name.Registry, auth, e.peer.auth,
-		[]string{e.name.Scope(transport.PullScope)})
+		[]string{e.scope})
 	if err != nil && context.Cause(ctx) != nil {
 		err = context.Cause(ctx)
 	}
@@ -208,8 +210,8 @@ func (e *endpoint) explainDenied(err error) error {
 		e.peer.host, e.name.RepositoryStr(), login, err)
 }
 
-// tags lists the repository's tags.
-func (e *endpoint) tags(ctx context.Context, u *url.URL) ([]string, error) {
+// pages reads a list of names, which a registry sends in pages.
+func (e *endpoint) pages(ctx context.Context, u *url.URL, key string) ([]string, error) {
 	var all []string
 	u = e.at(u)
 	u.RawQuery = "n=1000"
@@ -220,19 +222,24 @@ func (e *endpoint) tags(ctx context.Context, u *url.URL) ([]string, error) {
 			return nil, err
 		}
 		left -= int64(len(data))
-		page, err := parseTags(data)
-		if err != nil {
-			return nil, fmt.Errorf("tags of %s: %w", e, err)
+		var page map[string]json.RawMessage
+		var names []string
+		err = json.Unmarshal(data, &page)
+		if err == nil && page[key] != nil {
+			err = json.Unmarshal(page[key], &names)
 		}
-		all = append(all, page...)
+		if err != nil {
+			return nil, fmt.Errorf("%s of %s: %w", key, e, err)
+		}
+		all = append(all, names...)
 		to, err := nextURL(u, header)
 		if err != nil {
-			return nil, fmt.Errorf("tags of %s: %w", e, err)
+			return nil, fmt.Errorf("%s of %s: %w", key, e, err)
 		}
 		if to == nil {
 			return all, nil
 		}
 		u = to
 	}
-	return nil, fmt.Errorf("tags of %s: more than %d pages", e, maxTagPages)
+	return nil, fmt.Errorf("%s of %s: more than %d pages", key, e, maxTagPages)
 }

@@ -45,10 +45,7 @@ const maxStable = 256
 // affect the others: the error is *Errors with all of them, or the context's. Nothing is stored, and Options.Store may
 // be nil.
 func Outdated(ctx context.Context, pins []manifest.Pin, o Options) ([]Newer, error) {
-	if o.Store == nil {
-		o.Store = noStore{}
-	}
-	s, err := newSession(o)
+	s, err := newReader(o)
 	if err != nil {
 		return nil, err
 	}

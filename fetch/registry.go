@@ -327,18 +327,10 @@ func (r *repository) blob(d digest.Digest, size int64) *download {
 // tags lists the repository's tags.
 func (r *repository) tags(ctx context.Context) (all []string, err error) {
 	err = r.loader.sender.inTurn(ctx, r.peers, func(i int) error {
-		all, err = r.endpoints[i].tags(ctx, r.url("tags", "list"))
+		all, err = r.endpoints[i].pages(ctx, r.url("tags", "list"), "tags")
 		return err
 	})
 	return all, err
-}
-
-func parseTags(data []byte) ([]string, error) {
-	var page struct {
-		Tags []string `json:"tags"`
-	}
-	err := json.Unmarshal(data, &page)
-	return page.Tags, err
 }
 
 // nextURL returns the address of the page after u; nil after the last. Of the link only its query counts, which has

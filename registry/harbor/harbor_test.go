@@ -4,8 +4,13 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/kkbundle/kkbundle/registry/harbor"
 	"github.com/kkbundle/kkbundle/registry/harbor/harbortest"
@@ -52,6 +57,34 @@ func TestProjects(t *testing.T) {
 	}
 	if hard, _, err := c.Quota(t.Context(), unlimited); err != nil || hard != -1 {
 		t.Errorf("quota %d, %v", hard, err)
+	}
+}
+
+// TestRepositories lists what was pushed into a project, also by a user who is no administrator.
+func TestRepositories(t *testing.T) {
+	t.Parallel()
+	s := harbortest.Only(t, harbortest.Options{Projects: []harbortest.Project{{Name: "base", Members: []string{harbortest.User}}}})
+	img, err := random.Image(100, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tag := range []string{"base/app:1", "base/app:2", "base/team/side:1"} {
+		ref, err := name.ParseReference(s.Host+"/"+tag, name.Insecure)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := remote.Write(ref, img, remote.WithAuthFromKeychain(s.Keychain())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := client(t, s)
+	c.Username, c.Password = harbortest.User, harbortest.UserPassword
+	got, err := c.Repositories(t.Context(), "base")
+	if want := []string{"base/app", "base/team/side"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+	if _, err := c.Repositories(t.Context(), "none"); err == nil {
+		t.Error("an absent project has repositories")
 	}
 }
 

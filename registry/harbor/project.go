@@ -113,3 +113,19 @@ func (c *Client) Quota(ctx context.Context, name string) (hard, used int64, err 
 	}
 	return s.Quota.Hard.Storage, s.Quota.Used.Storage, nil
 }
+
+// Repositories returns the names of a project's repositories, with the project in front.
+func (c *Client) Repositories(ctx context.Context, project string) ([]string, error) {
+	type repository struct {
+		Name string `json:"name"`
+	}
+	var names []string
+	err := pages(ctx, c, call{
+		op: "list the repositories of project " + project, method: http.MethodGet,
+		path: "/projects/" + url.PathEscape(project) + "/repositories", anonymous: c.Username == "",
+	}, func(r repository) bool {
+		names = append(names, r.Name)
+		return true
+	})
+	return names, err
+}

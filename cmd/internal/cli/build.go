@@ -10,6 +10,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
@@ -24,6 +25,7 @@ import (
 
 type buildOptions struct {
 	projectFlags
+	listed  listedFlags
 	output  string
 	locked  bool
 	noCache bool
@@ -37,7 +39,7 @@ type buildOptions struct {
 func newBuildCmd(g *globals) *cobra.Command {
 	o := buildOptions{split: usage.Size{Least: minSplit}}
 	cmd := &cobra.Command{
-		Use:   "build [MANIFEST|DIR]",
+		Use:   "build {[MANIFEST|DIR] | --image REF -o FILE}",
 		Short: "Build a bundle from a manifest",
 		Long: `Downloads all items of a manifest and writes them to one file, NAME-VERSION.kkb. MANIFEST is manifest.yaml of this
 directory by default; DIR stands for the manifest in it.
@@ -52,6 +54,8 @@ Of a lock that does not match, the pins of unchanged items are used, unless --up
 images are reported; --strict makes them an error. A bundle of the same name and version is replaced; any other file
 needs --force.
 
+  --image        (or --chart) the items of the command line and their images, without a manifest and a lock. What
+                 needs more than a name, such as values of a chart, is written in a manifest
   --split        parts of that size, NAME.kkb.001 and on, and NAME.kkb.parts.json; every command reads parts directly.
                  FAT32 holds files below 4 GiB: --split 4GB
   -o -           the bundle goes to standard output, results to standard error
@@ -65,20 +69,22 @@ Guides: docs/start/bundle.md, docs/build/completeness.md, docs/build/encryption.
   kkbundle build --locked -o /media/disk/site.kkb manifest.yaml
   kkbundle build --split 4GB -o /media/stick/site.kkb manifest.yaml
   kkbundle build --encrypt-to age1... -o /media/stick/site.kkb.age manifest.yaml
+  kkbundle build --image nginx:1.29 --chart oci://ghcr.io/stefanprodan/charts/podinfo:6.9.0 -o web.kkb
   kkbundle build -o - manifest.yaml | ssh gate kkbundle push --registry harbor.site -`,
 		Args: takes("[MANIFEST|DIR]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			file, err := manifestFile(args)
+			p, err := o.project(g, cmd.Flags(), args)
 			if err != nil {
 				return err
 			}
-			return runBuild(cmd.Context(), g, file, o)
+			return runBuild(cmd.Context(), g, p, o)
 		},
 	}
 	cmd.Flags().StringVarP(&o.output, "output", "o", "",
 		"the file to write, - for standard output (default NAME-VERSION.kkb, with .age if it is encrypted)")
 	cmd.Flags().Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
 	o.encrypt.add(g, cmd.Flags())
+	o.listed.add(cmd.Flags())
 	o.add(cmd.Flags())
 	o.addUpdate(cmd.Flags())
 	cmd.Flags().BoolVar(&o.locked, "locked", false, "fail unless the lock file matches the manifest")
@@ -113,17 +119,34 @@ type buildResult struct {
 	Assumed []string `json:"assumed,omitempty"`
 }
 
-func runBuild(ctx context.Context, g *globals, file string, o buildOptions) error {
+// project returns what is to be built: a manifest, or the items of the command line.
+func (o *buildOptions) project(g *globals, fs *pflag.FlagSet, args []string) (*builder.Project, error) {
+	switch {
+	case !o.listed.set():
+		if err := o.listed.checkUnset(fs); err != nil {
+			return nil, err
+		}
+		file, err := manifestFile(args)
+		if err != nil {
+			return nil, err
+		}
+		return g.loadProject(file, o.projectFlags)
+	case len(args) > 0:
+		return nil, usage.Errorf("--image and --chart stand in place of a manifest: add them to %s, or leave it out",
+			plain.Line(args[0]))
+	case o.locked:
+		return nil, usage.Errorf("--locked goes with a manifest: items of the command line have no lock; pin images by digest")
+	}
+	return o.listed.project(o.output)
+}
+
+func runBuild(ctx context.Context, g *globals, p *builder.Project, o buildOptions) error {
 	start := time.Now()
 	switch {
 	case o.provenance && o.output == standardStream:
 		return usage.Errorf("--provenance needs a file: name one with -o")
 	case o.provenance && o.encrypt.set():
 		return usage.Errorf("--provenance writes names and digests of all items in clear beside the bundle: build without encryption, then encrypt with kkbundle copy --encrypt-to")
-	}
-	p, err := g.loadProject(file, o.projectFlags)
-	if err != nil {
-		return err
 	}
 	if o.output == "" {
 		o.output = bundle.FileName(p.Manifest.Metadata.Name, p.Manifest.Metadata.Version) + o.encrypt.suffix()

@@ -414,8 +414,13 @@ func refusedConversion(err error) error {
 }
 
 func written(v any, formats []string) ([]byte, error) {
+	return commentedYAML("Converted from: "+strings.Join(formats, ", ")+".", v)
+}
+
+// commentedYAML renders a file that begins with a comment of one line.
+func commentedYAML(comment string, v any) ([]byte, error) {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# Converted from: %s.\n", strings.Join(formats, ", "))
+	fmt.Fprintf(&b, "# %s\n", comment)
 	e := yaml.NewEncoder(&b)
 	e.SetIndent(2)
 	if err := errors.Join(e.Encode(v), e.Close()); err != nil {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -16,6 +17,7 @@ import (
 )
 
 type initOptions struct {
+	gatherFlags
 	apps                   bool
 	controlPlanes, workers []string
 	registry, name, kube   string
@@ -31,14 +33,28 @@ func newInitCmd(g *globals) *cobra.Command {
 		Long: `Writes manifest.yaml, cluster.yaml and inventory.yaml with comments into a directory, to edit. With --apps, it writes
 a manifest without a cluster. Existing files are never replaced.
 
+With one of the --from flags it writes a manifest of what is there, and the files that it names:
+
+  --from-cluster   images of all pods, and of Deployments and others without pods; Helm releases with chart and values;
+                   with --namespace also the objects of these namespaces as YAML, for deploy. Secrets are never written
+  --from-registry  all tags, or those that --match: of a repository and of those below it, or of the whole registry
+  --from-harbor    all tags of a project, or those that --match
+  --from-images    the images of a list, one a line; - is standard input
+
 On a terminal, init without --apps and hosts asks for them. Hosts are addresses, or NAME=ADDRESS; the address local is
 this machine. Without any host, the inventory has examples.`,
 		Example: `  kkbundle init site --control-plane 10.0.0.1 --worker 10.0.0.11,10.0.0.12
   kkbundle init site --control-plane cp1=local --registry harbor.site
-  kkbundle init shop --apps`,
+  kkbundle init shop --apps
+  kkbundle init shop --from-cluster --namespace shop
+  kkbundle init base --from-harbor harbor.corp/base --match '*:1.*'`,
 		Args: takes("[DIR]"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			return runInit(g, slices.Concat(args, []string{"."})[0], o)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir := slices.Concat(args, []string{"."})[0]
+			if from, err := o.source(cmd.Flags()); err != nil || from != "" {
+				return errors.Join(err, runGather(cmd.Context(), g, dir, from, o))
+			}
+			return runInit(g, dir, o)
 		},
 	}
 	f := cmd.Flags()
@@ -50,6 +66,7 @@ this machine. Without any host, the inventory has examples.`,
 	f.StringVar(&o.name, "name", "", "`name` of bundle and cluster (default that of the directory)")
 	f.StringVar(&o.kube, "kubernetes", example.Kubernetes, "`version` of Kubernetes")
 	f.StringSliceVar(&o.platforms, "platform", example.Platforms, "platforms of the hosts")
+	o.gatherFlags.add(f)
 	return cmd
 }
 
@@ -57,6 +74,7 @@ this machine. Without any host, the inventory has examples.`,
 type initResult struct {
 	Version int      `json:"version"` // 1
 	Files   []string `json:"files"`   // written
+	Notes   []string `json:"notes,omitempty"`
 }
 
 func runInit(g *globals, dir string, o initOptions) error {

@@ -167,7 +167,7 @@ func (s *Server) createProject(w http.ResponseWriter, who identity, body []byte)
 	}
 }
 
-// project answers GET of /projects/{name} and /projects/{name}/summary.
+// project answers GET of /projects/{name}, /projects/{name}/summary and /projects/{name}/repositories.
 func (s *Server) project(w http.ResponseWriter, r *http.Request, who identity, parts []string) {
 	name, _ := url.PathUnescape(parts[0])
 	p := s.projects[name]
@@ -179,6 +179,14 @@ func (s *Server) project(w http.ResponseWriter, r *http.Request, who identity, p
 		sendError(w, http.StatusForbidden, "FORBIDDEN", "forbidden")
 	case p == nil:
 		sendError(w, http.StatusNotFound, "NOT_FOUND", fmt.Sprintf("project %s not found", name))
+	case len(parts) == 2 && parts[1] == "repositories":
+		list := []map[string]any{}
+		for _, name := range p.repositories() {
+			list = append(list, map[string]any{"name": name, "project_id": p.id})
+		}
+		page, size := number(r.URL.Query().Get("page"), 1), number(r.URL.Query().Get("page_size"), 10)
+		from := min((page-1)*size, len(list))
+		sendJSON(w, list[from:min(from+size, len(list))])
 	case len(parts) == 2:
 		quota := map[string]any{
 			"hard": map[string]int64{"storage": p.limit()},
@@ -195,6 +203,15 @@ func (s *Server) project(w http.ResponseWriter, r *http.Request, who identity, p
 		}
 		sendJSON(w, doc)
 	}
+}
+
+func (p *Project) repositories() []string {
+	var names []string
+	for tag := range p.tags {
+		names = append(names, tag[:strings.LastIndex(tag, ":")])
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func (p *Project) limit() int64 {

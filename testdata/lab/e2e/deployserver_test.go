@@ -74,3 +74,20 @@ func TestDeployAPIServer(t *testing.T) {
 		})
 	}
 }
+
+// TestGatherAPIServer makes a manifest of a namespace of a genuine API server. There are no nodes and no controllers.
+func TestGatherAPIServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it needs the lab's software; see make e2e")
+	}
+	keepProcessResult(t)
+	made, err := software.Build(t.Context(), software.Options{Log: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := apiServer(t, made.Bin, "--disable-admission-plugins=ServiceAccount")
+	cmd := exec.CommandContext(t.Context(), compileTests(t, "./gather"), "-test.run=^TestCluster$", "-test.v")
+	cmd.Dir = "../../../gather"
+	cmd.Env = append(os.Environ(), "KKBUNDLE_TEST_APISERVER="+server.kubeconfig)
+	run(t, cmd).must(t, 0)
+}

@@ -1,0 +1,170 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// A Listed is a tag that a registry has.
+type Listed struct {
+	Repository string // with the registry's host
+	Tag        string
+	Chart      bool // its repository has Helm charts
+}
+
+// ErrNoList is the error, for errors.Is, of a registry that does not list its repositories.
+var ErrNoList = errors.New("the registry does not list its repositories")
+
+// Repositories returns the repositories of a registry, sorted: that of at itself, HOST/REPOSITORY, and those below it,
+// or all where at is a HOST. A registry that lists no repositories, as public ones do not, is taken to have at alone.
+// Nothing is stored, and Options.Store may be nil.
+func Repositories(ctx context.Context, at string, o Options) ([]string, error) {
+	s, err := newReader(o)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	host, prefix, _ := strings.Cut(strings.Trim(at, "/"), "/")
+	registry, err := name.NewRegistry(host)
+	if err != nil {
+		return nil, fmt.Errorf("registry %s: %w", at, err)
+	}
+	names, err := s.registries.catalog(ctx, registry)
+	switch {
+	case err != nil && prefix != "" && answeredWith(err, http.StatusUnauthorized, http.StatusForbidden,
+		http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented):
+		names = []string{prefix} // its tags can be asked for all the same
+	case err != nil:
+		return nil, fmt.Errorf("%w: name one, %s/REPOSITORY: %w", ErrNoList, host, err)
+	}
+	var list []string
+	for _, n := range names {
+		if prefix == "" || n == prefix || strings.HasPrefix(n, prefix+"/") {
+			list = append(list, host+"/"+n)
+		}
+	}
+	slices.Sort(list)
+	if len(list) == 0 {
+		return nil, fmt.Errorf("registry %s has no repository at %q or below it", host, prefix)
+	}
+	return list, nil
+}
+
+// newReader starts a session that stores nothing.
+func newReader(o Options) (*session, error) {
+	if o.Store == nil {
+		o.Store = noStore{}
+	}
+	return newSession(o)
+}
+
+// Tags returns the tags of repositories, in their order. Signatures and other referrers under tags of their own are
+// left out: they travel with their image. keep, if not nil, chooses among the tags. Whether a repository has charts is
+// read from the manifest of one kept tag. Nothing is stored, and Options.Store may be nil. The error joins those of all
+// repositories.
+func Tags(ctx context.Context, repositories []string, keep func(repository, tag string) bool,
+	o Options,
+) ([]Listed, error) {
+	s, err := newReader(o)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	found := make([][]Listed, len(repositories))
+	errs := make([]error, len(repositories))
+	s.each(len(repositories), func(i int) {
+		if ctx.Err() == nil {
+			found[i], errs[i] = s.listTags(ctx, repositories[i], keep)
+		}
+	})
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return slices.Concat(found...), errors.Join(errs...)
+}
+
+// listTags returns the kept tags of a repository.
+func (s *session) listTags(ctx context.Context, repository string,
+	keep func(repository, tag string) bool,
+) ([]Listed, error) {
+	upstream, err := name.NewRepository(repository)
+	if err != nil {
+		return nil, fmt.Errorf("repository %s: %w", printable(repository), err)
+	}
+	repo, err := s.registries.repository(upstream)
+	if err != nil {
+		return nil, err
+	}
+	tags, err := repo.tags(ctx)
+	if isGone(err) {
+		return nil, nil // its last tag was deleted; registries list the empty repository still
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", repository, err)
+	}
+	slices.Sort(tags)
+	tags = slices.DeleteFunc(slices.Compact(tags), func(tag string) bool {
+		_, err := name.NewTag(upstream.Name() + ":" + tag)
+		return err != nil || attachedTag.MatchString(tag) || keep != nil && !keep(repository, tag)
+	})
+	if len(tags) == 0 {
+		return nil, nil
+	}
+	charts, err := repo.hasCharts(ctx, tags[len(tags)-1])
+	if err != nil {
+		return nil, fmt.Errorf("%s:%s: %w", repository, tags[len(tags)-1], err)
+	}
+	list := make([]Listed, len(tags))
+	for i, tag := range tags {
+		list[i] = Listed{repository, tag, charts}
+	}
+	return list, nil
+}
+
+// attachedTag matches the tags of cosign's signatures, attestations and SBOMs, and the fallback tags of the referrers
+// API (OCI distribution spec 1.1, "Referrers Tag Schema").
+var attachedTag = regexp.MustCompile(`^sha256-[0-9a-f]{64}(\.[a-z]+)?$`)
+
+// hasCharts reports whether a tag is that of a Helm chart.
+func (r *repository) hasCharts(ctx context.Context, tag string) (bool, error) {
+	desc, data, err := r.read(ctx, r.url("manifests", tag), ocispec.Descriptor{Size: -1})
+	if err != nil || isIndex(desc.MediaType) {
+		return false, err
+	}
+	doc, err := parseManifest(desc, data)
+	if err != nil {
+		return false, err
+	}
+	return doc.Config != nil && doc.Config.MediaType == chartConfig, nil
+}
+
+// catalog lists the repositories of a registry.
+func (g *registries) catalog(ctx context.Context, registry name.Registry) (all []string, err error) {
+	peers, err := g.network.peers(canonicalHost(registry.RegistryStr()))
+	if err != nil {
+		return nil, err
+	}
+	u := &url.URL{Scheme: "https", Host: registry.RegistryStr(), Path: "/v2/_catalog"}
+	err = g.loader.sender.inTurn(ctx, peers, func(i int) error {
+		e, err := g.newEndpoint(peers[i], registry.Repo("_catalog"))
+		if err != nil {
+			return err
+		}
+		e.scope = catalogScope
+		all, err = e.pages(ctx, u, "repositories")
+		return err
+	})
+	return all, err
+}
+
+// catalogScope is the scope of a token for the list of repositories (distribution's docs/spec/auth/scope.md).
+const catalogScope = "registry:catalog:*"

@@ -1,0 +1,101 @@
+package gather
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/registry/harbor"
+)
+
+// Registry returns the tags in a registry that match one of the patterns, or all without any: those of the repository
+// at, HOST/REPOSITORY, and of the repositories below it, or of all where at is a HOST. Repositories of Helm charts
+// become charts. See fetch.Repositories for registries that list no repositories.
+func Registry(ctx context.Context, at string, patterns []string, o fetch.Options) (Result, error) {
+	keep, err := matcher(patterns)
+	if err != nil {
+		return Result{}, err
+	}
+	repositories, err := fetch.Repositories(ctx, at, o)
+	if err != nil {
+		return Result{}, err
+	}
+	return tags(ctx, at, repositories, keep, o)
+}
+
+// Harbor returns the tags in a project of Harbor, HOST/PROJECT. Its API is asked for the repositories, since Harbor's
+// registry lists them for administrators only.
+func Harbor(ctx context.Context, at string, patterns []string, trip http.RoundTripper, plainHTTP bool,
+	o fetch.Options,
+) (Result, error) {
+	keep, err := matcher(patterns)
+	if err != nil {
+		return Result{}, err
+	}
+	host, project, _ := strings.Cut(at, "/")
+	registry, err := name.NewRegistry(host)
+	if err != nil || project == "" || strings.Contains(project, "/") {
+		return Result{}, fmt.Errorf("%q: want HOST/PROJECT", at)
+	}
+	scheme := "https://"
+	if plainHTTP {
+		scheme = "http://"
+	}
+	client := &harbor.Client{URL: scheme + host, HTTP: trip}
+	if o.Keychain != nil {
+		auth, err := authn.Resolve(ctx, o.Keychain, registry)
+		if err != nil {
+			return Result{}, fmt.Errorf("login for %s: %w", host, err)
+		}
+		login, err := auth.Authorization()
+		if err != nil {
+			return Result{}, fmt.Errorf("login for %s: %w", host, err)
+		}
+		client.Username, client.Password = login.Username, login.Password
+	}
+	names, err := client.Repositories(ctx, project)
+	if err != nil {
+		return Result{}, fmt.Errorf("%s: %w; kkbundle login %s, or --from-registry for another registry", at, err, host)
+	}
+	for i, n := range names {
+		names[i] = host + "/" + n
+	}
+	return tags(ctx, at, names, keep, o)
+}
+
+// errEmpty means that nothing was found.
+var errEmpty = errors.New("no tag was found")
+
+func tags(ctx context.Context, at string, repositories []string, keep func(repository, tag string) bool,
+	o fetch.Options,
+) (Result, error) {
+	found, err := fetch.Tags(ctx, repositories, keep, o)
+	if err != nil {
+		return Result{}, err
+	}
+	if len(found) == 0 {
+		return Result{}, fmt.Errorf("%s: %w in its repositories (%d); --match chooses among them", at, errEmpty,
+			len(repositories))
+	}
+	var r Result
+	for _, tag := range found {
+		if !tag.Chart {
+			r.Bundle.Images = append(r.Bundle.Images, manifest.Image{Name: tag.Repository + ":" + tag.Tag})
+			continue
+		}
+		r.Bundle.Charts = append(r.Bundle.Charts, manifest.Chart{
+			Repo: "oci://" + path.Dir(tag.Repository), Name: path.Base(tag.Repository),
+			Version: strings.ReplaceAll(tag.Tag, "_", "+"), // no tag has a + (https://helm.sh/docs/topics/registries)
+		})
+	}
+	r.tidy()
+	return r, nil
+}
