@@ -509,7 +509,10 @@ func (d runDir) settings(c Cluster) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	settings := []string{"metadata.name=" + c.Name, "kubernetes.upgradeFrom=", "kubernetes.version=" + c.Version, "imageRegistry=" + string(text)}
+	// "PATH=" sets the default: a mapping is added to the one of the bundle's cluster file, whose registry may have another login, or hosts.
+	settings := []string{
+		"metadata.name=" + c.Name, "kubernetes.upgradeFrom=", "kubernetes.version=" + c.Version, "imageRegistry=", "imageRegistry=" + string(text),
+	}
 	for _, s := range []struct{ path, value string }{
 		{"kubernetes.podCIDR", c.PodCIDR}, {"kubernetes.serviceCIDR", c.ServiceCIDR}, {"cri.type", c.Runtime}, {"osPackages", c.Packages},
 	} {
