@@ -69,8 +69,8 @@ func RefuseOwned(ctx context.Context, t *task.Host) (same bool, err error) {
 	}
 }
 
-// RefuseUnmarked returns an OwnedError or a ForeignError if a host without a mark has an installation, of kkbundle or of
-// others.
+// RefuseUnmarked returns an OwnedError or a ForeignError if a host without a mark has an installation, of kkbundle or
+// of others.
 func RefuseUnmarked(ctx context.Context, t *task.Host) error {
 	// Each of an installation's paths, as hosts without a node have no stamps.
 	there, err := t.AnyExists(ctx, task.StampDir, task.ConfigDir, task.ProgramDir, task.EarlierProgramDir,

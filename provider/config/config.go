@@ -1,4 +1,5 @@
-// Package config makes what is applied to a management cluster: CRDs, permissions, webhooks and the manager, in one file for clusterctl.
+// Package config makes what is applied to a management cluster: CRDs, permissions, webhooks and the manager, in one
+// file for clusterctl.
 //
 //	go test ./config -update    # writes infrastructure-components.yaml and crd/ anew
 package config
@@ -173,7 +174,8 @@ func permissions() []any {
 	}
 }
 
-// certificate returns the objects by which cert-manager, which Cluster API needs anyway, signs the webhooks' certificate.
+// certificate returns the objects by which cert-manager, which Cluster API needs anyway, signs the webhooks'
+// certificate.
 func certificate() []any {
 	dns := service + "." + namespace + ".svc"
 	return []any{
@@ -198,13 +200,20 @@ func injected(name string) metav1.ObjectMeta {
 }
 
 func client(path string) admissionv1.WebhookClientConfig {
-	return admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: namespace, Name: service, Path: &path}}
+	return admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{
+		Namespace: namespace, Name: service, Path: &path,
+	}}
 }
 
-func rule(group, version string, operations []admissionv1.OperationType, resources ...string) []admissionv1.RuleWithOperations {
+func rule(group, version string, operations []admissionv1.OperationType,
+	resources ...string,
+) []admissionv1.RuleWithOperations {
 	return []admissionv1.RuleWithOperations{{
 		Operations: operations,
-		Rule:       admissionv1.Rule{APIGroups: []string{group}, APIVersions: []string{version}, Resources: resources, Scope: ptr.To(admissionv1.NamespacedScope)},
+		Rule: admissionv1.Rule{
+			APIGroups: []string{group}, APIVersions: []string{version}, Resources: resources,
+			Scope: ptr.To(admissionv1.NamespacedScope),
+		},
 	}}
 }
 
@@ -281,7 +290,10 @@ func deployment(image string) *appsv1.Deployment {
 		},
 	}
 	empty := func(name string, medium corev1.StorageMedium) corev1.Volume {
-		return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium}}}
+		return corev1.Volume{
+			Name:         name,
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium}},
+		}
 	}
 	return &appsv1.Deployment{TypeMeta: kind("apps/v1", "Deployment"), ObjectMeta: meta(name), Spec: appsv1.DeploymentSpec{
 		Replicas: ptr.To[int32](1), Selector: &metav1.LabelSelector{MatchLabels: selector()},
@@ -290,7 +302,8 @@ func deployment(image string) *appsv1.Deployment {
 			// What a run has begun on a host is left in order before the pod ends.
 			TerminationGracePeriodSeconds: ptr.To[int64](60),
 			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](user), RunAsGroup: ptr.To[int64](user), FSGroup: ptr.To[int64](user),
+				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](user), RunAsGroup: ptr.To[int64](user),
+				FSGroup:        ptr.To[int64](user),
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Tolerations: []corev1.Toleration{{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}},

@@ -1,5 +1,6 @@
-// Package v1alpha1 contains the objects of kkbundle's Cluster API infrastructure provider: a pool of hosts, the machines that take hosts
-// from it, and the bundles that the hosts are provisioned from. They follow Cluster API's contract v1beta2.
+// Package v1alpha1 contains the objects of kkbundle's Cluster API infrastructure provider: a pool of hosts, the
+// machines that take hosts from it, and the bundles that the hosts are provisioned from. They follow Cluster API's
+// contract v1beta2.
 //
 // Everything that must survive clusterctl move, which never restores a status, is in spec or metadata.
 // +kubebuilder:object:generate=true
@@ -56,14 +57,15 @@ type ContainerManager struct {
 
 // A Repository says where packages of the operating system come from that a host lacks.
 type Repository struct {
-	// Packages is the origin: bundle, host (the host's own sources) or none (nothing is installed). The default is that of the bundle's
-	// cluster file.
+	// Packages is the origin: bundle, host (the host's own sources) or none (nothing is installed). The default is that
+	// of the bundle's cluster file.
 	// +optional
 	// +kubebuilder:validation:Enum=bundle;host;none
 	Packages string `json:"packages,omitempty"`
 }
 
-// Keys of Secrets. Those of an SSH login are Kubernetes' own (types kubernetes.io/ssh-auth and kubernetes.io/basic-auth).
+// Keys of Secrets. Those of an SSH login are Kubernetes' own (types kubernetes.io/ssh-auth and
+// kubernetes.io/basic-auth).
 const (
 	SecretPrivateKey   = "ssh-privatekey"
 	SecretPassword     = "password"

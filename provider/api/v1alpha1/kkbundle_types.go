@@ -45,7 +45,8 @@ type KKBundleStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
 	Versions []string `json:"versions,omitempty"`
-	// ReadAt is the time at which the bundle was read last. It is read again after ten minutes: a tag may name another bundle.
+	// ReadAt is the time at which the bundle was read last. It is read again after ten minutes: a tag may name another
+	// bundle.
 	// +optional
 	ReadAt *metav1.Time `json:"readAt,omitempty"`
 	// Conditions of the bundle: Ready.

@@ -7,8 +7,9 @@ import (
 
 // KKClusterSpec describes the infrastructure of a cluster.
 type KKClusterSpec struct {
-	// ControlPlaneEndpoint is the address of the API server: one that kube-vip holds (see the templates), your balancer's, or the address of
-	// the only control plane. The Cluster's own controlPlaneEndpoint counts if this one is empty.
+	// ControlPlaneEndpoint is the address of the API server: one that kube-vip holds (see the templates), your
+	// balancer's, or the address of the only control plane. The Cluster's own controlPlaneEndpoint counts if this one
+	// is empty.
 	// +optional
 	ControlPlaneEndpoint APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
 	// BundleRef names the KKBundle that the cluster's hosts are provisioned from.
@@ -41,7 +42,8 @@ type Registry struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	Address string `json:"address,omitempty"`
-	// SecretRef names a Secret: username and password of a login that may pull, and ca.crt with the registry's authority.
+	// SecretRef names a Secret: username and password of a login that may pull, and ca.crt with the registry's
+	// authority.
 	// +optional
 	SecretRef *LocalRef `json:"secretRef,omitempty"`
 }

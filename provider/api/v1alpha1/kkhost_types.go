@@ -37,11 +37,12 @@ type KKHostSpec struct {
 	// +kubebuilder:default=amd64
 	// +kubebuilder:validation:Enum=amd64;arm64
 	Arch string `json:"arch,omitempty"`
-	// Capacity is what the host has, such as cpu and memory, for machines with minCapacity and for the cluster autoscaler.
+	// Capacity is what the host has, such as cpu and memory, for machines with minCapacity and for the cluster
+	// autoscaler.
 	// +optional
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
-	// Unschedulable keeps the host from being chosen. The Machine of a host in use is marked to be deleted first when its owner is scaled
-	// down.
+	// Unschedulable keeps the host from being chosen. The Machine of a host in use is marked to be deleted first when
+	// its owner is scaled down.
 	// +optional
 	Unschedulable bool `json:"unschedulable,omitempty"`
 	// Consumer is the KKMachine that has the host. The provider sets it; exactly one KKMachine can.
@@ -66,7 +67,8 @@ type SSH struct {
 	// SecretRef names the Secret of the login: ssh-privatekey or password, and sudo-password for a user whom sudo asks.
 	// +required
 	SecretRef LocalRef `json:"secretRef,omitempty,omitzero"`
-	// KnownHostsRef names a Secret with the host's keys: known_hosts, in the format of OpenSSH. An authority (@cert-authority) counts.
+	// KnownHostsRef names a Secret with the host's keys: known_hosts, in the format of OpenSSH. An authority
+	// (@cert-authority) counts.
 	// +optional
 	KnownHostsRef *LocalRef `json:"knownHostsRef,omitempty"`
 	// TrustOnFirstUse accepts the host's key at the first connection and keeps it. Another key is refused afterwards.

@@ -61,8 +61,8 @@ type KKInstanceStatus struct {
 	// NextAttempt is the time before which no run begins.
 	// +optional
 	NextAttempt *metav1.Time `json:"nextAttempt,omitempty"`
-	// Conditions of the instance: Bootstrap, Repository, Binary, ContainerManager, Provisioning, Ready, Paused, and Cleaned while it is
-	// deleted.
+	// Conditions of the instance: Bootstrap, Repository, Binary, ContainerManager, Provisioning, Ready, Paused, and
+	// Cleaned while it is deleted.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

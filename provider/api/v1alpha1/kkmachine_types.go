@@ -13,7 +13,8 @@ type KKMachineSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	ProviderID string `json:"providerID,omitempty"`
-	// HostName is the KKHost of the machine. The provider sets it; a name that you give is the only host that the machine takes.
+	// HostName is the KKHost of the machine. The provider sets it; a name that you give is the only host that the
+	// machine takes.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253

@@ -89,13 +89,17 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, infrav1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, clusterv1.AddToScheme,
+		infrav1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return err
 		}
 	}
 	config := manager.Options{
-		Scheme: scheme, Client: controllers.ClientOptions(), HealthProbeBindAddress: o.health, Metrics: metricsserver.Options{BindAddress: o.metrics},
+		Scheme: scheme, Client: controllers.ClientOptions(), HealthProbeBindAddress: o.health,
+		Metrics:        metricsserver.Options{BindAddress: o.metrics},
 		LeaderElection: o.elect, LeaderElectionID: "kkbundle-provider", LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout: durationPointer(time.Minute),
 	}
@@ -103,7 +107,10 @@ func run(ctx context.Context, o options) error {
 		config.Cache.DefaultNamespaces = map[string]cache.Config{o.namespace: {}}
 	}
 	if o.port > 0 {
-		config.WebhookServer = webhook.NewServer(webhook.Options{Port: o.port, CertDir: o.certs, TLSOpts: []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS12 }}})
+		config.WebhookServer = webhook.NewServer(webhook.Options{
+			Port: o.port, CertDir: o.certs,
+			TLSOpts: []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS12 }},
+		})
 	}
 	kubeconfig, err := ctrl.GetConfig()
 	if err != nil {
@@ -113,8 +120,14 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	operator := &hosts.Operator{Runner: &hosts.Program{Path: o.program, Environment: hosts.Environment(home)}, Dir: o.scratch, Bundles: o.bundles}
-	c := controllers.Controllers{Operator: operator, Nodes: controllers.WorkloadNodes{Client: mgr.GetClient()}, Timing: o.timing, Places: o.hosts}
+	operator := &hosts.Operator{
+		Runner: &hosts.Program{Path: o.program, Environment: hosts.Environment(home)},
+		Dir:    o.scratch, Bundles: o.bundles,
+	}
+	c := controllers.Controllers{
+		Operator: operator, Nodes: controllers.WorkloadNodes{Client: mgr.GetClient()},
+		Timing: o.timing, Places: o.hosts,
+	}
 	if err := c.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: 10}); err != nil {
 		return err
 	}
@@ -138,7 +151,8 @@ func run(ctx context.Context, o options) error {
 	return mgr.Start(ctx)
 }
 
-// prepare makes the directories, and removes files that a killed manager left: they have secrets. It returns the home of kkbundle's runs.
+// prepare makes the directories, and removes files that a killed manager left: they have secrets. It returns the home
+// of kkbundle's runs.
 func prepare(o options) (home string, err error) {
 	if err := os.RemoveAll(o.scratch); err != nil {
 		return "", err

@@ -64,7 +64,8 @@ func (r *BundleReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	if err := r.Get(ctx, req.NamespacedName, b); err != nil || !b.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, errors.Join(client.IgnoreNotFound(err), r.tidy(ctx))
 	}
-	if ready := conditions.Get(b, infrav1.ReadyCondition); ready != nil && ready.ObservedGeneration == b.Generation && conditions.IsTrue(b, infrav1.ReadyCondition) && b.Status.ReadAt != nil {
+	if ready := conditions.Get(b, infrav1.ReadyCondition); ready != nil && ready.ObservedGeneration == b.Generation &&
+		conditions.IsTrue(b, infrav1.ReadyCondition) && b.Status.ReadAt != nil {
 		if left := rereadAfter - time.Since(b.Status.ReadAt.Time); left > 0 {
 			return ctrl.Result{RequeueAfter: left}, nil
 		}
@@ -75,7 +76,8 @@ func (r *BundleReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	return result, errors.Join(client.IgnoreNotFound(r.Status().Patch(ctx, b, before)), r.tidy(ctx))
 }
 
-// unusedAfter is the time after which a pulled bundle that no KKBundle names goes: a run that waits for its place may still want it.
+// unusedAfter is the time after which a pulled bundle that no KKBundle names goes: a run that waits for its place may
+// still want it.
 const unusedAfter = 24 * time.Hour
 
 // tidy removes the pulled bundles that no KKBundle names any more.
@@ -143,7 +145,8 @@ func bundleSource(ctx context.Context, c client.Reader, b *infrav1.KKBundle) (ho
 		return hosts.Bundle{}, &MissingError{fmt.Sprintf("KKBundle %s: spec.trust.secretRef: Secret %s has no %s; add the public keys", b.Name, trust.Name, infrav1.SecretTrust)}
 	}
 	return hosts.Bundle{
-		Source: b.Spec.Source, Username: string(login.Data[infrav1.SecretUsername]), Password: string(login.Data[infrav1.SecretPassword]),
-		CA: login.Data[infrav1.SecretCA], Trust: keys, RequireSignature: b.Spec.Trust.RequireSignature || len(keys) > 0,
+		Source: b.Spec.Source, Username: string(login.Data[infrav1.SecretUsername]),
+		Password: string(login.Data[infrav1.SecretPassword]),
+		CA:       login.Data[infrav1.SecretCA], Trust: keys, RequireSignature: b.Spec.Trust.RequireSignature || len(keys) > 0,
 	}, nil
 }

@@ -76,8 +76,8 @@ func taken(h *infrav1.KKHost) string {
 	return ""
 }
 
-// choose returns the best free host that fits, or why none does. In the preferred failure domain, and then elsewhere, a host that the same
-// owner had last comes first: its images are there. Then come hosts that nobody had last.
+// choose returns the best free host that fits, or why none does. In the preferred failure domain, and then elsewhere, a
+// host that the same owner had last comes first: its images are there. Then come hosts that nobody had last.
 func (n need) choose(all []infrav1.KKHost) (*infrav1.KKHost, string) {
 	var fit []*infrav1.KKHost
 	why := map[string]int{}

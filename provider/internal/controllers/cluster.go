@@ -36,7 +36,9 @@ const defaultAPIPort = 6443
 func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o controller.Options) error {
 	kind := infrav1.GroupVersion.WithKind("KKCluster")
 	return ctrl.NewControllerManagedBy(mgr).For(&infrav1.KKCluster{}).WithOptions(o).
-		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(util.ClusterToInfrastructureMapFunc(ctx, kind, mgr.GetClient(), &infrav1.KKCluster{}))).
+		Watches(&clusterv1.Cluster{},
+			handler.EnqueueRequestsFromMapFunc(util.ClusterToInfrastructureMapFunc(ctx, kind, mgr.GetClient(),
+				&infrav1.KKCluster{}))).
 		Watches(&infrav1.KKHost{}, handler.EnqueueRequestsFromMapFunc(r.inNamespace)).
 		Watches(&infrav1.KKBundle{}, handler.EnqueueRequestsFromMapFunc(r.inNamespace)).
 		Watches(&infrav1.KKMachine{}, handler.EnqueueRequestsFromMapFunc(r.inNamespace)).
@@ -78,10 +80,13 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 	} else {
 		err = r.delete(ctx, c, cluster)
 	}
-	return result, errors.Join(err, client.IgnoreNotFound(helper.Patch(ctx, c, patch.WithOwnedConditions{Conditions: []string{infrav1.ReadyCondition}})))
+	return result, errors.Join(err,
+		client.IgnoreNotFound(helper.Patch(ctx, c,
+			patch.WithOwnedConditions{Conditions: []string{infrav1.ReadyCondition}})))
 }
 
-// delete waits for the cluster's machines. Cluster API deletes them first; this is for a KKCluster that is deleted by hand.
+// delete waits for the cluster's machines. Cluster API deletes them first; this is for a KKCluster that is deleted by
+// hand.
 func (r *ClusterReconciler) delete(ctx context.Context, c *infrav1.KKCluster, cluster *clusterv1.Cluster) error {
 	name := c.Labels[clusterv1.ClusterNameLabel]
 	if cluster != nil {
@@ -89,7 +94,8 @@ func (r *ClusterReconciler) delete(ctx context.Context, c *infrav1.KKCluster, cl
 	}
 	if name != "" {
 		var machines infrav1.KKMachineList
-		if err := r.List(ctx, &machines, client.InNamespace(c.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: name}); err != nil {
+		if err := r.List(ctx, &machines, client.InNamespace(c.Namespace),
+			client.MatchingLabels{clusterv1.ClusterNameLabel: name}); err != nil {
 			return err
 		}
 		if n := len(machines.Items); n > 0 {
@@ -101,7 +107,9 @@ func (r *ClusterReconciler) delete(ctx context.Context, c *infrav1.KKCluster, cl
 	return nil
 }
 
-func (r *ClusterReconciler) reconcile(ctx context.Context, c *infrav1.KKCluster, cluster *clusterv1.Cluster) (ctrl.Result, error) {
+func (r *ClusterReconciler) reconcile(ctx context.Context, c *infrav1.KKCluster,
+	cluster *clusterv1.Cluster,
+) (ctrl.Result, error) {
 	controllerutil.AddFinalizer(c, infrav1.ClusterFinalizer)
 	var err error
 	if c.Status.FailureDomains, err = r.failureDomains(ctx, c.Namespace); err != nil {
@@ -186,7 +194,8 @@ func (r *ClusterReconciler) failureDomains(ctx context.Context, namespace string
 	controlPlane := map[string]bool{}
 	for _, h := range all.Items {
 		if name := h.Spec.FailureDomain; name != "" {
-			controlPlane[name] = controlPlane[name] || len(h.Spec.Roles) == 0 || slices.Contains(h.Spec.Roles, infrav1.RoleControlPlane)
+			controlPlane[name] = controlPlane[name] || len(h.Spec.Roles) == 0 ||
+				slices.Contains(h.Spec.Roles, infrav1.RoleControlPlane)
 		}
 	}
 	var domains []clusterv1.FailureDomain

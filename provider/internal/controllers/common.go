@@ -1,4 +1,5 @@
-// Package controllers reconciles the objects of the provider. The work on hosts is done by jobs; no reconciler waits for a host.
+// Package controllers reconciles the objects of the provider. The work on hosts is done by jobs; no reconciler waits
+// for a host.
 package controllers
 
 import (
@@ -75,7 +76,9 @@ type MissingError struct{ Message string }
 func (e *MissingError) Error() string { return e.Message }
 
 // secretOf returns the Secret that a field of an object names.
-func secretOf(ctx context.Context, c client.Reader, namespace, field string, ref *infrav1.LocalRef) (*corev1.Secret, error) {
+func secretOf(ctx context.Context, c client.Reader, namespace, field string,
+	ref *infrav1.LocalRef,
+) (*corev1.Secret, error) {
 	var s corev1.Secret
 	err := c.Get(ctx, types.NamespacedName{Namespace: namespace, Name: ref.Name}, &s)
 	if apierrors.IsNotFound(err) {
@@ -85,7 +88,9 @@ func secretOf(ctx context.Context, c client.Reader, namespace, field string, ref
 }
 
 // optionalSecret is secretOf for a field that may be empty. Without it the Secret has no data.
-func optionalSecret(ctx context.Context, c client.Reader, namespace, field string, ref *infrav1.LocalRef) (*corev1.Secret, error) {
+func optionalSecret(ctx context.Context, c client.Reader, namespace, field string,
+	ref *infrav1.LocalRef,
+) (*corev1.Secret, error) {
 	if ref == nil {
 		return &corev1.Secret{}, nil
 	}
@@ -107,10 +112,14 @@ func hostSecrets(h *infrav1.KKHost) []string {
 	return slices.Compact(names)
 }
 
-// ownerKey identifies what a machine belongs to, across its replacements: the control plane, or a MachineDeployment or MachineSet.
+// ownerKey identifies what a machine belongs to, across its replacements: the control plane, or a MachineDeployment or
+// MachineSet.
 func ownerKey(labels map[string]string) string {
 	cluster := labels[clusterv1.ClusterNameLabel]
-	for _, label := range []string{clusterv1.MachineControlPlaneNameLabel, clusterv1.MachineDeploymentNameLabel, clusterv1.MachineSetNameLabel} {
+	for _, label := range []string{
+		clusterv1.MachineControlPlaneNameLabel, clusterv1.MachineDeploymentNameLabel,
+		clusterv1.MachineSetNameLabel,
+	} {
 		if name := labels[label]; name != "" {
 			return cluster + "/" + name
 		}
@@ -123,7 +132,8 @@ func hasConsumer(h *infrav1.KKHost, machine string) bool {
 	return h.Spec.Consumer != nil && h.Spec.Consumer.Machine == machine
 }
 
-// setMoved sets or removes the label by which clusterctl moves an object that no Cluster owns, and reports whether that changed it.
+// setMoved sets or removes the label by which clusterctl moves an object that no Cluster owns, and reports whether that
+// changed it.
 func setMoved(o client.Object, want bool) bool {
 	labels := o.GetLabels()
 	if _, has := labels[moveLabel]; has == want {

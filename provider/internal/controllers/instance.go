@@ -54,7 +54,10 @@ type Timing struct {
 
 // DefaultTiming returns the times of the manager.
 func DefaultTiming() Timing {
-	return Timing{Backoff: 15 * time.Second, MaxBackoff: 10 * time.Minute, Quarantine: 15 * time.Minute, Run: 2 * time.Hour, Pull: 4 * time.Hour, Look: 15 * time.Second}
+	return Timing{
+		Backoff: 15 * time.Second, MaxBackoff: 10 * time.Minute, Quarantine: 15 * time.Minute,
+		Run: 2 * time.Hour, Pull: 4 * time.Hour, Look: 15 * time.Second,
+	}
 }
 
 // pause returns the pause after a number of failed runs.
@@ -68,7 +71,8 @@ func (t Timing) pause(failed int32) time.Duration {
 	return p
 }
 
-// failedAttempts is the number of failed runs after which an instance is called failed. Runs go on: the reason may be removed.
+// failedAttempts is the number of failed runs after which an instance is called failed. Runs go on: the reason may be
+// removed.
 const failedAttempts = 5
 
 // An InstanceReconciler works on hosts: it prepares them, runs the bootstrap data, and cleans them.
@@ -89,7 +93,8 @@ type InstanceReconciler struct {
 func (r *InstanceReconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 	changed := make(chan event.GenericEvent)
 	r.pool = jobs.New(r.Places, []string{jobProvision, jobClean}, func(key types.NamespacedName) {
-		changed <- event.GenericEvent{Object: &infrav1.KKInstance{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}}
+		meta := metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}
+		changed <- event.GenericEvent{Object: &infrav1.KKInstance{ObjectMeta: meta}}
 	})
 	// The channel is read until the manager has stopped: a job that tells its end must not wait for ever.
 	if err := mgr.Add(runnable(func(ctx context.Context) error {
@@ -103,7 +108,8 @@ func (r *InstanceReconciler) SetupWithManager(mgr ctrl.Manager, o controller.Opt
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).For(&infrav1.KKInstance{}).WithOptions(o).
-		WatchesRawSource(source.Channel(changed, &handler.EnqueueRequestForObject{}, source.WithBufferSize[client.Object, ctrl.Request](1024))).
+		WatchesRawSource(source.Channel(changed, &handler.EnqueueRequestForObject{},
+			source.WithBufferSize[client.Object, ctrl.Request](1024))).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.ofCluster)).
 		Watches(&infrav1.KKBundle{}, handler.EnqueueRequestsFromMapFunc(r.ofBundle)).
 		Complete(r)
@@ -115,7 +121,8 @@ type runnable func(context.Context) error
 func (r runnable) Start(ctx context.Context) error { return r(ctx) }
 
 func (r *InstanceReconciler) ofCluster(ctx context.Context, o client.Object) []ctrl.Request {
-	return r.requests(ctx, o.GetNamespace(), func(i *infrav1.KKInstance) bool { return i.Spec.ClusterName == o.GetName() })
+	return r.requests(ctx, o.GetNamespace(),
+		func(i *infrav1.KKInstance) bool { return i.Spec.ClusterName == o.GetName() })
 }
 
 func (r *InstanceReconciler) ofBundle(ctx context.Context, o client.Object) []ctrl.Request {
@@ -124,7 +131,9 @@ func (r *InstanceReconciler) ofBundle(ctx context.Context, o client.Object) []ct
 	})
 }
 
-func (r *InstanceReconciler) requests(ctx context.Context, namespace string, want func(*infrav1.KKInstance) bool) []ctrl.Request {
+func (r *InstanceReconciler) requests(ctx context.Context, namespace string,
+	want func(*infrav1.KKInstance) bool,
+) []ctrl.Request {
 	var all infrav1.KKInstanceList
 	if err := r.List(ctx, &all, client.InNamespace(namespace)); err != nil {
 		return nil
@@ -168,7 +177,8 @@ func (r *InstanceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (r
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if has {
-		// The object is written before the job is forgotten: a job's outcome is never lost, at worst it is written twice.
+		// The object is written before the job is forgotten: a job's outcome is never lost, at worst it is written
+		// twice.
 		if err := errors.Join(w.record(ctx, job), w.patch(ctx)); err != nil {
 			return ctrl.Result{}, err
 		}
@@ -195,8 +205,8 @@ type instanceWork struct {
 	helper  *patch.Helper
 }
 
-// refresh reads the instance from the API server. The cached one may be older than its last job: it lacks the attempts and annotations that
-// decide whether and when the next run begins.
+// refresh reads the instance from the API server. The cached one may be older than its last job: it lacks the attempts
+// and annotations that decide whether and when the next run begins.
 func (w *instanceWork) refresh(ctx context.Context) (err error) {
 	w.i = &infrav1.KKInstance{}
 	if err := w.Live.Get(ctx, w.key, w.i); err != nil {
@@ -208,7 +218,8 @@ func (w *instanceWork) refresh(ctx context.Context) (err error) {
 
 func phaseConditions() []string {
 	return []string{
-		infrav1.BootstrapCondition, infrav1.RepositoryCondition, infrav1.BinaryCondition, infrav1.ContainerManagerCondition, infrav1.ProvisioningCondition,
+		infrav1.BootstrapCondition, infrav1.RepositoryCondition, infrav1.BinaryCondition,
+		infrav1.ContainerManagerCondition, infrav1.ProvisioningCondition,
 	}
 }
 
@@ -220,7 +231,9 @@ func conditionOf(phase string) string {
 // patch writes the instance, with the summary of its conditions.
 func (w *instanceWork) patch(ctx context.Context) error {
 	w.summarize()
-	err := w.helper.Patch(ctx, w.i, patch.WithOwnedConditions{Conditions: append(phaseConditions(), infrav1.ReadyCondition, infrav1.CleanedCondition)})
+	err := w.helper.Patch(ctx, w.i,
+		patch.WithOwnedConditions{Conditions: append(phaseConditions(), infrav1.ReadyCondition,
+			infrav1.CleanedCondition)})
 	if err != nil {
 		return client.IgnoreNotFound(err)
 	}
@@ -266,7 +279,8 @@ func (w *instanceWork) show(job jobs.State) {
 	w.phases(job.Phase, reason, message)
 }
 
-// phases sets the conditions: those before the phase are true, that of the phase has the reason, and those behind it wait.
+// phases sets the conditions: those before the phase are true, that of the phase has the reason, and those behind it
+// wait.
 func (w *instanceWork) phases(phase, reason, message string) {
 	at := conditionOf(phase)
 	past := true
@@ -349,8 +363,9 @@ func (w *instanceWork) lacking(err error) (ctrl.Result, error) {
 	return ctrl.Result{RequeueAfter: w.Timing.Look}, nil
 }
 
-// mayCleanFirst reports whether the host is cleaned before the next run: the bootstrap data failed on it twice, and nothing of the cluster is
-// lost by a new start. A control plane that joins may be a member of etcd already; its Machine is to be replaced instead.
+// mayCleanFirst reports whether the host is cleaned before the next run: the bootstrap data failed on it twice, and
+// nothing of the cluster is lost by a new start. A control plane that joins may be a member of etcd already; its
+// Machine is to be replaced instead.
 func (w *instanceWork) mayCleanFirst() bool {
 	c := conditions.Get(w.i, infrav1.ProvisioningCondition)
 	if w.i.Status.Attempts < 2 || c == nil || c.Reason != infrav1.FailedReason {
@@ -406,7 +421,8 @@ func (w *instanceWork) provisionJob(in inputs) (jobs.Prepare, jobs.Func) {
 		sum := sha256.Sum256(in.document)
 		result.digest = "sha256:" + hex.EncodeToString(sum[:])
 		var err error
-		result.done, err = r.Operator.Provision(ctx, hosts.Work{Host: in.host, Cluster: in.cluster, Bundle: file, Document: in.document}, reached)
+		result.done, err = r.Operator.Provision(ctx,
+			hosts.Work{Host: in.host, Cluster: in.cluster, Bundle: file, Document: in.document}, reached)
 		return result, err
 	}
 }
@@ -502,7 +518,8 @@ func firstUse(h *infrav1.KKHost) bool {
 	return h.Spec.SSH.TrustOnFirstUse && strings.TrimSpace(h.Annotations[infrav1.HostKeyAnnotation]) == ""
 }
 
-// reach returns a host with its login. The host's Secrets must be held first: a host that was worked on must be reached again to be cleaned.
+// reach returns a host with its login. The host's Secrets must be held first: a host that was worked on must be reached
+// again to be cleaned.
 func (w *instanceWork) reach(ctx context.Context, h *infrav1.KKHost) (hosts.Host, error) {
 	c := w.Client
 	field := "KKHost " + h.Name + ": spec.ssh"
@@ -546,7 +563,8 @@ func (w *instanceWork) reach(ctx context.Context, h *infrav1.KKHost) (hosts.Host
 func loginOf(s *corev1.Secret, address, user string, port int32, field string) (hosts.Login, error) {
 	l := hosts.Login{
 		Address: address, User: user, Port: port,
-		Key: s.Data[infrav1.SecretPrivateKey], Password: s.Data[infrav1.SecretPassword], SudoPassword: s.Data[infrav1.SecretSudoPassword],
+		Key: s.Data[infrav1.SecretPrivateKey], Password: s.Data[infrav1.SecretPassword],
+		SudoPassword: s.Data[infrav1.SecretSudoPassword],
 	}
 	if len(l.Key) == 0 && len(l.Password) == 0 {
 		return l, &MissingError{fmt.Sprintf("%s: Secret %s has neither %s nor %s; add one", field, s.Name, infrav1.SecretPrivateKey, infrav1.SecretPassword)}
@@ -643,7 +661,8 @@ func (w *instanceWork) record(ctx context.Context, job jobs.State) error {
 	return nil
 }
 
-// met reports whether a job's run has met the host. One that has not may have met a bastion, whose key alone must not end the first use.
+// met reports whether a job's run has met the host. One that has not may have met a bastion, whose key alone must not
+// end the first use.
 func met(job jobs.State) bool {
 	var f *hosts.Failure
 	switch {
@@ -695,8 +714,8 @@ func reasonOf(err error) (reason, message string) {
 	return reason, f.Error()
 }
 
-// notCleaned writes that the host is not clean. After some time it is given up; at once if kkbundle refuses it, as a repeated run would be
-// refused, too.
+// notCleaned writes that the host is not clean. After some time it is given up; at once if kkbundle refuses it, as a
+// repeated run would be refused, too.
 func (w *instanceWork) notCleaned(ctx context.Context, reason string, err error) error {
 	w.i.Status.Attempts++
 	w.i.Status.NextAttempt = ptr.To(metav1.NewTime(time.Now().Add(w.Timing.pause(w.i.Status.Attempts))))
@@ -712,8 +731,8 @@ func (w *instanceWork) notCleaned(ctx context.Context, reason string, err error)
 	return w.release(ctx, err.Error())
 }
 
-// release puts the host back into the pool, or into quarantine for a reason, and lets the instance go. The finalizer goes last: a repeated
-// release sees that the host is not the instance's any more.
+// release puts the host back into the pool, or into quarantine for a reason, and lets the instance go. The finalizer
+// goes last: a repeated release sees that the host is not the instance's any more.
 func (w *instanceWork) release(ctx context.Context, quarantine string) error {
 	var h infrav1.KKHost
 	err := w.Live.Get(ctx, types.NamespacedName{Namespace: w.i.Namespace, Name: w.i.Spec.HostName}, &h)
@@ -728,7 +747,8 @@ func (w *instanceWork) release(ctx context.Context, quarantine string) error {
 		if quarantine != "" {
 			setAnnotation(&h, infrav1.QuarantineAnnotation, capped(fmt.Sprintf("not cleaned after cluster %s: %s", w.i.Spec.ClusterName, quarantine)))
 		}
-		if err := w.Update(ctx, &h); err != nil { // with the resource version that was read: nobody has changed the host since
+		// with the resource version that was read: nobody has changed the host since
+		if err := w.Update(ctx, &h); err != nil {
 			return err
 		}
 		if quarantine != "" {

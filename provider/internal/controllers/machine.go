@@ -70,7 +70,9 @@ func (r *MachineReconciler) ofHost(ctx context.Context, o client.Object) []ctrl.
 		return nil
 	}
 	if h.Spec.Consumer != nil {
-		return []ctrl.Request{{NamespacedName: types.NamespacedName{Namespace: h.Namespace, Name: h.Spec.Consumer.Machine}}}
+		return []ctrl.Request{{NamespacedName: types.NamespacedName{
+			Namespace: h.Namespace, Name: h.Spec.Consumer.Machine,
+		}}}
 	}
 	var all infrav1.KKMachineList
 	if err := r.List(ctx, &all, client.InNamespace(h.Namespace)); err != nil {
@@ -130,7 +132,8 @@ type machineWork struct {
 
 func (w *machineWork) patch(ctx context.Context) error {
 	return w.helper.Patch(ctx, w.m, patch.WithOwnedConditions{Conditions: []string{
-		infrav1.ReadyCondition, infrav1.HostClaimedCondition, infrav1.ProvisionedCondition, infrav1.NodeIdentifiedCondition,
+		infrav1.ReadyCondition, infrav1.HostClaimedCondition, infrav1.ProvisionedCondition,
+		infrav1.NodeIdentifiedCondition,
 	}})
 }
 
@@ -180,7 +183,8 @@ func (w *machineWork) withHost(ctx context.Context) (ctrl.Result, error) {
 		return ctrl.Result{}, err
 	}
 	if !conditions.IsTrue(i, infrav1.ReadyCondition) {
-		w.waits(infrav1.ProvisionedCondition, cmp.Or(conditions.GetReason(i, infrav1.ReadyCondition), infrav1.WaitingReason), firstFalse(i))
+		w.waits(infrav1.ProvisionedCondition,
+			cmp.Or(conditions.GetReason(i, infrav1.ReadyCondition), infrav1.WaitingReason), firstFalse(i))
 		return noResult()
 	}
 	setCondition(w.m, infrav1.ProvisionedCondition, true, infrav1.DoneReason, "")
@@ -199,8 +203,8 @@ func firstFalse(i *infrav1.KKInstance) string {
 	return conditions.GetMessage(i, infrav1.ReadyCondition)
 }
 
-// providerID returns the machine's providerID. It names the machine and not the host: a machine that replaces another one on the same host
-// must not be taken for it.
+// providerID returns the machine's providerID. It names the machine and not the host: a machine that replaces another
+// one on the same host must not be taken for it.
 func providerID(m *infrav1.KKMachine) string { return "kk:///" + m.Namespace + "/" + m.Name }
 
 func addresses(name string, h *infrav1.KKHost) []clusterv1.MachineAddress {
@@ -269,7 +273,8 @@ func (w *machineWork) need() (need, error) {
 		n.roles = []infrav1.Role{w.role()}
 	}
 	n.owner = ownerKey(w.m.Labels)
-	if w.role() == infrav1.RoleControlPlane { // chosen by the control plane's provider, which does not know where hosts are free
+	// chosen by the control plane's provider, which does not know where hosts are free
+	if w.role() == infrav1.RoleControlPlane {
 		n.preferredDomain = w.machine.Spec.FailureDomain
 	} else {
 		n.failureDomain = w.machine.Spec.FailureDomain
@@ -289,7 +294,8 @@ func (w *machineWork) instance(ctx context.Context, h *infrav1.KKHost) (*infrav1
 		return i, err
 	}
 	var infra infrav1.KKCluster
-	if err := w.Get(ctx, types.NamespacedName{Namespace: w.m.Namespace, Name: w.cluster.Spec.InfrastructureRef.Name}, &infra); err != nil {
+	if err := w.Get(ctx, types.NamespacedName{Namespace: w.m.Namespace, Name: w.cluster.Spec.InfrastructureRef.Name},
+		&infra); err != nil {
 		return nil, err
 	}
 	network := w.cluster.Spec.ClusterNetwork
@@ -297,8 +303,9 @@ func (w *machineWork) instance(ctx context.Context, h *infrav1.KKHost) (*infrav1
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.m.Namespace, Name: w.m.Name, Labels: w.m.Labels},
 		Spec: infrav1.KKInstanceSpec{
 			HostName: h.Name, ClusterName: w.cluster.Name, Role: w.role(), Version: w.machine.Spec.Version,
-			BootstrapSecretName: *w.machine.Spec.Bootstrap.DataSecretName, BundleRef: infra.Spec.BundleRef, Registry: infra.Spec.Registry,
-			PodCIDR: network.Pods.String(), ServiceCIDR: network.Services.String(),
+			BootstrapSecretName: *w.machine.Spec.Bootstrap.DataSecretName, BundleRef: infra.Spec.BundleRef,
+			Registry: infra.Spec.Registry,
+			PodCIDR:  network.Pods.String(), ServiceCIDR: network.Services.String(),
 			ContainerManager: w.m.Spec.ContainerManager, Repository: w.m.Spec.Repository,
 		},
 	}
@@ -319,7 +326,10 @@ func (w *machineWork) identify(ctx context.Context, h *infrav1.KKHost) (ctrl.Res
 		setCondition(w.m, infrav1.ReadyCondition, true, infrav1.DoneReason, "")
 		return noResult()
 	}
-	node := Node{Name: w.m.Name, Addresses: hosts.InternalAddresses(h.Spec.Address, h.Spec.InternalIPv4, h.Spec.InternalIPv6), ProviderID: w.m.Spec.ProviderID}
+	node := Node{
+		Name: w.m.Name, ProviderID: w.m.Spec.ProviderID,
+		Addresses: hosts.InternalAddresses(h.Spec.Address, h.Spec.InternalIPv4, h.Spec.InternalIPv6),
+	}
 	err := w.Nodes.Identify(ctx, client.ObjectKeyFromObject(w.cluster), node)
 	if err != nil {
 		w.waits(infrav1.NodeIdentifiedCondition, infrav1.NodeNotFoundReason, err.Error())

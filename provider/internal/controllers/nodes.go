@@ -60,7 +60,8 @@ func (w WorkloadNodes) config(ctx context.Context, cluster types.NamespacedName)
 	return config, nil
 }
 
-// restConfig reads a kubeconfig. Whoever may write Secrets in a namespace must not make the manager run programs or read its own files.
+// restConfig reads a kubeconfig. Whoever may write Secrets in a namespace must not make the manager run programs or
+// read its own files.
 func restConfig(kubeconfig []byte) (*rest.Config, error) {
 	parsed, err := clientcmd.Load(kubeconfig)
 	if err != nil {
@@ -114,7 +115,9 @@ func identify(ctx context.Context, api corev1client.NodeInterface, cluster strin
 }
 
 // nodeOf returns the node with the machine's name, else the one with its address; nil if there is none.
-func nodeOf(ctx context.Context, api corev1client.NodeInterface, name string, addresses []string) (*corev1.Node, error) {
+func nodeOf(ctx context.Context, api corev1client.NodeInterface, name string,
+	addresses []string,
+) (*corev1.Node, error) {
 	node, err := api.Get(ctx, name, metav1.GetOptions{})
 	if err == nil {
 		return node, nil

@@ -22,7 +22,8 @@ import (
 	infrav1 "github.com/kkbundle/kkbundle/provider/api/v1alpha1"
 )
 
-// A HostReconciler writes the state of hosts, and marks Machines on hosts that shall be emptied. It never takes a host from its machine.
+// A HostReconciler writes the state of hosts, and marks Machines on hosts that shall be emptied. It never takes a host
+// from its machine.
 type HostReconciler struct{ client.Client }
 
 // SetupWithManager adds the reconciler to a manager.
@@ -70,7 +71,9 @@ func (r *HostReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 		err = r.markMachine(ctx, h)
 	}
 	state(h, missing)
-	return ctrl.Result{}, errors.Join(err, client.IgnoreNotFound(helper.Patch(ctx, h, patch.WithOwnedConditions{Conditions: []string{infrav1.AvailableCondition}})))
+	return ctrl.Result{}, errors.Join(err,
+		client.IgnoreNotFound(helper.Patch(ctx, h,
+			patch.WithOwnedConditions{Conditions: []string{infrav1.AvailableCondition}})))
 }
 
 // state writes the state and the condition.
@@ -108,8 +111,8 @@ func (r *HostReconciler) missing(ctx context.Context, h *infrav1.KKHost) (messag
 	return message, nil
 }
 
-// A LoginReconciler keeps the Secrets of hosts in use from being deleted and has clusterctl move them along, and lets go of those that no host
-// in use needs: because it is free, names another Secret, or is gone.
+// A LoginReconciler keeps the Secrets of hosts in use from being deleted and has clusterctl move them along, and lets
+// go of those that no host in use needs: because it is free, names another Secret, or is gone.
 type LoginReconciler struct {
 	client.Client
 	Live client.Reader
@@ -128,7 +131,8 @@ func (r *LoginReconciler) ofSecret(ctx context.Context, o client.Object) []ctrl.
 	var all infrav1.KKHostList
 	named := func(h infrav1.KKHost) bool { return slices.Contains(hostSecrets(&h), o.GetName()) }
 	held := controllerutil.ContainsFinalizer(o, infrav1.LoginFinalizer)
-	if err := r.List(ctx, &all, client.InNamespace(o.GetNamespace())); !held && (err != nil || !slices.ContainsFunc(all.Items, named)) {
+	if err := r.List(ctx, &all, client.InNamespace(o.GetNamespace())); !held &&
+		(err != nil || !slices.ContainsFunc(all.Items, named)) {
 		return nil
 	}
 	return []ctrl.Request{{NamespacedName: client.ObjectKeyFromObject(o)}}
@@ -141,7 +145,8 @@ func (r *LoginReconciler) ofHost(_ context.Context, o client.Object) (requests [
 		return nil
 	}
 	for _, name := range hostSecrets(h) {
-		requests = append(requests, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: h.Namespace, Name: name}})
+		requests = append(requests,
+			ctrl.Request{NamespacedName: types.NamespacedName{Namespace: h.Namespace, Name: name}})
 	}
 	return requests
 }
@@ -156,7 +161,8 @@ func (r *LoginReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	if err := r.Live.List(ctx, &all, client.InNamespace(req.Namespace)); err != nil {
 		return ctrl.Result{}, err
 	}
-	used := slices.ContainsFunc(all.Items, func(h infrav1.KKHost) bool { return h.Spec.Consumer != nil && slices.Contains(hostSecrets(&h), s.Name) })
+	used := slices.ContainsFunc(all.Items,
+		func(h infrav1.KKHost) bool { return h.Spec.Consumer != nil && slices.Contains(hostSecrets(&h), s.Name) })
 	before := s.DeepCopy()
 	if used && s.DeletionTimestamp.IsZero() {
 		controllerutil.AddFinalizer(&s, infrav1.LoginFinalizer)

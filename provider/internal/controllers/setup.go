@@ -30,14 +30,21 @@ func (c Controllers) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o c
 	cl, live, recorder := mgr.GetClient(), mgr.GetAPIReader(), noteRecorder{mgr.GetEventRecorder("kkbundle-provider")}
 	for _, add := range []func() error{
 		func() error {
-			return (&InstanceReconciler{Client: cl, Live: live, Operator: c.Operator, Recorder: recorder, Timing: c.Timing, Places: c.Places}).SetupWithManager(mgr, o)
+			return (&InstanceReconciler{
+				Client: cl, Live: live, Operator: c.Operator, Recorder: recorder,
+				Timing: c.Timing, Places: c.Places,
+			}).SetupWithManager(mgr, o)
 		},
 		func() error {
-			return (&MachineReconciler{Client: cl, Live: live, Nodes: c.Nodes, Recorder: recorder, Timing: c.Timing}).SetupWithManager(ctx, mgr, o)
+			return (&MachineReconciler{
+				Client: cl, Live: live, Nodes: c.Nodes, Recorder: recorder, Timing: c.Timing,
+			}).SetupWithManager(ctx, mgr, o)
 		},
 		func() error { return (&ClusterReconciler{Client: cl, Timing: c.Timing}).SetupWithManager(ctx, mgr, o) },
 		func() error {
-			return (&BundleReconciler{Client: cl, Operator: c.Operator, Recorder: recorder, Timing: c.Timing}).SetupWithManager(mgr, o)
+			return (&BundleReconciler{
+				Client: cl, Operator: c.Operator, Recorder: recorder, Timing: c.Timing,
+			}).SetupWithManager(mgr, o)
 		},
 		func() error { return (&HostReconciler{Client: cl}).SetupWithManager(mgr, o) },
 		func() error { return (&LoginReconciler{Client: cl, Live: live}).SetupWithManager(mgr, o) },

@@ -148,7 +148,7 @@ func TestProvision(t *testing.T) {
 	line := strings.Join(r.call.Args, " ")
 	for _, want := range []string{
 		"provision --owner site/prod/prod-cp-x --inventory ", "--set metadata.name=prod", "--set kubernetes.version=v1.36.3", "--set kubernetes.podCIDR=10.2.0.0/16", "--set osPackages=host",
-		`"address":"registry.site:5000/mirror"`, "--require-signature --allow-older -- prod-cp-x - /bundles/x.kkb",
+		"--set imageRegistry= --set imageRegistry={", `"address":"registry.site:5000/mirror"`, "--require-signature --allow-older -- prod-cp-x - /bundles/x.kkb",
 	} {
 		if !strings.Contains(line, want) {
 			t.Errorf("%q lacks %q", line, want)

@@ -33,7 +33,8 @@ type Login struct {
 // A Host is a host that work is done on.
 type Host struct {
 	Name string // in the inventory: the node's name, too, if the bootstrap data takes it from there
-	// Owner is the machine that has the host: NAMESPACE/CLUSTER/MACHINE. kkbundle marks the host with it, and touches no host with another mark.
+	// Owner is the machine that has the host: NAMESPACE/CLUSTER/MACHINE. kkbundle marks the host with it, and touches
+	// no host with another mark.
 	Owner                      string
 	Login                      Login
 	InternalIPv4, InternalIPv6 string
@@ -100,12 +101,15 @@ func Phases() []string {
 	return []string{PhaseBootstrap, PhaseRepository, PhaseBinary, PhaseContainerManager, PhaseProvisioning}
 }
 
-// An Operator does the work on hosts. It keeps nothing but bundles: what a host needs is on the host, and a repeated run continues.
+// An Operator does the work on hosts. It keeps nothing but bundles: what a host needs is on the host, and a repeated
+// run continues.
 type Operator struct {
 	Runner Runner
-	// Dir has a directory of mode 0700 for each run while it lasts, with its inventory and its secrets. It should be in memory.
+	// Dir has a directory of mode 0700 for each run while it lasts, with its inventory and its secrets. It should be in
+	// memory.
 	Dir string
-	// Bundles is the directory of bundles: those with an address file:/// are in its directory site, those pulled beside it.
+	// Bundles is the directory of bundles: those with an address file:/// are in its directory site, those pulled
+	// beside it.
 	Bundles string
 
 	mu      sync.Mutex
@@ -131,7 +135,8 @@ func (o *Operator) lock(ctx context.Context, sum string) (unlock func(), err err
 	}
 }
 
-// Provision runs the bootstrap document on a host, which is prepared from the bundle first. reached gets the name of each phase that begins.
+// Provision runs the bootstrap document on a host, which is prepared from the bundle first. reached gets the name of
+// each phase that begins.
 func (o *Operator) Provision(ctx context.Context, w Work, reached func(phase string)) (done Done, err error) {
 	dir, err := o.open(w.Host)
 	if err != nil {
@@ -176,8 +181,9 @@ func (o *Operator) Check(ctx context.Context, name string, document []byte) erro
 	return err
 }
 
-// Clean removes everything that kkbundle and kubeadm left on a host, except user volumes. It needs no bundle, and a host where nothing was
-// installed is clean. A host with another mark than the owner's, or with an installation without one, is refused and stays as it is.
+// Clean removes everything that kkbundle and kubeadm left on a host, except user volumes. It needs no bundle, and a
+// host where nothing was installed is clean. A host with another mark than the owner's, or with an installation without
+// one, is refused and stays as it is.
 func (o *Operator) Clean(ctx context.Context, h Host, c Cluster) (done Done, err error) {
 	dir, err := o.open(h)
 	if err != nil {
@@ -265,8 +271,8 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s, "", false
 }
 
-// Pull returns the path of a bundle's file, which it downloads if it is not there yet. digest is the one that Inspect returned: another
-// bundle, which the address may give by now, is refused.
+// Pull returns the path of a bundle's file, which it downloads if it is not there yet. digest is the one that Inspect
+// returned: another bundle, which the address may give by now, is refused.
 func (o *Operator) Pull(ctx context.Context, b Bundle, digest string) (path string, err error) {
 	if strings.HasPrefix(b.Source, "file://") {
 		return o.address(b.Source)
@@ -307,8 +313,8 @@ const (
 	bundleFile = "bundle.kkb"
 )
 
-// Keep removes pulled bundles that have none of the digests, and what is left of their downloads, if nobody has used them since a time. A
-// run that reads one has it open or has used it a short time ago.
+// Keep removes pulled bundles that have none of the digests, and what is left of their downloads, if nobody has used
+// them since a time. A run that reads one has it open or has used it a short time ago.
 func (o *Operator) Keep(digests []string, since time.Time) error {
 	dir := filepath.Join(o.Bundles, pulledDir)
 	entries, err := os.ReadDir(dir)
@@ -353,8 +359,8 @@ func (o *Operator) pull(ctx context.Context, b Bundle, path string) (digest stri
 // SiteDir is the directory below Operator.Bundles of the files that people put there, for addresses file:///.
 const SiteDir = "site"
 
-// address returns the argument for a bundle's source. A file is only ever one that people have put there: not a pulled bundle, whose signature
-// was checked by another KKBundle's keys.
+// address returns the argument for a bundle's source. A file is only ever one that people have put there: not a pulled
+// bundle, whose signature was checked by another KKBundle's keys.
 func (o *Operator) address(source string) (string, error) {
 	name, ok := strings.CutPrefix(source, "file:///")
 	if !ok {
@@ -488,7 +494,8 @@ func (d runDir) done() Done {
 	return Done{KnownHosts: data}
 }
 
-// settings returns the values that differ from the bundle's cluster file. Paths and names only: the registry's password is in a file.
+// settings returns the values that differ from the bundle's cluster file. Paths and names only: the registry's password
+// is in a file.
 func (d runDir) settings(c Cluster) ([]string, error) {
 	registry := map[string]any{"type": "existing", "address": c.Registry.Address}
 	if len(c.Registry.CA) > 0 {
@@ -509,7 +516,10 @@ func (d runDir) settings(c Cluster) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	settings := []string{"metadata.name=" + c.Name, "kubernetes.upgradeFrom=", "kubernetes.version=" + c.Version, "imageRegistry=" + string(text)}
+	// "PATH=" sets the default: a mapping is added to the one of the bundle's cluster file, whose registry may have another login, or hosts.
+	settings := []string{
+		"metadata.name=" + c.Name, "kubernetes.upgradeFrom=", "kubernetes.version=" + c.Version, "imageRegistry=", "imageRegistry=" + string(text),
+	}
 	for _, s := range []struct{ path, value string }{
 		{"kubernetes.podCIDR", c.PodCIDR}, {"kubernetes.serviceCIDR", c.ServiceCIDR}, {"cri.type", c.Runtime}, {"osPackages", c.Packages},
 	} {

@@ -1,5 +1,5 @@
-// Package hosts does the work on hosts by running the program kkbundle: it writes the inventory and the login's files, follows the
-// events, and turns exit codes into failures. Nothing else here knows how a host is reached.
+// Package hosts does the work on hosts by running the program kkbundle: it writes the inventory and the login's files,
+// follows the events, and turns exit codes into failures. Nothing else here knows how a host is reached.
 package hosts
 
 import (
@@ -36,7 +36,8 @@ type Event struct {
 	Hint     string `json:"hint"`
 }
 
-// A Runner runs kkbundle and returns its standard output. The error of a run that kkbundle reports as failed is a *Failure.
+// A Runner runs kkbundle and returns its standard output. The error of a run that kkbundle reports as failed is a
+// *Failure.
 type Runner interface {
 	Run(ctx context.Context, call Call) ([]byte, error)
 }
@@ -55,8 +56,8 @@ func (f *Failure) Error() string {
 	return f.Message + "; " + f.Hint
 }
 
-// withoutCommand names a step in place of the command that failed: in bootstrap data its arguments can be secret, and conditions and events
-// are read by many.
+// withoutCommand names a step in place of the command that failed: in bootstrap data its arguments can be secret, and
+// conditions and events are read by many.
 func (f *Failure) withoutCommand(step string) *Failure {
 	const code = ": exit code "
 	_, after, ok := strings.Cut(f.Message, code)
@@ -88,7 +89,8 @@ func (f *Failure) Busy() bool { return f.Code == exitBusy }
 // OnHost reports whether a step failed on the host.
 func (f *Failure) OnHost() bool { return f.Code == exitTask }
 
-// Refused reports whether kkbundle left the host as it is, because it is not in a state for the work: it belongs to another machine, say.
+// Refused reports whether kkbundle left the host as it is, because it is not in a state for the work: it belongs to
+// another machine, say.
 func (f *Failure) Refused() bool { return f.Code == exitState }
 
 // Input reports whether the bundle or one of the files is at fault: the same run fails again.
@@ -108,7 +110,8 @@ const (
 	gracePeriod = 30 * time.Second
 )
 
-// A Program is a Runner that executes the file Path. Environment is all that it sees of this process's variables, and of its own.
+// A Program is a Runner that executes the file Path. Environment is all that it sees of this process's variables, and
+// of its own.
 type Program struct {
 	Path        string
 	Environment []string
@@ -207,8 +210,8 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Environment returns the environment of a Program: the variables of this process that find files, and a home of its own, so that no key,
-// known_hosts or trust policy of this machine counts.
+// Environment returns the environment of a Program: the variables of this process that find files, and a home of its
+// own, so that no key, known_hosts or trust policy of this machine counts.
 func Environment(home string) []string {
 	env := []string{"HOME=" + home, "XDG_CONFIG_HOME=" + home, "XDG_CACHE_HOME=" + home, "XDG_CONFIG_DIRS=" + home}
 	for _, name := range []string{"PATH", "TMPDIR", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy"} {

@@ -1,5 +1,5 @@
-// Package jobs runs work that takes minutes beside the reconcilers. A job belongs to a key, and a key has one job at most. The number of jobs
-// at work is bounded; a host that is slow has one place and holds up no other.
+// Package jobs runs work that takes minutes beside the reconcilers. A job belongs to a key, and a key has one job at
+// most. The number of jobs at work is bounded; a host that is slow has one place and holds up no other.
 package jobs
 
 import (
@@ -26,7 +26,8 @@ type State struct {
 // A Func does the work of a job. It tells phases as it reaches them.
 type Func func(ctx context.Context, reached func(phase string)) (any, error)
 
-// A Prepare gets what a job needs before it waits for a place: several jobs may wait for the same thing, and places are for hosts.
+// A Prepare gets what a job needs before it waits for a place: several jobs may wait for the same thing, and places are
+// for hosts.
 type Prepare func(ctx context.Context) error
 
 // A Pool runs jobs. Make one with New.
@@ -45,8 +46,8 @@ type job struct {
 	cancel context.CancelCauseFunc
 }
 
-// New returns a pool that runs up to n jobs at a time of each of the kinds, so that those of one kind do not wait for those of another.
-// notify is called after each change of a job's state, on a goroutine of the job.
+// New returns a pool that runs up to n jobs at a time of each of the kinds, so that those of one kind do not wait for
+// those of another. notify is called after each change of a job's state, on a goroutine of the job.
 func New[K comparable](n int, kinds []string, notify func(K)) *Pool[K] {
 	p := &Pool[K]{places: map[string]chan struct{}{}, notify: notify, jobs: map[K]*job{}}
 	for _, kind := range kinds {
@@ -127,7 +128,8 @@ func (p *Pool[K]) Cancel(key K) {
 	}
 }
 
-// grace is the time that jobs have to end when the manager stops: that of kkbundle to leave hosts in order, and a little more.
+// grace is the time that jobs have to end when the manager stops: that of kkbundle to leave hosts in order, and a
+// little more.
 const grace = 40 * time.Second
 
 // Run waits until ctx is done, and ends all jobs.

@@ -20,8 +20,9 @@ import (
 // VersionPath is the path of the webhook Versions.
 const VersionPath = "/validate-versions"
 
-// Versions refuses a version of Kubernetes that the bundle of a KKCluster does not have, in Clusters with a topology, KubeadmControlPlanes and
-// MachineDeployments. It lets everything pass that it knows nothing of: other providers' clusters, and bundles that have not been read.
+// Versions refuses a version of Kubernetes that the bundle of a KKCluster does not have, in Clusters with a topology,
+// KubeadmControlPlanes and MachineDeployments. It lets everything pass that it knows nothing of: other providers'
+// clusters, and bundles that have not been read.
 type Versions struct{ Reader client.Reader }
 
 // versioned is the part of these objects that counts here. Fields of one kind are empty in the others.
@@ -91,7 +92,9 @@ func (w *Versions) Handle(ctx context.Context, req admission.Request) admission.
 func canonical(version string) string { return "v" + strings.TrimPrefix(version, "v") }
 
 // bundle returns the bundle of a cluster, or nil. Errors count as ignorance: the reconcilers check again.
-func (w *Versions) bundle(ctx context.Context, cluster types.NamespacedName, raw []byte, kind string) *infrav1.KKBundle {
+func (w *Versions) bundle(ctx context.Context, cluster types.NamespacedName, raw []byte,
+	kind string,
+) *infrav1.KKBundle {
 	var c clusterv1.Cluster
 	if kind == "Cluster" {
 		if json.Unmarshal(raw, &c) != nil {
@@ -109,7 +112,8 @@ func (w *Versions) bundle(ctx context.Context, cluster types.NamespacedName, raw
 		return nil
 	}
 	var b infrav1.KKBundle
-	if w.Reader.Get(ctx, types.NamespacedName{Namespace: cluster.Namespace, Name: infra.Spec.BundleRef.Name}, &b) != nil {
+	if w.Reader.Get(ctx, types.NamespacedName{Namespace: cluster.Namespace, Name: infra.Spec.BundleRef.Name},
+		&b) != nil {
 		return nil
 	}
 	return &b

@@ -1,5 +1,5 @@
-// Package webhooks has the defaults and the validation of the provider's objects, and refuses versions of Kubernetes that a cluster's bundle
-// does not have. A message names the field, the problem and the remedy.
+// Package webhooks has the defaults and the validation of the provider's objects, and refuses versions of Kubernetes
+// that a cluster's bundle does not have. A message names the field, the problem and the remedy.
 package webhooks
 
 import (
@@ -40,16 +40,19 @@ func Setup(mgr ctrl.Manager, user string) error {
 			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKBundle{}).WithValidator(Bundle{}).Complete()
 		},
 		func() error {
-			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKCluster{}).WithDefaulter(Cluster{}).WithValidator(Cluster{}).Complete()
+			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKCluster{}).
+				WithDefaulter(Cluster{}).WithValidator(Cluster{}).Complete()
 		},
 		func() error {
-			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKClusterTemplate{}).WithValidator(ClusterTemplate{}).Complete()
+			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKClusterTemplate{}).
+				WithValidator(ClusterTemplate{}).Complete()
 		},
 		func() error {
 			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKMachine{}).WithValidator(Machine{}).Complete()
 		},
 		func() error {
-			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKMachineTemplate{}).WithValidator(MachineTemplate{}).Complete()
+			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKMachineTemplate{}).
+				WithValidator(MachineTemplate{}).Complete()
 		},
 		func() error {
 			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKInstance{}).WithValidator(Instance{}).Complete()
@@ -107,7 +110,8 @@ func (w Host) ValidateCreate(ctx context.Context, h *infrav1.KKHost) (admission.
 	return nil, invalid("KKHost", h.Name, problems)
 }
 
-// ValidateUpdate implements admission.Validator. A host is taken and let go as it is, even if today's rules would refuse it.
+// ValidateUpdate implements admission.Validator. A host is taken and let go as it is, even if today's rules would
+// refuse it.
 func (w Host) ValidateUpdate(ctx context.Context, old, h *infrav1.KKHost) (admission.Warnings, error) {
 	var problems field.ErrorList
 	was, is := old.Spec.Consumer, h.Spec.Consumer
@@ -152,12 +156,14 @@ func freed(old, h *infrav1.KKHost) bool {
 	return old.Annotations[infrav1.QuarantineAnnotation] != "" && h.Annotations[infrav1.QuarantineAnnotation] == ""
 }
 
-// onlyFreed reports whether nothing else is changed: who replaces a whole object from a file does not mean to end a quarantine.
+// onlyFreed reports whether nothing else is changed: who replaces a whole object from a file does not mean to end a
+// quarantine.
 func onlyFreed(old, h *infrav1.KKHost) bool {
 	before, after := maps.Clone(old.Annotations), maps.Clone(h.Annotations)
 	delete(before, infrav1.QuarantineAnnotation)
 	delete(after, infrav1.QuarantineAnnotation)
-	return maps.Equal(before, after) && maps.Equal(old.Labels, h.Labels) && slices.Equal(old.Finalizers, h.Finalizers) && reflect.DeepEqual(old.Spec, h.Spec)
+	return maps.Equal(before, after) && maps.Equal(old.Labels, h.Labels) &&
+		slices.Equal(old.Finalizers, h.Finalizers) && reflect.DeepEqual(old.Spec, h.Spec)
 }
 
 // ValidateDelete implements admission.Validator.
@@ -217,17 +223,21 @@ type hop struct {
 }
 
 func identity(h *infrav1.KKHost) at {
-	id := at{address: h.Spec.Address, v4: h.Spec.InternalIPv4, v6: h.Spec.InternalIPv6, port: cmp.Or(h.Spec.SSH.Port, 22)}
+	id := at{
+		address: h.Spec.Address, v4: h.Spec.InternalIPv4, v6: h.Spec.InternalIPv6,
+		port: cmp.Or(h.Spec.SSH.Port, 22),
+	}
 	for _, b := range h.Spec.SSH.Bastions {
 		id.hops = append(id.hops, hop{b.Address, cmp.Or(b.Port, 22)})
 	}
 	return id
 }
 
-// shared returns the field and the address that two hosts share, if they are the same host. A port of SSH tells hosts behind an address apart
-// that is not a node's; no port tells nodes apart.
+// shared returns the field and the address that two hosts share, if they are the same host. A port of SSH tells hosts
+// behind an address apart that is not a node's; no port tells nodes apart.
 func (a at) shared(b at) (name, address string) {
-	if !slices.EqualFunc(a.hops, b.hops, func(x, y hop) bool { return same(x.address, y.address) && x.port == y.port }) {
+	if !slices.EqualFunc(a.hops, b.hops,
+		func(x, y hop) bool { return same(x.address, y.address) && x.port == y.port }) {
 		return "", ""
 	}
 	if same(a.address, b.address) && a.port == b.port {
@@ -359,7 +369,9 @@ func (ClusterTemplate) ValidateCreate(_ context.Context, t *infrav1.KKClusterTem
 }
 
 // ValidateUpdate implements admission.Validator.
-func (ClusterTemplate) ValidateUpdate(ctx context.Context, old, t *infrav1.KKClusterTemplate) (admission.Warnings, error) {
+func (ClusterTemplate) ValidateUpdate(ctx context.Context,
+	old, t *infrav1.KKClusterTemplate,
+) (admission.Warnings, error) {
 	problems := clusterProblems(spec("template", "spec"), &t.Spec.Template.Spec)
 	problems = append(problems, changed(ctx, t, old.Spec.Template.Spec, t.Spec.Template.Spec)...)
 	return nil, invalid("KKClusterTemplate", t.Name, problems)
@@ -370,7 +382,8 @@ func (ClusterTemplate) ValidateDelete(context.Context, *infrav1.KKClusterTemplat
 	return nil, nil
 }
 
-// changed returns the problem of a template that was changed. The dry runs of Cluster API's topology controller may change it.
+// changed returns the problem of a template that was changed. The dry runs of Cluster API's topology controller may
+// change it.
 func changed(ctx context.Context, o metav1.Object, old, now any) field.ErrorList {
 	req, err := admission.RequestFromContext(ctx)
 	if reflect.DeepEqual(old, now) || err == nil && topology.IsDryRunRequest(req, o) {
@@ -425,7 +438,9 @@ func (MachineTemplate) ValidateCreate(_ context.Context, t *infrav1.KKMachineTem
 }
 
 // ValidateUpdate implements admission.Validator.
-func (MachineTemplate) ValidateUpdate(ctx context.Context, old, t *infrav1.KKMachineTemplate) (admission.Warnings, error) {
+func (MachineTemplate) ValidateUpdate(ctx context.Context,
+	old, t *infrav1.KKMachineTemplate,
+) (admission.Warnings, error) {
 	problems := append(machineTemplateProblems(t), changed(ctx, t, old.Spec.Template.Spec, t.Spec.Template.Spec)...)
 	return nil, invalid("KKMachineTemplate", t.Name, problems)
 }
