@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -21,6 +22,9 @@ const (
 
 // calicoWait limits the wait for Calico's operator to install the network.
 const calicoWait = 5 * time.Minute
+
+//go:embed scripts/remove-calico.sh
+var removeCalico string
 
 func calico() Network {
 	return Network{
@@ -61,6 +65,9 @@ func calico() Network {
 				"/opt/cni/bin/calico-ipam", "/etc/calico",
 			},
 			Tables: []string{"calico"}, Sets: []string{"cali"},
+			// The init container ebpf-bootstrap mounts control groups in /run/calico, with every data plane.
+			Mounts: []string{"/run/calico/", "/var/run/calico/"},
+			Script: Script{Name: "remove-calico.sh", Text: removeCalico},
 		},
 	}
 }
