@@ -39,6 +39,7 @@ const usage = `usage: kkbundle-node facts            < probe.json > facts.json
                                       CONFIG has its address and a login)
        kkbundle-node serves HOST:PORT CAFILE   (exit code 1: the registry there does not serve)
        kkbundle-node volume write|read POD-UID DIR TEXT   (writes TEXT to the pod's volume at DIR, or compares and removes it)
+       kkbundle-node destroy-sets PREFIX   (destroys the IP sets whose names begin with PREFIX, and prints them)
        kkbundle-node version`
 
 func main() {
@@ -97,6 +98,8 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 		return node.Serves(ctx, args[1], args[2])
 	case len(args) == 5 && args[0] == "volume":
 		return volume(args[1], node.VolumeProof{Proc: "/proc", PodUID: args[2], Dir: args[3], Text: args[4]})
+	case len(args) == 2 && args[0] == "destroy-sets":
+		return destroySets(out, args[1])
 	case len(args) == 1 && args[0] == "version":
 		_, err := fmt.Fprintf(out, "kkbundle-node facts %d, protocol %d\n", node.FactsVersion, transfer.ProtocolVersion)
 		return err
@@ -111,6 +114,16 @@ func put(ctx context.Context, out io.Writer, args []string) error {
 	if len(sent) > 0 {
 		_, writeErr := fmt.Fprintf(out, "sent: %s\n", strings.Join(sent, ", "))
 		err = errors.Join(err, writeErr)
+	}
+	return err
+}
+
+func destroySets(out io.Writer, prefix string) error {
+	names, err := node.DestroySets(prefix)
+	for _, name := range names {
+		if _, writeErr := fmt.Fprintln(out, name); writeErr != nil {
+			return errors.Join(err, writeErr)
+		}
 	}
 	return err
 }

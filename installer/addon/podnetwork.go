@@ -25,7 +25,7 @@ func networkTasks(all network.Table, c *manifest.Cluster) []task.Task {
 		case n.Chart != nil:
 			tasks = append(tasks, networkChartTasks(n, c)...)
 		case n.Manifest != nil:
-			tasks = append(tasks, networkManifestTask(n))
+			tasks = append(tasks, networkManifestTask(n, c))
 		}
 	}
 	return tasks
@@ -36,26 +36,26 @@ func networkChartTasks(n network.Network, c *manifest.Cluster) []task.Task {
 	for _, p := range n.Programs {
 		t.Files = append(t.Files, task.Place{Component: p.Component, Path: p.Path, Mode: task.Executable})
 	}
-	t.Leaves = networkLeaves(n)
+	t.Leaves = networkLeaves(n, c)
 	if d := n.Chart.Definitions; d != nil && hasDefinitions(c, d) {
 		return []task.Task{definitionsTask(n), t}
 	}
 	return []task.Task{t}
 }
 
-func networkManifestTask(n network.Network) task.Task {
+func networkManifestTask(n network.Network, c *manifest.Cluster) task.Task {
 	name := string(n.Name)
 	t := manifestsTask(name, func(_ context.Context, t *task.Host) (applied, error) {
 		data, err := n.Manifest(t.Site.Cluster)
 		return applied{name: name, namespace: kube.SystemNamespace, data: data, wait: ChartWait}, err
 	})
-	t.Images, t.Leaves = n.Images, networkLeaves(n)
+	t.Images, t.Leaves = n.Images, networkLeaves(n, c)
 	return t
 }
 
 // networkLeaves lists the remains of a network's pods on hosts. Its packet filter chains are removed with those of
 // Kubernetes, and what is removed from every node is not a task's.
-func networkLeaves(n network.Network) task.Leaves {
+func networkLeaves(n network.Network, c *manifest.Cluster) task.Leaves {
 	if n.Leaves.Always {
 		return task.Leaves{}
 	}
@@ -74,7 +74,7 @@ func networkLeaves(n network.Network) task.Leaves {
 			return t.Run(ctx, host.Script(script.Name, script.Text)...)
 		})
 	}
-	l := task.Leaves{Links: n.Staying(), Paths: n.Leaves.Paths}
+	l := task.Leaves{Links: n.Staying(), Paths: slices.Concat(n.Leaves.Paths, n.ReplacedPlugins(c))}
 	if len(undo) > 0 {
 		l.Undo = machine.UndoAll(undo...)
 	}

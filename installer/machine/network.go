@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -134,12 +135,9 @@ func DropTables(name string) func(ctx context.Context, t *task.Host) error {
 	}
 }
 
-// DropSets removes IP sets by prefix, after Kubernetes' chains: a set in use cannot be removed.
+// DropSets destroys IP sets by prefix, after Kubernetes' chains: the kernel keeps a set that rules use.
 func DropSets(prefix string) func(ctx context.Context, t *task.Host) error {
 	return func(ctx context.Context, t *task.Host) error {
-		if there, err := t.HasCommands(ctx, "ipset"); err != nil || !there {
-			return err
-		}
 		if err := t.RemoveRules(ctx, IsKubernetes); err != nil {
 			return err
 		}
@@ -147,21 +145,10 @@ func DropSets(prefix string) func(ctx context.Context, t *task.Host) error {
 	}
 }
 
-// destroySets destroys IP sets by prefix. The kernel keeps those that rules use.
+// destroySets destroys IP sets by prefix. The helper does it: the pods of a network and of kube-proxy have an ipset
+// program, and most hosts do not.
 func destroySets(ctx context.Context, t *task.Host, prefix string) error {
-	sets, err := t.Output(ctx, "ipset", "list", "-name")
-	if err != nil {
-		return err
-	}
-	for name := range strings.FieldsSeq(string(sets)) {
-		if !strings.HasPrefix(name, prefix) {
-			continue
-		}
-		if _, err := t.Test(ctx, "ipset", "destroy", name); err != nil {
-			return err
-		}
-	}
-	return nil
+	return t.Run(ctx, host.HelperPath, "destroy-sets", prefix)
 }
 
 // IsKubernetes reports whether a word of a rule, a chain or a comment, belongs to Kubernetes or a pod network.

@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -22,6 +23,9 @@ const (
 // calicoWait limits the wait for Calico's operator to install the network.
 const calicoWait = 5 * time.Minute
 
+//go:embed scripts/remove-calico.sh
+var removeCalico string
+
 func calico() Network {
 	return Network{
 		Name: manifest.NetworkCalico, Title: "Calico", Enforces: true,
@@ -35,6 +39,7 @@ func calico() Network {
 			},
 			After: isAvailable, Wait: calicoWait,
 		},
+		Replaces:   calicoReplaces,
 		Programs:   []Program{{Component: "calicoctl", Path: "/usr/local/bin/calicoctl"}},
 		Namespaces: []string{calicoNamespace},
 		Ports: []Port{
@@ -60,6 +65,9 @@ func calico() Network {
 				"/opt/cni/bin/calico-ipam", "/etc/calico",
 			},
 			Tables: []string{"calico"}, Sets: []string{"cali"},
+			// The init container ebpf-bootstrap mounts control groups in /run/calico, with every data plane.
+			Mounts: []string{"/run/calico/", "/var/run/calico/"},
+			Script: Script{Name: "remove-calico.sh", Text: removeCalico},
 		},
 	}
 }
@@ -131,8 +139,25 @@ func calicoBlock(c *manifest.Cluster, p netip.Prefix) int {
 	return max(c.CNI.IPv6MaskSize, p.Bits())
 }
 
+// calicoReplaces lists the plugins that the init container install-cni puts on nodes, without regard to those that are
+// there: CN_FILES of cni-plugin/Makefile (third_party/cni-plugins/Makefile from v3.33 on), which had bandwidth before
+// v3.30.
+func calicoReplaces(c *manifest.Cluster) []string {
+	plugins := []string{"host-local", "loopback", "portmap", "tuning"}
+	if before, err := calicoIsBefore(c, 30); err == nil && before {
+		plugins = append(plugins, "bandwidth")
+	}
+	return plugins
+}
+
 // calicoNFTables reports whether Calico must use nftables, like kube-proxy. It supports nftables since v3.29.
 func calicoNFTables(c *manifest.Cluster) (bool, error) {
+	before, err := calicoIsBefore(c, 29)
+	return c.Kubernetes.ProxyMode == manifest.ProxyNFTables && !before, err
+}
+
+// calicoIsBefore reports whether the cluster's Calico is older than a minor release of version 3.
+func calicoIsBefore(c *manifest.Cluster, minor uint64) (bool, error) {
 	version, err := catalog.Version(c, "calico")
 	if err != nil {
 		return false, err
@@ -141,5 +166,5 @@ func calicoNFTables(c *manifest.Cluster) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("version of calico: %w", err)
 	}
-	return c.Kubernetes.ProxyMode == manifest.ProxyNFTables && !v.LessThan(semver.New(3, 29, 0, "", "")), nil
+	return v.LessThan(semver.New(3, minor, 0, "", "")), nil
 }

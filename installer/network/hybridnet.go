@@ -13,8 +13,10 @@ func hybridnet() Network {
 	return Network{
 		Name: manifest.NetworkHybridnet, Title: "Hybridnet", Enforces: true,
 		Images: []string{"hybridnet"},
-		Chart:  &Chart{Everywhere: true, Values: hybridnetValues},
-		Ports:  []Port{{Protocol: "udp", Number: 8472, For: "VXLAN", Caller: PeersCall}},
+		// Its script install-cni.sh, unless NEEDED_COMMUNITY_CNI_PLUGINS says more.
+		Replaces: func(*manifest.Cluster) []string { return []string{"loopback"} },
+		Chart:    &Chart{Everywhere: true, Values: hybridnetValues},
+		Ports:    []Port{{Protocol: "udp", Number: 8472, For: "VXLAN", Caller: PeersCall}},
 		// Its pods have interfaces whose names begin differently: for a firewall, the networks of pods cover them.
 		Interfaces: []Interface{{"*.vxlan*", 0}, {"h_*", 0}},
 		Modules:    []string{"vxlan"},

@@ -16,7 +16,9 @@ func kubeOVN() Network {
 	return Network{
 		Name: manifest.NetworkKubeOVN, Title: "Kube-OVN", Enforces: true,
 		Images: []string{"kube-ovn"},
-		Chart:  &Chart{Everywhere: true, Values: kubeOVNValues, Before: labelDatabases},
+		// dist/images/install-cni.sh of v1.15.0.
+		Replaces: func(*manifest.Cluster) []string { return []string{"loopback", "macvlan", "portmap"} },
+		Chart:    &Chart{Everywhere: true, Values: kubeOVNValues, Before: labelDatabases},
 		Ports: []Port{
 			{Protocol: "udp", Number: 6081, For: "Geneve", Caller: PeersCall},
 			{Protocol: "tcp", Number: 6641, For: "OVN", Caller: MembersCall},
@@ -44,6 +46,7 @@ func kubeOVN() Network {
 				"/var/run/openvswitch", "/var/run/ovn", "/etc/openvswitch", "/var/log/openvswitch", "/var/log/ovn",
 				"/var/log/kube-ovn",
 				"/etc/origin/openvswitch", "/etc/origin/ovn", "/etc/origin/ovs_ipsec_keys", "/opt/cni/bin/kube-ovn",
+				"/usr/local/bin/kubectl-ko", // by the same script
 			},
 			Sets: []string{"ovn"},
 		},

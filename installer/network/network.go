@@ -30,6 +30,8 @@ type Network struct {
 	Manifest func(c *manifest.Cluster) ([]byte, error)
 	// Programs are for people on control planes.
 	Programs []Program
+	// Replaces returns the CNI plugins of the bundle that its pods replace by their own builds, by name; nil is none.
+	Replaces func(c *manifest.Cluster) []string
 	// Namespaces are those of its pods, beside the chart's.
 	Namespaces []string
 

@@ -69,6 +69,22 @@ func (t Table) IsRule(word string) bool {
 	})
 }
 
+// PluginDir has the CNI plugins on nodes.
+const PluginDir = "/opt/cni/bin"
+
+// ReplacedPlugins returns the paths of CNI plugins that the network's pods put on nodes in place of the bundle's. What
+// the bundle has would be another build, for which each installation would start the container runtime again.
+func (n Network) ReplacedPlugins(c *manifest.Cluster) []string {
+	if n.Replaces == nil {
+		return nil
+	}
+	var paths []string
+	for _, name := range n.Replaces(c) {
+		paths = append(paths, path.Join(PluginDir, name))
+	}
+	return paths
+}
+
 // Links returns patterns for the interfaces, which a host's network management must leave alone.
 func (n Network) Links() []string {
 	var list []string

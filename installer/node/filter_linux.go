@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -109,69 +108,13 @@ const (
 	nftChainTable, nftChainName, nftChainHook, nftChainPolicy = 1, 3, 4, 5
 	nftHookNumber                                             = 1
 	nfDrop                                                    = 0
-	nfgenmsgSize                                              = 4
 )
 
 // nftChains reads all chains of this network namespace from the kernel.
-func nftChains() ([]nftChain, error) {
-	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
-	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
-	}
-	defer func() { _ = unix.Close(s) }() // only read
-	const patience = 3
-	if err := unix.SetsockoptTimeval(s, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: patience}); err != nil {
-		return nil, os.NewSyscallError("setsockopt", err)
-	}
-	question := make([]byte, unix.SizeofNlMsghdr+nfgenmsgSize)
-	binary.NativeEndian.PutUint32(question, uint32(len(question)))
-	binary.NativeEndian.PutUint16(question[4:], unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN)
-	binary.NativeEndian.PutUint16(question[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
-	if err := unix.Sendto(s, question, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, os.NewSyscallError("sendto", err)
-	}
-	const most = 10000 // chains: a cluster with many services has as many
-	var chains []nftChain
-	buf := make([]byte, 64<<10)
-	for {
-		n, _, err := unix.Recvfrom(s, buf, 0)
-		if err != nil {
-			return nil, os.NewSyscallError("recvfrom", err)
-		}
-		more, done, err := parseChains(buf[:n])
-		if chains = append(chains, more...); done || err != nil || len(chains) > most {
-			return chains, err
-		}
-	}
-}
-
-// parseChains parses one answer of the kernel.
-func parseChains(data []byte) (chains []nftChain, done bool, err error) {
-	for len(data) >= unix.SizeofNlMsghdr {
-		size := int(binary.NativeEndian.Uint32(data))
-		if size < unix.SizeofNlMsghdr || size > len(data) {
-			return chains, true, errors.New("the kernel's answer is cut off")
-		}
-		body := data[unix.SizeofNlMsghdr:size]
-		switch kind := binary.NativeEndian.Uint16(data[4:]); kind {
-		case unix.NLMSG_DONE:
-			return chains, true, nil
-		case unix.NLMSG_ERROR:
-			if len(body) < 4 {
-				return chains, true, errors.New("the kernel's answer is cut off")
-			}
-			if code := int32(binary.NativeEndian.Uint32(body)); code != 0 {
-				return chains, true, unix.Errno(-code)
-			}
-			return chains, true, nil
-		default:
-			if len(body) >= nfgenmsgSize {
-				chains = append(chains, chain(body[0], body[nfgenmsgSize:]))
-			}
-		}
-		data = data[min(len(data), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
-	}
-	return chains, false, nil
+func nftChains() (chains []nftChain, err error) {
+	err = askNetfilter(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nil,
+		func(family byte, attributes []byte) { chains = append(chains, chain(family, attributes)) })
+	return chains, err
 }
 
 func chain(family byte, attributes []byte) nftChain {

@@ -101,11 +101,11 @@ func k3sDistribution() task.Distribution {
 // k3sTasks returns the tasks that turn hosts into nodes: servers one by one, because each joins etcd, then agents.
 func k3sTasks(c *manifest.Cluster) []task.Task {
 	return slices.Concat(
-		[]task.Task{
+		withoutReplaced(c, []task.Task{
 			k3s.Task(c, "k3s-server", task.OneByOne, manifest.RoleControlPlane),
 			cluster.APITask(),
 			k3s.Task(c, "k3s-agent", task.Each, manifest.RoleWorker),
-		},
+		}),
 		cri.PreloadTasks(c),
 		[]task.Task{cluster.LabelTask(), cluster.AdminConfTask()},
 	)

@@ -69,7 +69,20 @@ func RegistryTasks(c *manifest.Cluster) []task.Task {
 }
 
 // ContainerTasks install the cluster's container runtime.
-func ContainerTasks(c *manifest.Cluster) []task.Task { return cri.RuntimeOf(c).Tasks(c) }
+func ContainerTasks(c *manifest.Cluster) []task.Task {
+	return withoutReplaced(c, cri.RuntimeOf(c).Tasks(c))
+}
+
+// withoutReplaced leaves the CNI plugins to the pod network that replaces them.
+func withoutReplaced(c *manifest.Cluster, tasks []task.Task) []task.Task {
+	replaced := network.All().Primary(c).ReplacedPlugins(c)
+	for i := range tasks {
+		tasks[i].Files = slices.DeleteFunc(tasks[i].Files, func(p task.Place) bool {
+			return slices.Contains(replaced, p.Path)
+		})
+	}
+	return tasks
+}
 
 // addonTasks install the cluster's own services and its addons.
 func addonTasks(c *manifest.Cluster) []task.Task {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -101,5 +102,39 @@ func kinds(t *testing.T, data []byte, want ...string) {
 	}
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
+	}
+}
+
+// Plugins that a network's pods replace by builds of their own are not the bundle's: each installation would find them
+// changed, put them back and start the container runtime again. Reset removes them all the same.
+func TestNetworkReplacesPlugins(t *testing.T) {
+	t.Parallel()
+	const k3s = "kubernetes: {version: v1.34.3+k3s1, distribution: k3s}\n"
+	for text, replaced := range map[string][]string{
+		"cni: {type: flannel}": nil, "cni: {type: cilium}": nil,
+		"cni: {type: calico, version: v3.31.3}":              {"host-local", "loopback", "portmap", "tuning"},
+		"cni: {type: calico, version: v3.29.7}":              {"host-local", "loopback", "portmap", "tuning", "bandwidth"},
+		"cni: {type: multus, with: calico, version: v4.2.4}": {"host-local", "loopback", "portmap", "tuning"},
+		"cni: {type: kube-ovn}":                              {"loopback", "macvlan", "portmap"},
+		"cni: {type: hybridnet}":                             {"loopback"},
+		k3s + "cni: {type: calico}":                          {"host-local", "loopback", "portmap", "tuning"},
+	} {
+		placed, removed := map[string]bool{}, map[string]bool{}
+		for _, phase := range Plan(tasktest.Cluster(t, text)) {
+			for _, one := range phase.Tasks {
+				for _, f := range one.Files {
+					placed[f.Path] = true
+				}
+				for _, path := range one.Leaves.Paths {
+					removed[path] = true
+				}
+			}
+		}
+		for _, name := range []string{"bandwidth", "bridge", "host-local", "loopback", "macvlan", "portmap", "tuning"} {
+			path, own := "/opt/cni/bin/"+name, !slices.Contains(replaced, name)
+			if placed[path] != own || removed[path] == own {
+				t.Errorf("%s: %s is placed: %t, removed: %t", text, path, placed[path], removed[path])
+			}
+		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/machine"
 	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
 
 // TestResetOfWhatIsThere resets a site of which one host is gone, and then all of it.
@@ -101,6 +102,27 @@ func TestResetFollowsLinks(t *testing.T) {
 	}
 	if _, err := os.Readlink(link); err != nil {
 		t.Error("the site's link is gone:", err)
+	}
+}
+
+// TestResetOfCalico has a host with what Calico's pods leave outside of files: control groups that an init container has
+// mounted, without which its directory could not be removed, IP sets and routes.
+func TestResetOfCalico(t *testing.T) {
+	t.Parallel()
+	s := sitetest.NewSite(t, "cp1")
+	s.Options.Cluster = tasktest.Cluster(t, "cni: {type: calico}")
+	h := s.Hosts["cp1"]
+	h.Put(t, "/proc/mounts", "none /run/calico/cgroup cgroup2 rw 0 0\nbpf /sys/fs/bpf bpf rw 0 0\n")
+	if err := removeTasks(t.Context(), s.Run(t, nil).Hosts[0]); err != nil {
+		t.Fatal(err)
+	}
+	said := h.Said("")
+	for _, want := range []string{
+		"umount --lazy /run/calico/cgroup", host.HelperPath + " destroy-sets cali", "ip link delete vxlan.calico",
+	} {
+		if !slices.Contains(said, want) {
+			t.Errorf("want %q, got %q", want, said)
+		}
 	}
 }
 

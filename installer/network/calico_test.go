@@ -1,0 +1,42 @@
+//go:build linux
+
+package network
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+)
+
+// TestRemoveCalico runs the script with routes as Felix v3.32 and BIRD make them, in a network namespace. Those of the
+// host stay, also if it has a BIRD of its own.
+func TestRemoveCalico(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	const routes = `ip link set lo up; ip route add blackhole 10.9.0.0/26; ip route add 10.8.0.0/26 dev lo proto static
+		ip route add blackhole 10.233.64.0/26 proto 80; ip route add 10.233.65.0/26 dev lo proto 80; ip -6 route add blackhole fd00:233::/122 proto 80
+		ip route add blackhole 10.233.66.0/26 proto 12; ip -6 route add blackhole fd00:233:1::/122 proto 12`
+	for status, left := range map[string]string{
+		"1": "10.8.0.0/26 dev lo proto static scope link \nblackhole 10.9.0.0/26 \n",
+		"0": "10.8.0.0/26 dev lo proto static scope link \nblackhole 10.9.0.0/26 \nblackhole 10.233.66.0/26 proto bird \n" +
+			"blackhole fd00:233:1::/122 dev lo proto bird metric 1024 pref medium\n",
+	} {
+		bin := t.TempDir()
+		pidof := []byte("#!/bin/sh\nexit " + status + "\n") // whether the host has a BIRD
+		if err := os.WriteFile(filepath.Join(bin, "pidof"), pidof, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		inside := `set -e; ` + routes + `; "$@"; "$@"; ip route; ip -6 route`
+		cmd := exec.CommandContext(t.Context(), "unshare", append([]string{"--net", "sh", "-c", inside, "sh"},
+			host.Script("remove-calico.sh", removeCalico)...)...)
+		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != left {
+			t.Errorf("pidof says %s: %v; left\n%s want\n%s", status, err, out, left)
+		}
+	}
+}
