@@ -29,6 +29,8 @@ type scenario struct {
 	releases []software.Release
 	// standIns are programs in the lab's software that take the place of genuine ones.
 	standIns []string
+	// given are files that cannot be built here: URLs without a scheme. The test is skipped without them.
+	given []string
 	// noCluster means that no cluster is installed: the result proves none.
 	noCluster bool
 	// groups of the inventory; nil makes the first host everything but a worker, and the others workers.
@@ -138,6 +140,9 @@ func (want scenario) hostReleases() ([]software.Release, error) {
 // connect starts the upstream. The thread has no hosts yet.
 func connect(t *testing.T, want scenario) (*thread, *software.Software) {
 	t.Helper()
+	for _, url := range want.given {
+		needsGiven(t, url)
+	}
 	program, err := filepath.Abs("../../../bin/kkbundle")
 	if err != nil {
 		t.Fatal(err)
@@ -179,8 +184,8 @@ func (th *thread) keepResult(t *testing.T, want scenario) {
 		}
 		r := results.Result{
 			Test: t.Name(), Outcome: results.Passed, Lab: th.kind, Hosts: th.systems, Arches: th.machines,
-			StandIns: want.standIns,
-			Date:     begin.UTC().Format(time.DateOnly), Seconds: int(time.Since(begin).Seconds()), Moves: th.moves,
+			StandIns: want.standIns, Given: givenSources(t, want.given),
+			Date: begin.UTC().Format(time.DateOnly), Seconds: int(time.Since(begin).Seconds()), Moves: th.moves,
 		}
 		if t.Failed() {
 			r.Outcome = results.Failed
@@ -199,6 +204,19 @@ func (th *thread) keepResult(t *testing.T, want scenario) {
 			t.Error(err)
 		}
 	})
+}
+
+// givenSources names the programs in given files.
+func givenSources(t *testing.T, urls []string) (all []string) {
+	t.Helper()
+	for _, url := range urls {
+		sources, err := software.GivenSources(url)
+		if err != nil {
+			t.Error(err)
+		}
+		all = append(all, sources...)
+	}
+	return all
 }
 
 // A step is a subtest that goes on from where the one before it ended.

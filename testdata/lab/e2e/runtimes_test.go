@@ -79,10 +79,7 @@ func TestContainerd1(t *testing.T) {
 // is killed, and takes it away again.
 func runtimeThread(t *testing.T, r podRuntime) {
 	t.Helper()
-	for _, url := range r.given {
-		needsGiven(t, url)
-	}
-	th := start(t, scenario{hosts: 2, with: r.with, edit: func(t *testing.T, dir string) {
+	th := start(t, scenario{hosts: 2, with: r.with, given: r.given, edit: func(t *testing.T, dir string) {
 		rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}\n", r.cri+"\netcd: {type: internal}\n",
 			software.KubernetesVersion, cmp.Or(r.release, software.KubernetesVersion))
 	}})

@@ -97,11 +97,9 @@ components:
 // chart have to be given.
 func TestLocalVolumes(t *testing.T) {
 	const path = "/var/openebs/local"
-	for _, url := range []string{software.LocalPVProgram, software.LocalPVChart} {
-		needsGiven(t, url)
-	}
 	th := start(t, scenario{
 		hosts: 2, with: []software.Extra{software.LocalPV, software.Addons},
+		given: []string{software.LocalPVProgram, software.LocalPVChart},
 		edit: func(t *testing.T, dir string) {
 			rewrite(t, filepath.Join(dir, "cluster.yaml"), "cni: {type: flannel}\n",
 				"cni: {type: flannel}\nstorage: {local: true}\ncatalog: [catalog.yaml]\n")

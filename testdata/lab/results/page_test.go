@@ -273,6 +273,9 @@ func writeTest(b *bytes.Buffer, all []Result, name, about string) {
 		if r.StandIns != nil {
 			last += "; **stand-in**: " + strings.Join(r.StandIns, ", ")
 		}
+		if r.Given != nil {
+			last += "; given: " + strings.Join(r.Given, ", ")
+		}
 		title := fmt.Sprintf("**%s** %s", name, about)
 		if found {
 			title = name + ", on other hosts"

@@ -54,6 +54,8 @@ type Result struct {
 	Cluster
 	// StandIns are programs that took the place of genuine ones.
 	StandIns []string `json:"standIns,omitempty"`
+	// Given are programs that were built elsewhere and given to the lab, with module and commit.
+	Given []string `json:"given,omitempty"`
 	// Moves are the cluster's ways from one release to another while an application was asked.
 	Moves []Move `json:"moves,omitempty"`
 }

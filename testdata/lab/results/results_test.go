@@ -20,6 +20,7 @@ func TestWriteReplacesTheResultOfTheSameHosts(t *testing.T) {
 	}
 	second, other := first, first
 	second.Outcome, second.StandIns = Passed, []string{"kube-vip"}
+	second.Given = []string{"tool-1.tgz from lab.test/tool at 28bec598f5f3"}
 	other.Hosts = []string{"debian/12"}
 	for _, r := range []Result{first, second, other} {
 		if err := Write(dir, r); err != nil {
