@@ -233,21 +233,14 @@ func (th *thread) waitFor(t *testing.T, limit time.Duration, what string, number
 	}
 }
 
-// TestHAVIP installs a control plane behind an address that kube-vip announces. Without kube-vip's program a stand-in
-// announces it: see software/src/kube-vip. One host is enough for what is ours: that kubeadm init gets through it,
-// and what is left behind.
+// vip is an address in the hosts' network that no host has.
+const vip = "10.250.0.100"
+
+// TestHAVIP installs a control plane behind an address that kube-vip announces. One host is enough for what is ours:
+// that kubeadm init gets through it, and what is left behind.
 func TestHAVIP(t *testing.T) {
-	const vip = "10.250.0.100"
-	with, standIns := kubeVIP(t)
-	th := start(t, scenario{
-		hosts: 1,
-		with:  with, standIns: standIns,
-		groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}, "image_registry": {1}},
-		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}",
-				"etcd: {type: internal}\ncontrolPlaneEndpoint: {type: kube-vip, address: "+vip+"}")
-		},
-	})
+	th := start(t, vipScenario(1, "etcd: {type: internal}",
+		hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}, "image_registry": {1}}))
 	th.makeBundle(t)
 	r := run(t, th.site(t, "install")).must(t, 0)
 	t.Logf("install: %s", r.took.Round(100*time.Millisecond))
@@ -256,8 +249,7 @@ func TestHAVIP(t *testing.T) {
 	if want := "1\n    server: https://" + vip + ":6443\n0\n"; got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
-	holder := th.kubectl(t, "-n kube-system get lease plndr-cp-lock -o jsonpath={.spec.holderIdentity}")
-	if holder != "host1" {
+	if holder := th.vipHolder(t, 1); holder != "host1" {
 		t.Errorf("the address is %q's", holder)
 	}
 	if r = run(t, th.site(t, "install")).must(t, 0); !strings.Contains(r.stderr, "0 changed") {
@@ -269,26 +261,30 @@ func TestHAVIP(t *testing.T) {
 	}
 }
 
-// kubeVIP returns the extra with kube-vip's own program where it was given, else the name of the stand-in.
-func kubeVIP(t *testing.T) (with []software.Extra, standIns []string) {
-	t.Helper()
-	_, there, err := software.Given(software.KubeVIPProgram)
-	if err != nil {
-		t.Fatal(err)
+// vipScenario is a cluster behind an address of kube-vip, whose program has to be given.
+func vipScenario(number int, etcd string, groups hosts.Groups) scenario {
+	return scenario{
+		hosts: number, groups: groups,
+		with: []software.Extra{software.KubeVIP}, given: []string{software.KubeVIPProgram},
+		edit: func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", etcd+
+				"\ncontrolPlaneEndpoint: {type: kube-vip, address: "+vip+"}")
+			rewrite(t, filepath.Join(dir, "web.yaml"), "replicas: 2", "replicas: 1")
+		},
 	}
-	t.Logf("kube-vip itself: %v", there)
-	if there {
-		return []software.Extra{software.KubeVIP}, nil
-	}
-	return nil, []string{"kube-vip"}
 }
 
-// TestHAVIPMoves loses the one of three control planes that holds kube-vip's address; another one takes it. Without
-// kube-vip's program a stand-in holds the lease and the address: see software/src/kube-vip.
+// vipHolder is the node that the lease names, asked on a control plane.
+func (th *thread) vipHolder(t *testing.T, number int) string {
+	t.Helper()
+	return th.on(t, number, "kubectl --kubeconfig /etc/kubernetes/admin.conf -n kube-system get lease plndr-cp-lock"+
+		" -o jsonpath={.spec.holderIdentity}")
+}
+
+// TestHAVIPMoves loses the one of three control planes that holds kube-vip's address; another one takes it.
 func TestHAVIPMoves(t *testing.T) {
 	vipMoves(t, "etcd: {type: internal}", hosts.Groups{
-		"kube_control_plane": {1, 2, 3}, "kube_worker": {3},
-		"image_registry": {3},
+		"kube_control_plane": {1, 2, 3}, "kube_worker": {3}, "image_registry": {3},
 	})
 }
 
@@ -301,25 +297,15 @@ func TestHAVIPMovesOfTwo(t *testing.T) {
 	})
 }
 
+// vipMoves installs three nodes and loses the control plane that holds the address.
 func vipMoves(t *testing.T, etcd string, groups hosts.Groups) {
 	t.Helper()
-	const vip = "10.250.0.100"
-	with, standIns := kubeVIP(t)
-	th := start(t, scenario{
-		hosts: 3, with: with, standIns: standIns, groups: groups,
-		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", etcd+
-				"\ncontrolPlaneEndpoint: {type: kube-vip, address: "+vip+"}")
-			rewrite(t, filepath.Join(dir, "web.yaml"), "replicas: 2", "replicas: 1")
-		},
-	})
+	th := start(t, vipScenario(3, etcd, groups))
 	th.makeBundle(t)
 	r := run(t, th.site(t, "install")).must(t, 0)
 	t.Logf("install: %s", r.took.Round(100*time.Millisecond))
 	th.nodesAre(t, 1, "host1", "host2", "host3")
-	const kubectl = "kubectl --kubeconfig /etc/kubernetes/admin.conf "
-	const holder = kubectl + "-n kube-system get lease plndr-cp-lock -o jsonpath={.spec.holderIdentity}"
-	first := th.on(t, 1, holder)
+	first := th.vipHolder(t, 1)
 	if first != "host1" && first != "host2" {
 		t.Fatalf("the address is %q's; this test loses host1 or host2", first)
 	}
@@ -334,8 +320,9 @@ func vipMoves(t *testing.T, etcd string, groups hosts.Groups) {
 	th.waitFor(t, 2*time.Minute, "an API server answers at the address again", 3,
 		"curl -fsS --max-time 5 --cacert /etc/kubernetes/pki/ca.crt https://"+vip+":6443/readyz")
 	t.Logf("the address answers again after %s", time.Since(begin).Round(100*time.Millisecond))
-	th.waitFor(t, 2*time.Minute, first+" is missed", other, kubectl+"get node "+first+" --no-headers | grep NotReady")
-	if now := th.on(t, other, holder); now == first || now == "" {
+	th.waitFor(t, 2*time.Minute, first+" is missed", other,
+		"kubectl --kubeconfig /etc/kubernetes/admin.conf get node "+first+" --no-headers | grep NotReady")
+	if now := th.vipHolder(t, other); now == first || now == "" {
 		t.Errorf("the address is still %q's", now)
 	}
 	th.nodesAre(t, other, th.lab.Hosts[other-1].Name, "host3")

@@ -92,7 +92,7 @@ func Build(ctx context.Context, o Options) (s *Software, err error) {
 
 func (b *builder) full(ctx context.Context) (*Software, error) {
 	native := []recipe{
-		containerd("containerd", ContainerdVersion), runc(), cni(), registry(), own("kube-vip"),
+		containerd("containerd", ContainerdVersion), runc(), cni(), registry(),
 	}
 	native = slices.Concat(native, ownFlannel().recipes(), OwnRelease().recipes())
 	for _, arch := range b.arches {

@@ -22,7 +22,7 @@ const (
 	PauseVersion        = "3.10.2"
 	LabappVersion       = "1.0.0"         // of src/labapp as a release and in the demo's images
 	HAProxyImageTag     = "3.2.19-alpine" // the catalog's; what is in it is Debian's
-	KubeVIPVersion      = "v1.0.3"        // of what src/kube-vip stands in for
+	KubeVIPVersion      = "v1.0.3"        // the catalog's, of what has to be given
 )
 
 // A recipe says how the commands of one module are built. It is data: its JSON is part of the key of what it makes.

@@ -10,7 +10,7 @@ import (
 // asked for.
 func (s *imageSet) cluster(ctx context.Context) []imageSpec {
 	return slices.Concat(s.kubernetesImages(ctx, OwnRelease()), ownFlannel().images(ctx, s),
-		[]imageSpec{s.labappImage(), s.haproxyImage(ctx, s.b.arches), s.kubeVIPImage(s.b.arches)})
+		[]imageSpec{s.labappImage(), s.haproxyImage(ctx, s.b.arches)})
 }
 
 // controlPlane are Kubernetes' own images of a version.
@@ -129,16 +129,6 @@ func (s *imageSet) haproxyImage(ctx context.Context, on []string) imageSpec {
 				return s.debian(ctx, arch, "haproxy",
 					"haproxy,base-files,netbase")
 			})
-		},
-	}
-}
-
-// kubeVIPImage is a stand-in: src/kube-vip says for what.
-func (s *imageSet) kubeVIPImage(on []string) imageSpec {
-	return imageSpec{
-		ref: "ghcr.io/kube-vip/kube-vip:" + KubeVIPVersion, arches: on, entrypoint: []string{"/kube-vip"},
-		layers: func(arch string) ([]*layer, error) {
-			return s.stack(func() (*layer, error) { return s.command("kube-vip", arch, "", "kube-vip") })
 		},
 	}
 }
