@@ -13,6 +13,7 @@ import (
 	"io"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -106,6 +107,14 @@ func (f *reader) noteAt(line int, format string, args ...any) {
 // read detects the format of a file. A list has no format of its own: any file that is no mapping is a list.
 func (f *reader) read(data []byte) error {
 	documents, err := parse(data)
+	if err != nil {
+		if filled := quoted(data); !bytes.Equal(filled, data) {
+			if again, none := parse(filled); none == nil {
+				f.notePlaceholders(data)
+				documents, data, err = again, filled, nil
+			}
+		}
+	}
 	if err != nil && bytes.Contains(data, []byte("apiVersion:")) {
 		return fmt.Errorf("parse YAML: %w", err)
 	}
@@ -133,6 +142,22 @@ func (f *reader) read(data []byte) error {
 		}
 	}
 	return nil
+}
+
+// placeholder matches a value that begins with a name to be filled in, as sed and configure scripts do: @HOME@/key.
+// YAML has no plain values that begin with @.
+func placeholder() *regexp.Regexp {
+	return regexp.MustCompile(`([:,[{-][ \t]+)(@[A-Za-z][A-Za-z0-9_]*@[^\s,\[\]{}"']*)`)
+}
+
+// quoted puts the values that begin with a placeholder in quotes.
+func quoted(data []byte) []byte { return placeholder().ReplaceAll(data, []byte(`$1"$2"`)) }
+
+func (f *reader) notePlaceholders(data []byte) {
+	for _, at := range placeholder().FindAllSubmatchIndex(data, maxNotes+1) {
+		f.noteAt(bytes.Count(data[:at[4]], []byte("\n"))+1,
+			"%s has a placeholder that is not filled in, and is kept as it is", data[at[4]:at[5]])
+	}
 }
 
 // parse returns the documents of a YAML file.

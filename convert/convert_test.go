@@ -404,3 +404,23 @@ func TestHaulerLocalCharts(t *testing.T) {
 		}
 	}
 }
+
+// TestTemplate: a file is converted before its placeholders are filled in; a note names each, with its line.
+func TestTemplate(t *testing.T) {
+	t.Parallel()
+	const text = "apiVersion: kubekey.kubesphere.io/v1alpha2\nkind: Manifest\nspec:\n  arches: [amd64]\n  images:\n" +
+		"  - @MIRROR@/nginx:1.29\n  - r.example/a:1\n"
+	r, err := Read("m.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Notes) == 0 || r.Notes[0].Line != 6 ||
+		!strings.Contains(r.Notes[0].Text, "@MIRROR@/nginx:1.29 has a placeholder that is not filled in") {
+		t.Errorf("notes: %v", r.Notes)
+	}
+	// What is no YAML for another reason is still refused.
+	if _, err := Read("m.yaml", []byte(strings.Replace(text, "r.example/a:1", "[@A@ b", 1))); err == nil ||
+		!strings.Contains(err.Error(), "parse YAML") {
+		t.Errorf("refused: %v", err)
+	}
+}
