@@ -424,3 +424,41 @@ func TestTemplate(t *testing.T) {
 		t.Errorf("refused: %v", err)
 	}
 }
+
+// TestTagTwice: a tag with and without its digest is one image, and two digests of a tag are two.
+func TestTagTwice(t *testing.T) {
+	t.Parallel()
+	one, two := "sha256:"+strings.Repeat("1", 64), "sha256:"+strings.Repeat("2", 64)
+	for list, want := range map[string][]manifest.Image{
+		"x.example/b:1\nx.example/b:1@" + one + "\n": {{Name: "x.example/b:1", Digest: one}},
+		"x.example/b:1@" + one + "\nx.example/b:1\n": {{Name: "x.example/b:1", Digest: one}},
+		"x.example/b:1@" + one + "\nx.example/b:1@" + two + "\nx.example/b:1\n": {
+			{Name: "x.example/b:1", Digest: one}, {Name: "x.example/b@" + two},
+		},
+		"x.example/b@" + one + "\nx.example/b@" + two + "\n": {{Name: "x.example/b@" + one}, {Name: "x.example/b@" + two}},
+	} {
+		r, err := Read("list.txt", []byte(list))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(r.Bundle.Images, want); diff != "" {
+			t.Errorf("%s (-got +want):\n%s", list, diff)
+		}
+	}
+}
+
+// TestHaulerPlatforms: where some images name a platform, a note says what the others get.
+func TestHaulerPlatforms(t *testing.T) {
+	t.Parallel()
+	const text = "apiVersion: content.hauler.cattle.io/v1\nkind: Images\nmetadata: {name: a}\nspec:\n  images:\n" +
+		"  - {name: x.example/a:1, platform: linux/arm64}\n"
+	r, err := Read("h.yaml", []byte(text))
+	if err != nil || len(r.Notes) != 0 {
+		t.Fatalf("%v, %v", r.Notes, err)
+	}
+	r, err = Read("h.yaml", []byte(text+"  - {name: x.example/b:1}\n"))
+	if err != nil || len(r.Notes) != 1 || r.Notes[0].String() !=
+		"h.yaml:7: image x.example/b:1 names no platform, and others name theirs: it is brought for those, linux/arm64; name all with --platform" {
+		t.Errorf("%v, %v", r.Notes, err)
+	}
+}
