@@ -21,6 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/charts/sandbox"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -28,7 +29,8 @@ import (
 // Kubernetes' programs do not start with arguments and feature gates that their release does not have. On a host,
 // that ends an installation halfway. So the bundle's own programs are asked: each runs with the settings of the
 // cluster file, and ends before it does anything. Their help would not do: it lists no gates that are generally
-// available, and no deprecated flags, and the programs take both.
+// available, and no deprecated flags, and the programs take both. The kubelet also gets its configuration as a
+// whole. kube-proxy cannot be asked: it wants to watch the file of its configuration, which the sandbox refuses.
 
 // maxLayer bounds the bytes that are searched for a program; the images of Kubernetes' programs have 0.1 GB.
 const maxLayer = 2 << 30
@@ -83,8 +85,87 @@ func (b *builder) checkSettings(ctx context.Context) error {
 					program, c.Kubernetes.Version, r.argument, r.reason))})
 			}
 		}
+		refused, err := b.checkKubelet(ctx, c)
+		if err != nil {
+			return err
+		}
+		errs = append(errs, refused)
 	}
 	return errors.Join(errs...)
+}
+
+// checkKubelet asks the kubelet of a release whether it takes its configuration: kubeadm does not look at the values.
+// refused is an error of the cluster file.
+func (b *builder) checkKubelet(ctx context.Context, c *manifest.Cluster) (refused, err error) {
+	if len(c.Kubernetes.Kubelet) == 0 {
+		return nil, nil
+	}
+	reason, err := b.refusedConfig(ctx, c)
+	switch {
+	case ctx.Err() != nil || len(cache.EntryErrors(err)) > 0:
+		return nil, errors.Join(err, context.Cause(ctx))
+	case err != nil:
+		b.note("kubelet %s could not be asked whether it takes its configuration (%v)", c.Kubernetes.Version, err)
+	case reason != "":
+		refused = &InputError{c.Problem("kubernetes.kubelet", fmt.Sprintf("kubelet %s does not start with this: %s",
+			c.Kubernetes.Version, reason))}
+	}
+	return refused, nil
+}
+
+// refusedConfig returns why the kubelet does not take its configuration, "" if it does. One that does not take it
+// without the cluster file's section either cannot be asked: it needs something of a host.
+func (b *builder) refusedConfig(ctx context.Context, c *manifest.Cluster) (reason string, err error) {
+	without := *c
+	without.Kubernetes.Kubelet = nil
+	for _, one := range []*manifest.Cluster{c, &without} {
+		config, err := kubeadm.KubeletConfig(one)
+		if err != nil {
+			return "", err
+		}
+		now, err := b.complainsOfConfig(ctx, one, config)
+		switch {
+		case err != nil || one == c && now == "":
+			return "", err
+		case one == c:
+			reason = now
+		case now != "":
+			return "", errors.New(now)
+		}
+	}
+	return reason, nil
+}
+
+// complainsOfConfig runs the kubelet with a configuration, which it checks before it looks at its host. It returns
+// what it says of the configuration, but for feature gates, which refused asks for.
+func (b *builder) complainsOfConfig(ctx context.Context, c *manifest.Cluster,
+	config []byte,
+) (reason string, err error) {
+	content, err := b.openProgram(ctx, c, kubelet)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, content.Close()) }()
+	const file = "config.yaml"
+	_, err = sandbox.Program{
+		Name: kubelet, Content: content, Files: map[string][]byte{file: config}, Args: []string{"--config=" + file},
+		Limit: programTime,
+	}.Run(ctx)
+	failed, ran := errors.AsType[*sandbox.FailedError](err)
+	if !ran {
+		return "", err
+	}
+	words := regexp.MustCompile(
+		`(?:failed to validate kubelet configuration, error: (.+), path: &TypeMeta|failed to decode: (.+)"\n)`,
+	).FindStringSubmatch(failed.Stderr)
+	switch {
+	case words != nil:
+		return strings.ReplaceAll(words[1]+words[2], `\"`, `"`), nil
+	case strings.Contains(failed.Stderr, `"command failed"`), // for want of a host
+		complaint().MatchString(failed.Stderr):
+		return "", nil
+	}
+	return "", failed
 }
 
 // A refusal is a setting that a program does not take, and the program's own word.

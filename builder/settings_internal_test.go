@@ -143,6 +143,11 @@ func TestProgramsAreAskedForSettings(t *testing.T) {
 			"kubernetes.kubeadm.apiServer.extraArgs[1]: kube-apiserver v1.36.3 does not start with --no-such-flag=1: unknown flag: --no-such-flag",
 			"kubernetes.kubeadm.scheduler.extraArgs.feature-gates: kube-scheduler v1.36.3 does not start with --feature-gates=NoSuchGate=true",
 		},
+		"kubelet: {hairpinMode: none, containerLogMaxFiles: 3}": nil,
+		"kubelet: {hairpinMode: bogus}": {
+			`kubernetes.kubelet: kubelet v1.36.3 does not start with this: invalid configuration: option "bogus" specified for hairpinMode (--hairpin-mode). Valid options are "none", "hairpin-veth" or "promiscuous-bridge"`,
+		},
+		"kubelet: {imageMinimumGCAge: x}":                                {`kubernetes.kubelet: kubelet v1.36.3 does not start with this: time: invalid duration "x"`},
 		"kubeadm: {controllerManager: {extraArgs: {no-such-flag: '1'}}}": nil, // the bundle has no such image here
 	} {
 		notes = nil

@@ -13,6 +13,7 @@ import (
 	"io"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -71,6 +72,10 @@ func Read(file string, data []byte) (Result, error) {
 	if err := f.read(data); err != nil {
 		return Result{}, fmt.Errorf("%s: %w", file, err)
 	}
+	if f.unsaid.Name != "" && len(f.Bundle.Platforms) > 0 {
+		f.noteAt(f.unsaidAt, "image %s names no platform, and others name theirs: it is brought for those, %s; name all with --platform",
+			shorten(f.unsaid.Name), strings.Join(f.Bundle.Platforms, ", "))
+	}
 	return *f.Result, nil
 }
 
@@ -79,8 +84,11 @@ type reader struct {
 	*Result
 	file string
 	left int // number of values that may still be read
-	// images has the index of each image by its reference.
-	images map[string]int
+	// images has the index of each image by its reference, and tags by that without a digest.
+	images, tags map[string]int
+	// unsaid is the first image that names no platform where each image may name its own.
+	unsaid   manifest.Image
+	unsaidAt int
 	// releases has the first release of each chart.
 	releases map[string]manifest.Addon
 }
@@ -106,6 +114,14 @@ func (f *reader) noteAt(line int, format string, args ...any) {
 // read detects the format of a file. A list has no format of its own: any file that is no mapping is a list.
 func (f *reader) read(data []byte) error {
 	documents, err := parse(data)
+	if err != nil {
+		if filled := quoted(data); !bytes.Equal(filled, data) {
+			if again, none := parse(filled); none == nil {
+				f.notePlaceholders(data)
+				documents, data, err = again, filled, nil
+			}
+		}
+	}
 	if err != nil && bytes.Contains(data, []byte("apiVersion:")) {
 		return fmt.Errorf("parse YAML: %w", err)
 	}
@@ -133,6 +149,22 @@ func (f *reader) read(data []byte) error {
 		}
 	}
 	return nil
+}
+
+// placeholder matches a value that begins with a name to be filled in, as sed and configure scripts do: @HOME@/key.
+// YAML has no plain values that begin with @.
+func placeholder() *regexp.Regexp {
+	return regexp.MustCompile(`([:,[{-][ \t]+)(@[A-Za-z][A-Za-z0-9_]*@[^\s,\[\]{}"']*)`)
+}
+
+// quoted puts the values that begin with a placeholder in quotes.
+func quoted(data []byte) []byte { return placeholder().ReplaceAll(data, []byte(`$1"$2"`)) }
+
+func (f *reader) notePlaceholders(data []byte) {
+	for _, at := range placeholder().FindAllSubmatchIndex(data, maxNotes+1) {
+		f.noteAt(bytes.Count(data[:at[4]], []byte("\n"))+1,
+			"%s has a placeholder that is not filled in, and is kept as it is", data[at[4]:at[5]])
+	}
 }
 
 // parse returns the documents of a YAML file.
@@ -224,11 +256,25 @@ func (f *reader) imageAt(line int, image manifest.Image) {
 		return
 	}
 	if f.images == nil {
-		f.images = map[string]int{}
+		f.images, f.tags = map[string]int{}, map[string]int{}
 	}
 	if at, twice := f.images[ref]; twice {
 		f.imageAgain(line, &f.Bundle.Images[at], image)
 		return
+	}
+	tag, _, _ := strings.Cut(ref, "@")
+	if at, twice := f.tags[tag]; twice && strings.Contains(path.Base(tag), ":") {
+		first := &f.Bundle.Images[at]
+		if first.Digest == "" || image.Digest == "" { // one of them says it more exactly
+			first.Digest = or(first.Digest, image.Digest)
+			f.images[ref] = at
+			f.imageAgain(line, first, image)
+			return
+		}
+		// A tag has one digest in a bundle; the other image arrives by its own.
+		image.Name, image.Digest = tag[:strings.LastIndexByte(tag, ':')]+"@"+image.Digest, ""
+	} else {
+		f.tags[tag] = len(f.Bundle.Images)
 	}
 	f.images[ref] = len(f.Bundle.Images)
 	f.Bundle.Images = append(f.Bundle.Images, image)

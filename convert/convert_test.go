@@ -404,3 +404,61 @@ func TestHaulerLocalCharts(t *testing.T) {
 		}
 	}
 }
+
+// TestTemplate: a file is converted before its placeholders are filled in; a note names each, with its line.
+func TestTemplate(t *testing.T) {
+	t.Parallel()
+	const text = "apiVersion: kubekey.kubesphere.io/v1alpha2\nkind: Manifest\nspec:\n  arches: [amd64]\n  images:\n" +
+		"  - @MIRROR@/nginx:1.29\n  - r.example/a:1\n"
+	r, err := Read("m.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Notes) == 0 || r.Notes[0].Line != 6 ||
+		!strings.Contains(r.Notes[0].Text, "@MIRROR@/nginx:1.29 has a placeholder that is not filled in") {
+		t.Errorf("notes: %v", r.Notes)
+	}
+	// What is no YAML for another reason is still refused.
+	if _, err := Read("m.yaml", []byte(strings.Replace(text, "r.example/a:1", "[@A@ b", 1))); err == nil ||
+		!strings.Contains(err.Error(), "parse YAML") {
+		t.Errorf("refused: %v", err)
+	}
+}
+
+// TestTagTwice: a tag with and without its digest is one image, and two digests of a tag are two.
+func TestTagTwice(t *testing.T) {
+	t.Parallel()
+	one, two := "sha256:"+strings.Repeat("1", 64), "sha256:"+strings.Repeat("2", 64)
+	for list, want := range map[string][]manifest.Image{
+		"x.example/b:1\nx.example/b:1@" + one + "\n": {{Name: "x.example/b:1", Digest: one}},
+		"x.example/b:1@" + one + "\nx.example/b:1\n": {{Name: "x.example/b:1", Digest: one}},
+		"x.example/b:1@" + one + "\nx.example/b:1@" + two + "\nx.example/b:1\n": {
+			{Name: "x.example/b:1", Digest: one}, {Name: "x.example/b@" + two},
+		},
+		"x.example/b@" + one + "\nx.example/b@" + two + "\n": {{Name: "x.example/b@" + one}, {Name: "x.example/b@" + two}},
+	} {
+		r, err := Read("list.txt", []byte(list))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(r.Bundle.Images, want); diff != "" {
+			t.Errorf("%s (-got +want):\n%s", list, diff)
+		}
+	}
+}
+
+// TestHaulerPlatforms: where some images name a platform, a note says what the others get.
+func TestHaulerPlatforms(t *testing.T) {
+	t.Parallel()
+	const text = "apiVersion: content.hauler.cattle.io/v1\nkind: Images\nmetadata: {name: a}\nspec:\n  images:\n" +
+		"  - {name: x.example/a:1, platform: linux/arm64}\n"
+	r, err := Read("h.yaml", []byte(text))
+	if err != nil || len(r.Notes) != 0 {
+		t.Fatalf("%v, %v", r.Notes, err)
+	}
+	r, err = Read("h.yaml", []byte(text+"  - {name: x.example/b:1}\n"))
+	if err != nil || len(r.Notes) != 1 || r.Notes[0].String() !=
+		"h.yaml:7: image x.example/b:1 names no platform, and others name theirs: it is brought for those, linux/arm64; name all with --platform" {
+		t.Errorf("%v, %v", r.Notes, err)
+	}
+}

@@ -63,6 +63,8 @@ func (f *reader) haulerImage(o *object, defaults haulerSettings) {
 	if p := or(o.text("platform"), defaults.platform); p != "" {
 		image.Platforms = []string{p}
 		f.platform(p)
+	} else if f.unsaid.Name == "" {
+		f.unsaid, f.unsaidAt = image, lineOf(o.node)
 	}
 	if key := or(o.text("key"), defaults.key); key != "" {
 		image.Verify = &manifest.Verify{Key: key}

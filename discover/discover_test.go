@@ -328,6 +328,25 @@ func TestUndecided(t *testing.T) {
 	}
 }
 
+// TestImagesInParts: a repository under a key of its own, with its tag beside it, is asked about.
+func TestImagesInParts(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {image.repository: quay.io/a/b, image.tag: '1'}\n",
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {SIDECAR_IMAGE_REPO: quay.io/a/b, SIDECAR_IMAGE_TAG: '1'}\n",
+		"apiVersion: acme.io/v1\nkind: Thing\nmetadata: {name: c}\nspec: {imageRepository: quay.io/a/b, imageTag: '1'}\n",
+	} {
+		r, err := finder(t).YAML([]byte(text), discover.Place{File: "f.yaml"})
+		if err != nil || len(r.Images) != 0 || len(r.Doubts) != 1 || r.Doubts[0].Text != "quay.io/a/b" {
+			t.Errorf("%s: %v, %v", text, r, err)
+		}
+	}
+	const place = "apiVersion: acme.io/v1\nkind: Thing\nmetadata: {name: c}\nspec: {imageRepository: main, gitRepository: github.com/a/b}\n"
+	if r, err := finder(t).YAML([]byte(place), discover.Place{File: "f.yaml"}); err != nil || len(r.Doubts) != 0 {
+		t.Errorf("%v, %v", r, err)
+	}
+}
+
 func TestCheckRules(t *testing.T) {
 	t.Parallel()
 	err := discover.CheckRules([]manifest.ImageRule{

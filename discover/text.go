@@ -103,10 +103,12 @@ func (w *walk) text(at, key, s string) {
 // isBetween reports whether r separates words in scripts, lists and quoted texts.
 func isBetween(r rune) bool { return strings.ContainsRune(" \t\r\n\"'`,;()[]{}<>|=", r) }
 
-// isImageKey reports whether a key's name suggests that its value is an image.
+// isImageKey reports whether a key's name suggests that its value is an image, or one without its tag, such as
+// image.repository of a ConfigMap and imageRepository of a custom resource.
 func isImageKey(key string) bool {
-	key = strings.ToLower(key)
-	return strings.HasSuffix(key, "image") || key == "imagename"
+	key = strings.NewReplacer(".", "", "_", "", "-", "").Replace(strings.ToLower(key))
+	return slices.ContainsFunc([]string{"image", "imagename", "imagerepository", "imagerepo"},
+		func(end string) bool { return strings.HasSuffix(key, end) })
 }
 
 // keyed finds image: NAME in embedded YAML and similar text, for names that do not look like images by themselves.

@@ -32,6 +32,8 @@ type Catalog struct {
 	EndOfLife map[string]map[string]string `yaml:"endOfLife,omitempty" doc:"By component (or kubernetes) and release line, the last day of upstream's support, as 2026-06-28."`
 	// RemovedGates has, by minor release of Kubernetes, the feature gates that it no longer has.
 	RemovedGates map[string][]string `yaml:"removedGates,omitempty" doc:"By minor release of Kubernetes, such as v1.27, the feature gates that the release before still had."`
+	// RemovedArguments has, by minor release of Kubernetes, the arguments that its programs no longer take.
+	RemovedArguments map[string][]string `yaml:"removedArguments,omitempty" doc:"By minor release of Kubernetes, such as v1.27, the arguments that the release before still took, as PROGRAM --NAME or PROGRAM --NAME=WORD for one word of a list."`
 	// Zones are mirrors that are used together.
 	Zones map[string][]Source `yaml:"zones,omitempty" doc:"Mirrors for manifests that name the zone."`
 
@@ -237,10 +239,14 @@ func (c catalogChecker) check(k *Catalog) {
 			}
 		}
 	}
-	for _, minor := range sortedKeys(k.RemovedGates) {
-		if !minorPattern().MatchString(minor) {
-			c.AddKey(document.Key("removedGates", minor), "%q is not a minor release; write one such as v1.27",
-				document.Shorten(minor))
+	for key, removed := range map[string]map[string][]string{
+		"removedGates": k.RemovedGates, "removedArguments": k.RemovedArguments,
+	} {
+		for _, minor := range sortedKeys(removed) {
+			if !minorPattern().MatchString(minor) {
+				c.AddKey(document.Key(key, minor), "%q is not a minor release; write one such as v1.27",
+					document.Shorten(minor))
+			}
 		}
 	}
 	for _, zone := range sortedKeys(k.Zones) {

@@ -25,6 +25,7 @@ func (c clusterChecker) check(k *Cluster) {
 	c.release("kubernetes.version", k.Kubernetes.Version)
 	c.upgrade(&k.Kubernetes)
 	c.networks(k)
+	c.siteAddresses(k)
 	c.programs(&k.Kubernetes)
 	c.endpoint(&k.ControlPlaneEndpoint)
 	c.etcd(&k.Etcd)
@@ -135,6 +136,47 @@ func (c clusterChecker) networks(k *Cluster) {
 	if d.MaxPods < 1 || d.MaxPods > most {
 		c.Add("kubernetes.maxPods", "%d is not between 1 and %d, which a node's /%d holds", d.MaxPods, most,
 			all.CNI.nodeBits(d.PodCIDR[0]))
+	}
+}
+
+// siteAddresses checks that the cluster's networks are none of the host itself, and that addresses of the site lie
+// outside them: nodes would look for these in the cluster.
+func (c clusterChecker) siteAddresses(k *Cluster) {
+	d := k.WithDefaults()
+	addresses := map[string]string{
+		"controlPlaneEndpoint.address": d.ControlPlaneEndpoint.Address, "imageRegistry.vip": d.ImageRegistry.VIP,
+		"imageRegistry.address": d.ImageRegistry.Address,
+	}
+	for i, e := range d.Etcd.Endpoints {
+		addresses[document.Index("etcd.endpoints", i)] = strings.TrimPrefix(e, "https://")
+	}
+	all := map[string][]netip.Prefix{
+		"kubernetes.podCIDR": d.Kubernetes.PodCIDR, "kubernetes.serviceCIDR": d.Kubernetes.ServiceCIDR,
+	}
+	at := map[netip.Addr]string{}
+	for _, path := range sortedKeys(addresses) {
+		below, _ := cutPath(addresses[path])
+		host, _, _ := splitHostPort(below)
+		a, err := netip.ParseAddr(host)
+		if err != nil {
+			continue
+		}
+		for _, name := range sortedKeys(all) {
+			if slices.ContainsFunc(all[name], func(p netip.Prefix) bool { return p.Contains(a) }) {
+				c.Add(path, "%s lies in %s, where nodes do not look for the site; take another address, or change the network", a, name)
+			}
+		}
+		if other := at[a]; other == "controlPlaneEndpoint.address" && path == "imageRegistry.vip" {
+			c.Add(path, "%s is %s, too; choose one that nobody has", a, other)
+		}
+		at[a] = path
+	}
+	for _, name := range sortedKeys(all) {
+		for _, p := range all[name] {
+			if a := p.Addr(); a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() {
+				c.Add(name, "%s is no network for pods and services; take a private one, such as 10.233.64.0/18", p)
+			}
+		}
 	}
 }
 

@@ -262,6 +262,8 @@ func (c *hostChecker) host(path string, h Host) bool {
 	case !document.IsName(h.Name, true):
 		c.AddKey(path, "%q is not a host name; use lower case letters, digits, hyphens and dots",
 			document.Shorten(h.Name))
+	case h.Name == "localhost":
+		c.AddKey(path, "localhost is every host's name for itself, and /etc/hosts would give it an address of the network; choose another name")
 	case h.Is(RoleCluster) && len(h.Name) > MaxNodeName:
 		c.AddKey(path, "%s has %d characters; a node's name has at most %d, because it is the value of its label kubernetes.io/hostname", document.Shorten(h.Name), len(h.Name), MaxNodeName)
 	case c.names[h.Name] != "":
@@ -382,6 +384,7 @@ func (inv *Inventory) Check(k *Cluster) error {
 	c.registryHosts(inv, &d.ImageRegistry)
 	c.etcdHosts(inv, d)
 	c.hostNetworks(hosts, d)
+	c.freeAddress(hosts, &d.ControlPlaneEndpoint)
 	return c.Found.Err()
 }
 
@@ -411,6 +414,20 @@ func (c siteChecker) registryHosts(inv *Inventory, r *ImageRegistry) {
 	for _, h := range inv.Hosts() {
 		if h.InternalIPv4 == vip || h.InternalIPv6 == vip {
 			c.Add("hosts", "%s has the address %s, which imageRegistry.vip of the cluster file has, too; choose one that nobody has", h.Name, vip)
+		}
+	}
+}
+
+// freeAddress checks that kube-vip's address is none of a host: two machines would answer for it.
+func (c siteChecker) freeAddress(hosts []Host, e *Endpoint) {
+	name, _, _ := splitHostPort(e.Address)
+	vip, err := netip.ParseAddr(name)
+	if err != nil || e.Type != EndpointKubeVIP {
+		return
+	}
+	for _, h := range hosts {
+		if h.InternalIPv4 == vip || h.InternalIPv6 == vip {
+			c.Add("hosts", "%s has the address %s, which controlPlaneEndpoint.address of the cluster file has, too, for kube-vip; choose one that nobody has", h.Name, vip)
 		}
 	}
 }

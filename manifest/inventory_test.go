@@ -118,6 +118,11 @@ func TestInventoryCheck(t *testing.T) {
 		},
 		{"", "harbor", ""},
 		{"a", "none", ""},
+		{
+			"a", "registry}, controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.3",
+			"hosts: c has the address 10.0.0.3, which controlPlaneEndpoint.address of the cluster file has, too, for kube-vip; choose one that nobody has",
+		},
+		{"a", "registry}, controlPlaneEndpoint: {type: external, address: 10.0.0.1", ""},
 	} {
 		inv, err := ParseInventory("i", []byte(pair+tc.hosts+"]}}"))
 		if err != nil {

@@ -27,7 +27,13 @@ func TestKubeadmChecked(t *testing.T) {
 		"version: v1.30.1, kubeadm: {apiServer: {timeoutForControlPlane: 4m}}":                                       "",
 		"version: v1.30.1, kubeadm: {proxy: {disabled: true}}":                                                       "kubeadm has no such key here",
 		"version: v1.30.1, kubeadm: {apiServer: {extraArgs: [{name: v, value: '2'}, {name: v, value: '3'}]}}":        "v is there twice, which kubeadm before 1.31 cannot pass on",
-		"version: v1.30.1, patches: [corednsdeployment.yaml]":                                                        "kubeadm patches CoreDNS since 1.32",
+		"kubeadm: {apiServer: {extraArgs: {audit-policy-file: /etc/kubernetes/audit.yaml}}}":                         "kubernetes.kubeadm.apiServer.extraArgs.audit-policy-file: audit-policy-file: kube-apiserver does not see /etc/kubernetes/audit.yaml of its host and would not start: mount the file with extraVolumes",
+		"kubeadm: {scheduler: {extraArgs: [{name: config, value: /etc/kubernetes/sched.yaml}]}}":                     "kubernetes.kubeadm.scheduler.extraArgs[0]: config: kube-scheduler does not see",
+		"kubeadm: {scheduler: {extraArgs: [{name: config, value: /etc/kubernetes/s/a.yaml}], extraVolumes: [{name: a, hostPath: /etc/x, mountPath: /etc/kubernetes/s/}]}}":                                         "",
+		"kubeadm: {scheduler: {extraArgs: [{name: config, value: /etc/kubernetes/s.yaml}], extraVolumes: [{name: a, hostPath: /etc/x, mountPath: /etc/kubernetes/s}]}}":                                            "does not see",
+		"kubeadm: {apiServer: {extraArgs: {oidc-ca-file: /etc/kubernetes/pki/oidc.pem, audit-policy-file: /etc/kubernetes/security/audit-policy.yaml, runtime-config: api/all=true, audit-log-path: /var/log/a}}}": "",
+		"kubeadm: {apiServer: {extraArgs: {audit-policy-file: /a}}}, patches: [p/kube-apiserver0+merge.yaml]":                                                                                                      "",
+		"version: v1.30.1, patches: [corednsdeployment.yaml]": "kubeadm patches CoreDNS since 1.32",
 	} {
 		if !strings.Contains(text, "version:") {
 			text = "version: v1.34.3, " + text
@@ -162,5 +168,30 @@ func TestMaskSizesBesideArguments(t *testing.T) {
 		[]byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: v1.34.3, maxPods: 500, kubeadm: {controllerManager: {extraArgs: {v: '2'}}}}\n"))
 	if err == nil || !strings.Contains(err.Error(), "500 is not between 1 and 254") {
 		t.Error(err)
+	}
+}
+
+// TestSiteAddresses: addresses of the site lie outside the cluster's networks, and two things do not share one.
+func TestSiteAddresses(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"controlPlaneEndpoint: {type: kube-vip, address: 10.233.64.9}":                                              "controlPlaneEndpoint.address: 10.233.64.9 lies in kubernetes.podCIDR, where nodes do not look for the site",
+		"controlPlaneEndpoint: {type: external, address: '10.233.0.9:6443'}":                                        "controlPlaneEndpoint.address: 10.233.0.9 lies in kubernetes.serviceCIDR",
+		"imageRegistry: {type: registry, vip: 10.233.64.9}":                                                         "imageRegistry.vip: 10.233.64.9 lies in kubernetes.podCIDR",
+		"imageRegistry: {type: existing, address: '10.233.0.9:5000/a'}":                                             "imageRegistry.address: 10.233.0.9 lies in kubernetes.serviceCIDR",
+		"etcd: {type: provided, endpoints: ['https://10.233.0.9:2379'], ca: a, cert: a, key: a}":                    "etcd.endpoints[0]: 10.233.0.9 lies in kubernetes.serviceCIDR",
+		"controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.9}, imageRegistry: {type: registry, vip: 10.0.0.9}": "imageRegistry.vip: 10.0.0.9 is controlPlaneEndpoint.address, too",
+		"controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.9}, imageRegistry: {type: registry, vip: 10.0.0.8}": "",
+		"kubernetes: {version: v1.34.3, podCIDR: 127.0.0.0/16}":                                                     "kubernetes.podCIDR: 127.0.0.0/16 is no network for pods and services",
+		"kubernetes: {version: v1.34.3, serviceCIDR: 169.254.0.0/16}":                                               "kubernetes.serviceCIDR: 169.254.0.0/16 is no network",
+		"kubernetes: {version: v1.34.3, podCIDR: 224.0.0.0/16}":                                                     "kubernetes.podCIDR: 224.0.0.0/16 is no network",
+	} {
+		if !strings.Contains(text, "version:") {
+			text = "kubernetes: {version: v1.34.3}, " + text
+		}
+		_, err := ParseCluster("c", []byte("{apiVersion: kkbundle.io/v1, kind: Cluster, metadata: {name: a}, "+text+"}\n"))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
 	}
 }

@@ -135,7 +135,7 @@ func namesNothingLocal() []string {
 		"CNI.version",
 		"CRI.version",
 		"Catalog.apiVersion", "ClusterDNS.domain", "Catalog.endOfLife", "Catalog.kind", "Catalog.releases",
-		"Catalog.removedGates",
+		"Catalog.removedArguments", "Catalog.removedGates",
 		"CatalogChart.from", "CatalogChart.name", "CatalogChart.repo", "CatalogChart.url", "CatalogChart.version",
 		"CatalogEntry.default", "CatalogEntry.follows", "CatalogEntry.minimum", "CatalogEntry.platforms",
 		"CatalogEntry.since",

@@ -92,6 +92,17 @@ func DefaultsConfig(c *manifest.Cluster) ([]byte, error) {
 	})
 }
 
+// KubeletConfig renders the kubelets' configuration, as far as all hosts have the same, for a kubelet that is asked
+// on this machine whether it takes it.
+func KubeletConfig(c *manifest.Cluster) ([]byte, error) {
+	k, err := NewConfig(c, "")
+	if err != nil {
+		return nil, err
+	}
+	// It would complain of this machine's control groups.
+	return kube.Documents(merge(kube.Document{"failCgroupV1": false}, k.KubeletConfiguration()))
+}
+
 // listing adds the settings of a node, which kubeadm would otherwise look for on this machine.
 func (k Config) listing(cluster kube.Document) ([]byte, error) {
 	return kube.Documents(

@@ -51,6 +51,7 @@ func merged(all ...*manifest.Catalog) *manifest.Catalog {
 		Packages: map[string]manifest.CatalogPackage{}, Zones: map[string][]manifest.Source{},
 		EndOfLife: map[string]map[string]string{},
 		Kubeadm:   map[string]manifest.KubeadmImages{}, RemovedGates: map[string][]string{},
+		RemovedArguments: map[string][]string{},
 	}
 	for _, one := range all {
 		maps.Copy(m.Releases, one.Releases)
@@ -67,6 +68,7 @@ func merged(all ...*manifest.Catalog) *manifest.Catalog {
 		}
 		maps.Copy(m.Kubeadm, one.Kubeadm)
 		maps.Copy(m.RemovedGates, one.RemovedGates)
+		maps.Copy(m.RemovedArguments, one.RemovedArguments)
 	}
 	return m
 }

@@ -44,6 +44,7 @@ func (r resolver) check(demands []manifest.Demand) (notes []string, err error) {
 	k.tooOld(used)
 	k.unknown()
 	k.gates(release)
+	k.arguments(release)
 	return k.notes, k.found.Err()
 }
 
@@ -103,19 +104,44 @@ func (k *checker) tooOld(components []string) {
 
 // gates refuses feature gates that a release no longer has: the program that gets one does not start.
 func (k *checker) gates(release *semver.Version) {
-	removed := map[string]string{}
-	for minor, names := range k.RemovedGates {
-		for _, name := range names {
-			removed[name] = minor
-		}
-	}
+	removed := removedBefore(release, k.RemovedGates)
 	for _, g := range k.cluster.Kubernetes.FeatureGates() {
-		since, err := semver.NewVersion(removed[g.Name])
-		if err == nil && !core(release).LessThan(since) {
+		if since := removed[g.Name]; since != "" {
 			k.problem(g.Path, "Kubernetes has no feature gate %s since %s, and %s does not start with it; leave it out",
-				g.Name, removed[g.Name], g.Program)
+				g.Name, since, g.Program)
 		}
 	}
+}
+
+// arguments refuses arguments that a release no longer takes, or words of their lists: the program does not start.
+func (k *checker) arguments(release *semver.Version) {
+	removed := removedBefore(release, k.RemovedArguments)
+	for _, a := range k.cluster.Kubernetes.Arguments() {
+		if since := removed[a.Program+" --"+a.Name]; since != "" {
+			k.problem(a.Path, "%s has no --%s since %s, and does not start with it; leave it out", a.Program, a.Name,
+				since)
+		}
+		for word := range strings.SplitSeq(a.Value, ",") {
+			if since := removed[a.Program+" --"+a.Name+"="+word]; since != "" {
+				k.problem(a.Path, "%s has no %s for --%s since %s, and does not start with it; leave it out",
+					a.Program, word, a.Name, since)
+			}
+		}
+	}
+}
+
+// removedBefore returns what a release no longer has, with the minor release that removed it.
+func removedBefore(release *semver.Version, by map[string][]string) map[string]string {
+	removed := map[string]string{}
+	for minor, names := range by {
+		since, err := semver.NewVersion(minor)
+		for _, name := range names {
+			if err == nil && !core(release).LessThan(since) {
+				removed[name] = minor
+			}
+		}
+	}
+	return removed
 }
 
 // overrides refuses entries under components that have no effect.

@@ -70,8 +70,17 @@ func TestCheck(t *testing.T) {
 				"kubernetes.kubeadm.scheduler.extraArgs[0]: Kubernetes has no feature gate ExpandCSIVolumes since v1.27, and kube-scheduler",
 			},
 		},
-		"present gates": {version: "v1.36.3, kubelet: {featureGates: {SidecarContainers: true, KubeletInUserNamespace: true, AllAlpha: false}}"},
-		"unread gates":  {version: "v1.36.3, kubelet: {featureGates: [a]}, kubeProxy: {featureGates: null}"},
+		"removed arguments": {
+			version: "v1.33.1, kubeadm: {apiServer: {extraArgs: {cloud-provider: external, enable-admission-plugins: 'NodeRestriction,PodSecurityPolicy'}}, controllerManager: {extraArgs: [{name: pod-eviction-timeout, value: 1m}]}}",
+			problems: []string{
+				"kubernetes.kubeadm.apiServer.extraArgs.cloud-provider: kube-apiserver has no --cloud-provider since v1.33, and does not start with it; leave it out",
+				"kubernetes.kubeadm.apiServer.extraArgs.enable-admission-plugins: kube-apiserver has no PodSecurityPolicy for --enable-admission-plugins since v1.25",
+				"kubernetes.kubeadm.controllerManager.extraArgs[0]: kube-controller-manager has no --pod-eviction-timeout since v1.27",
+			},
+		},
+		"present arguments": {version: "v1.32.1, kubeadm: {apiServer: {extraArgs: {cloud-provider: external}}, scheduler: {extraArgs: {cloud-provider: x}}}"},
+		"present gates":     {version: "v1.36.3, kubelet: {featureGates: {SidecarContainers: true, KubeletInUserNamespace: true, AllAlpha: false}}"},
+		"unread gates":      {version: "v1.36.3, kubelet: {featureGates: [a]}, kubeProxy: {featureGates: null}"},
 		"kubelet newer": {
 			version: "v1.34.3", more: "components: {kubelet: {version: v1.35.4}}\n",
 			problems: []string{"components[kubelet].version: kubelet v1.35.4 does not go with Kubernetes v1.34.3: its minor release has to be from v1.31 to v1.34; take v1.34.3"},

@@ -70,6 +70,14 @@ type kubeadmChecker struct {
 func Check(c *document.Checker, release *semver.Version, configs map[Section]map[string]any, patches []string) {
 	k := kubeadmChecker{c, !release.LessThan(semver.New(1, 31, 0, "", ""))}
 	k.shaped("kubernetes.kubeadm", configs[Kubeadm], clusterConfiguration(k.beta4))
+	for section, program := range map[string]string{
+		"apiServer": "kube-apiserver", "controllerManager": "kube-controller-manager", "scheduler": "kube-scheduler",
+	} {
+		config, _ := configs[Kubeadm][section].(map[string]any)
+		if !slices.ContainsFunc(patches, func(f string) bool { return strings.HasPrefix(path.Base(f), program) }) {
+			k.mounts(section, program, config)
+		}
+	}
 	for section, config := range configs {
 		CheckReserved(c, document.Join("kubernetes", string(section)), section, config)
 	}
@@ -126,6 +134,65 @@ func (c *kubeadmChecker) extraArgs(at string, v any) {
 	default:
 		c.Add(at, "want arguments as NAME: VALUE, or a list of name and value")
 	}
+}
+
+// mounts checks that the files that arguments name are in the program's pod: without them it does not start.
+func (c *kubeadmChecker) mounts(section, program string, config map[string]any) {
+	below := document.Join(section, "extraArgs")
+	// Those of kubeadm (cmd/kubeadm/app/phases/controlplane/volumes.go), and kkbundle's own.
+	mounted := []string{
+		"/etc/kubernetes/pki", "/etc/ssl/certs", "/etc/ca-certificates", "/etc/pki", "/usr/share/ca-certificates",
+		"/usr/local/share/ca-certificates", "/etc/kubernetes/security", "/etc/kubernetes/scheduler.conf",
+		"/etc/kubernetes/controller-manager.conf",
+	}
+	volumes, _ := config["extraVolumes"].([]any)
+	for _, v := range volumes {
+		m, _ := v.(map[string]any)
+		if p, _ := m["mountPath"].(string); p != "" {
+			mounted = append(mounted, path.Clean(p))
+		}
+	}
+	for _, a := range arguments(document.Join("kubernetes.kubeadm", below), config["extraArgs"]) {
+		file, _ := a.value.(string)
+		if !path.IsAbs(file) || !namesFile(a.name) || isReserved(Kubeadm, below, a.name) || slices.ContainsFunc(mounted, func(dir string) bool {
+			return path.Clean(file) == dir || strings.HasPrefix(path.Clean(file), strings.TrimSuffix(dir, "/")+"/")
+		}) {
+			continue
+		}
+		c.Add(a.at, "%s: %s does not see %s of its host and would not start: mount the file with extraVolumes", a.name,
+			program, document.Shorten(file))
+	}
+}
+
+// namesFile reports whether an argument of the control plane names a file that its program reads.
+func namesFile(argument string) bool {
+	return argument == "config" || strings.HasSuffix(argument, "-config") || strings.HasSuffix(argument, "-file") ||
+		strings.HasSuffix(argument, "kubeconfig")
+}
+
+// A namedArgument is one of a program, with its place in the cluster file.
+type namedArgument struct {
+	at, name string
+	value    any
+}
+
+// arguments returns those of either API version's form that are well formed.
+func arguments(at string, v any) []namedArgument {
+	var list []namedArgument
+	switch v := v.(type) {
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			list = append(list, namedArgument{document.Join(at, name), name, v[name]})
+		}
+	case []any:
+		for i, one := range v {
+			m, _ := one.(map[string]any)
+			if name, _ := m["name"].(string); name != "" {
+				list = append(list, namedArgument{document.Index(at, i), name, m["value"]})
+			}
+		}
+	}
+	return list
 }
 
 func (c *kubeadmChecker) argument(at, name string, value any) {

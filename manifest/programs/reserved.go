@@ -211,6 +211,13 @@ func Reserved(section Section, name string, value any) string {
 	return ""
 }
 
+// isReserved reports whether a table's row is about a setting.
+func isReserved(section Section, below, name string) bool {
+	return slices.ContainsFunc(reservedSettings(), func(r reserved) bool {
+		return r.section == section && r.below == below && slices.Contains(r.names, name)
+	})
+}
+
 // A found value is one of another program's configuration, with its path in the cluster file.
 type found struct {
 	at    string

@@ -37,7 +37,18 @@ func main() {
 			fail("unknown flag: --" + name)
 		}
 	}
-	if kubelet {
+	config, err := os.ReadFile("config.yaml")
+	says := func(text string) bool { return strings.Contains("\n"+string(config), "\n"+text+"\n") }
+	switch {
+	case kubelet && err != nil:
 		fail("failed to load kubelet config file, path: none, error: failed to read kubelet config file \"none\"")
+	case kubelet && !says("failCgroupV1: false"):
+		fail("failed to validate kubelet configuration, error: kubelet is configured to not run on a host using cgroup v1, path: &TypeMeta{Kind:,APIVersion:,}")
+	case kubelet && says("hairpinMode: bogus"):
+		fail(`failed to validate kubelet configuration, error: invalid configuration: option "bogus" specified for hairpinMode (--hairpin-mode). Valid options are "none", "hairpin-veth" or "promiscuous-bridge", path: &TypeMeta{Kind:,APIVersion:,}`)
+	case kubelet && says("imageMinimumGCAge: x"):
+		fail(`failed to load kubelet config file, path: config.yaml, error: failed to load Kubelet config file config.yaml, error failed to decode: time: invalid duration "x"`)
+	case kubelet:
+		fail("failed to construct kubelet dependencies: mkdir /var/lib/kubelet: permission denied")
 	}
 }
