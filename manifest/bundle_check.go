@@ -3,6 +3,7 @@ package manifest
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -442,6 +443,10 @@ func splitHostPort(s string) (string, int, error) {
 	if scheme, _, has := strings.Cut(s, "://"); has {
 		return "", 0, fmt.Errorf("%q: want host or host:port, without %s://", document.Shorten(s),
 			document.Shorten(scheme))
+	}
+	if a, err := netip.ParseAddr(s); err == nil && a.Is6() {
+		return "", 0, fmt.Errorf("%q is neither a host nor host:port; write an IPv6 address in brackets: [%s]",
+			document.Shorten(s), a)
 	}
 	u, err := url.Parse("//" + s)
 	if err != nil || u.Host != s || !isHost(u.Hostname()) || u.Hostname() == "" {

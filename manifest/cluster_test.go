@@ -160,7 +160,7 @@ func TestNamesThatKubeadmTakes(t *testing.T) {
 		// a balancer of yours on each node
 		"controlPlaneEndpoint: {type: external, address: 127.0.0.1}":            "",
 		"controlPlaneEndpoint: {type: external, address: k8s.corp.example:443}": "",
-		"controlPlaneEndpoint: {type: kube-vip, address: 'fd00::1'}":            "neither a host nor host:port",
+		"controlPlaneEndpoint: {type: kube-vip, address: 'fd00::1'}":            "neither a host nor host:port; write an IPv6 address in brackets: [fd00::1]",
 		"controlPlaneEndpoint: {type: kube-vip, address: '[fd00::1]'}":          "",
 		"dns: {domain: k8s.corp.example}":                                       "",
 		"dns: {domain: K8s.corp}":                                               `dns.domain: "K8s.corp" is no domain`,

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/internal/plain"
@@ -95,12 +96,12 @@ func sharedAddresses(c *manifest.Cluster) []shared {
 	return list
 }
 
-// addressOf reads an address with or without port.
+// addressOf reads an address with or without port; one of IPv6 may be in brackets, as cluster files have it.
 func addressOf(text string) netip.Addr {
 	if ap, err := netip.ParseAddrPort(text); err == nil {
 		return ap.Addr()
 	}
-	a, _ := netip.ParseAddr(text)
+	a, _ := netip.ParseAddr(strings.Trim(text, "[]"))
 	return a
 }
 

@@ -741,6 +741,11 @@ func clusterMutations() []mutation {
 			each("vip-network", "cp1", "cp2", "cp3"),
 		},
 		{
+			"kube-vip's IPv6 address without a port, outside of the network", rich,
+			of(func(c *manifest.Cluster) { c.ControlPlaneEndpoint.Address = "[fd99::100]" }),
+			each("vip-network", "cp1", "cp2", "cp3"),
+		},
+		{
 			"kube-vip's address is taken", rich,
 			cp(func(f *node.Facts) { f.Vacant[0].MACs = []string{"52:54:00:00:00:09"} }), each("vip-free", "cp1"),
 		},

@@ -39,3 +39,25 @@ spec:
 		t.Errorf("notes: %v", notes)
 	}
 }
+
+// TestIPv6Endpoint wants the address of an endpoint in brackets, which KubeKey has none of.
+func TestIPv6Endpoint(t *testing.T) {
+	t.Parallel()
+	const file = `apiVersion: kubekey.kubesphere.io/v1alpha2
+kind: Cluster
+metadata: {name: a}
+spec:
+  hosts: [{name: n1, address: 10.0.0.1, internalAddress: 10.0.0.1, user: root, privateKeyPath: ~/.ssh/id}]
+  roleGroups: {etcd: [n1], control-plane: [n1], worker: [n1]}
+  kubernetes: {version: v1.34.3}
+  controlPlaneEndpoint: `
+	for endpoint, want := range map[string]string{
+		`{internalLoadbalancer: kube-vip, address: "fd00::100", port: 6443}`: "[fd00::100]",
+		`{address: "fd00::100", port: 8443}`:                                 "[fd00::100]:8443",
+	} {
+		c, _, err := kubekey.ReadCluster("kk.yaml", []byte(file+endpoint+"\n"))
+		if err != nil || c.ControlPlaneEndpoint.Address != want {
+			t.Errorf("%s: %v, %v; want %s", endpoint, c, err, want)
+		}
+	}
+}

@@ -277,15 +277,22 @@ func (t tree) text(keys ...string) string {
 	return n.Value
 }
 
-// withPort appends a non-default port.
+// withPort returns an endpoint as a cluster file has it: IPv6 in brackets, and a port that is not the default.
 func withPort(address, port *yaml.Node) *yaml.Node {
-	if address == nil || port == nil || port.Value == "6443" {
+	if address == nil {
+		return nil
+	}
+	endpoint := address.Value
+	if a, err := netip.ParseAddr(endpoint); err == nil && a.Is6() {
+		endpoint = "[" + endpoint + "]"
+	}
+	if port != nil && port.Value != "6443" {
+		endpoint += ":" + port.Value
+	}
+	if endpoint == address.Value {
 		return address
 	}
-	if a, err := netip.ParseAddr(address.Value); err == nil && a.Is6() {
-		return text(address, "["+address.Value+"]:"+port.Value)
-	}
-	return text(address, address.Value+":"+port.Value)
+	return text(address, endpoint)
 }
 
 func (r v3Reader) etcd(o *object, k3s bool, t tree) {

@@ -90,7 +90,7 @@ func (r v4Reader) endpoint(o *object, t tree) {
 	case "", "local":
 	case "kube-vip":
 		t.set("controlPlaneEndpoint.type", text(o.value["type"], kind))
-		t.set("controlPlaneEndpoint.address", vip.scalar("address"))
+		t.set("controlPlaneEndpoint.address", withPort(vip.scalar("address"), nil))
 	case "haproxy":
 		t.set("controlPlaneEndpoint.type", o.value["type"])
 	default:
