@@ -2,7 +2,9 @@ package builder
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -68,16 +70,41 @@ func (p *Project) expandTexts() error {
 	for _, c := range p.charts {
 		names = append(names, c.Values...)
 	}
-	var problems document.Problems
+	problems, err := p.checkHooks()
+	if err != nil {
+		return err
+	}
 	for _, name := range names {
 		_, _, err := p.readText(p.beside(name))
-		if found, ok := err.(document.Problems); ok { //nolint:errorlint // the type that expand returns
+		if found, ok := errors.AsType[document.Problems](err); ok {
 			problems = append(problems, found...)
 		} else if err != nil && p.Manifest.Set != nil {
 			return err
 		}
 	}
 	return problems.Err()
+}
+
+// checkHooks checks the scripts that install takes with --hooks, where they are usually kept: in hooks beside the manifest.
+// They are not carried; only their values are checked.
+func (p *Project) checkHooks() (problems document.Problems, err error) {
+	for _, pattern := range []string{"hooks/*.sh", "hooks/*/*.sh"} {
+		names, err := filepath.Glob(p.beside(pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			data, err := ReadFile(name)
+			if err != nil {
+				continue // no hook; install reports it
+			}
+			_, err = p.Manifest.Set.Script(name, data)
+			if found, ok := errors.AsType[document.Problems](err); ok {
+				problems = append(problems, found...)
+			}
+		}
+	}
+	return problems, nil
 }
 
 // optedIn returns a problem for each file of a kustomization that opts in to values: kustomize reads it by itself.
@@ -93,6 +120,15 @@ func (p *Project) optedIn(names []string) (problems []string) {
 		}
 	}
 	return problems
+}
+
+// CarriedManifest reads the manifest that a bundle carries, with the values that it was built with.
+func CarriedManifest(ctx context.Context, c *bundle.Catalog) (*manifest.Bundle, error) {
+	data, err := c.Document(ctx, bundle.KindManifest, bundle.DocumentManifest)
+	if err != nil {
+		return nil, err
+	}
+	return parseCarried(ctx, c, data)
 }
 
 // parseCarried reads the manifest that a bundle carries, with the values of its lock. Values of the site have their

@@ -251,6 +251,9 @@ func (f *reader) imageAt(line int, image manifest.Image) {
 		}
 	}
 	ref, err := image.Ref()
+	if len(f.Bundle.Values) > 0 && strings.Contains(image.Name, "${") {
+		ref, err = image.Name, nil // only the build knows the whole name
+	}
 	if err != nil {
 		f.noteAt(line, "image %s was left out: %v", shorten(image.Name), err)
 		return

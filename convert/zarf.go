@@ -2,27 +2,117 @@ package convert
 
 import (
 	"path"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
 // zarf reads a package definition of Zarf (schema v1alpha1; keys renamed in v1beta1 are noted).
 func (f *reader) zarf(o *object) {
+	f.zarfTemplates(o.node)
 	metadata := o.mapping("metadata")
 	f.metadata(metadata)
 	f.platform(metadata.text("architecture"))
 	metadata.skip("uncompressed", "yolo", "aggregateChecksum", "allowNamespaceOverride")
 	metadata.rest()
 	o.skip("build", "documentation")
-	o.drop("variables", "kkbundle does not prompt for variables at the site; write values files")
-	o.drop("constants", "write the values where they are used")
+	constants := o.objects("constants")
+	f.zarfVariables(o.objects("variables"), "VAR", "at: site, ")
+	f.zarfVariables(constants, "CONST", "")
+	defer f.zarfConstants(constants)
 	o.drop("values", "write values files for charts")
 	for _, c := range o.objects("components") {
 		f.zarfComponent(c)
+	}
+}
+
+// zarfTemplate is a constant of Zarf's, or a variable that is given when a package is created.
+var zarfTemplate = regexp.MustCompile(`###ZARF_(?:PKG_TMPL|CONST)_([A-Z0-9_]+)###`)
+
+// zarfTemplates makes a value of each of these that the definition itself names. Another ${ is that text.
+func (f *reader) zarfTemplates(n *yaml.Node) {
+	var texts []*yaml.Node
+	found := false
+	var walk func(n *yaml.Node)
+	walk = func(n *yaml.Node) {
+		if f.left--; n == nil || f.left < 0 || n.Kind == yaml.AliasNode {
+			return
+		}
+		if n.Kind == yaml.ScalarNode {
+			texts = append(texts, n)
+			found = found || zarfTemplate.MatchString(n.Value)
+		}
+		for _, one := range n.Content {
+			walk(one)
+		}
+	}
+	if walk(n); !found {
+		return
+	}
+	for _, one := range texts {
+		text := strings.ReplaceAll(one.Value, "${", "$${")
+		for _, m := range zarfTemplate.FindAllStringSubmatch(text, -1) {
+			name := strings.TrimLeft(m[1], "_0123456789")
+			if name == "" {
+				continue
+			}
+			if _, known := f.Bundle.Values.Find(name); !known {
+				f.Bundle.Values = append(f.Bundle.Values, values.Definition{Name: name, Required: true})
+			}
+			text = strings.ReplaceAll(text, m[0], "${"+name+"}")
+		}
+		one.Value = text
+	}
+}
+
+// zarfConstants gives the values that constants have as defaults, notes those that nobody has given, and forgets those
+// that nothing names: they were in parts that were not carried over.
+func (f *reader) zarfConstants(constants []*object) {
+	known := map[string]string{}
+	for _, c := range constants {
+		known[c.text("name")] = c.text("value")
+	}
+	text, err := yaml.Marshal(f.Bundle)
+	f.Bundle.Values = slices.DeleteFunc(f.Bundle.Values, func(d values.Definition) bool {
+		return err != nil || !strings.Contains(string(text), "${"+d.Name+"}")
+	})
+	for i := range f.Bundle.Values {
+		d := &f.Bundle.Values[i]
+		if value := known[d.Name]; value != "" {
+			byDefault := document.Scalar(value)
+			d.Default, d.Required = &byDefault, false
+			continue
+		}
+		f.noteAt(0, "value %s: give it to lock and build with --set %s=…, or write a default", d.Name, d.Name)
+	}
+}
+
+// zarfVariables notes variables and constants of files that Zarf replaces in charts and manifests: the files have to
+// name values instead.
+func (f *reader) zarfVariables(list []*object, kind, at string) {
+	for _, v := range list {
+		name := v.text("name")
+		entry := at
+		if byDefault := v.text("default"); byDefault != "" {
+			entry += "default: " + strconv.Quote(byDefault) + ", "
+		}
+		if value := v.text("value"); value != "" {
+			entry += "default: " + strconv.Quote(value) + ", "
+		}
+		if v.yes("sensitive") {
+			entry = "at: site, secret: true, "
+		}
+		f.note(v.node, "###ZARF_%s_%s### in files was not carried over: write values: {%s: {%s}}, ${%s} in the files, and # kkbundle: values at their top (docs/build/values.md)",
+			kind, shorten(name), shorten(name), shorten(strings.TrimSuffix(entry, ", ")), shorten(name))
+		v.skip("description", "prompt", "autoIndent", "pattern", "type")
+		v.rest()
 	}
 }
 

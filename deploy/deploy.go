@@ -26,6 +26,8 @@ type Options struct {
 	Registry Registry
 	// Values are the site's values of releases.
 	Values []Value
+	// Resolve returns the values of the manifest's table; nil takes those of the lock and of the run before.
+	Resolve ResolveFunc
 	// By names this run for the record and for a second run: user, machine and process.
 	By string
 	// DryRun changes nothing, and fills Report.Diff.
@@ -82,6 +84,8 @@ type Report struct {
 	Version  string   `json:"bundleVersion"`
 	Registry string   `json:"registry"`
 	Results  []Result `json:"parts"`
+	// Values are those of the manifest's table that the site gives.
+	Values []SiteValue `json:"values,omitempty"`
 	// Redirected are the namespaces in which an admission policy leads pods to the registry.
 	Redirected []string `json:"redirectedNamespaces,omitempty"`
 	// Removed are the releases and objects that Prune removed, or would remove.
@@ -125,6 +129,7 @@ type run struct {
 	others    []*Record       // of other bundles
 	claimed   map[string]bool // identities of their objects
 	report    *Report
+	site      siteValues
 }
 
 // Run deploys a bundle. Nothing changes before everything is known to be complete: the plan, the connection, and that
@@ -134,10 +139,14 @@ func Run(ctx context.Context, b *bundle.Reader, o Options) (report *Report, err 
 	if r.Logger == nil {
 		r.Logger = slog.New(slog.DiscardHandler)
 	}
-	if r.manifest, r.steps, err = plan(ctx, b, o.Values); err != nil {
+	if err := r.readManifest(ctx); err != nil {
 		return r.report, err
 	}
-	if r.cluster, err = connect(ctx, o.Cluster, r.Logger); err != nil {
+	r.report.Values = r.site.list()
+	if r.steps, err = plan(ctx, b, r.manifest, o.Values); err != nil {
+		return r.report, err
+	}
+	if err := r.connect(ctx); err != nil {
 		return r.report, err
 	}
 	if !o.DryRun {
@@ -170,6 +179,14 @@ func Run(ctx context.Context, b *bundle.Reader, o Options) (report *Report, err 
 		err = errLost
 	}
 	return r.report, err
+}
+
+// connect connects to the cluster, once.
+func (r *run) connect(ctx context.Context) (err error) {
+	if r.cluster == nil {
+		r.cluster, err = connect(ctx, r.Cluster, r.Logger)
+	}
+	return err
 }
 
 // begin makes the namespace of records and locks.
@@ -243,6 +260,9 @@ func (r *run) readRecords(ctx context.Context) error {
 	for _, one := range list {
 		if one.Name == r.report.Name {
 			r.record = one
+			if r.site.before != nil && !r.site.isOf(one) {
+				errs = append(errs, errValuesChanged)
+			}
 			continue
 		}
 		r.others = append(r.others, one)
@@ -331,15 +351,21 @@ func (r *run) deploy(ctx context.Context) error {
 	known := *r.record
 	r.record.Bundle, r.record.Digest, r.record.Registry = r.report.Version, r.bundle.Digest().String(), r.endpoint.Pull
 	r.record.By = r.By
+	open, secret := r.site.given()
+	r.record.Values, r.record.SecretValues = open, slices.Sorted(maps.Keys(secret))
 	for _, p := range r.previews {
 		r.record.add(p)
 	}
 	changes := known.State != StateDeployed || known.Digest != r.record.Digest || known.Registry != r.record.Registry ||
-		len(known.Parts) != len(r.record.Parts)
+		len(known.Parts) != len(r.record.Parts) ||
+		slices.ContainsFunc(r.report.Values, func(v SiteValue) bool { return v.Changed })
 	if changes {
 		r.record.State = StateDeploying
 		if err := r.write(ctx, r.record); err != nil {
 			return err
+		}
+		if err := r.rememberSecrets(ctx, len(known.SecretValues) > 0); err != nil {
+			return r.failed(ctx, err)
 		}
 	}
 	redirected, err := r.redirect(ctx)

@@ -15,6 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
+	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
 // A Value is a site's value of a release: a values file, or one setting.
@@ -45,36 +46,27 @@ func (s *step) wait() time.Duration {
 	return 0
 }
 
-// plan reads from the bundle what to deploy: deploy of its manifest, or else the addons of its cluster file.
-func plan(ctx context.Context, b *bundle.Reader, values []Value) (*manifest.Bundle, []*step, error) {
-	data, err := b.Document(ctx, bundle.KindManifest, bundle.DocumentManifest)
-	if err != nil {
-		return nil, nil, err
-	}
-	m, err := manifest.ParseBundle(bundle.DocumentManifest, data)
-	if err != nil {
-		return nil, nil, err
-	}
+// plan returns what to deploy: deploy of the bundle's manifest, or else the addons of its cluster file.
+func plan(ctx context.Context, b *bundle.Reader, m *manifest.Bundle, given []Value) (steps []*step, err error) {
 	list := m.Deployments()
 	if len(list) == 0 {
-		if list, err = addons(ctx, b); err != nil {
-			return nil, nil, err
+		if list, err = addons(ctx, b, m.Set); err != nil {
+			return nil, err
 		}
 	}
 	if len(list) == 0 {
-		return nil, nil, &NothingError{m.Metadata.Name}
+		return nil, &NothingError{m.Metadata.Name}
 	}
-	var steps []*step
 	var errs []error
 	for _, a := range list {
-		s, err := newStep(ctx, b, a)
+		s, err := newStep(ctx, b, m.Set, a)
 		errs = append(errs, err)
 		steps = append(steps, s)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return m, steps, override(steps, values)
+	return steps, override(steps, given)
 }
 
 // A NothingError means a bundle does not say what to deploy.
@@ -91,7 +83,7 @@ func (*NothingError) Hint() string {
 }
 
 // addons returns the addons of the bundle's cluster file.
-func addons(ctx context.Context, b *bundle.Reader) ([]manifest.Addon, error) {
+func addons(ctx context.Context, b *bundle.Reader, set *values.Set) ([]manifest.Addon, error) {
 	if _, ok := b.Find(bundle.KindManifest, bundle.DocumentCluster, ""); !ok {
 		return nil, nil
 	}
@@ -99,18 +91,25 @@ func addons(ctx context.Context, b *bundle.Reader) ([]manifest.Addon, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, _, err := kubekey.ReadCluster(bundle.DocumentCluster, data)
+	c, _, err := kubekey.ReadClusterWith(set, bundle.DocumentCluster, data)
 	if err != nil {
 		return nil, err
 	}
 	return c.WithDefaults().Addons, nil
 }
 
-func newStep(ctx context.Context, b *bundle.Reader, a manifest.Addon) (*step, error) {
+func newStep(ctx context.Context, b *bundle.Reader, set *values.Set, a manifest.Addon) (*step, error) {
+	read := func(file string) ([]byte, error) {
+		data, err := b.Document(ctx, bundle.KindManifest, path.Clean(file))
+		if err != nil {
+			return nil, err
+		}
+		return set.YAML(file, data, nil)
+	}
 	s := &step{Addon: a}
 	if a.Chart == "" {
 		for _, file := range a.Manifests {
-			data, err := b.Document(ctx, bundle.KindManifest, path.Clean(file))
+			data, err := read(file)
 			if err == nil {
 				_, err = kube.ParseManifest(data)
 			}
@@ -129,7 +128,7 @@ func newStep(ctx context.Context, b *bundle.Reader, a manifest.Addon) (*step, er
 	s.item = items[i]
 	var files []charts.ValuesFile
 	for _, file := range a.Values {
-		data, err := b.Document(ctx, bundle.KindManifest, path.Clean(file))
+		data, err := read(file)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.name(), err)
 		}
@@ -152,9 +151,9 @@ func (e *ValueError) Error() string { return e.Err.Error() }
 func (e *ValueError) Unwrap() error { return e.Err }
 
 // override applies the site's values: files first, then single settings, each in their order.
-func override(steps []*step, values []Value) error {
+func override(steps []*step, given []Value) error {
 	var errs []error
-	for _, v := range slices.SortedStableFunc(slices.Values(values), bySet) {
+	for _, v := range slices.SortedStableFunc(slices.Values(given), bySet) {
 		s, err := stepOf(steps, v.Release)
 		if err == nil && v.Set != "" {
 			err = charts.SetValue(s.values, v.Set)

@@ -51,6 +51,10 @@ type Record struct {
 	// Namespaces were created by deploy. Pulls have a pull secret of deploy.
 	Namespaces []string `json:"namespaces,omitempty"`
 	Pulls      []string `json:"pulls,omitempty"`
+	// Values are those of the site that somebody gave, without those that are secret. SecretValues are the names of
+	// these; they lie in a Secret.
+	Values       map[string]string `json:"values,omitempty"`
+	SecretValues []string          `json:"secretValues,omitempty"`
 	// Redirect is nil without an admission policy.
 	Redirect *Redirect `json:"redirect,omitempty"`
 }

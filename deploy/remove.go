@@ -129,6 +129,11 @@ func (r *remover) remove(ctx context.Context) error {
 			return err
 		}
 	}
+	if len(r.record.SecretValues) > 0 {
+		if err := r.forgetSecrets(ctx, r.Name); err != nil {
+			return err
+		}
+	}
 	return r.forget(ctx, r.Name)
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/distribution/reference"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
 // bundleChecker makes a manifest's checks beyond the types, and normalizes platforms and hashes.
@@ -41,7 +43,24 @@ func (c bundleChecker) check(b *Bundle) {
 	sources.overrides(b.Overrides)
 	packageChecker(c).packages(b.Packages)
 	c.addons("deploy", b.Deploy)
+	c.namedAlike(b)
 	c.deployedCharts(b)
+}
+
+// namedAlike refuses values with the name of something else that --set takes at the site.
+func (c bundleChecker) namedAlike(b *Bundle) {
+	for _, a := range b.Deployments() {
+		if _, same := b.Values.Find(a.Release); same {
+			c.AddKey(document.Key(valuesKey, a.Release),
+				"is also the name of a release under deploy, so that deploy --set %s=… would be unclear; rename the value", a.Release)
+		}
+	}
+	for _, f := range document.Fields(reflect.TypeFor[Cluster]()) {
+		if d, same := b.Values.Find(f.Name); same && d.IsAt(values.Site) {
+			c.AddKey(document.Key(valuesKey, f.Name),
+				"is also a key of the cluster file, so that install --set %s=… would be unclear; rename the value", f.Name)
+		}
+	}
 }
 
 // deployedCharts refuses names under deploy that no chart of the manifest has. A chart's archive may have any name, so

@@ -124,6 +124,11 @@ func hooks(t *task.Host, kind string) ([]Hook, error) {
 		if err != nil {
 			return nil, fmt.Errorf("hook %s: %w", filepath.Join(t.Site.HooksDir, name), err)
 		}
+		if t.Site.Script != nil {
+			if data, err = t.Site.Script(filepath.Join(t.Site.HooksDir, name), data); err != nil {
+				return nil, err
+			}
+		}
 		hooks = append(hooks, Hook{name, data})
 	}
 	return hooks, nil
@@ -142,7 +147,22 @@ func readHook(dir *os.Root, name string) ([]byte, error) {
 	return data, err
 }
 
-// CheckHooks refuses scripts that match no host or group, such as those with a misspelled name.
+// checkScript returns the problems of a hook with values.
+func checkScript(s *task.Site, name string) error {
+	dir, err := os.OpenRoot(s.HooksDir)
+	if err != nil {
+		return fmt.Errorf("hooks: %w", err)
+	}
+	defer dir.Close()
+	data, err := readHook(dir, name)
+	if err == nil {
+		_, err = s.Script(filepath.Join(s.HooksDir, name), data)
+	}
+	return err
+}
+
+// CheckHooks refuses scripts that match no host or group, such as those with a misspelled name, and those with problems
+// of values.
 func CheckHooks(s *task.Site) error {
 	if s.HooksDir == "" {
 		return nil
@@ -173,6 +193,8 @@ func CheckHooks(s *task.Site) error {
 		if isHook && strings.HasSuffix(base, ".sh") && !slices.Contains(known, name) {
 			errs = append(errs, fmt.Errorf("hook %s matches no host or group of the inventory: correct its name",
 				filepath.Join(s.HooksDir, name)))
+		} else if isHook && s.Script != nil {
+			errs = append(errs, checkScript(s, name))
 		}
 		return nil
 	})

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/plain"
@@ -49,6 +50,9 @@ func (r *Run) Start(ctx context.Context, work func(ctx context.Context) error) (
 		if err := r.Dir.Lock(task.ThisOwner(r.Now())); err != nil {
 			return Report{}, err
 		}
+	}
+	if err := r.rememberValues(); err != nil {
+		return Report{}, err
 	}
 	log, err := r.Dir.OpenLog()
 	if err != nil {
@@ -139,6 +143,14 @@ func New(o Options, v Operation, p Planner) (*Run, error) {
 	r.SetCluster(r.Site, o.Cluster)
 	r.Report.Log, r.Report.Page = dir.Join(task.LogFile), dir.Join(ReportFile)
 	return r, nil
+}
+
+// rememberValues writes the values that the site gave for later runs.
+func (r *Run) rememberValues() error {
+	if r.DryRun || r.Options.SiteValues == nil {
+		return nil
+	}
+	return r.Dir.Write(marks.SiteValues, r.Options.SiteValues)
 }
 
 // SetCluster sets the cluster of a site, and the fields derived from it.

@@ -8,6 +8,10 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
+// SiteValues has the values of the bundle's table that the last install or upgrade was given, without secret ones. It
+// is in the work directory, of the form of --values.
+const SiteValues = "values.yaml"
+
 // Data saved before upgrades and rollbacks, in the work directory.
 const (
 	// SavedDir has a directory for each of the last upgrades and rollbacks. One that is being written is

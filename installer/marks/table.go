@@ -365,6 +365,10 @@ func ofWork() []Mark {
 			"after the last node",
 		},
 		{UpgradeReport, Work, "after a complete upgrade", "`--plan` estimates the time by it", "never"},
+		{
+			SiteValues, Work, "install or upgrade of a bundle with values of the site, before the first change",
+			"taken over where none is given", "never",
+		},
 		{task.LogFile + ", report.json", Work, "every run", "`status` names the last one", "never"},
 	}
 }

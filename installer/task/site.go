@@ -52,6 +52,10 @@ type Inputs struct {
 	HooksDir string
 	// Values reads a file named in the cluster file.
 	Values func(path string) ([]byte, error)
+	// Script returns the text of a hook with values of the bundle's table; nil leaves hooks as they are.
+	Script func(name string, data []byte) ([]byte, error)
+	// SiteValues is the content of the work directory's file of values; nil leaves the file as it is.
+	SiteValues []byte
 	// RegistryPassword returns the password for an existing registry; nil if the registry needs no login.
 	RegistryPassword func() (string, error)
 }

@@ -146,3 +146,21 @@ func (l *lister) origin(path string) Origin {
 	}
 	return Origin{fileLayer, l.src.File, n.Line, n.Column}
 }
+
+// EachText calls visit for each scalar of a file with its path, in the order of the file. An alias is not followed.
+func (s *Tree) EachText(visit func(path, text string)) { eachText(s.Root, "", visit) }
+
+func eachText(n *yaml.Node, path string, visit func(path, text string)) {
+	switch n.Kind {
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			eachText(n.Content[i+1], Join(path, n.Content[i].Value), visit)
+		}
+	case yaml.SequenceNode:
+		for i, one := range n.Content {
+			eachText(one, Index(path, i), visit)
+		}
+	case yaml.ScalarNode:
+		visit(path, n.Value)
+	}
+}

@@ -58,6 +58,17 @@ func split(text string) []part {
 	return parts
 }
 
+// Names returns the names of the values in a text, in their order.
+func Names(text string) []string {
+	var names []string
+	for _, p := range split(text) {
+		if p.name != "" {
+			names = append(names, p.name)
+		}
+	}
+	return names
+}
+
 // isPlain reports whether a text has neither a reference nor $${.
 func isPlain(text string) bool { return !strings.Contains(text, opening) }
 

@@ -49,6 +49,8 @@ type Options struct {
 	Given []Given
 	// Sample gives each value that must be given and was not its example, so that a manifest can be read for its shape.
 	Sample bool
+	// NoSecrets is Sample for secrets alone, for commands that use none.
+	NoSecrets bool
 	// Ask asks a person for a value of the site that must be given; nil if there is nobody. ErrNobody is its error
 	// then, too.
 	Ask func(ctx context.Context, d Definition) (string, error)
@@ -135,7 +137,7 @@ func (r *resolver) settle(ctx context.Context, d Definition, by []string) error 
 	case d.Default != nil:
 		from.Layer = FromDefault
 		from.Text, err = r.byDefault(ctx, d, append(slices.Clone(by), d.Name))
-	case v.StandIn, r.Sample && d.Required:
+	case v.StandIn, r.Sample && d.Required, r.NoSecrets && d.Secret:
 		from.Layer = FromExample
 		from.Text, v.Made = d.standIn()
 	case d.Required:
@@ -219,6 +221,15 @@ func (s *Set) List() []Value {
 		list = append(list, s.values[d.Name])
 	}
 	return list
+}
+
+// Value returns the value of a name.
+func (s *Set) Value(name string) (Value, bool) {
+	if s == nil {
+		return Value{}, false
+	}
+	v, ok := s.values[name]
+	return v, ok
 }
 
 func (s *Set) use(name string) {

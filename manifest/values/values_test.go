@@ -472,3 +472,23 @@ func FuzzYAML(f *testing.F) {
 		}
 	})
 }
+
+// Commands that use no secret need none; every other value that is missing is still one.
+func TestNoSecrets(t *testing.T) {
+	t.Parallel()
+	const table = "values: {key: {at: site, secret: true, required: true}, domain: {at: site, required: true}}\n"
+	if _, err := read(t, table, Options{At: Site, NoSecrets: true}); err == nil || strings.Contains(err.Error(), "values[key]") ||
+		!strings.Contains(err.Error(), "values[domain]: is required") {
+		t.Errorf("got %v", err)
+	}
+	if got := shown(resolved(t, table, Options{At: Site, NoSecrets: true, Given: set("domain=x")})); got != "key=(secret) example; domain=x --set" {
+		t.Error(got)
+	}
+}
+
+func TestNames(t *testing.T) {
+	t.Parallel()
+	if got := strings.Join(Names("${a} $${b} $x ${c-d}${a} ${"), " "); got != "a c-d a" {
+		t.Error(got)
+	}
+}

@@ -5,9 +5,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
@@ -60,20 +62,26 @@ func newConfigCheckCmd(g *globals) *cobra.Command {
 
 type configShowOptions struct {
 	inventory, host, output string
-	settings                []string
+	settings, values        []string
+	origin                  bool
 }
 
 func newConfigShowCmd(g *globals) *cobra.Command {
 	var o configShowOptions
 	cmd := &cobra.Command{
-		Use:   "show CLUSTER",
-		Short: "Show the values of a cluster and their origin",
+		Use:   "show CLUSTER|MANIFEST",
+		Short: "Show the values of a cluster or a manifest and their origin",
 		Long: `Shows each value of a cluster, with defaults, and its origin: default, file:line:column, a group, a host, or --set.
 With -i and --host, the values are those of that host. -o yaml prints an equivalent cluster file, also for files of
-KubeKey. Secrets are never shown. Versions that the file omits come from the catalog and are not listed.`,
+KubeKey. Secrets are never shown. Versions that the file omits come from the catalog and are not listed.
+
+Of a manifest, shows the values of its table, as build would take them: default, lock, a variable, a file of --values,
+--set. A cluster file that a manifest in the same directory names is shown with these values; --origin adds, for each
+setting that has one, its name and who gave it. Guide: docs/build/values.md.`,
 		Example: `  kkbundle config show cluster.yaml
-  kkbundle config show cluster.yaml -i inventory.yaml --host node3 --set kubernetes.maxPods=200`,
-		Args: takes("CLUSTER"),
+  kkbundle config show cluster.yaml -i inventory.yaml --host node3 --set kubernetes.maxPods=200
+  kkbundle config show --origin --values paris.yaml manifest.yaml`,
+		Args: takes("CLUSTER|MANIFEST"),
 		RunE: func(_ *cobra.Command, args []string) error { return runConfigShow(g, args[0], o) },
 	}
 	f := cmd.Flags()
@@ -81,6 +89,9 @@ KubeKey. Secrets are never shown. Versions that the file omits come from the cat
 	f.StringVar(&o.host, "host", "", "show the values of this host")
 	f.StringVarP(&o.output, "output", "o", showTable, "table, yaml or json")
 	site.AddSet(f, &o.settings)
+	f.Lookup("set").Usage += "; NAME=VALUE: a value of the manifest"
+	f.StringArrayVar(&o.values, "values", nil, "`file` of values of the manifest (repeated)")
+	f.BoolVar(&o.origin, "origin", false, "also show which value of the manifest a setting has, and who gave it")
 	return cmd
 }
 
@@ -100,7 +111,18 @@ func runConfigShow(g *globals, file string, o configShowOptions) error {
 	if (o.inventory == "") != (o.host == "") {
 		return usage.Errorf("--host needs the inventory (-i), and -i needs --host")
 	}
-	c, err := site.ReadCluster(g.Console, file, o.settings)
+	data, err := builder.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if fileKind(file, data).Kind == manifest.KindBundle {
+		return g.showManifestValues(file, data, o)
+	}
+	set, settings, err := manifestValues(file, data, o)
+	if err != nil {
+		return err
+	}
+	c, err := site.ReadClusterWith(g.Console, set, file, settings)
 	if err != nil {
 		return err
 	}
@@ -123,10 +145,15 @@ func runConfigShow(g *globals, file string, o configShowOptions) error {
 	case showJSON:
 		return g.PrintJSON(configResult{1, file, o.host, c.Values()})
 	}
-	return printValues(g, c.Values())
+	var origins map[string]string
+	if o.origin {
+		origins = originsOf(set, file, data)
+	}
+	return printValues(g, c.Values(), origins)
 }
 
-func printValues(g *globals, values []document.Value) error {
+// printValues prints a table. origins have more about the values of some paths.
+func printValues(g *globals, values []document.Value, origins map[string]string) error {
 	var rows [][]string
 	for _, v := range values {
 		text, ok := v.Value.(string)
@@ -137,7 +164,11 @@ func printValues(g *globals, values []document.Value) error {
 			}
 			text = string(b)
 		}
-		rows = append(rows, []string{v.Path, text, v.Origin.String()})
+		from := v.Origin.String()
+		if more := origins[v.Path]; more != "" {
+			from += " (" + more + ")"
+		}
+		rows = append(rows, []string{v.Path, text, from})
 	}
 	return g.PrintTable([]string{"VALUE OF", "IS", "FROM"}, rows)
 }

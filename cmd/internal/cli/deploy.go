@@ -21,10 +21,13 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kkbundle/kkbundle/builder"
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/deploy"
 	"github.com/kkbundle/kkbundle/internal/plain"
+	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/values"
 	"github.com/kkbundle/kkbundle/registry"
 )
 
@@ -83,6 +86,8 @@ into one cluster exclude each other. With Ctrl-C, finished releases stay, and th
                     warns of such images
   --own-registry    puts a registry into the cluster first; every node pulls from it on its own loopback address.
                     docs/site/deploy-registry.md says where this was tested
+  --set, --values   values of the bundle's table that are given at the site; missing ones are asked for. The cluster
+                    remembers them for the next run, secret ones in a Secret. docs/build/values.md
   --prune           removes what an earlier version of the bundle had and this one lacks; without it, it is named.
                     Namespaces, custom resource definitions and volume claims of YAML stay
 
@@ -107,8 +112,9 @@ bundle again, with --prune. Guide: docs/site/deploy.md.`,
 	f.StringArrayVar(&o.renames, "rename", nil,
 		"FROM=TO: push repositories below the upstream name FROM below TO (repeated)")
 	f.StringArrayVarP(&o.values, "values", "f", nil,
-		"RELEASE=FILE: values file of a release, over the bundle's values (repeated)")
-	f.StringArrayVar(&o.sets, "set", nil, "RELEASE=PATH=VALUE: one value of a release, as in helm's --set (repeated)")
+		"RELEASE=FILE: values file of a release, over the bundle's values; FILE alone: values of the bundle's table (repeated)")
+	f.StringArrayVar(&o.sets, "set", nil,
+		"RELEASE=PATH=VALUE: one value of a release, as in helm's --set; NAME=VALUE: one of the bundle's table (repeated)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the differences from the live objects, and change nothing")
 	f.BoolVar(&o.noPush, "no-push", false, "do not push: the registry has the bundle already, which is checked")
 	f.BoolVar(&o.adopt, "adopt", false, "take over releases of the same name that were installed without kkbundle")
@@ -146,8 +152,7 @@ func runDeploy(ctx context.Context, g *globals, path string, o deployOptions, re
 	if err := o.registryFlags.check(); err != nil {
 		return err
 	}
-	values, err := o.siteValues()
-	if err != nil {
+	if err := o.checkValues(); err != nil {
 		return err
 	}
 	config, err := o.config()
@@ -166,9 +171,19 @@ func runDeploy(ctx context.Context, g *globals, path string, o deployOptions, re
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
+	ofReleases, given, err := o.siteValues(site.CarriedTable(ctx, &r.Catalog))
+	if err != nil {
+		return err
+	}
 	start := time.Now()
 	report, err := deploy.Run(ctx, r, deploy.Options{
-		Cluster: config, Registry: at, Values: values, By: thisRun(), DryRun: o.dryRun, NoPush: o.noPush,
+		Cluster: config, Registry: at, Values: ofReleases,
+		Resolve: func(ctx context.Context, t values.Table, src *document.Tree,
+			known []values.Given,
+		) (*values.Set, error) {
+			return site.Resolve(ctx, g.Console, t, src, known, given)
+		},
+		By: thisRun(), DryRun: o.dryRun, NoPush: o.noPush,
 		Adopt: o.adopt, Force: o.forced, Prune: o.prune, Logger: g.Logger(),
 		Redirect: redirect, RedirectNamespaces: o.redirectNamespaces,
 		Progress: func(e deploy.Event) {
@@ -222,6 +237,11 @@ type deployResult struct {
 func printDeployment(g *globals, report *deploy.Report, o deployOptions, took time.Duration) error {
 	if g.JSON {
 		return g.PrintJSON(deployResult{1, o.dryRun, report})
+	}
+	for _, v := range report.Values {
+		if v.Changed || o.dryRun {
+			g.Note("value %s", plain.Line(v.String()))
+		}
 	}
 	removed := ""
 	if n := len(report.Removed); n > 0 {
@@ -327,29 +347,60 @@ func pullSecret(data []byte, host string) ([]byte, error) {
 	return nil, fmt.Errorf("it has no login of %s under auths", host)
 }
 
-// siteValues reads --values and --set.
-func (o *deployOptions) siteValues() ([]deploy.Value, error) {
-	var list []deploy.Value
+// checkValues checks --values and --set as far as no bundle is needed for it.
+func (o *deployOptions) checkValues() error {
+	for _, text := range o.values {
+		if release, file, ok := strings.Cut(text, "="); ok && (release == "" || file == "") {
+			return usage.Errorf("--values %s: want RELEASE=FILE, or FILE for values of the bundle", text)
+		}
+	}
+	for _, text := range o.sets {
+		if name, _, ok := strings.Cut(text, "="); !ok || name == "" {
+			return badSet(name)
+		}
+	}
+	return nil
+}
+
+func badSet(name string) error { // without the value, which may be a secret
+	return usage.Errorf("--set %s: want RELEASE=PATH=VALUE, or NAME=VALUE for a value of the bundle", name)
+}
+
+// siteValues reads --values and --set: values of releases, and those of the bundle's table.
+func (o *deployOptions) siteValues(t values.Table) (releases []deploy.Value, given []values.Given, err error) {
+	if err := o.checkValues(); err != nil {
+		return nil, nil, err
+	}
+	var files, sets []string
 	for _, text := range o.values {
 		release, file, ok := strings.Cut(text, "=")
-		if !ok || release == "" || file == "" {
-			return nil, usage.Errorf("--values %s: want RELEASE=FILE", text)
+		if !ok && len(t) == 0 {
+			return nil, nil, usage.Errorf("--values %s: want RELEASE=FILE; the bundle's manifest has no values for FILE alone", text)
+		}
+		if !ok {
+			files = append(files, text)
+			continue
 		}
 		data, err := builder.ReadFile(file)
 		if err != nil {
-			return nil, usage.FileError(err)
+			return nil, nil, usage.FileError(err)
 		}
-		list = append(list, deploy.Value{Release: release, File: file, Data: data})
+		releases = append(releases, deploy.Value{Release: release, File: file, Data: data})
 	}
 	for _, text := range o.sets {
-		release, set, ok := strings.Cut(text, "=")
-		if !ok || release == "" || !strings.Contains(set, "=") {
-			release, _, _ = strings.Cut(text, "=") // the value may be a secret
-			return nil, usage.Errorf("--set %s: want RELEASE=PATH=VALUE", release)
+		name, set, _ := strings.Cut(text, "=")
+		_, known := t.Find(name)
+		switch {
+		case known:
+			sets = append(sets, text)
+		case !strings.Contains(set, "="):
+			return nil, nil, badSet(name)
+		default:
+			releases = append(releases, deploy.Value{Release: name, Set: set})
 		}
-		list = append(list, deploy.Value{Release: release, Set: set})
 	}
-	return list, nil
+	given, err = site.ReadValues(files, sets)
+	return releases, given, err
 }
 
 // thisRun names this run for another one: user, machine and process.

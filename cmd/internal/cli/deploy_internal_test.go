@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/deploy"
+	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
 // TestPullSecretOfOneRegistry holds that nodes get no other login of a person's docker configuration.
@@ -85,11 +86,16 @@ func TestSiteValues(t *testing.T) {
 		{values: []string{"web"}},
 		{values: []string{"=f"}},
 	} {
-		if _, err := o.siteValues(); exitCode(err) != 64 {
+		if _, _, err := o.siteValues(nil); exitCode(err) != 64 {
 			t.Errorf("%v %v: %v", o.sets, o.values, err)
 		}
 	}
-	list, err := (&deployOptions{sets: []string{"shop/web=a.b=c=d"}}).siteValues()
+	table := values.Table{{Name: "domain", At: values.Site}, {Name: "key", At: values.Site}}
+	o := deployOptions{sets: []string{"shop/web=a.b=c=d", "domain=a=b", "key=x"}}
+	list, given, err := o.siteValues(table)
+	if len(given) != 2 || given[0].Name != "domain" || given[0].Text != "a=b" || given[1].Text != "x" {
+		t.Errorf("given %v", given)
+	}
 	if err != nil || len(list) != 1 || list[0].Release != "shop/web" || list[0].Set != "a.b=c=d" {
 		t.Errorf("got %v, %v", list, err)
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 func newInspectCmd(g *globals) *cobra.Command {
-	var raw, closure, sbom, layers, listing bool
+	var raw, closure, sbom, layers, listing, table bool
 	var login loginFlags
 	cmd := &cobra.Command{
 		Use:   "inspect BUNDLE",
@@ -40,6 +40,8 @@ Each of these prints one thing instead:
               first time takes minutes for a large bundle. Guide: docs/site/updates.md
   --listing   digest and size of each blob, as JSON, for kkbundle delta in place of the bundle
   --sbom      the bill of materials in the bundle, CycloneDX 1.6 as JSON
+  --values    the values of the manifest's table: those that the bundle was built with, and those that the site gives.
+              Guide: docs/build/values.md
 
 With --json: {"version", "name", "bundleVersion", "digest", "size", "items": [{"kind", "name", "digest", "mediaType",
 "platforms", "size"}]}, and if they apply "sha256", "artifactType", "lacks" (platforms), "referrers" ("unknown"),
@@ -51,8 +53,8 @@ With --json: {"version", "name", "bundleVersion", "digest", "size", "items": [{"
 		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
-			case moreThanOne(raw, closure, sbom, layers, listing):
-				return usage.Errorf("--index, --closure, --sbom, --layers and --listing each print one thing: leave out the others")
+			case moreThanOne(raw, closure, sbom, layers, listing, table):
+				return usage.Errorf("--index, --closure, --sbom, --layers, --listing and --values each print one thing: leave out the others")
 			case raw:
 				return runInspectIndex(cmd.Context(), g, args[0], login)
 			case closure:
@@ -61,6 +63,8 @@ With --json: {"version", "name", "bundleVersion", "digest", "size", "items": [{"
 				return runInspectSBOM(cmd.Context(), g, args[0], login)
 			case listing:
 				return runInspectListing(cmd.Context(), g, args[0], login)
+			case table:
+				return runInspectValues(cmd.Context(), g, args[0], login)
 			case layers:
 				return runInspectLayers(cmd.Context(), g, args[0], login)
 			}
@@ -72,6 +76,7 @@ With --json: {"version", "name", "bundleVersion", "digest", "size", "items": [{"
 	cmd.Flags().BoolVar(&sbom, "sbom", false, "print the bill of materials")
 	cmd.Flags().BoolVar(&layers, "layers", false, "show the encoders of the layers")
 	cmd.Flags().BoolVar(&listing, "listing", false, "print the digests of all blobs, for kkbundle delta")
+	cmd.Flags().BoolVar(&table, "values", false, "show the values of the manifest's table")
 	login.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	return cmd

@@ -103,6 +103,7 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	if err := isDirectory("--hooks", o.hooks); err != nil {
 		return err
 	}
+	o.Secrets = true
 	g.trust.unrecorded = o.dryRun || o.list
 	s, err := g.openAcceptedSite(ctx, o.Flags, path)
 	if err != nil {
@@ -112,6 +113,9 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	p := g.NewTaskPrinter(phasesOf(s.Cluster, o.phases)...)
 	p.Hosts, p.DryRun = hostNames(s.Inventory), o.dryRun
 	options := s.Options()
+	if options.SiteValues, err = s.SiteValues(); err != nil {
+		return err
+	}
 	options.From, options.Tags, options.Without = o.from, o.tags, o.without
 	options.Rules, options.Judged = rules, p.Judged
 	options.HooksDir, options.Phases, options.Limit = o.hooks, o.phases, o.limit

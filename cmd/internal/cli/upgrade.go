@@ -98,6 +98,7 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	if err != nil {
 		return usage.Errorf("--batch: %w", err)
 	}
+	o.Secrets = true
 	g.trust.unrecorded = o.dryRun
 	s, err := g.openAcceptedSite(ctx, o.Flags, path)
 	if err != nil {
@@ -115,6 +116,9 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 				writeUpgrade(g.Err, plan)
 			}
 		},
+	}
+	if options.SiteValues, err = s.SiteValues(); err != nil {
+		return err
 	}
 	if !g.JSON {
 		options.Saved = func(dir string) { g.Note("saved before the first change: %s", dir) }

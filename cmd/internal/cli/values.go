@@ -6,8 +6,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kkbundle/kkbundle/builder"
-	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/manifest/values"
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
 )
 
 // valueFlags give the values of a manifest.
@@ -23,29 +22,6 @@ func (v *valueFlags) add(fs *pflag.FlagSet) {
 // options returns the options for the library.
 func (v *valueFlags) options() (o builder.LoadOptions, err error) {
 	o.Variable = os.LookupEnv
-	o.Values, err = readValues(v.files, v.sets)
+	o.Values, err = site.ReadValues(v.files, v.sets)
 	return o, err
-}
-
-// readValues reads files of values and single values.
-func readValues(files, sets []string) (given []values.Given, err error) {
-	for _, file := range files {
-		data, err := builder.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		list, err := values.ParseFile(file, data)
-		if err != nil {
-			return nil, err
-		}
-		given = append(given, list...)
-	}
-	for _, text := range sets {
-		one, err := values.ParseSet(text)
-		if err != nil {
-			return nil, &usage.Error{Err: err}
-		}
-		given = append(given, one)
-	}
-	return given, nil
 }

@@ -38,8 +38,12 @@ type Flags struct {
 	stallLimit                          time.Duration
 	// ClusterOptional is set by commands that work without a cluster file. It is no flag.
 	ClusterOptional bool
-	settings        []string
-	flags           *pflag.FlagSet
+	// Secrets asks for values of the bundle's table that are secret and were not given, for commands that install
+	// what uses them. It is no flag.
+	Secrets    bool
+	settings   []string
+	valueFiles []string
+	flags      *pflag.FlagSet
 }
 
 // check returns an error for invalid values and missing files.
@@ -64,6 +68,9 @@ func (f *Flags) Add(fs *pflag.FlagSet) {
 	fs.StringVarP(&f.ClusterFile, "cluster", "c", "",
 		"the cluster `file` (default the one in the bundle, which must name no files or variables of this machine)")
 	AddSet(fs, &f.settings)
+	fs.Lookup("set").Usage += "; NAME=VALUE: a value of the bundle's table"
+	fs.StringArrayVar(&f.valueFiles, "values", nil,
+		"`file` of values of the bundle's table, NAME: VALUE each; can be repeated, and later files win")
 	fs.StringVar(&f.workDir, "work-dir", "",
 		"`directory` for certificates, credentials, admin.conf and install.log (default INVENTORY.work beside the inventory)")
 	f.flags = fs
@@ -96,6 +103,7 @@ type Site struct {
 	Bundle     *bundle.Reader // nil without a bundle
 	AnyCluster bool           // without a cluster file: Cluster has the needs of any cluster
 
+	set      *values.Set // of the bundle's table, nil without one
 	values   func(path string) ([]byte, error)
 	bastions *host.Bastions // shared by all hosts behind them
 	console  *terminal.Console
@@ -121,7 +129,11 @@ func Open(ctx context.Context, console *terminal.Console, f Flags, open func() (
 	if s.Bundle, err = open(); err != nil {
 		return nil, err
 	}
-	if err := s.readCluster(ctx, f.ClusterFile); err != nil {
+	err = s.readValues(ctx)
+	if err == nil {
+		err = s.readCluster(ctx, f.ClusterFile)
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	s.Inventory = inv.WithDefaults(s.Cluster)
@@ -163,7 +175,7 @@ func (s *Site) readCluster(ctx context.Context, file string) error {
 	if err != nil {
 		return fmt.Errorf("cluster file: %w", err)
 	}
-	c, err := parseCluster(s.console, nil, name, data, s.settings)
+	c, err := parseCluster(s.console, s.set, name, data, s.settings)
 	if err != nil {
 		return err
 	}
@@ -173,7 +185,14 @@ func (s *Site) readCluster(ctx context.Context, file string) error {
 		}
 	}
 	s.Cluster = c.WithDefaults()
-	if s.Cluster.Catalogs, err = builder.ReadCatalogs(c, read, dir); err != nil {
+	expanded := func(path string) ([]byte, error) {
+		data, err := read(path)
+		if err != nil {
+			return nil, err
+		}
+		return s.set.YAML(path, data, nil)
+	}
+	if s.Cluster.Catalogs, err = builder.ReadCatalogs(c, expanded, dir); err != nil {
 		return err
 	}
 	if s.Cluster.Base, err = s.carriedCatalog(ctx); err != nil {
@@ -186,7 +205,7 @@ func (s *Site) readCluster(ctx context.Context, file string) error {
 		}
 		s.Cluster.Catalogs = append(s.Cluster.Catalogs, listed)
 	}
-	s.values = func(path string) ([]byte, error) { return read(filepath.Join(dir, path)) }
+	s.values = func(path string) ([]byte, error) { return expanded(filepath.Join(dir, path)) }
 	return nil
 }
 
@@ -211,7 +230,7 @@ func (s *Site) Options() engine.Options {
 		WorkDir:    s.workDir,
 		Dial:       s.dial,
 		Helper:     helper.Binaries(),
-		Inputs:     task.Inputs{Values: s.values, RegistryPassword: s.registryPassword()},
+		Inputs:     task.Inputs{Values: s.values, Script: s.set.Script, RegistryPassword: s.registryPassword()},
 		Parallel:   s.parallel,
 		StallLimit: s.stallLimit,
 		Logger:     s.console.Logger(),

@@ -1,6 +1,7 @@
 package terminal
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -49,6 +50,33 @@ func (c *Console) AskSecret(ctx context.Context, what string) (string, error) {
 		return string(a.text), a.err
 	case <-ctx.Done():
 		return "", errors.Join(context.Cause(ctx), term.Restore(fd, shown))
+	}
+}
+
+// Ask reads a line from the terminal. It stops when ctx ends.
+func (c *Console) Ask(ctx context.Context, what string) (string, error) {
+	if !IsTerminal(c.In) {
+		return "", ErrNoTerminal
+	}
+	if ctx.Err() != nil {
+		return "", context.Cause(ctx)
+	}
+	type answer struct {
+		text string
+		err  error
+	}
+	_, _ = fmt.Fprintf(c.Err, "%s: ", what)
+	came := make(chan answer, 1)
+	go func() {
+		text, err := bufio.NewReader(c.In).ReadString('\n')
+		came <- answer{strings.TrimRight(text, "\r\n"), err}
+	}()
+	select {
+	case a := <-came:
+		return a.text, a.err
+	case <-ctx.Done():
+		_, _ = fmt.Fprintln(c.Err)
+		return "", context.Cause(ctx)
 	}
 }
 

@@ -54,6 +54,7 @@ func TestDeployAPIServer(t *testing.T) {
 		"TestAPIServerTrouble":    {"-test.run=^TestAPIServerTrouble$"},
 		"TestAPIServerRedirect":   {"-test.run=^TestAPIServerRedirect$"},
 		"TestAPIServerNoPolicies": {"-test.run=^TestAPIServerNoPolicies$"},
+		"TestAPIServerValues":     {"-test.run=^TestAPIServerValues$"},
 		"TestManyCharts":          {"-test.run=^TestManyCharts$"},
 		"BenchmarkDeployAgainstHelm": {
 			"-test.run=^$", "-test.bench=^BenchmarkDeployAgainstHelm$",
