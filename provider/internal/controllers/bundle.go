@@ -147,6 +147,7 @@ func bundleSource(ctx context.Context, c client.Reader, b *infrav1.KKBundle) (ho
 	return hosts.Bundle{
 		Source: b.Spec.Source, Username: string(login.Data[infrav1.SecretUsername]),
 		Password: string(login.Data[infrav1.SecretPassword]),
-		CA:       login.Data[infrav1.SecretCA], Trust: keys, RequireSignature: b.Spec.Trust.RequireSignature || len(keys) > 0,
+		CA:       login.Data[infrav1.SecretCA], Trust: keys,
+		RequireSignature: b.Spec.Trust.RequireSignature || len(keys) > 0,
 	}, nil
 }

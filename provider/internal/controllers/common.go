@@ -44,6 +44,8 @@ type noteRecorder struct{ events.EventRecorder }
 const maxNote = 1000 // bytes; the API server wants less than 1024
 
 // Eventf implements events.EventRecorder.
+//
+//nolint:revive // client-go's arguments
 func (r noteRecorder) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
 	if text := fmt.Sprintf(note, args...); len(text) > maxNote {
 		note, args = "%s...", []any{strings.ToValidUTF8(text[:maxNote-len("...")], "")}
