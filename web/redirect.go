@@ -30,9 +30,9 @@ func CheckRedirect(to *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// withoutLocation replaces net/http's error about a redirect to no valid address: it repeats the address, which may
+// WithoutLocation replaces net/http's error about a redirect to no valid address: it repeats the address, which may
 // have a password or a signature in it.
-func withoutLocation(err error) error {
+func WithoutLocation(err error) error {
 	failed, ok := errors.AsType[*url.Error](err)
 	if !ok || !strings.HasPrefix(failed.Err.Error(), "failed to parse Location header") {
 		return err
