@@ -148,7 +148,8 @@ func (b *builder) run(ctx context.Context) (Result, error) {
 }
 
 // build fetches the items that the cache lacks and writes the bundle.
-func (b *builder) build(ctx context.Context) (Result, error) {
+func (b *builder) build(ctx context.Context) (_ Result, err error) {
+	defer func() { b.placeItems(err) }()
 	if b.failures.list != nil { // of the attempt before
 		b.failures, b.lock = failures{}, nil
 	}

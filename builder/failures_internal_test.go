@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // TestAnnounce names the first items that cannot be fetched, and counts the others: a registry that is down has all
@@ -24,6 +25,46 @@ func TestAnnounce(t *testing.T) {
 		s := newSession(&Project{}, Options{Events: func(e Event) { said += e.Text }})
 		if (&failures{}).announce(s, items); said != want {
 			t.Errorf("%d items: got %q, want %q", n, said, want)
+		}
+	}
+}
+
+// TestPlacesOfItems: an error of an item names its line in the manifest, before and after a version is chosen.
+func TestPlacesOfItems(t *testing.T) {
+	t.Parallel()
+	const text = `apiVersion: kkbundle.io/v1
+kind: Bundle
+metadata: {name: a, version: 1.0.0}
+platforms: [linux/amd64]
+images: ["nginx:1.29"]
+charts:
+  - {repo: "https://charts.example", name: web, version: 1.x}
+  - {repo: "oci://r.example/charts", name: newest, version: ">=1.0.0"}
+files:
+  - {name: tool, url: "https://dl.example/tool-{arch}"}
+  - {name: notes, path: notes.txt}
+`
+	m, err := manifest.ParseBundle("m.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Project{Manifest: m}
+	for _, c := range []struct {
+		item fetch.ItemError
+		want string
+	}{
+		{fetch.ItemError{Kind: manifest.ItemImage, Ref: "docker.io/library/nginx:1.29"}, "m.yaml:5"},
+		{fetch.ItemError{Kind: manifest.ItemChart, Ref: "https://charts.example/web:1.x"}, "m.yaml:7"},
+		{fetch.ItemError{Kind: manifest.ItemChart, Ref: "https://charts.example/web:1.2.3"}, "m.yaml:7"},
+		{fetch.ItemError{Kind: manifest.ItemChart, Ref: "https://charts.example/web:2.0.0"}, ""},
+		{fetch.ItemError{Kind: manifest.ItemChart, Ref: "oci://r.example/charts/newest:1.1.0"}, "m.yaml:8"},
+		{fetch.ItemError{Kind: manifest.ItemFile, Ref: "https://dl.example/tool-arm64", Platform: "linux/arm64"}, "m.yaml:10"},
+		{fetch.ItemError{Kind: manifest.ItemFile, Ref: "local/notes"}, "m.yaml:11"},
+		{fetch.ItemError{Kind: manifest.ItemFile, Ref: "https://dl.example/other"}, ""},
+	} {
+		p.placeItems(&fetch.Errors{Failed: []*fetch.ItemError{&c.item}})
+		if c.item.Place != c.want {
+			t.Errorf("%s %s: %q, want %q", c.item.Kind, c.item.Ref, c.item.Place, c.want)
 		}
 	}
 }

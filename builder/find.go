@@ -152,7 +152,7 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 		return f.found(), err
 	}
 	l, err := fetch.Resolve(ctx, f.Manifest, o)
-	f.placeImages(err)
+	f.placeItems(err)
 	if l == nil {
 		return nil, err
 	}

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/kkbundle/kkbundle/web"
 )
 
 const (
@@ -120,7 +122,7 @@ func (r *repo) expect(req *http.Request, body *source) *http.Request {
 func receive(client *http.Client, req *http.Request, q request) (answer, error) {
 	resp, err := client.Do(req)
 	if err != nil {
-		return answer{}, err
+		return answer{}, web.WithoutLocation(err)
 	}
 	defer drain(resp)
 	if q.stay && resp.Request.URL.Path != req.URL.Path && resp.StatusCode >= http.StatusBadRequest {

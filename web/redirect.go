@@ -1,8 +1,11 @@
 package web
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
+	"strings"
 )
 
 const maxRedirects = 10
@@ -25,4 +28,16 @@ func CheckRedirect(to *http.Request, via []*http.Request) error {
 		}
 	}
 	return nil
+}
+
+// WithoutLocation replaces net/http's error about a redirect to no valid address: it repeats the address, which may
+// have a password or a signature in it.
+func WithoutLocation(err error) error {
+	failed, ok := errors.AsType[*url.Error](err)
+	if !ok || !strings.HasPrefix(failed.Err.Error(), "failed to parse Location header") {
+		return err
+	}
+	return &url.Error{Op: failed.Op, URL: failed.URL, Err: &RedirectError{
+		"the server redirects to an address that is not valid",
+	}}
 }

@@ -31,7 +31,7 @@ func Send(c *http.Client, req *http.Request, idle time.Duration) (*http.Response
 			err = cause
 		}
 		cancel(nil)
-		return nil, err
+		return nil, WithoutLocation(err)
 	}
 	resp.Body = Watch(ctx, cancel, resp.Body, idle)
 	return resp, nil

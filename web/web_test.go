@@ -2,6 +2,8 @@ package web_test
 
 import (
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,4 +43,28 @@ func FuzzRetryAfter(f *testing.F) {
 			t.Errorf("%q: %s", value, d)
 		}
 	})
+}
+
+// TestRedirectToNowhere: an address that is not valid is not repeated, since it may have a password in it, and not
+// asked for again.
+func TestRedirectToNowhere(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Location", "http://user:s3cret#x@127.0.0.1:1:2/f")
+		w.WriteHeader(http.StatusFound)
+	}))
+	t.Cleanup(server.Close)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := web.Send(&http.Client{CheckRedirect: web.CheckRedirect}, req, web.Idle)
+	if err == nil {
+		_ = resp.Body.Close()
+		t.Fatal("it was followed")
+	}
+	if strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "redirects to an address that is not valid") ||
+		web.Passing(err) {
+		t.Errorf("got %v, passing %v", err, web.Passing(err))
+	}
 }

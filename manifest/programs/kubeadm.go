@@ -154,8 +154,12 @@ func (c *kubeadmChecker) mounts(section, program string, config map[string]any) 
 	}
 	for _, a := range arguments(document.Join("kubernetes.kubeadm", below), config["extraArgs"]) {
 		file, _ := a.value.(string)
-		if !path.IsAbs(file) || !namesFile(a.name) || isReserved(Kubeadm, below, a.name) || slices.ContainsFunc(mounted, func(dir string) bool {
-			return path.Clean(file) == dir || strings.HasPrefix(path.Clean(file), strings.TrimSuffix(dir, "/")+"/")
+		if !path.IsAbs(file) || !namesFile(a.name) || isReserved(Kubeadm, below, a.name) {
+			continue
+		}
+		file = path.Clean(file)
+		if slices.ContainsFunc(mounted, func(dir string) bool {
+			return file == dir || strings.HasPrefix(file, strings.TrimSuffix(dir, "/")+"/")
 		}) {
 			continue
 		}
