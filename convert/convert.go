@@ -513,10 +513,11 @@ func clusterPaths(c *manifest.Cluster) []*string {
 
 // Join adds the content of another Result.
 func (r *Result) Join(o Result) {
-	f := &reader{Result: r, images: map[string]int{}}
+	f := &reader{Result: r, images: map[string]int{}, tags: map[string]int{}}
 	for i, image := range r.Bundle.Images {
 		if ref, err := image.Ref(); err == nil {
-			f.images[ref] = i
+			tag, _, _ := strings.Cut(ref, "@")
+			f.images[ref], f.tags[tag] = i, i
 		}
 	}
 	b := &r.Bundle

@@ -462,3 +462,20 @@ func TestHaulerPlatforms(t *testing.T) {
 		t.Errorf("%v, %v", r.Notes, err)
 	}
 }
+
+// TestJoinTwice: images of two files that differ by a tag's digest are one image.
+func TestJoinTwice(t *testing.T) {
+	t.Parallel()
+	const digest = "sha256:1111111111111111111111111111111111111111111111111111111111111111"
+	var r Result
+	for _, list := range []string{"docker.io/library/nginx:1.29\n", "docker.io/library/nginx:1.29@" + digest + "\n"} {
+		one, err := Read("images.txt", []byte(list))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Join(one)
+	}
+	if got := r.Bundle.Images; len(got) != 1 || !strings.HasSuffix(got[0].Name+got[0].Digest, digest) {
+		t.Errorf("images %+v", got)
+	}
+}

@@ -11,10 +11,9 @@ import (
 	"mime"
 	"net/http"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/opencontainers/go-digest"
 
@@ -60,7 +59,7 @@ func (c *cache) checkContent(ctx context.Context, pin manifest.Pin, address stri
 	case kind != nil && !kind.is(head) && (isPage || html):
 		return "", fmt.Errorf("%s is a web page (HTML) and no %s: %s%s", address, kind.name, askedToSignIn, set)
 	case kind != nil && !kind.is(head):
-		if is := recognized(head); is != "" && (is != text || kind != program) { // a script may begin with anything
+		if is := recognized(head); is != "" {
 			return "", fmt.Errorf("%s is %s and no %s, as its name or mode says: check the address%s", address, is,
 				kind.name, set)
 		}
@@ -76,8 +75,8 @@ func (c *cache) checkContent(ctx context.Context, pin manifest.Pin, address stri
 
 // Names of what a file is.
 const (
-	text       = "text"
-	lfsPointer = "a pointer of Git LFS"
+	errorMessage = "a text about an error"
+	lfsPointer   = "a pointer of Git LFS"
 )
 
 // recognized names what a file is by its beginning, "" if it is of no known kind.
@@ -105,21 +104,14 @@ func recognized(head []byte) string {
 			return "a " + k.name
 		}
 	}
-	if isText(head) {
-		return text
+	if errorText.Match(head) {
+		return errorMessage
 	}
 	return ""
 }
 
-// isText reports whether a file begins with text for people, such as "404: Not Found".
-func isText(head []byte) bool {
-	const cut = utf8.UTFMax // the last character may be cut off
-	return !bytes.ContainsFunc(head[:max(len(head)-cut, 0)], func(r rune) bool {
-		return r == utf8.RuneError || unicode.IsControl(r) && !unicode.IsSpace(r)
-	}) && !bytes.ContainsFunc(head[max(len(head)-cut, 0):], func(r rune) bool {
-		return r != utf8.RuneError && unicode.IsControl(r) && !unicode.IsSpace(r)
-	})
-}
+// errorText matches texts of servers about an error that they answer with status 200, such as "404: Not Found".
+var errorText = regexp.MustCompile(`^(?i)\s*(error\b.{0,3})?([45]\d\d\b|not found|no such|access denied|forbidden|unauthorized|bad gateway|service unavailable|rate limit|too many requests)`)
 
 // head returns the beginning of a blob.
 func (c *cache) head(ctx context.Context, d digest.Digest) (head []byte, err error) {
