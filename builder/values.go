@@ -85,7 +85,8 @@ func (p *Project) expandTexts() error {
 	return problems.Err()
 }
 
-// checkHooks checks the scripts that install takes with --hooks, where they are usually kept: in hooks beside the manifest.
+// checkHooks checks the scripts that install takes with --hooks, where they are usually kept: in hooks beside the
+// manifest.
 // They are not carried; only their values are checked.
 func (p *Project) checkHooks() (problems document.Problems, err error) {
 	for _, pattern := range []string{"hooks/*.sh", "hooks/*/*.sh"} {

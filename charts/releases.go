@@ -28,8 +28,8 @@ type Release struct {
 	Lost    string
 }
 
-// Releases returns the releases that are deployed in some namespaces, by namespace and name. Helm keeps a chart with its
-// release, but not the subcharts in it.
+// Releases returns the releases that are deployed in some namespaces, by namespace and name. Helm keeps a chart with
+// its release, but not the subcharts in it.
 func Releases(ctx context.Context, c *Cluster, namespaces []string) ([]Release, error) {
 	client, err := kubernetes.NewForConfig(c.Config())
 	if err != nil {

@@ -22,7 +22,9 @@ import (
 
 // A ResolveFunc returns the values of a bundle's table at the site. known are those of the bundle's lock, and those
 // that the run before was given.
-type ResolveFunc func(ctx context.Context, t values.Table, src *document.Tree, known []values.Given) (*values.Set, error)
+type ResolveFunc func(
+	ctx context.Context, t values.Table, src *document.Tree, known []values.Given,
+) (*values.Set, error)
 
 // resolveKnown is the ResolveFunc of Options without one.
 func resolveKnown(ctx context.Context, t values.Table, src *document.Tree, known []values.Given) (*values.Set, error) {

@@ -107,7 +107,7 @@ func TestContentIsWhatTheNameSays(t *testing.T) {
 		"a tar archive without a member":  {"a.tar", "", strings.Repeat("\x00", 1024), 0, ""},
 		"an unknown kind as an archive":   {"a.tar", "", strings.Repeat("x", 1024), 0, ""},
 		"words as an archive":             {"a.tgz", "text/plain", "404: Not Found", 0, "is a text about an error and no gzip archive"},
-		"a refusal as a program":           {"tool", "text/plain", "Error: access denied", 0o755, "is a text about an error and no program"},
+		"a refusal as a program":          {"tool", "text/plain", "Error: access denied", 0o755, "is a text about an error and no program"},
 		"a script without its mark":       {"tool", "", "set -e\n", 0o755, ""},
 		"an unpacked archive":             {"a.tgz", "", tarArchive(t), 0, "is a tar archive and no gzip archive"},
 		"a pointer to a large file":       {"model", "text/plain", lfsPointer, 0, "is a pointer of Git LFS and not the file"},

@@ -34,7 +34,8 @@ func (r *Result) tidy() {
 	slices.SortFunc(b.Images, func(a, c manifest.Image) int { return strings.Compare(a.Name, c.Name) })
 	b.Images = slices.CompactFunc(b.Images, func(a, c manifest.Image) bool { return a.Name == c.Name })
 	slices.SortStableFunc(b.Charts, func(a, c manifest.Chart) int {
-		return cmp.Or(strings.Compare(a.Repo, c.Repo), strings.Compare(a.Name, c.Name), strings.Compare(a.Version, c.Version))
+		return cmp.Or(strings.Compare(a.Repo, c.Repo), strings.Compare(a.Name, c.Name),
+			strings.Compare(a.Version, c.Version))
 	})
 }
 

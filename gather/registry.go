@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"path"
 	"strings"
-
-	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/name"
 
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -31,35 +27,16 @@ func Registry(ctx context.Context, at string, patterns []string, o fetch.Options
 	return tags(ctx, at, repositories, keep, o)
 }
 
-// Harbor returns the tags in a project of Harbor, HOST/PROJECT. Its API is asked for the repositories, since Harbor's
-// registry lists them for administrators only.
-func Harbor(ctx context.Context, at string, patterns []string, trip http.RoundTripper, plainHTTP bool,
-	o fetch.Options,
-) (Result, error) {
+// Harbor returns the tags in a project of Harbor, HOST/PROJECT. Its API is asked for the repositories by the client,
+// since Harbor's registry lists them for administrators only.
+func Harbor(ctx context.Context, client *harbor.Client, at string, patterns []string, o fetch.Options) (Result, error) {
 	keep, err := matcher(patterns)
 	if err != nil {
 		return Result{}, err
 	}
 	host, project, _ := strings.Cut(at, "/")
-	registry, err := name.NewRegistry(host)
-	if err != nil || project == "" || strings.Contains(project, "/") {
+	if project == "" || strings.Contains(project, "/") {
 		return Result{}, fmt.Errorf("%q: want HOST/PROJECT", at)
-	}
-	scheme := "https://"
-	if plainHTTP {
-		scheme = "http://"
-	}
-	client := &harbor.Client{URL: scheme + host, HTTP: trip}
-	if o.Keychain != nil {
-		auth, err := authn.Resolve(ctx, o.Keychain, registry)
-		if err != nil {
-			return Result{}, fmt.Errorf("login for %s: %w", host, err)
-		}
-		login, err := auth.Authorization()
-		if err != nil {
-			return Result{}, fmt.Errorf("login for %s: %w", host, err)
-		}
-		client.Username, client.Password = login.Username, login.Password
 	}
 	names, err := client.Repositories(ctx, project)
 	if err != nil {

@@ -108,7 +108,8 @@ func (x *expansion) scalar(n *yaml.Node, path string) {
 
 // isBare reports whether a scalar is written without quotes.
 func isBare(n *yaml.Node) bool {
-	return n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle|yaml.TaggedStyle) == 0
+	const quoted = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle
+	return n.Style&(quoted|yaml.TaggedStyle) == 0
 }
 
 // tag returns the tag that YAML gives the value without quotes.

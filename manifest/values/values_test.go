@@ -130,15 +130,18 @@ func TestProblems(t *testing.T) {
 		want string
 	}{
 		"missing": {
-			"values:\n  v:\n    required: true\n    description: the release", Options{At: Build},
+			"values:\n  v:\n    required: true\n    description: the release",
+			Options{At: Build},
 			"m.yaml:4:3: values[v]: is required (the release) and was not given: give it with --set v=…, in a file with --values FILE, or in $KKBUNDLE_VALUE_V",
 		},
 		"empty": {
-			"values: {v: {required: true}}", Options{At: Build, Given: set("v=")},
+			"values: {v: {required: true}}",
+			Options{At: Build, Given: set("v=")},
 			"--set v: is required and is empty",
 		},
 		"a wrong type": {
-			"values: {v: {type: integer, default: 3}}", Options{At: Build, Given: set("v=3.5")},
+			"values: {v: {type: integer, default: 3}}",
+			Options{At: Build, Given: set("v=3.5")},
 			`--set v: want a whole number, have "3.5"`,
 		},
 		"a leading zero":  {"values: {v: {type: integer, default: 010}}", Options{At: Build}, `m.yaml:3:38: values[v].default: want a whole number, have "010"`},
@@ -152,23 +155,28 @@ func TestProblems(t *testing.T) {
 		"another unknown": {"values: {version: {default: '${verson}'}}", Options{At: Build}, "m.yaml:3:29: values[version].default: ${verson}: the manifest has no value of this name; did you mean version?; write $${ for the text ${"},
 		"too early":       {"values: {v: {default: '${w}'}, w: {at: site}}", Options{At: Build}, "m.yaml:3:23: values[v].default: names w, which is given at the site, later than v; write at: site for both"},
 		"a secret of the build": {
-			"values: {v: {secret: true}}", Options{At: Build},
+			"values: {v: {secret: true}}",
+			Options{At: Build},
 			"m.yaml:3:10: values[v]: is secret and would enter the bundle; write at: site",
 		},
 		"a secret's default": {
-			"values: {v: {secret: true, at: site, default: x}}", Options{At: Build},
+			"values: {v: {secret: true, at: site, default: x}}",
+			Options{At: Build},
 			"m.yaml:3:47: values[v].default: the value is secret, and its default would enter the bundle; leave the default out",
 		},
 		"a secret in a default": {
-			"values: {v: {secret: true, at: site, required: true}, w: {at: site, default: 'x${v}'}}", Options{At: Site, Given: set("v=geheim")},
+			"values: {v: {secret: true, at: site, required: true}, w: {at: site, default: 'x${v}'}}",
+			Options{At: Site, Given: set("v=geheim")},
 			"m.yaml:3:78: values[w].default: names v, which is secret: the default would show it",
 		},
 		"a secret is not shown": {
-			"values: {v: {secret: true, at: site, pattern: '^[0-9]+$'}}", Options{At: Site, Given: set("v=geheim")},
+			"values: {v: {secret: true, at: site, pattern: '^[0-9]+$'}}",
+			Options{At: Site, Given: set("v=geheim")},
 			"--set v: want a text that matches ^[0-9]+$, have another text",
 		},
 		"a default that never counts": {
-			"values: {v: {required: true, default: x}}", Options{At: Build},
+			"values: {v: {required: true, default: x}}",
+			Options{At: Build},
 			"m.yaml:3:39: values[v].default: the value is required, and a default would never count; leave out default or required",
 		},
 		"no text":        {"values: {v: {type: boolean}}", Options{At: Build}, "m.yaml:3:10: values[v]: is no text and can be missing; write a default, or required: true"},
@@ -176,11 +184,13 @@ func TestProblems(t *testing.T) {
 		"one variable":   {"values: {a-b: {default: x}, A_B: {default: x}}", Options{At: Build}, "m.yaml:3:29: values[A_B]: has the same environment variable as a-b, KKBUNDLE_VALUE_A_B; rename one of them"},
 		"of no manifest": {"values: {a: {default: x}}", Options{At: Build, Given: file}, "v.yaml:2:4: b: the manifest has no value of this name; did you mean a?"},
 		"too early for the site": {
-			"values: {a: {at: site}, b: {default: z}}", Options{At: Build, Given: file},
+			"values: {a: {at: site}, b: {default: z}}",
+			Options{At: Build, Given: file},
 			"v.yaml:1:4: a: is given at the site, to deploy, install and upgrade; an example in the manifest stands for it until then",
 		},
 		"too late for the build": {
-			"values: {a: {at: site}, b: {default: z}}", Options{At: Site, Given: append(file, Given{Name: "b", Text: "z", Layer: FromLock})},
+			"values: {a: {at: site}, b: {default: z}}",
+			Options{At: Site, Given: append(file, Given{Name: "b", Text: "z", Layer: FromLock})},
 			"v.yaml:2:4: b: was given when the bundle was built, and is part of it; build another bundle for another value",
 		},
 		"control characters": {"values: {v: {default: x}}", Options{At: Build, Given: set("v=a\x1b")}, "--set v: the text has control characters, or is not UTF-8"},

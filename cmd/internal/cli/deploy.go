@@ -181,7 +181,7 @@ func runDeploy(ctx context.Context, g *globals, path string, o deployOptions, re
 		Resolve: func(ctx context.Context, t values.Table, src *document.Tree,
 			known []values.Given,
 		) (*values.Set, error) {
-			return site.Resolve(ctx, g.Console, t, src, known, given)
+			return t.Resolve(ctx, src, site.ValueOptions(g.Console, t, known, given))
 		},
 		By: thisRun(), DryRun: o.dryRun, NoPush: o.noPush,
 		Adopt: o.adopt, Force: o.forced, Prune: o.prune, Logger: g.Logger(),

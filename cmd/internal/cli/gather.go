@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/spf13/pflag"
 
 	"github.com/kkbundle/kkbundle/builder"
@@ -23,6 +25,7 @@ import (
 	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/registry/harbor"
 )
 
 // gatherFlags say what init makes a manifest of.
@@ -146,6 +149,10 @@ func (o *initOptions) gather(ctx context.Context, g *globals, dir string, from g
 		return gather.Result{}, "", err
 	}
 	host, _, _ := strings.Cut(at, "/")
+	address := "https://" + host
+	if plainHTTP {
+		address = "http://" + host
+	}
 	source := manifest.Source{Host: host, CA: o.ca, Cert: o.cert, Key: o.key, PlainHTTP: o.plainHTTP}
 	options := fetch.Options{Keychain: keychain, Logger: g.Logger()}
 	if o.ca != "" || o.cert != "" || o.plainHTTP {
@@ -153,7 +160,7 @@ func (o *initOptions) gather(ctx context.Context, g *globals, dir string, from g
 	}
 	var found gather.Result
 	if from == gatherHarbor {
-		found, err = gather.Harbor(ctx, at, o.match, trip, plainHTTP, options)
+		found, err = o.harborProject(ctx, at, &harbor.Client{URL: address, HTTP: trip}, options)
 	} else {
 		found, err = gather.Registry(ctx, at, o.match, options)
 	}
@@ -165,6 +172,26 @@ func (o *initOptions) gather(ctx context.Context, g *globals, dir string, from g
 	}
 	found.Bundle.Sources, err = sourcesFrom(dir, source)
 	return found, at, err
+}
+
+// harborProject returns what a project of Harbor has, with the login for it.
+func (o *initOptions) harborProject(ctx context.Context, at string, client *harbor.Client,
+	options fetch.Options,
+) (gather.Result, error) {
+	ref, err := name.NewRepository(at)
+	if err != nil {
+		return gather.Result{}, usage.Errorf("--from-harbor %s: want HOST/PROJECT", at)
+	}
+	auth, err := authn.Resolve(ctx, options.Keychain, ref)
+	if err != nil {
+		return gather.Result{}, fmt.Errorf("login for %s: %w", ref.RegistryStr(), err)
+	}
+	login, err := auth.Authorization()
+	if err != nil {
+		return gather.Result{}, fmt.Errorf("login for %s: %w", ref.RegistryStr(), err)
+	}
+	client.Username, client.Password = login.Username, login.Password
+	return gather.Harbor(ctx, client, at, o.match, options)
 }
 
 // sourcesFrom returns a source whose files are named as a manifest in dir names them.

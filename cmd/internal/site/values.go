@@ -89,7 +89,7 @@ func (s *Site) readValues(ctx context.Context) error {
 	}
 	b, err := manifest.ParseBundleWith(bundle.DocumentManifest, data,
 		func(t values.Table, src *document.Tree) (*values.Set, error) {
-			o := optionsOf(s.console, t, append(known, remembered...), given)
+			o := ValueOptions(s.console, t, append(known, remembered...), given)
 			o.NoSecrets = !s.Secrets
 			return t.Resolve(ctx, src, o)
 		})
@@ -150,15 +150,9 @@ func (s *Site) SiteValues() ([]byte, error) {
 	return append([]byte("# Values of the site that install or upgrade was given. The next run takes them over.\n"), text...), err
 }
 
-// Resolve returns the values of a table at the site: known ones, those of variables, and those that the operator gave.
-// A missing one is asked for on a terminal.
-func Resolve(ctx context.Context, console *terminal.Console, t values.Table, src *document.Tree,
-	known, given []values.Given,
-) (*values.Set, error) {
-	return t.Resolve(ctx, src, optionsOf(console, t, known, given))
-}
-
-func optionsOf(console *terminal.Console, t values.Table, known, given []values.Given) values.Options {
+// ValueOptions say where the values of a table come from at the site: known ones, those of variables, and those that the
+// operator gave. A missing one is asked for on a terminal.
+func ValueOptions(console *terminal.Console, t values.Table, known, given []values.Given) values.Options {
 	return values.Options{
 		At: values.Site, Given: slices.Concat(known, t.Environment(values.Site, os.LookupEnv), given),
 		Ask: func(ctx context.Context, d values.Definition) (string, error) {

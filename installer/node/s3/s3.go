@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// A Storage is a bucket of a storage with the S3 API and a login for it. Its JSON is a file on hosts that only root reads.
+// A Storage is a bucket of a storage with the S3 API and a login for it. Its JSON is a file on hosts that only root
+// reads.
 type Storage struct {
 	Endpoint  string `json:"endpoint"` // https://HOST[:PORT] or http://HOST[:PORT]
 	Bucket    string `json:"bucket"`

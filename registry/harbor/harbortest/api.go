@@ -208,7 +208,8 @@ func (s *Server) project(w http.ResponseWriter, r *http.Request, who identity, p
 func (p *Project) repositories() []string {
 	var names []string
 	for tag := range p.tags {
-		names = append(names, tag[:strings.LastIndex(tag, ":")])
+		name, _, _ := strings.Cut(tag, ":")
+		names = append(names, name)
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
