@@ -2,6 +2,7 @@ package charts
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/opencontainers/go-digest"
 	"go.yaml.in/yaml/v3"
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chartutil"
@@ -26,6 +28,8 @@ type Release struct {
 	// Archive is the packaged chart. It is nil if Lost says what the cluster does not keep of the chart.
 	Archive []byte
 	Lost    string
+	// Content tells charts of one name and version apart that are not the same.
+	Content digest.Digest
 }
 
 // Releases returns the releases that are deployed in some namespaces, by namespace and name. Helm keeps a chart with
@@ -70,21 +74,44 @@ func readRelease(r *release.Release) (one Release, err error) {
 			return one, err
 		}
 	}
-	if len(m.Dependencies) > len(r.Chart.Dependencies()) {
-		one.Lost = "its subcharts"
+	if len(m.Dependencies) > 0 || hasSubcharts(r.Manifest) {
+		one.Lost = "the subcharts"
 		return one, nil
 	}
+	content, err := json.Marshal(r.Chart)
+	if err != nil {
+		return one, err
+	}
+	one.Content = digest.FromBytes(content)
 	one.Archive, err = pack(r.Chart)
 	return one, err
 }
 
-// pack returns the archive of a chart.
+// hasSubcharts reports whether a rendered chart has objects of subcharts. Helm writes the template of each object before
+// it: NAME/charts/SUBCHART/templates/FILE.
+func hasSubcharts(manifest string) bool {
+	for line := range strings.Lines(manifest) {
+		if source, ok := strings.CutPrefix(line, "# Source: "); ok && strings.Contains(source, "/charts/") {
+			return true
+		}
+	}
+	return false
+}
+
+// pack returns the archive of a chart that was kept with a release. Its values.yaml was not: it is made of the values.
 func pack(c *chart.Chart) (data []byte, err error) {
 	dir, err := os.MkdirTemp("", "kkbundle-chart-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if len(c.Values) > 0 {
+		values, err := yaml.Marshal(c.Values)
+		if err != nil {
+			return nil, err
+		}
+		c.Raw = []*chart.File{{Name: chartutil.ValuesfileName, Data: values}}
+	}
 	file, err := chartutil.Save(c, dir)
 	if err != nil {
 		return nil, err

@@ -41,7 +41,7 @@ func (r *run) diff(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.report.Diff = text + all.String()
+	r.report.Diff = r.site.hide(text + all.String())
 	_, err = r.orphans(ctx)
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -63,6 +64,8 @@ type siteValues struct {
 	set *values.Set // nil without a table
 	// before are those that the run before was given.
 	before map[string]string
+	// lost are secrets that the run before was given and the cluster does not have any more.
+	lost []string
 }
 
 // readManifest reads the bundle's manifest with the values of its lock and of the site. Only for values of the site it
@@ -91,8 +94,33 @@ func (r *run) readManifest(ctx context.Context) error {
 			}
 			return resolve(ctx, t, src, known)
 		})
-	r.site.set = r.manifest.Set
-	return err
+	if r.site.set = r.manifest.Set; err != nil {
+		return err
+	}
+	for _, name := range r.site.lost {
+		if v, ok := r.site.set.Value(name); ok && v.Secret && v.IsAt(values.Site) && !isGiven(v) {
+			return fmt.Errorf("value %s: the run before was given it, and Secret %s/%s does not have it any more: %s",
+				name, Namespace, valuesName(r.report.Name), v.HowToGive())
+		}
+	}
+	return nil
+}
+
+// hide replaces the secret values of the site in a text, those of this run and of the one before, line by line.
+// Shorter ones than four characters stay: they are in many other words.
+func (s siteValues) hide(text string) string {
+	const least = 4
+	for _, v := range s.set.List() {
+		if !v.Secret {
+			continue
+		}
+		for line := range strings.Lines(v.Text + "\n" + s.before[v.Name]) {
+			if line = strings.TrimSpace(line); len(line) >= least {
+				text = strings.ReplaceAll(text, line, "(secret)")
+			}
+		}
+	}
+	return text
 }
 
 // lockedValues returns the values that the bundle was built with.
@@ -134,6 +162,11 @@ func (r *run) remembered(ctx context.Context, t values.Table) ([]values.Given, e
 		if err == nil {
 			for name, text := range secret.Data {
 				r.site.before[name] = string(text)
+			}
+		}
+		for _, name := range list[i].SecretValues {
+			if _, ok := r.site.before[name]; !ok {
+				r.site.lost = append(r.site.lost, name)
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/opencontainers/go-digest"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,6 +37,7 @@ type clusterReader struct {
 	cluster *charts.Cluster
 	kube    kubernetes.Interface
 	dynamic dynamic.Interface
+	charts  map[string]digest.Digest // the content of each file of a chart
 }
 
 // Cluster returns what runs in a cluster: the images of all pods and of what makes pods, and the Helm releases with
@@ -47,7 +49,7 @@ func Cluster(ctx context.Context, config *rest.Config, namespaces []string, logg
 	if err != nil {
 		return Result{}, err
 	}
-	r := &clusterReader{cluster: cluster}
+	r := &clusterReader{cluster: cluster, charts: map[string]digest.Digest{}}
 	if r.kube, err = kubernetes.NewForConfig(cluster.Config()); err != nil {
 		return Result{}, err
 	}
@@ -193,6 +195,12 @@ func (r *clusterReader) release(one charts.Release) {
 		return
 	}
 	file := path.Join("charts", one.Chart+"-"+one.Version+".tgz")
+	if have, ok := r.charts[file]; ok && have != one.Content {
+		r.note("release %s: its chart %s %s is another one than that of a release before, and was left out; give one of them another version",
+			name, one.Chart, one.Version)
+		return
+	}
+	r.charts[file] = one.Content
 	at := slices.IndexFunc(r.result.Bundle.Charts, func(c manifest.Chart) bool { return c.Path == file })
 	if at < 0 {
 		at = len(r.result.Bundle.Charts)
@@ -245,12 +253,24 @@ func (r *clusterReader) objects(ctx context.Context, namespace string) error {
 		return err
 	}
 	file := path.Join("manifests", namespace+".yaml")
-	r.result.Files = append(r.result.Files, File{Path: file, Data: data})
+	r.result.Files = append(r.result.Files, File{Path: file, Data: data, Private: true})
+	r.note("%s: the objects of namespace %s, which may have passwords; the bundle carries them", file, namespace)
 	r.result.Bundle.Manifests = append(r.result.Bundle.Manifests, file)
 	r.result.Bundle.Deploy = append(r.result.Bundle.Deploy, manifest.Addon{
-		Release: namespace, Namespace: namespace, Manifests: []string{file},
+		Release: r.freeRelease(namespace), Namespace: namespace, Manifests: []string{file},
 	})
 	return nil
+}
+
+// freeRelease returns a name for the objects of a namespace that no Helm release there has.
+func (r *clusterReader) freeRelease(namespace string) string {
+	name := namespace
+	for slices.ContainsFunc(r.result.Bundle.Deploy, func(a manifest.Addon) bool {
+		return a.Namespace == namespace && a.Release == name
+	}) {
+		name += "-objects"
+	}
+	return name
 }
 
 // resources returns the kinds of namespaced objects that can be listed and created, in the order of their names.

@@ -1,6 +1,7 @@
 package gather_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"log/slog"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/release"
 	"helm.sh/helm/v3/pkg/storage"
 	"helm.sh/helm/v3/pkg/storage/driver"
@@ -85,13 +87,14 @@ func TestCluster(t *testing.T) {
 	helms.Annotations = map[string]string{"meta.helm.sh/release-name": "app"}
 	must(kube.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: helms}, create))
 	releases := storage.Init(driver.NewSecrets(kube.CoreV1().Secrets(namespace)))
-	for name, dependencies := range map[string][]*chart.Dependency{"app": nil, "big": {{Name: "db", Version: "1"}}} {
+	for name, dependencies := range map[string][]*chart.Dependency{namespace: nil, "big": {{Name: "db", Version: "1"}}} {
 		if err := releases.Create(&release.Release{
 			Name: name, Namespace: namespace, Version: 1, Info: &release.Info{Status: release.StatusDeployed},
 			Config: map[string]any{"replicas": 2},
 			Chart: &chart.Chart{
 				Metadata:  &chart.Metadata{APIVersion: "v2", Name: name, Version: "1.2.3", Dependencies: dependencies},
 				Templates: []*chart.File{{Name: "templates/pod.yaml", Data: []byte("kind: Pod")}},
+				Values:    map[string]any{"image": "app:1"},
 			},
 		}); err != nil {
 			t.Fatal(err)
@@ -111,7 +114,7 @@ func TestCluster(t *testing.T) {
 		if strings.Contains(string(f.Data), "hunter2") {
 			t.Errorf("%s has the secret", f.Path)
 		}
-		if private := strings.HasPrefix(f.Path, "values/"); f.Private != private {
+		if private := !strings.HasPrefix(f.Path, "charts/"); f.Private != private {
 			t.Errorf("%s: private %t", f.Path, f.Private)
 		}
 	}
@@ -120,7 +123,7 @@ func TestCluster(t *testing.T) {
 		t.Errorf("images %q, want %q", images, want)
 	}
 	if want := []string{
-		"charts/app-1.2.3.tgz", "manifests/gather-shop.yaml", "values/gather-shop-app.yaml", "values/gather-shop-big.yaml",
+		"charts/gather-shop-1.2.3.tgz", "manifests/gather-shop.yaml", "values/gather-shop-big.yaml", "values/gather-shop-gather-shop.yaml",
 	}; !slices.Equal(files, want) {
 		t.Errorf("files %q, want %q", files, want)
 	}
@@ -139,9 +142,16 @@ func TestCluster(t *testing.T) {
 			t.Errorf("%s in\n%s", not, text)
 		}
 	}
+	i = slices.IndexFunc(r.Files, func(f gather.File) bool { return strings.HasPrefix(f.Path, "charts/") })
+	if packed, err := loader.LoadArchive(bytes.NewReader(r.Files[i].Data)); err != nil || packed.Values["image"] != "app:1" {
+		t.Errorf("the chart's own values are lost: %v", err)
+	}
+	if release := r.Bundle.Deploy[len(r.Bundle.Deploy)-1].Release; release != namespace+"-objects" {
+		t.Errorf("the objects are release %s", release)
+	}
 	notes, err := json.Marshal(r.Notes)
 	must(nil, err)
-	for _, want := range []string{"its Secrets were left out (1)", "does not keep its subcharts of chart big 1.2.3", "values/gather-shop-app.yaml"} {
+	for _, want := range []string{"its Secrets were left out (1)", "does not keep the subcharts of chart big 1.2.3", "values/gather-shop-gather-shop.yaml"} {
 		if !strings.Contains(string(notes), want) {
 			t.Errorf("no note %q in %s", want, notes)
 		}

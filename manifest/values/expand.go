@@ -7,6 +7,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
@@ -34,6 +35,9 @@ func (s *Set) Tree(t *document.Tree, data []byte, rule Rule, skip ...string) err
 	return x.problems.Err()
 }
 
+// maxExpansion bounds the bytes of all values in one file.
+const maxExpansion = 16 << 20
+
 // An expansion is that of one file.
 type expansion struct {
 	*Set
@@ -41,6 +45,7 @@ type expansion struct {
 	lines    [][]byte
 	rule     Rule
 	problems document.Problems
+	size     int // bytes of the values so far
 	// changed are the scalars with references, in the order of the file, with their text before.
 	changed []change
 }
@@ -93,6 +98,11 @@ func (x *expansion) scalar(n *yaml.Node, path string) {
 				if reason := x.rule(path, v); reason != "" {
 					refuse(p.written + ": " + reason)
 				}
+			}
+			x.size += len(v.Text)
+			if x.size > maxExpansion {
+				refuse(p.written + ": the values in this file have more than " + plain.Size(maxExpansion))
+				return
 			}
 			text.WriteString(v.Text)
 		}

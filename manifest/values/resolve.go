@@ -98,6 +98,7 @@ func (r *resolver) sort() {
 				r.found = append(r.found, g.problem(
 					"is given at the site, to deploy, install and upgrade; an example in the manifest stands for it until then"))
 			}
+		case !d.IsAt(Site) && r.At == Site && g.Layer == FromRecord: // of an older manifest, too
 		case !d.IsAt(Site) && r.At == Site && g.Layer != FromLock:
 			if was, ok := r.given[g.Name]; !ok || was.Text != g.Text {
 				r.found = append(r.found, g.problem("was given when the bundle was built, and is part of it; build another bundle for another value"))
@@ -179,6 +180,10 @@ func (r *resolver) byDefault(ctx context.Context, d Definition, by []string) (st
 			}
 			text.WriteString(r.values[p.name].Text)
 			r.use(p.name)
+		}
+		if text.Len() > maxText {
+			r.checker.Add(path, "has more than %s with the values that it names", plain.Size(maxText))
+			return "", nil
 		}
 	}
 	if len(r.checker.Found) == 0 {

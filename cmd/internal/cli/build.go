@@ -39,7 +39,7 @@ type buildOptions struct {
 func newBuildCmd(g *globals) *cobra.Command {
 	o := buildOptions{split: usage.Size{Least: minSplit}}
 	cmd := &cobra.Command{
-		Use:   "build {[MANIFEST|DIR] | --image REF -o FILE}",
+		Use:   "build [MANIFEST|DIR]",
 		Short: "Build a bundle from a manifest",
 		Long: `Downloads all items of a manifest and writes them to one file, NAME-VERSION.kkb. MANIFEST is manifest.yaml of this
 directory by default; DIR stands for the manifest in it.
@@ -134,6 +134,8 @@ func (o *buildOptions) project(g *globals, fs *pflag.FlagSet, args []string) (*b
 	case len(args) > 0:
 		return nil, usage.Errorf("--image and --chart stand in place of a manifest: add them to %s, or leave it out",
 			plain.Line(args[0]))
+	case fs.Changed("set") || fs.Changed("values") || fs.Changed("assume") || fs.Changed("update"):
+		return nil, usage.Errorf("--set, --values, --assume and --update go with a manifest: write one for values of a chart")
 	case o.locked:
 		return nil, usage.Errorf("--locked goes with a manifest: items of the command line have no lock; pin images by digest")
 	}

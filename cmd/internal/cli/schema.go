@@ -18,7 +18,7 @@ import (
 func newSchemaCmd(g *globals) *cobra.Command {
 	documents := map[string]func() []byte{"facts": node.FactsSchema, "precheck-report": render.Schema}
 	kinds := append(manifest.Kinds(), slices.Sorted(maps.Keys(documents))...)
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "schema " + strings.Join(kinds, "|") + "|MANIFEST|BUNDLE",
 		Short: "Print the JSON Schema of a file format",
 		Long: "Prints the JSON Schema of a kind of file. Of a manifest or a bundle, prints that of a file with its values, for\n" +
@@ -51,4 +51,6 @@ func newSchemaCmd(g *globals) *cobra.Command {
 			return err
 		},
 	}
+	g.addTrust(cmd.Flags())
+	return cmd
 }
