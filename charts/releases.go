@@ -87,8 +87,8 @@ func readRelease(r *release.Release) (one Release, err error) {
 	return one, err
 }
 
-// hasSubcharts reports whether a rendered chart has objects of subcharts. Helm writes the template of each object before
-// it: NAME/charts/SUBCHART/templates/FILE.
+// hasSubcharts reports whether a rendered chart has objects of subcharts. Helm writes the template of each object
+// before it: NAME/charts/SUBCHART/templates/FILE.
 func hasSubcharts(manifest string) bool {
 	for line := range strings.Lines(manifest) {
 		if source, ok := strings.CutPrefix(line, "# Source: "); ok && strings.Contains(source, "/charts/") {
