@@ -150,8 +150,8 @@ func (s *Site) SiteValues() ([]byte, error) {
 	return append([]byte("# Values of the site that install or upgrade was given. The next run takes them over.\n"), text...), err
 }
 
-// ValueOptions say where the values of a table come from at the site: known ones, those of variables, and those that the
-// operator gave. A missing one is asked for on a terminal.
+// ValueOptions say where the values of a table come from at the site: known ones, those of variables, and those that
+// the operator gave. A missing one is asked for on a terminal.
 func ValueOptions(console *terminal.Console, t values.Table, known, given []values.Given) values.Options {
 	return values.Options{
 		At: values.Site, Given: slices.Concat(known, t.Environment(values.Site, os.LookupEnv), given),
