@@ -1,6 +1,6 @@
 // Package gather makes manifests of what is there: the images and charts of a registry or of a project of Harbor, and
-// the images, Helm releases and objects of a cluster. It only reads; nothing of Secrets but Helm's releases is read,
-// and nothing of them is written but the values of releases.
+// the images, Helm releases and objects of a cluster. It only reads. Of Secrets it uses Helm's releases, and counts the
+// others.
 package gather
 
 import (
@@ -28,7 +28,7 @@ type File struct {
 	Private bool
 }
 
-// An image and a chart that are listed twice are the same item.
+// tidy sorts images and charts, and keeps each image once.
 func (r *Result) tidy() {
 	b := &r.Bundle
 	slices.SortFunc(b.Images, func(a, c manifest.Image) int { return strings.Compare(a.Name, c.Name) })
