@@ -246,6 +246,9 @@ const maxList = 16 << 20
 func writeGathered(dir string, files []gather.File) ([]string, error) {
 	var paths, taken []string
 	for _, f := range files {
+		if !filepath.IsLocal(filepath.FromSlash(f.Path)) {
+			return nil, fmt.Errorf("%s lies outside of %s", plain.Line(f.Path), dir)
+		}
 		path := filepath.Join(dir, filepath.FromSlash(f.Path))
 		if paths = append(paths, path); exists(path) {
 			taken = append(taken, path)
@@ -256,9 +259,6 @@ func writeGathered(dir string, files []gather.File) ([]string, error) {
 			strings.Join(taken, ", "))
 	}
 	for i, f := range files {
-		if !filepath.IsLocal(filepath.FromSlash(f.Path)) {
-			return nil, fmt.Errorf("%s lies outside of %s", plain.Line(f.Path), dir)
-		}
 		if err := os.MkdirAll(filepath.Dir(paths[i]), 0o755); err != nil {
 			return nil, err
 		}
