@@ -2,6 +2,7 @@ package kubekey
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -23,13 +24,31 @@ func (r v4Reader) inventory(root *yaml.Node, t tree) {
 	r.vars(vars, t, "vars")
 	hosts := spec.sub("hosts")
 	out := mapping(hosts.node)
+	local := localName(hosts.names)
 	for _, name := range hosts.names {
-		out.put(r.host(hosts.sub(name), name), name)
+		host := r.host(hosts.sub(name), name)
+		if name == localhost {
+			r.note(hosts.keys[name], "localhost is %s here: %s", local, whyRenamed)
+			name = local
+		}
+		out.put(host, name)
 	}
-	g := groupsV4{r: r, spec: spec.sub("groups"), out: out, named: map[string]bool{}}
+	g := groupsV4{r: r, spec: spec.sub("groups"), out: out, named: map[string]bool{}, local: local}
 	g.read(t)
 	t.put(out.root, "hosts")
 	spec.done()
+}
+
+// whyRenamed is what a note says of KubeKey's host localhost, which keeps the name that the machine has.
+const whyRenamed = "kkbundle makes a host's name in the inventory its node's name and writes it to /etc/hosts; choose the one you want"
+
+// localName returns a name for the host that KubeKey calls localhost, which is none of the others.
+func localName(taken []string) string {
+	for i := 1; ; i++ {
+		if name := "node" + strconv.Itoa(i); !slices.Contains(taken, name) {
+			return name
+		}
+	}
 }
 
 // host reads the entry of a host.
@@ -136,6 +155,7 @@ type groupsV4 struct {
 	spec  *object
 	out   tree // the hosts
 	named map[string]bool
+	local string // the name of localhost
 }
 
 func rolesV4() []manifest.Role {
@@ -200,11 +220,9 @@ func (g *groupsV4) hosts(groups map[string]*object, name string, inside []string
 			g.r.problem(n, "groups.%s.hosts: want the name of a host", shown(name))
 			continue
 		}
-		if n.Value == localhost && find(g.out.root, localhost) == nil {
-			here := mapping(n)
-			here.set("local", yes(n))
-			g.out.put(here.root, localhost)
-			g.r.note(n, "localhost is not a host of this file, so it is the machine that kkbundle runs on, as KubeKey has it")
+		if n.Value == localhost {
+			g.here(n)
+			n = text(n, g.local)
 		}
 		add(n)
 	}
@@ -222,6 +240,17 @@ func (g *groupsV4) hosts(groups map[string]*object, name string, inside []string
 		}
 	}
 	return found
+}
+
+// here adds localhost, which KubeKey knows without an entry, if it has none.
+func (g *groupsV4) here(n *yaml.Node) {
+	if find(g.out.root, g.local) != nil {
+		return
+	}
+	here := mapping(n)
+	here.set("local", yes(n))
+	g.out.put(here.root, g.local)
+	g.r.note(n, "localhost is not a host of this file, so it is the machine that kkbundle runs on, as KubeKey has it, and %s here: %s", g.local, whyRenamed)
 }
 
 // cluster notes hosts that are only in k8s_cluster.
