@@ -1,6 +1,9 @@
 package manifest
 
-import "github.com/kkbundle/kkbundle/manifest/document"
+import (
+	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/values"
+)
 
 // Problem returns an error about the value at a path of the cluster file, with its position, for checks that need more
 // than the file. Paths are written as in messages, such as components[runc].
@@ -35,6 +38,9 @@ func formatOf(kind string) document.Format {
 	f := document.Format{APIVersion: APIVersion, Kind: kind, Limits: document.FileLimits(), Foreign: foreign}
 	if kind == KindLock {
 		f.Limits = lockLimits()
+	}
+	if kind == KindBundle || kind == KindCluster {
+		f.Reference = values.ReferencePattern
 	}
 	return f
 }

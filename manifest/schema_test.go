@@ -2,9 +2,11 @@ package manifest
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -87,6 +89,26 @@ func TestSchemaRefuses(t *testing.T) {
 	}
 }
 
+// A reference to a value fits wherever a scalar is, except for what says which file it is.
+func TestSchemaAllowsReferences(t *testing.T) {
+	s := readSchema(t, KindCluster)
+	for text, fits := range map[string]bool{
+		"dns: {nodeLocal: '${x}'}": true, "dns: {nodeLocal: 'maybe'}": false, "dns: {nodeLocal: true}": true,
+		"addons: [{chart: web, wait: '${wait}'}]": true, "addons: [{chart: web, wait: always}]": false,
+		"kind: ${kind}": false,
+	} {
+		v := map[string]any{
+			"apiVersion": "kkbundle.io/v1", "kind": KindCluster, "metadata": map[string]any{"name": "a"}, "kubernetes": map[string]any{"version": "1.36.3"},
+		}
+		if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+			t.Fatal(err)
+		}
+		if problems := validate(s, v, ""); (len(problems) == 0) != fits {
+			t.Errorf("%s: %v", text, problems)
+		}
+	}
+}
+
 func schemaKind(name string) string {
 	for _, kind := range Kinds() {
 		if strings.HasPrefix(name, strings.ToLower(kind)) {
@@ -158,6 +180,9 @@ func validate(s map[string]any, v any, path string) []string {
 	}
 	if enum, ok := s["enum"].([]any); ok && !slices.Contains(enum, v) {
 		return []string{path + ": not one of the enum"}
+	}
+	if pattern, ok := s["pattern"].(string); ok && !regexp.MustCompile(pattern).MatchString(fmt.Sprint(v)) {
+		return []string{path + ": does not match " + pattern}
 	}
 	if c, ok := s["const"]; ok && c != v {
 		return []string{path + ": not the constant"}

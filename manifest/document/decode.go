@@ -35,6 +35,9 @@ type Format struct {
 	Limits           Limits
 	// Foreign returns an error for a file of another program.
 	Foreign func(*Tree) error
+	// Reference is the regular expression of a text that may stand for any scalar but the two above until the file is
+	// expanded, "" if there is none. Only Schema asks for it.
+	Reference string
 }
 
 // Decode reads a file into out, a pointer to a struct, and makes its checks beyond the types. The error is Problems.

@@ -11,6 +11,9 @@ import (
 // Schema returns the JSON Schema (draft 2020-12) of a kind of file, generated from the decoder's type and tags.
 func (f Format) Schema(t reflect.Type) ([]byte, error) {
 	s := schemaOf(t)
+	if f.Reference != "" {
+		s.refer(&schema{Type: "string", Pattern: f.Reference})
+	}
 	s.Draft = "https://json-schema.org/draft/2020-12/schema"
 	s.Title = "kkbundle " + f.Kind
 	s.Properties["apiVersion"].Const = f.APIVersion
@@ -30,6 +33,7 @@ type schema struct {
 	Type        any                `json:"type,omitempty"` // a string, or several types if scalars are taken as written
 	Const       string             `json:"const,omitempty"`
 	Enum        []string           `json:"enum,omitempty"`
+	Pattern     string             `json:"pattern,omitempty"`
 	AnyOf       []*schema          `json:"anyOf,omitempty"`
 	Properties  map[string]*schema `json:"properties,omitempty"`
 	Required    []string           `json:"required,omitempty"`
@@ -94,6 +98,25 @@ func structSchema(t reflect.Type) *schema {
 		s.Properties[f.Name] = one
 	}
 	return s
+}
+
+// refer also allows a reference wherever a scalar that is not any text is wanted.
+func (s *schema) refer(reference *schema) {
+	for _, one := range s.Properties {
+		one.refer(reference)
+	}
+	if more, ok := s.Additional.(*schema); ok {
+		more.refer(reference)
+	}
+	if s.Items != nil {
+		s.Items.refer(reference)
+	}
+	for _, one := range s.AnyOf {
+		one.refer(reference)
+	}
+	if s.Enum != nil || s.Type == "boolean" || s.Type == "integer" {
+		*s = schema{Description: s.Description, AnyOf: []*schema{{Type: s.Type, Enum: s.Enum}, reference}}
+	}
 }
 
 // nullable also allows a key without a value.

@@ -14,6 +14,9 @@ type part struct {
 	bad bool
 }
 
+// ReferencePattern is the regular expression (ECMA 262, for JSON Schema) of a text with a reference.
+const ReferencePattern = `\$\{[A-Za-z][A-Za-z0-9_-]*\}`
+
 const (
 	opening = "${"
 	escaped = "$${"
