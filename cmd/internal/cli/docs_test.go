@@ -25,7 +25,11 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/cmd/internal/cli"
@@ -86,7 +90,7 @@ func docsBlocks(page, text string) (list []docsBlock) {
 			current.text += "\n" // an indented block goes on after it, or ends
 		default:
 			end()
-			if m := notRunGrammar.FindStringSubmatch(line); m != nil {
+			if m := notRunGrammar.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
 				notRun = m[1]
 			} else if line != "" {
 				notRun = ""
@@ -346,6 +350,10 @@ func (u *internet) prepare(t *testing.T, page, begin, dir string) {
 			err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 		}
 	}
+	if page == "docs/start/inputs.md" {
+		err = errors.Join(err, os.Mkdir(filepath.Join(dir, "mychart"), 0o700), os.WriteFile(
+			filepath.Join(dir, "mychart", "Chart.yaml"), []byte("apiVersion: v2\nname: mychart\nversion: 1.0.0\n"), 0o600))
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -475,7 +483,36 @@ func (u *internet) publish(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	team, err := name.ParseReference(u.site.Host + "/team/app:1.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.WriteIndex(team, index); err != nil {
+		t.Fatal(err)
+	}
+	u.publishChart(t, "ghcr.io/stefanprodan/charts", "podinfo", "6.9.0")
 	u.publishFiles(t, more)
+}
+
+// publishChart puts a chart without images into a registry, as Helm pushes it.
+func (u *internet) publishChart(t *testing.T, below, chart, version string) {
+	t.Helper()
+	archive, err := archiveOf(t, chart, version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), "application/vnd.cncf.helm.config.v1+json")
+	img, err = mutate.Append(img, mutate.Addendum{Layer: static.NewLayer(archive, "application/vnd.cncf.helm.chart.content.v1.tar+gzip")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := name.ParseReference(u.images.Host + "/" + below + "/" + chart + ":" + version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(to, img); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (u *internet) publishFiles(t *testing.T, more catalog.Additions) {
@@ -616,7 +653,7 @@ func (u *internet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch host {
 	case "index.docker.io", "registry-1.docker.io":
 		prefix = "/docker.io"
-	case "harbor.site", "registry.site", "registry.corp.example":
+	case "harbor.site", "registry.site", "registry.corp", "registry.corp.example":
 		to, prefix = u.site, ""
 	}
 	if !strings.HasPrefix(r.URL.Path, "/v2/") {
