@@ -350,7 +350,7 @@ func (c *capi) create(t *testing.T) {
 	c.apply(t, c.declared(t))
 	stop := c.killing(t)
 	defer stop()
-	c.until(t, 15*time.Minute, "the API server of the cluster", `kubectl get secret prod-kubeconfig -o jsonpath='{.data.value}' | base64 -d > /root/prod.conf && kubectl get --raw /readyz --kubeconfig /root/prod.conf`)
+	c.until(t, 12*time.Minute, "the API server of the cluster", `kubectl get secret prod-kubeconfig -o jsonpath='{.data.value}' | base64 -d > /root/prod.conf && kubectl get --raw /readyz --kubeconfig /root/prod.conf`)
 	t.Logf("the API server of the cluster answers after %s", time.Since(begin).Round(time.Second))
 	c.podNetwork(t)
 	c.until(t, 10*time.Minute, "two Machines are up", `kubectl get kkinstances -o jsonpath='{range .items[*]}{.status.state}{"\n"}{end}' | grep -c Running | grep -x 2`)
@@ -364,7 +364,10 @@ func (c *capi) create(t *testing.T) {
 	}
 }
 
-// killing kills the manager every 20 seconds, until the returned function is called.
+// killEvery is longer than kubeadm takes for a node: a killed kubeadm means that the host is cleaned.
+const killEvery = 70 * time.Second
+
+// killing kills the manager again and again, until the returned function is called.
 func (c *capi) killing(t *testing.T) (stop func()) {
 	t.Helper()
 	done, ended := make(chan struct{}), make(chan error)
@@ -374,7 +377,7 @@ func (c *capi) killing(t *testing.T) (stop func()) {
 			case <-done:
 				ended <- nil
 				return
-			case <-time.After(20 * time.Second):
+			case <-time.After(killEvery):
 			}
 			c.manager.end()
 			c.kills++
@@ -488,6 +491,7 @@ func (c *capi) declared(t *testing.T) []map[string]any {
 // scale adds a worker and removes one. The host of the removed one is as it was.
 func (c *capi) scale(t *testing.T) {
 	begin := time.Now()
+	defer c.killing(t)()
 	c.on(t, 1, in("kubectl scale machinedeployment prod-md-0 --replicas=2"))
 	c.until(t, 15*time.Minute, "three Machines are Ready", `kubectl get machine --no-headers | wc -l | grep -x 3 && kubectl wait --for=condition=Ready --timeout=1s machine --all`)
 	t.Logf("a worker more after %s", time.Since(begin).Round(time.Second))
@@ -509,10 +513,13 @@ func (c *capi) scale(t *testing.T) {
 
 func (c *capi) delete(t *testing.T) {
 	begin := time.Now()
+	stop := c.killing(t)
+	defer stop()
 	c.on(t, 1, in("kubectl delete cluster prod --wait=false"))
 	c.until(t, 15*time.Minute, "the cluster is gone, and every host is free", `[ -z "$(kubectl get cluster,machine,kkmachines,kkinstances --no-headers 2>/dev/null)" ] &&
 		kubectl get kkhosts -o jsonpath='{range .items[*]}{.status.state}{"\n"}{end}' | grep -c Available | grep -x 3`)
-	t.Logf("gone after %s", time.Since(begin).Round(time.Second))
+	stop()
+	t.Logf("gone after %s; the manager was killed %d times in all", time.Since(begin).Round(time.Second), c.kills)
 	if after := c.poolTraces(t); after != c.pristine {
 		t.Errorf("hosts are not as they were:\n%s", difference(c.pristine, after))
 	}
