@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -100,12 +101,13 @@ func (c *capi) run(name string, args ...string) (*process, error) {
 	p.cmd = c.lab.Command(c.life, args[0], append(slices.Clone(args[1:]), "--kubeconfig", kubeconfig)...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.Env = append(os.Environ(), "POD_NAMESPACE=default")
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return p, p.cmd.Start()
 }
 
-// end kills the process, as the kernel does where memory is short.
+// end kills the process with its children, as the end of its pod does.
 func (p *process) end() {
-	_ = p.cmd.Process.Kill()
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	_ = p.cmd.Wait()
 }
 
@@ -364,8 +366,9 @@ func (c *capi) create(t *testing.T) {
 	}
 }
 
-// killEvery is longer than kubeadm takes for a node: a killed kubeadm means that the host is cleaned.
-const killEvery = 70 * time.Second
+// killEvery is longer than kubeadm takes for a node, since a killed kubeadm means that the host is cleaned, and than the
+// minute for which a host may keep the lock of a lost run.
+const killEvery = 2 * time.Minute
 
 // killing kills the manager again and again, until the returned function is called.
 func (c *capi) killing(t *testing.T) (stop func()) {
