@@ -102,14 +102,17 @@ func (c *capi) run(name string, args ...string) (*process, error) {
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.Env = append(os.Environ(), "POD_NAMESPACE=default")
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.cmd.Cancel = p.kill
 	return p, p.cmd.Start()
 }
 
-// end kills the process with its children, as the end of its pod does.
+// end kills the process with its children, as the end of its pod does, and waits for its end.
 func (p *process) end() {
-	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	_ = p.kill()
 	_ = p.cmd.Wait()
 }
+
+func (p *process) kill() error { return syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
 
 // show prints the end of the log.
 func (p *process) show(t *testing.T) {
