@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/kkbundle/kkbundle/deploy/incluster"
 )
@@ -88,14 +89,35 @@ func (c cluster) standInNode(t *testing.T, name string) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 		corev1.LabelHostname: name, corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux",
 	}}}
-	n, err := c.api.CoreV1().Nodes().Create(t.Context(), n, metav1.CreateOptions{})
-	if err != nil {
+	nodes := c.api.CoreV1().Nodes()
+	if _, err := nodes.Create(t.Context(), n, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	n.Spec.Taints = nil // the node controller's, of a node that is not ready yet
-	if n, err = c.api.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
+	change := func(change func(*corev1.Node) error) { // controllers change it, too
+		t.Helper()
+		err := retry.RetryOnConflict(retry.DefaultBackoff, func() (err error) {
+			if n, err = nodes.Get(t.Context(), name, metav1.GetOptions{}); err != nil {
+				return err
+			}
+			return change(n)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
+	change(func(n *corev1.Node) error {
+		n.Spec.Taints = nil // the node controller's, of a node that is not ready yet
+		_, err := nodes.Update(t.Context(), n, metav1.UpdateOptions{})
+		return err
+	})
+	change(func(n *corev1.Node) error {
+		_, err := nodes.UpdateStatus(t.Context(), readyNode(n), metav1.UpdateOptions{})
+		return err
+	})
+}
+
+// readyNode returns a node with room that is ready.
+func readyNode(n *corev1.Node) *corev1.Node {
 	n.Status.NodeInfo = corev1.NodeSystemInfo{Architecture: "amd64", OperatingSystem: "linux"}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	room := corev1.ResourceList{
@@ -103,9 +125,7 @@ func (c cluster) standInNode(t *testing.T, name string) {
 		corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
 	}
 	n.Status.Capacity, n.Status.Allocatable = room, room
-	if _, err := c.api.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	return n
 }
 
 // standInPod creates a pod on the node stand-in.
