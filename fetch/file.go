@@ -267,6 +267,12 @@ func (d *download) get(ctx context.Context, method string, limit int64) (data []
 
 // head returns the server's size of the file, 0 if unknown. A missing file is an error already here.
 func (d *download) head(ctx context.Context) (int64, error) {
+	size, _, err := d.version(ctx)
+	return size, err
+}
+
+// version is head, and returns the validator of the server's version of the file, "" if it has none.
+func (d *download) version(ctx context.Context) (size int64, valid string, err error) {
 	_, header, err := d.get(ctx, http.MethodHead, 0)
 	if answeredWith(err, http.StatusNotFound, http.StatusGone, http.StatusUnauthorized) {
 		err = d.present(ctx) // some servers answer so to every HEAD
@@ -274,15 +280,15 @@ func (d *download) head(ctx context.Context) (int64, error) {
 	switch {
 	case err != nil && (web.Status(err) == nil || answeredWith(err, http.StatusNotFound, http.StatusGone,
 		http.StatusUnauthorized)):
-		return 0, err
+		return 0, "", err
 	case err != nil || header == nil:
-		return 0, nil // some servers refuse HEAD; GET will tell
+		return 0, "", nil // some servers refuse HEAD; GET will tell
 	}
-	size, err := strconv.ParseInt(header.Get("Content-Length"), 10, 64)
+	size, err = strconv.ParseInt(header.Get("Content-Length"), 10, 64)
 	if err != nil || size < 0 || contentEncoding(header) != "" {
-		return 0, nil
+		return 0, "", nil
 	}
-	return size, nil
+	return size, validator(header), nil
 }
 
 // present returns an error if GET does not find the file either. It reads nothing of it.

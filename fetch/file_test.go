@@ -201,3 +201,31 @@ func TestFirstUseIsAnnounced(t *testing.T) {
 		t.Errorf("told %+v", told)
 	}
 }
+
+// TestFirstUseWithoutWhatIsThere: an interrupted download counts with what is left of it.
+func TestFirstUseWithoutWhatIsThere(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, true)
+	s.put("/big", noise(95, 6<<20))
+	b := &manifest.Bundle{
+		Metadata: manifest.Metadata{Name: "b", Version: "1"}, Platforms: []string{"linux/amd64"},
+		Files: []manifest.File{{Name: "big", URL: s.url + "/big"}},
+	}
+	o := options(newStore(t), s)
+	var told []int64
+	o.FirstUse = func(f fetch.FirstUse) error {
+		told = append(told, f.Sizes...)
+		return nil
+	}
+	s.fault(cutAfter(5<<20), answer(404))
+	if _, err := fetch.Resolve(t.Context(), b, o); err == nil {
+		t.Fatal("the first run was not interrupted")
+	}
+	if _, err := fetch.Resolve(t.Context(), b, o); err != nil {
+		t.Fatal(err)
+	}
+	// The store keeps whole frames, of 4 MiB.
+	if want := []int64{6 << 20, 2 << 20}; !slices.Equal(told, want) {
+		t.Errorf("told %d, want %d", told, want)
+	}
+}

@@ -8,7 +8,7 @@ import (
 
 // A FirstUse lists the files that Resolve downloads because nobody has published their digests.
 type FirstUse struct {
-	Sizes   []int64 // as their servers say
+	Sizes   []int64 // as their servers say, without what an earlier run has left
 	Unknown int     // further files, whose servers say no size
 }
 
@@ -50,12 +50,12 @@ func (s *session) announceFirstUse(ctx context.Context, b *manifest.Bundle) erro
 		}
 	}
 	sizes, errs := make([]int64, len(list)), make([]error, len(list))
-	s.each(len(list), func(i int) { sizes[i], errs[i] = list[i].head(ctx) })
+	s.each(len(list), func(i int) { sizes[i], errs[i] = s.cache.left(ctx, list[i]) })
 	var found FirstUse
 	for i, size := range sizes {
 		switch {
 		case errs[i] != nil: // resolving the file reports it
-		case size == 0:
+		case size == unknownSize:
 			found.Unknown++
 		default:
 			found.Sizes = append(found.Sizes, size)
@@ -65,6 +65,31 @@ func (s *session) announceFirstUse(ctx context.Context, b *manifest.Bundle) erro
 		return context.Cause(ctx)
 	}
 	return s.firstUse(found)
+}
+
+const unknownSize = -1
+
+// left returns the bytes of a file that are not in the store yet, unknownSize if its server says no size.
+func (c *cache) left(ctx context.Context, d *download) (int64, error) {
+	size, valid, err := d.version(ctx)
+	r, resumes := c.store.(resumer)
+	switch {
+	case err != nil:
+		return 0, err
+	case size == 0:
+		return unknownSize, nil
+	case !resumes:
+		return size, nil
+	}
+	there := int64(0)
+	for _, o := range d.places {
+		n, err := r.Partial(ctx, partKey(o.url, valid, size))
+		if err != nil {
+			return 0, &storeError{err}
+		}
+		there = max(there, n)
+	}
+	return size - min(there, size), nil
 }
 
 // unpublished returns the download of a file that has to be fetched before its digest is known. It returns nil for

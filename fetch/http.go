@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -334,9 +335,11 @@ func (t *transfer) request(ctx context.Context) (whole bool, err error) {
 }
 
 // key names a part of a file of unknown digest. A later run can resume it if address, version and size are the same.
-func (t *transfer) key() string {
-	return fmt.Sprintf("url-%x", sha256.Sum256([]byte(t.from.url.String()+"\n"+t.validator+"\n"+
-		strconv.FormatInt(t.total, 10))))
+func (t *transfer) key() string { return partKey(t.from.url, t.validator, t.total) }
+
+func partKey(address *url.URL, validator string, total int64) string {
+	return fmt.Sprintf("url-%x", sha256.Sum256([]byte(address.String()+"\n"+validator+"\n"+
+		strconv.FormatInt(total, 10))))
 }
 
 // check decides whether an answer continues the writer's content, starts over, or is useless.
