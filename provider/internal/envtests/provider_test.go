@@ -263,8 +263,19 @@ func TestFailures(t *testing.T) {
 			s.condition(name, func() conditions.Getter { return s.instance("m") }, f.condition, f.reason, f.message, f.hint)
 			s.condition(name, func() conditions.Getter { return s.kkMachine("m") }, infrav1.ReadyCondition, f.reason, f.condition, f.message, f.hint)
 			s.event("m", "RunFailed", "host1", f.message)
-			s.eventually("it is called failed", func() bool { return s.instance("m").Status.State == infrav1.InstanceFailed })
-			s.condition(name, func() conditions.Getter { return s.instance("m") }, f.condition, f.reason, "delete the Machine")
+			if f.reason == infrav1.BusyReason { // the other run is to end, and nothing of this one has failed
+				const most = 5 // runs that fail until an instance is called failed
+				s.eventually("it is asked again and again", func() (often bool) {
+					s.program.with(s.address(1), func(h *fakeHost) { often = h.runs > 2*most })
+					return often
+				})
+				if i := s.instance("m"); i.Status.State == infrav1.InstanceFailed || i.Status.Attempts > 0 {
+					t.Errorf("%s after %d failed runs", i.Status.State, i.Status.Attempts)
+				}
+			} else {
+				s.eventually("it is called failed", func() bool { return s.instance("m").Status.State == infrav1.InstanceFailed })
+				s.condition(name, func() conditions.Getter { return s.instance("m") }, f.condition, f.reason, "delete the Machine")
+			}
 			s.program.with(s.address(1), func(h *fakeHost) { h.on = nil })
 			s.untilReady("m")
 			// a patch writes conditions and the rest of the status one after the other
