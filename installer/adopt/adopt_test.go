@@ -1,0 +1,280 @@
+package adopt_test
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kkbundle/kkbundle/installer/adopt"
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// evidence reads what a cluster of a layout says, as testdata has it.
+func evidence(t *testing.T, layout string) *adopt.Evidence {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", layout+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e adopt.Evidence
+	if err := yaml.UnmarshalStrict(data, &e); err != nil {
+		t.Fatal(err)
+	}
+	return &e
+}
+
+// inventory is the one that a cluster was read through: every host with its name, and the groups of none.
+func inventory(t *testing.T, e *adopt.Evidence) *manifest.Inventory {
+	t.Helper()
+	inv, err := adopt.Start("ops@10.0.0.11:2222")
+	if err == nil {
+		inv, err = adopt.Extend(inv, e)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inv
+}
+
+// TestLayouts describes a cluster of each layout: both files and the report are compared with literals.
+func TestLayouts(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []string{"kubeadm", "kubekey", "kubespray"} {
+		t.Run(layout, func(t *testing.T) {
+			t.Parallel()
+			e := evidence(t, layout)
+			d, err := adopt.Describe(e, inventory(t, e))
+			if err != nil {
+				t.Fatal(err)
+			}
+			cluster, err := adopt.YAML("Test.", d.Cluster)
+			if err != nil {
+				t.Fatal(err)
+			}
+			hosts, err := adopt.YAML("Test.", d.Inventory)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var report strings.Builder
+			if err := d.Report.WriteText(&report); err != nil {
+				t.Fatal(err)
+			}
+			for name, got := range map[string]string{
+				"cluster.yaml": string(cluster), "inventory.yaml": string(hosts), "report.txt": report.String(),
+			} {
+				golden(t, filepath.Join("testdata", layout+"-"+name), got)
+				for _, secret := range []string{"hunter2", "aHVudGVyMg", "Harbor12345"} {
+					if strings.Contains(got, secret) {
+						t.Errorf("%s has the secret %s", name, secret)
+					}
+				}
+			}
+			for line := range strings.Lines(report.String()) {
+				if len([]rune(strings.TrimSuffix(line, "\n"))) > 80 {
+					t.Errorf("more than 80 columns: %q", line)
+				}
+			}
+			c, err := manifest.ParseCluster("cluster.yaml", cluster)
+			if err != nil {
+				t.Fatal(err)
+			}
+			inv, err := manifest.ParseInventory("inventory.yaml", hosts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := inv.Check(c); err != nil {
+				t.Errorf("the files do not fit each other: %v", err)
+			}
+		})
+	}
+}
+
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s differs (-want +got):\n%s", file, diff)
+	}
+}
+
+// TestRefused changes one thing of a fit cluster each time.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	const api, etcd = "/etc/kubernetes/manifests/kube-apiserver.yaml", "/etc/kubernetes/manifests/etcd.yaml"
+	replace := func(h *adopt.Host, file, old, with string) {
+		if !strings.Contains(h.Files[file], old) {
+			panic(file + " has no " + old)
+		}
+		h.Files[file] = strings.ReplaceAll(h.Files[file], old, with)
+	}
+	for name, c := range map[string]struct {
+		layout string
+		change func(e *adopt.Evidence)
+		want   []string
+	}{
+		"in the middle of an upgrade": {"kubeadm", func(e *adopt.Evidence) {
+			replace(&e.Hosts[0], api, "v1.36.3", "v1.37.0")
+		}, []string{"cp1:" + api, "it runs v1.37.0, and kubeadm-config says v1.36.3", "finish or undo"}},
+		"kubeadm at work": {"kubeadm", func(e *adopt.Evidence) {
+			e.Cluster.Jobs = []string{"upgrade-health-check-x7k2"}
+		}, []string{"job kube-system/upgrade-health-check-x7k2", "kubeadm upgrade is at work"}},
+		"an ended certificate": {"kubeadm", func(e *adopt.Evidence) {
+			e.Hosts[0].Facts.Clock = 1777680000000000000 // 2026-05-02
+		}, []string{"cp1:/etc/kubernetes/pki/apiserver.crt", "ended on 2026-05-01", "kubeadm certs renew all"}},
+		"a kubelet beyond the skew": {"kubeadm", func(e *adopt.Evidence) {
+			e.Cluster.Nodes[1].Status.NodeInfo.KubeletVersion = "v1.32.9"
+		}, []string{"node w1", "more than 3 minor releases before", "upgrade the node first"}},
+		"a newer kubelet": {"kubeadm", func(e *adopt.Evidence) {
+			e.Cluster.Nodes[1].Status.NodeInfo.KubeletVersion = "v1.37.0"
+		}, []string{"node w1", "newer than the control plane"}},
+		"even members of etcd": {"kubespray", func(e *adopt.Evidence) {
+			for i := range e.Hosts[:3] {
+				replace(&e.Hosts[i], "/etc/etcd.env", ",etcd3=https://10.2.0.13:2380", "")
+			}
+		}, []string{"etcd: it has 2 members (etcd1, etcd2)", "remove or add a member"}},
+		"no etcd": {"kubeadm", func(e *adopt.Evidence) {
+			delete(e.Hosts[0].Files, etcd)
+		}, []string{"etcd: it has 0 members"}},
+		"another port": {"kubeadm", func(e *adopt.Evidence) {
+			replace(&e.Hosts[0], api, "6443", "8443")
+		}, []string{"port 8443", "port 6443 only"}},
+		"k3s": {"kubeadm", func(e *adopt.Evidence) {
+			e.Hosts[1].Facts.Paths = append(e.Hosts[1].Facts.Paths, dir("/var/lib/rancher/k3s"))
+		}, []string{"w1: it has /var/lib/rancher/k3s of k3s"}},
+		"a control plane of units": {"kubeadm", func(e *adopt.Evidence) {
+			e.Hosts[0].Facts.Paths = append(e.Hosts[0].Facts.Paths[:3:3], dir("/etc/kubernetes/manifests"))
+		}, []string{"cp1: unknown layout", "no static pod kube-apiserver"}},
+		"a kubelet of another layout": {"kubeadm", func(e *adopt.Evidence) {
+			e.Hosts[1].Facts.Paths = nil
+		}, []string{"w1: unknown layout: the kubelet has none of"}},
+		"a node of kkbundle": {"kubeadm", func(e *adopt.Evidence) {
+			e.Hosts[1].Facts.Paths = append(e.Hosts[1].Facts.Paths, dir("/var/lib/kkbundle/applied/member"))
+		}, []string{"w1: it is a node of a cluster of kkbundle", "kkbundle status"}},
+		"no kubeadm": {"kubeadm", func(e *adopt.Evidence) { e.Cluster.Kubeadm = "" },
+			[]string{"API server", "kubeadm-config is missing"}},
+		"a hostile ConfigMap": {"kubeadm", func(e *adopt.Evidence) {
+			e.Cluster.Kubeadm = "kind: ClusterConfiguration\nkubernetesVersion: \"\\e[2Jv1\"\n"
+		}, []string{"kubeadm-config", "is no release"}},
+		"a broken manifest": {"kubeadm", func(e *adopt.Evidence) {
+			e.Hosts[0].Files[etcd] = "kind: [\n"
+		}, []string{"cp1:" + etcd, "no static pod that can be read"}},
+		"two runtimes": {"kubeadm", func(e *adopt.Evidence) {
+			e.Cluster.Nodes[1].Status.NodeInfo.ContainerRuntimeVersion = "cri-o://1.36.1"
+		}, []string{"container runtime", "one of containerd, Docker and CRI-O on every node"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := evidence(t, c.layout)
+			inv := inventory(t, e)
+			c.change(e)
+			_, err := adopt.Describe(e, inv)
+			if _, refused := errors.AsType[*adopt.RefusedError](err); !refused {
+				t.Fatalf("got %v, want a refusal", err)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("the error lacks %q: %v", want, err)
+				}
+			}
+			if strings.ContainsRune(err.Error(), '\x1b') {
+				t.Errorf("the error has a control character: %q", err)
+			}
+		})
+	}
+}
+
+// TestPage: the page shows the report of a test, as it is.
+func TestPage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/day-two/adopt.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := os.ReadFile("testdata/kubeadm-report.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(report)) {
+		if line = strings.TrimSuffix(line, "\n"); line != "" && !strings.Contains(string(page), "\n    "+line+"\n") {
+			t.Errorf("docs/day-two/adopt.md lacks the line %q of testdata/kubeadm-report.txt", line)
+		}
+	}
+}
+
+func dir(path string) node.Path { return node.Path{Path: path, Type: "dir"} }
+
+// TestNodesAndHosts: every node needs a host of its name, and every host of a group is a node.
+func TestNodesAndHosts(t *testing.T) {
+	t.Parallel()
+	e := evidence(t, "kubeadm")
+	inv := inventory(t, e)
+	e.Cluster.Nodes[1].Name = "other"
+	_, err := adopt.Describe(e, inv)
+	for _, want := range []string{"node other: the inventory has no host", "host w1: the cluster has no node"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error lacks %q: %v", want, err)
+		}
+	}
+}
+
+// TestSettingsThatKkbundleRefuses are left out of the file, and reported.
+func TestSettingsThatKkbundleRefuses(t *testing.T) {
+	t.Parallel()
+	e := evidence(t, "kubeadm")
+	e.Cluster.Kubeadm = strings.Replace(e.Cluster.Kubeadm, "[api.example]", "[Api_Example]", 1)
+	d, err := adopt.Describe(e, inventory(t, e))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Cluster.Kubernetes.Kubeadm != nil || d.Cluster.Kubernetes.Kubelet == nil {
+		t.Errorf("kubeadm %v, kubelet %v; want the second alone", d.Cluster.Kubernetes.Kubeadm, d.Cluster.Kubernetes.Kubelet)
+	}
+	var report strings.Builder
+	if err := d.Report.WriteText(&report); err != nil || !strings.Contains(report.String(), "settings of kubeadm") {
+		t.Errorf("%v; the report lacks the settings:\n%s", err, &report)
+	}
+}
+
+// TestStart reads the flag --host.
+func TestStart(t *testing.T) {
+	t.Parallel()
+	for target, want := range map[string]struct {
+		address, user string
+		port          int
+	}{
+		"10.0.0.1":     {"10.0.0.1", "", 0},
+		"ops@cp1:2222": {"cp1", "ops", 2222},
+		"[fd00::1]:22": {"fd00::1", "", 22},
+		"cp1.example":  {"cp1.example", "", 0},
+	} {
+		inv, err := adopt.Start(target)
+		if err != nil {
+			t.Errorf("%s: %v", target, err)
+			continue
+		}
+		h := inv.HostSpecs[0]
+		if h.Address != want.address || inv.Vars.SSH.User != want.user || inv.Vars.SSH.Port != want.port {
+			t.Errorf("%s: %+v, %+v", target, h, inv.Vars.SSH)
+		}
+	}
+	if _, err := adopt.Start("cp1:ssh"); err == nil {
+		t.Error("a port that is no number was taken")
+	}
+}

@@ -1,0 +1,171 @@
+package adopt
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/internal/plain"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/programs"
+)
+
+// programs describes the settings of kubeadm, the kubelet and kube-proxy that are neither their defaults nor kubeadm's,
+// and not kkbundle's to make.
+func (d *describer) programs() {
+	k := &d.cluster.Kubernetes
+	k.Kubeadm = d.kubeadmSettings()
+	d.kubeletSettings()
+	d.proxySettings()
+	var kept []string
+	for name, c := range map[string]manifest.Config{"kubeadm": k.Kubeadm, "kubelet": k.Kubelet, "kube-proxy": k.KubeProxy} {
+		for _, setting := range sortedKeys(c) {
+			kept = append(kept, name+": "+setting)
+		}
+	}
+	if len(kept) > 0 {
+		d.care("settings", plain.Count(len(kept), "setting")+" of kubeadm, kubelet and kube-proxy, in cluster.yaml")
+	}
+}
+
+// kubeadmSettings returns arguments, volumes and names of certificates of the control plane. Variables are left out:
+// they may be secrets.
+func (d *describer) kubeadmSettings() manifest.Config {
+	raw := manifest.Config{}
+	for section, keys := range map[string][]string{
+		"apiServer":         {"extraArgs", "extraVolumes", "certSANs"},
+		"controllerManager": {"extraArgs", "extraVolumes"},
+		"scheduler":         {"extraArgs", "extraVolumes"},
+	} {
+		m, _ := d.kubeadm.Raw[section].(map[string]any)
+		if envs, _ := m["extraEnvs"].([]any); len(envs) > 0 {
+			d.gap("variables", section+" has extraEnvs, which may be secrets and are not copied",
+				"write them under kubernetes.kubeadm."+section)
+		}
+		for _, key := range keys {
+			if filled(m[key]) {
+				put(raw, m[key], section, key)
+			}
+		}
+	}
+	etcd, _ := d.kubeadm.Raw["etcd"].(map[string]any)
+	local, _ := etcd["local"].(map[string]any)
+	for _, key := range []string{"extraArgs", "serverCertSANs", "peerCertSANs"} {
+		if filled(local[key]) {
+			put(raw, local[key], "etcd", "local", key)
+		}
+	}
+	if gates := d.kubeadm.Raw["featureGates"]; filled(gates) {
+		raw["featureGates"] = gates
+	}
+	return d.without(programs.Kubeadm, raw)
+}
+
+// put sets a value below the names of a path.
+func put(m map[string]any, v any, path ...string) {
+	for _, name := range path[:len(path)-1] {
+		below, _ := m[name].(map[string]any)
+		if below == nil {
+			below = map[string]any{}
+			m[name] = below
+		}
+		m = below
+	}
+	m[path[len(path)-1]] = v
+}
+
+// filled reports whether a value is a list or a mapping with something in it.
+func filled(v any) bool {
+	switch v := v.(type) {
+	case []any:
+		return len(v) > 0
+	case map[string]any:
+		return len(v) > 0
+	}
+	return false
+}
+
+// kubeletSettings sets those of the kubelet. kubeadm writes some that are its own defaults.
+func (d *describer) kubeletSettings() {
+	c := without(d.kubelet, map[string]any{
+		"authentication": map[string]any{
+			"anonymous": map[string]any{"enabled": false}, "webhook": map[string]any{"enabled": true},
+			"x509": map[string]any{"clientCAFile": "/etc/kubernetes/pki/ca.crt"},
+		},
+		"authorization": map[string]any{"mode": "Webhook"}, "cgroupDriver": "systemd",
+		"healthzBindAddress": "127.0.0.1", "healthzPort": int64(10248), "rotateCertificates": true,
+		"staticPodPath": "/etc/kubernetes/manifests", "resolvConf": "/run/systemd/resolve/resolv.conf",
+	})
+	if n, err := strconv.Atoi(fmt.Sprint(c["maxPods"])); err == nil && n > 0 {
+		d.cluster.Kubernetes.MaxPods = n
+	}
+	d.cluster.Kubernetes.Kubelet = d.without(programs.Kubelet, c)
+}
+
+// proxySettings sets those of kube-proxy.
+func (d *describer) proxySettings() {
+	if d.proxy == nil {
+		d.gap("kube-proxy", "the cluster has none, and kkbundle's clusters always have it",
+			"an upgrade would install it: keep upgrading this cluster with its own tool")
+		return
+	}
+	mode, _ := d.proxy["mode"].(string)
+	switch mode {
+	case "", string(manifest.ProxyIPTables), string(manifest.ProxyNFTables), string(manifest.ProxyIPVS):
+		d.cluster.Kubernetes.ProxyMode = manifest.ProxyMode(mode)
+	default:
+		d.gap("kube-proxy", fmt.Sprintf("mode %q is none that kkbundle knows", document.Shorten(mode)),
+			"write kubernetes.proxyMode")
+	}
+	d.cluster.Kubernetes.KubeProxy = d.without(programs.KubeProxy, without(d.proxy, map[string]any{
+		"bindAddress": "0.0.0.0", "clientConnection": map[string]any{"kubeconfig": "/var/lib/kube-proxy/kubeconfig.conf"},
+	}))
+}
+
+// without drops the settings that kkbundle makes itself.
+func (d *describer) without(section programs.Section, config manifest.Config) manifest.Config {
+	kept := programs.Without(section, config)
+	if len(kept) == 0 {
+		return nil
+	}
+	return kept
+}
+
+// without returns a configuration without empty values and without those that are the same in other.
+func without(config, other map[string]any) manifest.Config {
+	kept := manifest.Config{}
+	for name, v := range config {
+		v, some := pruned(v)
+		if !some || reflect.DeepEqual(v, other[name]) {
+			continue
+		}
+		kept[name] = v
+	}
+	return kept
+}
+
+// pruned returns a value without its empty parts. Programs write their whole configuration, and mean their defaults by
+// what is empty: null, 0, 0s, "", and what has only those. false is kept: it may differ from the default.
+func pruned(v any) (kept any, some bool) {
+	switch v := v.(type) {
+	case nil:
+		return nil, false
+	case int64:
+		return v, v != 0
+	case string:
+		return v, strings.Trim(v, "0s") != ""
+	case []any:
+		return v, len(v) > 0
+	case map[string]any:
+		m := map[string]any{}
+		for name, one := range v {
+			if one, ok := pruned(one); ok {
+				m[name] = one
+			}
+		}
+		return m, len(m) > 0
+	}
+	return v, true
+}
