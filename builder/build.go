@@ -104,7 +104,6 @@ func (s *session) keepStale() {
 type builder struct {
 	*session
 	scratch   *cache.Scratch // the directory of cache, without a cache of the user
-	cacheDir  string
 	lock      *manifest.Lock // nil until it is known
 	finder    *finder        // nil if no images were searched for
 	started   time.Time
@@ -125,7 +124,7 @@ func (b *builder) open() error {
 	if err := cache.SweepScratch(filepath.Dir(b.Output)); err != nil {
 		return err
 	}
-	b.cacheDir, b.memory = b.Cache, memoryDir(b.Cache)
+	b.memory = memoryDir(b.Cache)
 	return b.session.open()
 }
 

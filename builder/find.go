@@ -146,7 +146,7 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 	m := f.begin(PhaseResolve)
 	defer m.end()
 	o := f.fetchOptions(m)
-	o.Keep = f.keep
+	o.Keep, o.FirstUse = f.keep, f.announceFirstUse
 	o.Find = func(ctx context.Context, list []fetch.Chart) ([]fetch.Found, error) {
 		err := f.find(ctx, list)
 		return f.found(), err

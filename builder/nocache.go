@@ -135,13 +135,41 @@ func (b *builder) announce(job *fetch.Job) error {
 	return err
 }
 
+// cacheNeed returns a need of room in the cache, without bytes.
+func (s *session) cacheNeed() disk.Need {
+	if s.NoCache {
+		return disk.Need{Dir: s.cacheDir, What: "scratch space", Remedy: "set TMPDIR to another directory"}
+	}
+	return disk.Need{
+		Dir: s.cacheDir, What: "the cache",
+		Remedy: "`kkbundle cache gc` makes some, --cache names another place, --no-cache needs little beside the bundle",
+	}
+}
+
+// announceFirstUse says what is downloaded before the lock is known. The error is that of a disk without the room.
+func (s *session) announceFirstUse(f fetch.FirstUse) error {
+	need, sum := s.cacheNeed(), int64(0)
+	for _, size := range f.Sizes {
+		sum += size
+		need.Bytes += s.cache.MostInCache(size)
+	}
+	text := fmt.Sprintf("%s without a checksum, to be downloaded first for the digests: %s",
+		plain.Count(len(f.Sizes)+f.Unknown, "file"), plain.Size(sum))
+	if f.Unknown > 0 {
+		text += fmt.Sprintf(", %s of unknown size", plain.Count(f.Unknown, "file"))
+	}
+	room, err := disk.CheckSpace(need)
+	if room != "" {
+		text += "; " + room
+	}
+	s.note("%s", text)
+	return err
+}
+
 // needs returns the most room that the build takes: the compressed size of downloads is not known yet.
 func (b *builder) needs(job *fetch.Job) ([]disk.Need, error) {
 	out := disk.Need{Dir: filepath.Dir(b.Output), What: "the bundle", Remedy: "name another place with -o"}
-	cache := disk.Need{
-		Dir: b.cacheDir, What: "the cache",
-		Remedy: "`kkbundle cache gc` makes some, --cache names another place, --no-cache needs little beside the bundle",
-	}
+	cache := b.cacheNeed()
 	for d := range job.Cached() {
 		inBundle, inCache, err := b.cache.InBundle(d)
 		if err != nil {
@@ -161,7 +189,7 @@ func (b *builder) needs(job *fetch.Job) ([]disk.Need, error) {
 	}
 	cache.Bytes -= min(job.Estimate().Resumed, cache.Bytes)
 	if b.NoCache {
-		cache.What, cache.Bytes, cache.Remedy = "scratch space", b.scratchNeed(job), "set TMPDIR to another directory"
+		cache.Bytes = b.scratchNeed(job)
 	}
 	if b.Stream != nil {
 		return []disk.Need{cache}, nil

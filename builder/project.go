@@ -312,7 +312,7 @@ func ReadCatalogs(c *manifest.Cluster, read func(path string) ([]byte, error),
 	var list []*manifest.Catalog
 	var errs []error
 	for _, name := range c.Catalog {
-		path := filepath.Join(dir, name)
+		path := Beside(dir, name)
 		data, err := read(path)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("catalog: %w", err))
@@ -322,6 +322,14 @@ func ReadCatalogs(c *manifest.Cluster, read func(path string) ([]byte, error),
 		list, errs = append(list, one), append(errs, err)
 	}
 	return list, errors.Join(errs...)
+}
+
+// Beside returns the path of a file that a file in dir names.
+func Beside(dir, name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(dir, name)
 }
 
 func noContent(file string) error {

@@ -76,9 +76,10 @@ type Event struct {
 type session struct {
 	*Project
 	Options
-	cache  *cache.Cache
-	keep   *manifest.Lock // a lock that does not fit: its pins of unchanged items are used
-	memory string         // directory of the digests of files that upstream publishes no checksum for
+	cache    *cache.Cache
+	cacheDir string         // where the cache is
+	keep     *manifest.Lock // a lock that does not fit: its pins of unchanged items are used
+	memory   string         // directory of the digests of files that upstream publishes no checksum for
 }
 
 func newSession(p *Project, o Options) *session {
@@ -92,6 +93,7 @@ func newSession(p *Project, o Options) *session {
 
 // open opens the cache.
 func (s *session) open() (err error) {
+	s.cacheDir = s.Cache
 	s.cache, err = cache.Open(s.Cache, s.Level)
 	return err
 }

@@ -25,10 +25,10 @@ type Release struct {
 	Chart, Version  string
 	// Values are those that its user gave, as YAML; nil if there are none.
 	Values []byte
-	// Archive is the packaged chart. It is nil if Lost says what the cluster does not keep of the chart.
+	// Archive is the packaged chart, nil if Helm does not keep a part of it. Lost then names that part.
 	Archive []byte
 	Lost    string
-	// Content tells charts of one name and version apart that are not the same.
+	// Content is the digest of the chart as Helm keeps it. Two different charts can have one name and version.
 	Content digest.Digest
 }
 

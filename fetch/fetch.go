@@ -88,6 +88,9 @@ type Options struct {
 	// Find, if set, is called by Resolve once the manifest's charts are in the Store, except those that failed. The
 	// images that it returns are pinned like the manifest's own. Its error does not prevent the rest from being pinned.
 	Find func(context.Context, []Chart) ([]Found, error)
+	// FirstUse, if set, is called by Resolve before it downloads files that have no published digest, if there are any.
+	// Its error ends Resolve.
+	FirstUse func(FirstUse) error
 	// Progress is called often, and concurrently.
 	Progress func(Event)
 }

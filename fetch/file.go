@@ -45,9 +45,9 @@ type files struct {
 	contentLater bool
 }
 
-// resolve pins a file for a platform, "" if the file is the same for all.
-func (f *files) resolve(ctx context.Context, file manifest.File, platform string) (manifest.Pin, error) {
-	pin := manifest.Pin{
+// described returns the pin of a file as far as the manifest describes it, with the digest that it names, "" for none.
+func (f *files) described(file manifest.File, platform string) (pin manifest.Pin, known digest.Digest, err error) {
+	pin = manifest.Pin{
 		Kind:     manifest.ItemFile,
 		Ref:      manifest.FileURL(file, platform),
 		Name:     file.Name,
@@ -55,7 +55,6 @@ func (f *files) resolve(ctx context.Context, file manifest.File, platform string
 		Platform: platform,
 		Mode:     file.Mode,
 	}
-	var known digest.Digest
 	sumFor := platform
 	if sumFor == "" && len(f.platforms) > 0 {
 		sumFor = f.platforms[0]
@@ -64,8 +63,17 @@ func (f *files) resolve(ctx context.Context, file manifest.File, platform string
 		known = digest.NewDigestFromEncoded(digest.SHA256, strings.ToLower(sum))
 		pin.Verified = manifest.VerifiedManifest
 		if err := checkDigest(known); err != nil {
-			return pin, err
+			return pin, "", err
 		}
+	}
+	return pin, known, nil
+}
+
+// resolve pins a file for a platform, "" if the file is the same for all.
+func (f *files) resolve(ctx context.Context, file manifest.File, platform string) (manifest.Pin, error) {
+	pin, known, err := f.described(file, platform)
+	if err != nil {
+		return pin, err
 	}
 	if local, ok := file.LocalPath(platform); ok {
 		pin.URL = local

@@ -1,9 +1,11 @@
 package fetch_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/kkbundle/kkbundle/fetch"
@@ -154,4 +156,48 @@ func TestLocalFile(t *testing.T) {
 	b.Files[0].SHA256 = manifest.Sums{"": digestOf([]byte("echo 1\n")).Encoded()}
 	_, err = fetch.Resolve(t.Context(), b, o)
 	wantError(t, err, "wrong content")
+}
+
+// TestFirstUseIsAnnounced: the sizes of files without a published digest are known before any of them is downloaded.
+// An error of the caller, such as a full disk, downloads none.
+func TestFirstUseIsAnnounced(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, true)
+	for i, path := range []string{"/a", "/b", "/summed"} {
+		s.put(path, noise(uint64(90+i), 1000*(i+1)))
+	}
+	b := &manifest.Bundle{
+		Metadata: manifest.Metadata{Name: "b", Version: "1"}, Platforms: []string{"linux/amd64"},
+		Files: []manifest.File{
+			{Name: "a", URL: s.url + "/a"},
+			{Name: "again", URL: s.url + "/a"},
+			{Name: "b", URL: s.url + "/b"},
+			{Name: "summed", URL: s.url + "/summed", SHA256: manifest.Sums{manifest.AllPlatforms: digestOf(noise(92, 3000)).Encoded()}},
+			{Name: "local", Path: writeFile(t, "local", "text")},
+		},
+	}
+	o := options(newStore(t), s)
+	o.Memory = t.TempDir()
+	full := errors.New("no space")
+	o.FirstUse = func(fetch.FirstUse) error { return full }
+	if _, err := fetch.Resolve(t.Context(), b, o); !errors.Is(err, full) || s.count("GET", "/a")+s.count("GET", "/b") > 0 {
+		t.Errorf("got %v, and the files were fetched %d times", err, s.count("GET", "/a")+s.count("GET", "/b"))
+	}
+	var told []fetch.FirstUse
+	o.FirstUse = func(f fetch.FirstUse) error {
+		if n := s.count("GET", "/a") + s.count("GET", "/b"); n > 0 {
+			t.Errorf("%d downloads began before", n)
+		}
+		told = append(told, f)
+		return nil
+	}
+	for range 2 { // the second time, both are remembered
+		if _, err := fetch.Resolve(t.Context(), b, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(told) != 1 || !slices.Equal(slices.Sorted(slices.Values(told[0].Sizes)), []int64{1000, 2000}) ||
+		told[0].Unknown != 0 {
+		t.Errorf("told %+v", told)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -25,8 +26,8 @@ type Listed struct {
 var ErrNoList = errors.New("the registry does not list its repositories")
 
 // Repositories returns the repositories of a registry, sorted: that of at itself, HOST/REPOSITORY, and those below it,
-// or all where at is a HOST. A registry that lists no repositories, as public ones do not, is taken to have at alone.
-// Nothing is stored, and Options.Store may be nil.
+// or all where at is a HOST. Public registries list no repositories, or more than can be read: such a registry is taken
+// to have the repository at alone. Nothing is stored, and Options.Store may be nil.
 func Repositories(ctx context.Context, at string, o Options) ([]string, error) {
 	s, err := newReader(o)
 	if err != nil {
@@ -38,17 +39,13 @@ func Repositories(ctx context.Context, at string, o Options) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registry %s: %w", at, err)
 	}
-	names, err := s.registries.catalog(ctx, registry)
-	switch {
-	case err != nil && prefix != "" && answeredWith(err, http.StatusUnauthorized, http.StatusForbidden,
-		http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented):
-		names = []string{prefix} // its tags can be asked for all the same
-	case err != nil:
-		return nil, fmt.Errorf("%w: name one, %s/REPOSITORY: %w", ErrNoList, host, err)
+	names, err := s.listed(ctx, registry, prefix)
+	if err != nil {
+		return nil, err
 	}
 	var list []string
 	for _, n := range names {
-		if prefix == "" || n == prefix || strings.HasPrefix(n, prefix+"/") {
+		if isBelow(n, prefix) {
 			list = append(list, host+"/"+n)
 		}
 	}
@@ -57,6 +54,51 @@ func Repositories(ctx context.Context, at string, o Options) ([]string, error) {
 		return nil, fmt.Errorf("registry %s has no repository at %q or below it", host, prefix)
 	}
 	return list, nil
+}
+
+// catalogTime is longer than a registry takes to list thousands of repositories.
+const catalogTime = 30 * time.Second
+
+// listed returns the repositories that a registry lists. If none is prefix or below it, prefix is asked for its tags.
+func (s *session) listed(ctx context.Context, registry name.Registry, prefix string) ([]string, error) {
+	if prefix == "" {
+		names, err := s.registries.catalog(ctx, registry)
+		if err != nil {
+			err = fmt.Errorf("%w: name one, %s/REPOSITORY: %w", ErrNoList, registry.RegistryStr(), err)
+		}
+		return names, err
+	}
+	limited, cancel := context.WithTimeout(ctx, catalogTime)
+	defer cancel()
+	names, err := s.registries.catalog(limited, registry)
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case answeredWith(err, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound,
+		http.StatusMethodNotAllowed, http.StatusNotImplemented):
+		return []string{prefix}, nil // its tags can be asked for all the same
+	case err == nil && slices.ContainsFunc(names, func(n string) bool { return isBelow(n, prefix) }):
+		return names, nil
+	}
+	reason := "it does not list this one"
+	if err != nil {
+		reason = oneLine(err)
+	}
+	tags, absent := s.listTags(ctx, registry.RegistryStr()+"/"+prefix, nil)
+	switch {
+	case absent == nil && len(tags) > 0:
+		s.network.log.WarnContext(ctx, "the registry's list of repositories cannot be used: repositories below this one are not looked for",
+			"repository", registry.RegistryStr()+"/"+prefix, "reason", reason)
+		return []string{prefix}, nil
+	case err != nil:
+		return nil, fmt.Errorf("%w: name one, %s/REPOSITORY: %w", ErrNoList, registry.RegistryStr(), err)
+	}
+	return names, nil
+}
+
+// isBelow reports whether a repository is at a prefix or below it.
+func isBelow(repository, prefix string) bool {
+	return prefix == "" || repository == prefix || strings.HasPrefix(repository, prefix+"/")
 }
 
 // newReader starts a session that stores nothing.

@@ -86,3 +86,37 @@ func TestListWithoutCatalog(t *testing.T) {
 	_, err := fetch.Repositories(t.Context(), p.Host, o)
 	wantError(t, err, fetch.ErrNoList.Error()+": name one, "+p.Host+"/REPOSITORY")
 }
+
+// TestListWithoutUsefulCatalog: a registry can list nothing, or without an end, as quay.io does. The repository that
+// was named has its tags all the same, and an absent one is an error as before.
+func TestListWithoutUsefulCatalog(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]http.HandlerFunc{
+		"empty": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"repositories":[]}`)) },
+		"foreign": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"repositories":["team/application"]}`))
+		},
+		"endless": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Link", `</v2/_catalog?last=`+r.URL.Query().Get("last")+`x>; rel="next"`)
+			_, _ = w.Write([]byte(`{"repositories":["other/app"]}`))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPublisher(t, registrytest.Options{})
+			p.pushImage("team/app:1", platformImage(t, "linux/amd64"))
+			p.AddFaults(registrytest.Fault{
+				Method: http.MethodGet, Path: regexp.MustCompile("/_catalog"), Times: -1,
+				Effect: func(http.Handler) http.Handler { return answer },
+			})
+			o := p.options(newStore(t))
+			o.Sources = nil
+			if got := listed(t, p.Host+"/team/app", nil, o); !slices.Equal(got, []string{p.Host + "/team/app:1"}) {
+				t.Errorf("tags %q", got)
+			}
+			if got, err := fetch.Repositories(t.Context(), p.Host+"/team/none", o); err == nil {
+				t.Errorf("an absent repository: %q", got)
+			}
+		})
+	}
+}

@@ -270,6 +270,9 @@ func (s *session) resolve(ctx context.Context, b *manifest.Bundle) ([]manifest.P
 		}
 		images = append(images, additional(b.Images, found, wanted)...)
 	}
+	if err := s.announceFirstUse(ctx, b); err != nil {
+		return nil, err
+	}
 	rest := s.otherEntries(b, images)
 	for _, pin := range s.pinAll(ctx, rest, failed) {
 		if pin.Kind == manifest.ItemImage {
@@ -330,22 +333,16 @@ func (s *session) otherEntries(b *manifest.Bundle, images []manifest.Image) []en
 			return s.images.resolve(ctx, img)
 		}})
 	}
-	for _, f := range b.Files {
-		platforms, err := platformsOr(f.Platforms, s.images.platforms)
-		if err != nil || !f.PerPlatform() {
-			platforms = []string{""}
-		}
-		for _, p := range platforms {
-			list = append(list, entry{
-				manifest.ItemFile, manifest.FileURL(f, p), p,
-				func(ctx context.Context) ([]manifest.Pin, error) {
-					if err != nil {
-						return nil, err
-					}
-					return alone(s.files.resolve(ctx, f, p))
-				},
-			})
-		}
+	for _, f := range s.platformFiles(b) {
+		list = append(list, entry{
+			manifest.ItemFile, manifest.FileURL(f.File, f.platform), f.platform,
+			func(ctx context.Context) ([]manifest.Pin, error) {
+				if f.err != nil {
+					return nil, f.err
+				}
+				return alone(s.files.resolve(ctx, f.File, f.platform))
+			},
+		})
 	}
 	return append(list, s.packageEntries(b)...)
 }

@@ -24,6 +24,7 @@ import (
 type session struct {
 	jobs       int
 	find       func(context.Context, []Chart) ([]Found, error)
+	firstUse   func(FirstUse) error
 	events     *progress
 	network    *network
 	dirs       *sourceDirs
@@ -49,7 +50,9 @@ func newSession(o Options) (*session, error) {
 		return nil, err
 	}
 	base := baseDir(o.Dir)
-	s := &session{jobs: o.Jobs, find: o.Find, events: &progress{report: o.Progress}, network: newNetwork(o)}
+	s := &session{
+		jobs: o.Jobs, find: o.Find, firstUse: o.FirstUse, events: &progress{report: o.Progress}, network: newNetwork(o),
+	}
 	s.cache = &cache{store: o.Store, events: s.events}
 	if s.dirs, err = openDirs(o.Sources, base, s.cache, o.Logger); err != nil {
 		return nil, err

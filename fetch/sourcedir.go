@@ -98,6 +98,16 @@ func (l *sourceDirs) find(ctx context.Context, d *download) (ocispec.Descriptor,
 	return ocispec.Descriptor{}, false, nil
 }
 
+// have reports whether a directory has a file under one of a download's names.
+func (l *sourceDirs) have(d *download) bool {
+	return slices.ContainsFunc(l.list, func(dir *sourceDir) bool {
+		return slices.ContainsFunc(d.names, func(name string) bool {
+			info, err := dir.root.Stat(name)
+			return err == nil && info.Mode().IsRegular()
+		})
+	})
+}
+
 // take stores a file of a directory, if it exists and matches.
 func (l *sourceDirs) take(ctx context.Context, dir *sourceDir, name string,
 	d *download,

@@ -2,7 +2,6 @@ package gather
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -48,9 +47,6 @@ func Harbor(ctx context.Context, client *harbor.Client, at string, patterns []st
 	return tags(ctx, at, names, keep, o)
 }
 
-// errEmpty means that nothing was found.
-var errEmpty = errors.New("no tag was found")
-
 func tags(ctx context.Context, at string, repositories []string, keep func(repository, tag string) bool,
 	o fetch.Options,
 ) (Result, error) {
@@ -59,7 +55,7 @@ func tags(ctx context.Context, at string, repositories []string, keep func(repos
 		return Result{}, err
 	}
 	if len(found) == 0 {
-		return Result{}, fmt.Errorf("%s: %w in its repositories (%d); --match chooses among them", at, errEmpty,
+		return Result{}, fmt.Errorf("%s: no tag was found in its repositories (%d); --match chooses among them", at,
 			len(repositories))
 	}
 	var r Result

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"path/filepath"
 	"slices"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
@@ -13,11 +14,29 @@ import (
 func (c *Cluster) MachineFields(message string) document.Problems {
 	k := checkerOf(c.src)
 	for _, path := range machineFields(c) {
-		if n := c.src.Node(path); n == nil || c.file == nil || c.file.Node(path) == n {
+		if !c.isSetting(path) {
 			k.Add(path, "%s", message)
 		}
 	}
 	return k.Found
+}
+
+// GivenFiles returns the absolute paths that settings (ParseCluster) name where the cluster file names files beside it:
+// files of the machine that reads the settings, such as the authority of a registry that only the site knows.
+func (c *Cluster) GivenFiles() []string {
+	var files []string
+	document.EachLocal(c, func(l document.Locality, path, value string) {
+		if l == document.LocalCarried && filepath.IsAbs(value) && c.isSetting(path) {
+			files = append(files, value)
+		}
+	})
+	return files
+}
+
+// isSetting reports whether the value at a path comes from a setting and not from the file.
+func (c *Cluster) isSetting(path string) bool {
+	n := c.src.Node(path)
+	return n != nil && c.file != nil && c.file.Node(path) != n
 }
 
 // MachineSources is Cluster.MachineFields for the sources of a manifest.

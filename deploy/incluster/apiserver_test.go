@@ -11,10 +11,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/kkbundle/kkbundle/deploy/incluster"
 )
@@ -52,7 +55,8 @@ func TestAPIServer(t *testing.T) {
 	kubelet.Go(func() { standInKubelet(ctx, api) })
 	defer kubelet.Wait()
 	defer cancel()
-	c.standInNode(t)
+	c.standInNode(t, "stand-in")
+	c.standInPod(t)
 	for _, s := range []struct {
 		name string
 		run  func(*testing.T)
@@ -67,6 +71,7 @@ func TestAPIServer(t *testing.T) {
 		{"content is not moved", c.moved},
 		{"another port", c.anotherPort},
 		{"a namespace of others is not touched", c.taken},
+		{"a node without the registry reads no secret of it", c.otherNode},
 		{"removed", func(t *testing.T) {
 			left, err := incluster.Remove(t.Context(), c.o)
 			if err != nil || left != "directory /var/lib/kkbundle-registry of node stand-in" {
@@ -78,20 +83,41 @@ func TestAPIServer(t *testing.T) {
 	}
 }
 
-// standInNode creates a node and a pod on it.
-func (c cluster) standInNode(t *testing.T) {
+// standInNode creates a node.
+func (c cluster) standInNode(t *testing.T, name string) {
 	t.Helper()
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "stand-in", Labels: map[string]string{
-		corev1.LabelHostname: "stand-in", corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux",
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+		corev1.LabelHostname: name, corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux",
 	}}}
-	n, err := c.api.CoreV1().Nodes().Create(t.Context(), n, metav1.CreateOptions{})
-	if err != nil {
+	nodes := c.api.CoreV1().Nodes()
+	if _, err := nodes.Create(t.Context(), n, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	n.Spec.Taints = nil // the node controller's, of a node that is not ready yet
-	if n, err = c.api.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
+	change := func(change func(*corev1.Node) error) { // controllers change it, too
+		t.Helper()
+		err := retry.RetryOnConflict(retry.DefaultBackoff, func() (err error) {
+			if n, err = nodes.Get(t.Context(), name, metav1.GetOptions{}); err != nil {
+				return err
+			}
+			return change(n)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
+	change(func(n *corev1.Node) error {
+		n.Spec.Taints = nil // the node controller's, of a node that is not ready yet
+		_, err := nodes.Update(t.Context(), n, metav1.UpdateOptions{})
+		return err
+	})
+	change(func(n *corev1.Node) error {
+		_, err := nodes.UpdateStatus(t.Context(), readyNode(n), metav1.UpdateOptions{})
+		return err
+	})
+}
+
+// readyNode returns a node with room that is ready.
+func readyNode(n *corev1.Node) *corev1.Node {
 	n.Status.NodeInfo = corev1.NodeSystemInfo{Architecture: "amd64", OperatingSystem: "linux"}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	room := corev1.ResourceList{
@@ -99,10 +125,14 @@ func (c cluster) standInNode(t *testing.T) {
 		corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
 	}
 	n.Status.Capacity, n.Status.Allocatable = room, room
-	if _, err := c.api.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	return n
+}
+
+// standInPod creates a pod on the node stand-in.
+func (c cluster) standInPod(t *testing.T) {
+	t.Helper()
 	no := false
+	var err error
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: corev1.PodSpec{
 		NodeName: "stand-in", Containers: []corev1.Container{{Name: "c", Image: "registry.k8s.io/kube-proxy:v1.37.0"}},
 		AutomountServiceAccountToken: &no,
@@ -286,5 +316,66 @@ func (c cluster) taken(t *testing.T) {
 	if _, err := incluster.Remove(t.Context(), o); err == nil ||
 		!strings.Contains(err.Error(), "was not made by kkbundle") {
 		t.Errorf("removal: %v", err)
+	}
+}
+
+// as returns a client with the rights of a node's kubelet.
+func (c cluster) as(t *testing.T, node string) kubernetes.Interface {
+	t.Helper()
+	config := rest.CopyConfig(c.o.Config)
+	config.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:node:" + node, Groups: []string{"system:nodes", "system:authenticated"},
+	}
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return api
+}
+
+// otherNode has a node with a proxy alone. The Node authorizer lets its kubelet read what the proxy needs, and neither
+// the push password nor the key of the certificate, which the kubelet of the registry's node may read.
+func (c cluster) otherNode(t *testing.T) {
+	const other = "other-node"
+	c.standInNode(t, other)
+	there, here := c.as(t, other).CoreV1(), c.as(t, "stand-in").CoreV1()
+	maps := there.ConfigMaps(incluster.DefaultNamespace)
+	authority, err := c.api.CoreV1().ConfigMaps(incluster.DefaultNamespace).List(t.Context(),
+		metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=authority"})
+	if err != nil || len(authority.Items) != 1 {
+		t.Fatalf("%d objects of the proxies, %v", len(authority.Items), err)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(500 * time.Millisecond) { // its proxy is scheduled there
+		if _, err = maps.Get(t.Context(), authority.Items[0].Name, metav1.GetOptions{}); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("a proxy's node cannot read the authority: %v", err)
+		}
+	}
+	secrets, err := c.api.CoreV1().Secrets(incluster.DefaultNamespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := 0
+	for _, s := range secrets.Items {
+		for _, data := range s.Data {
+			if strings.Contains(string(data), "PRIVATE KEY") {
+				keys++
+				if _, err := here.Secrets(s.Namespace).Get(t.Context(), s.Name, metav1.GetOptions{}); err != nil {
+					t.Errorf("the registry's node cannot read %s: %v", s.Name, err)
+				}
+			}
+		}
+		if _, err := there.Secrets(s.Namespace).Get(t.Context(), s.Name, metav1.GetOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("a proxy's node reads Secret %s: %v", s.Name, err)
+		}
+	}
+	if keys == 0 {
+		t.Errorf("none of %d Secrets has the key of a certificate", len(secrets.Items))
+	}
+	if _, err := there.Secrets(incluster.DefaultNamespace).List(t.Context(),
+		metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a proxy's node lists Secrets: %v", err)
 	}
 }

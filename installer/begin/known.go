@@ -34,6 +34,7 @@ func input(ctx context.Context, r *engine.Run) (precheck.Input, error) {
 		Cluster:  r.Cluster, Inventory: r.Options.Inventory, Install: r.Bundle != nil,
 		Upgrade: r.Rule == task.OtherVersion, Missing: missing,
 		Architectures: architectures(r), Packages: r.Distributions(), Unsigned: r.UnsignedDistributions(),
+		Answers:    answers(ctx, r),
 		Etcd:       providedEtcd(ctx, r),
 		PackagesOf: r.Packages.For, Lacking: lacking,
 	}, errors.Join(engine.CheckHooks(r.Site), err, unread, unknown)

@@ -25,6 +25,8 @@ type Run struct {
 	Options   Options
 	Operation Operation
 	planner   Planner
+	// Between are the cluster's releases on the way of an upgrade, before its own.
+	Between []*manifest.Cluster
 	// LeadHost is nil before FindLead. recordedEndpoint is the endpoint recorded there, "" if it is not a node.
 	LeadHost         *task.Host
 	recordedEndpoint string

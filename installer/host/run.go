@@ -125,6 +125,8 @@ func (r *run) finish(ctx context.Context, p process) error {
 	}
 	if err := r.begin(ctx, p.Stdin()); err != nil {
 		_ = p.Stdin().Close() // a sudo waiting for a password gives up
+		// The command may begin all the same, and its output waits for a reader that may still be writing.
+		r.unfed(err)
 		r.abandon(ctx, p)
 		<-ended
 		return err
@@ -184,11 +186,16 @@ func (r *run) feed(stdin io.WriteCloser) {
 	if r.cmd.Stdin != nil {
 		// A command that ends without reading everything has not failed; if the host is lost, Wait returns that.
 		_, _ = io.Copy(stdin, r.cmd.Stdin)
-		if pipe, ok := r.cmd.Stdin.(ClosableReader); ok {
-			_ = pipe.CloseWithError(io.ErrClosedPipe)
-		}
+		r.unfed(io.ErrClosedPipe)
 	}
 	_ = stdin.Close()
+}
+
+// unfed tells the writer of the command's input that nobody reads it any more.
+func (r *run) unfed(reason error) {
+	if pipe, ok := r.cmd.Stdin.(ClosableReader); ok {
+		_ = pipe.CloseWithError(reason)
+	}
 }
 
 // result returns Run's error.

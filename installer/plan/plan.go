@@ -77,7 +77,8 @@ func ContainerTasks(c *manifest.Cluster) []task.Task {
 func withoutReplaced(c *manifest.Cluster, tasks []task.Task) []task.Task {
 	replaced := network.All().Primary(c).ReplacedPlugins(c)
 	for i := range tasks {
-		tasks[i].Files = slices.DeleteFunc(tasks[i].Files, func(p task.Place) bool {
+		// The task's own steps have the list that it was made with.
+		tasks[i].Files = slices.DeleteFunc(slices.Clone(tasks[i].Files), func(p task.Place) bool {
 			return slices.Contains(replaced, p.Path)
 		})
 	}

@@ -667,6 +667,13 @@ func clusterMutations() []mutation {
 			"something is not in the bundle", good,
 			func(in *input) { in.Missing = []string{"no kubelet for linux/arm64"} }, each("bundle", ""),
 		},
+		{"no setting is refused", good, func(in *input) { in.Answers = &precheck.ProgramAnswers{} }, nil},
+		{"a setting is refused", good, func(in *input) {
+			in.Answers = &precheck.ProgramAnswers{Refused: []string{"kubelet v1.34.3 does not start with --a=b"}}
+		}, each("program-settings", "")},
+		{"a program cannot be asked", good, func(in *input) {
+			in.Answers = &precheck.ProgramAnswers{Unasked: []string{"kubelet v1.34.3 could not be asked"}}
+		}, each("program-settings", "")},
 		{"Kubernetes 1.22", withCluster(good, old("v1.24.1")), of(old("v1.22.9")), each("kubernetes-version", "")},
 		{"Kubernetes 1.99", good, of(old("v1.99.0")), each("kubernetes-tested", "")},
 		{"Kubernetes 1.29", withCluster(rich, old("v1.30.1")), of(old("v1.29.1")), each("kubernetes-tested", "")},

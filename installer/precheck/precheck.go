@@ -106,6 +106,8 @@ type Input struct {
 	// PackagesOf returns the names of the packages that hosts with these roles need on a distribution, or an error for
 	// an unknown one; nil if packages are not to be checked. The facts must include them.
 	PackagesOf func(roles []manifest.Role, distribution string) ([]string, error)
+	// Answers are those of the bundle's programs about the cluster file's settings; nil if none was asked.
+	Answers *ProgramAnswers
 	// Etcd holds the facts about the user's own etcd (etcd.type: provided); nil if not read.
 	Etcd *ProvidedEtcd
 }

@@ -46,6 +46,9 @@ func TestRehearse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if len(u.Between) != 1 || u.Between[0].Kubernetes.Version != plan.Steps[0] || len(plan.Steps) != 2 {
+		t.Errorf("the programs of other releases than of %v are asked for their settings", plan.Steps)
+	}
 	f.objects["deployment coredns"] = `{"spec":{"template":{"spec":{"containers":[{"image":"registry.k8s.io/coredns/coredns:v1.12.0"}]}}}}`
 	f.objects["mutatingwebhookconfigurations"] = `{"items":[
 		{"metadata":{"name":"injector"},"webhooks":[{"clientConfig":{"service":{"namespace":"mesh","name":"inject"}},"rules":[{"apiGroups":[""],"operations":["CREATE"],"resources":["pods"]}]}]},

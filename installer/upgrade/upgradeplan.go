@@ -351,7 +351,7 @@ func (u *upgrade) way(p Plan, to *semver.Version) ([]string, error) {
 		return nil, err
 	}
 	u.clusters = map[string]*manifest.Cluster{p.To: u.Cluster}
-	u.demands, u.through = map[string][]manifest.Demand{}, map[string]string{}
+	u.demands, u.through, u.Between = map[string][]manifest.Demand{}, map[string]string{}, nil
 	var steps []string
 	for _, s := range between {
 		version := s.Cluster.Kubernetes.Version
@@ -366,6 +366,7 @@ func (u *upgrade) way(p Plan, to *semver.Version) ([]string, error) {
 			u.through[version] = s.Etcd
 		}
 		u.clusters[version], u.demands[version] = s.Cluster, s.Demands
+		u.Between = append(u.Between, s.Cluster)
 		steps = append(steps, version)
 		if newest := p.newestServer(); semver.MustParse(newest).Minor() == semver.MustParse(version).Minor() &&
 			versionLess(version, newest) {

@@ -119,7 +119,7 @@ type buildResult struct {
 	Assumed []string `json:"assumed,omitempty"`
 }
 
-// project returns what is to be built: a manifest, or the items of the command line.
+// project loads the project to build: that of a manifest, or of the items that the command line lists.
 func (o *buildOptions) project(g *globals, fs *pflag.FlagSet, args []string) (*builder.Project, error) {
 	switch {
 	case !o.listed.set():

@@ -19,6 +19,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/settingcheck"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -27,13 +28,17 @@ import (
 
 func newCheckCmd(g *globals) *cobra.Command {
 	var v valueFlags
+	var cache string
 	cmd := &cobra.Command{
 		Use:   "check [DIR|FILE...]",
 		Short: "Check manifests, cluster files and inventories together, without network",
 		Long: `Checks all files of kkbundle and KubeKey in a directory, the current one by default, or the named files: each by
 itself, and all together. The catalog must know the clusters' versions, hosts must fit the cluster, named files must
 exist, and a lock must match its manifest. Connects to nothing, and lists all errors. Other YAML files are named and
-skipped.`,
+skipped.
+
+Kubernetes' own programs are asked whether they take a cluster file's arguments, feature gates and kubelet
+configuration, if a lock beside the manifest has them and an earlier build left them in the cache.`,
 		Example: "  kkbundle check\n  kkbundle check site\n  kkbundle check manifest.yaml inventory.yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			files, skipped, err := filesToCheck(args)
@@ -44,7 +49,11 @@ skipped.`,
 			if err != nil {
 				return err
 			}
-			list, refused, err := g.checkFiles(cmd.Context(), files, o)
+			dir, err := cacheDir(cache)
+			if err != nil {
+				dir = "" // the check goes without
+			}
+			list, refused, err := g.checkFiles(cmd.Context(), files, dir, o)
 			if err != nil {
 				return err
 			}
@@ -67,6 +76,8 @@ skipped.`,
 		},
 	}
 	v.add(cmd.Flags())
+	cmd.Flags().StringVar(&cache, "cache", "",
+		"directory of earlier builds' downloads (default $KKBUNDLE_CACHE, else the user's cache directory)")
 	return cmd
 }
 
@@ -212,19 +223,21 @@ type fileChecker struct {
 	manifests   []checkedFile
 	clusters    map[string]*manifest.Cluster // by path; nil if it is wrong
 	inventories map[string]*manifest.Inventory
-	refused     bool // install refuses a setting
+	refused     bool   // install refuses a setting
+	cache       string // directory of downloads, "" for none
 	values      builder.LoadOptions
 	sets        map[string]*values.Set // of the manifest that names a cluster file, by path
 }
 
 // checkFiles checks files, each by itself and all together, and reports whether install refuses valid settings. The
-// error joins all problems.
-func (g *globals) checkFiles(ctx context.Context, files []string,
+// error joins all problems. cache is the directory of earlier downloads.
+func (g *globals) checkFiles(ctx context.Context, files []string, cache string,
 	o builder.LoadOptions,
 ) (list []checkedFile, refused bool, err error) {
 	c := &fileChecker{
 		g: g, said: map[string]bool{}, clusters: map[string]*manifest.Cluster{},
 		inventories: map[string]*manifest.Inventory{}, values: o, sets: map[string]*values.Set{},
+		cache: cache,
 	}
 	c.findSets(files)
 	for _, file := range files {
@@ -241,9 +254,10 @@ func (g *globals) checkFiles(ctx context.Context, files []string,
 		c.file(f, data)
 	}
 	for _, f := range c.manifests {
-		c.project(f.File)
+		c.project(ctx, f.File)
 	}
 	c.fit()
+	c.noteUnasked()
 	for _, k := range c.clusters {
 		c.refused = c.refused || k != nil && k.CheckInstall() != nil
 	}
@@ -350,7 +364,7 @@ func (c *fileChecker) assumed(lines []string) {
 }
 
 // project checks a manifest with everything it names, and its lock.
-func (c *fileChecker) project(file string) {
+func (c *fileChecker) project(ctx context.Context, file string) {
 	p, err := builder.LoadWith(file, c.values)
 	if err != nil {
 		c.add(err)
@@ -376,6 +390,30 @@ func (c *fileChecker) project(file string) {
 		}
 	}
 	c.add(err)
+	c.askPrograms(ctx, p)
+}
+
+// askPrograms asks Kubernetes' programs whether they take the settings of a manifest's cluster files, and says in one
+// line why some were not asked.
+func (c *fileChecker) askPrograms(ctx context.Context, p *builder.Project) {
+	unasked, err := p.AskPrograms(ctx, c.cache)
+	c.add(err)
+	if unasked != "" {
+		c.g.Note("note: %s: Kubernetes' programs were not asked whether they take the cluster's settings: %s",
+			plain.Line(p.File), plain.Line(unasked))
+	}
+}
+
+// noteUnasked names cluster files with settings for Kubernetes' programs that no checked manifest names.
+func (c *fileChecker) noteUnasked() {
+	for _, file := range slices.Sorted(maps.Keys(c.clusters)) {
+		k := c.clusters[file]
+		if _, named := c.sets[filepath.Clean(file)]; named || k == nil || len(settingcheck.Programs(k.WithDefaults())) == 0 {
+			continue
+		}
+		c.g.Note("note: %s: Kubernetes' programs were not asked whether they take the cluster's settings: no checked manifest names this file",
+			plain.Line(file))
+	}
 }
 
 // fit checks inventories with the cluster, if it is clear which.

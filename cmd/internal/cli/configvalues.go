@@ -23,7 +23,7 @@ type shownValue struct {
 	Name string `json:"name"`
 	At   string `json:"at"` // build or site
 	Type string `json:"type"`
-	// Value is what the bundle is built with; of a value of the site only its default. Secrets are never shown.
+	// Value is the text that stands for ${name} in the build, or the default of a value of the site; "" for a secret.
 	Value       string `json:"value,omitempty"`
 	From        string `json:"from,omitempty"`
 	Required    bool   `json:"required,omitempty"`

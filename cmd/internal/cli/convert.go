@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -18,7 +17,6 @@ import (
 	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/convert"
 	"github.com/kkbundle/kkbundle/installer/plan"
-	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -95,9 +93,7 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 	if err := writeConverted(out, o); err != nil {
 		return err
 	}
-	for _, f := range out {
-		result.Files = append(result.Files, f.path)
-	}
+	result.Files = out.paths()
 	if g.JSON {
 		return g.PrintJSON(result)
 	}
@@ -137,7 +133,7 @@ func addConverted(r *convert.Result, copies *copiedManifests, file, dir string) 
 type copiedManifests struct {
 	dir   string
 	from  map[string]string // source by destination, both as paths
-	files []converted
+	files newFiles
 }
 
 // take replaces the patterns of a result that lead out of the directory, each by its copies' place.
@@ -211,7 +207,7 @@ func (c *copiedManifests) add(r *convert.Result, file, root string) error {
 				filepath.Join(c.dir, to))}
 		}
 		c.from[to] = name
-		c.files = append(c.files, converted{path: filepath.Join(c.dir, filepath.FromSlash(to)), from: name})
+		c.files = append(c.files, newFile{path: filepath.Join(c.dir, filepath.FromSlash(to)), from: name})
 		return nil
 	})
 }
@@ -319,31 +315,9 @@ func together(r *convert.Result, file string) {
 	}
 }
 
-// A converted file is to be written: data, or a copy of the file from.
-type converted struct {
-	path string
-	data []byte
-	from string
-}
-
-func (c converted) write() error {
-	if c.from == "" {
-		return disk.WriteFile(c.path, 0o644, bytes.NewReader(c.data))
-	}
-	f, err := os.Open(c.from)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := os.MkdirAll(filepath.Dir(c.path), 0o755); err != nil {
-		return err
-	}
-	return disk.WriteFile(c.path, 0o644, f)
-}
-
 // convertedFiles returns the files to write. It parses each, so that no invalid file is written.
-func convertedFiles(r convert.Result, dir string) ([]converted, error) {
-	var out []converted
+func convertedFiles(r convert.Result, dir string) (newFiles, error) {
+	var out newFiles
 	for i, cluster := range r.Clusters {
 		name := clusterFile(cluster, r.Clusters[0], r.Bundle.ClusterFiles())
 		if i == 0 {
@@ -358,7 +332,7 @@ func convertedFiles(r convert.Result, dir string) ([]converted, error) {
 		if err != nil {
 			return nil, refusedConversion(err)
 		}
-		out = append(out, converted{path: filepath.Join(dir, name), data: data})
+		out = append(out, newFile{path: filepath.Join(dir, name), data: data})
 	}
 	if r.Inventory != nil {
 		data, err := written(r.Inventory, r.Formats)
@@ -368,7 +342,7 @@ func convertedFiles(r convert.Result, dir string) ([]converted, error) {
 		if err != nil {
 			return nil, refusedConversion(err)
 		}
-		out = append(out, converted{path: filepath.Join(dir, "inventory.yaml"), data: data})
+		out = append(out, newFile{path: filepath.Join(dir, "inventory.yaml"), data: data})
 		if empty(&r.Bundle) {
 			return out, nil
 		}
@@ -380,7 +354,7 @@ func convertedFiles(r convert.Result, dir string) ([]converted, error) {
 	if err != nil {
 		return nil, refusedConversion(err)
 	}
-	return append(out, converted{path: filepath.Join(dir, "manifest.yaml"), data: data}), nil
+	return append(out, newFile{path: filepath.Join(dir, "manifest.yaml"), data: data}), nil
 }
 
 // empty reports whether a manifest would have no items.
@@ -429,21 +403,11 @@ func commentedYAML(comment string, v any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// writeConverted writes all files, or none if one exists.
-func writeConverted(files []converted, o convertOptions) error {
-	for _, f := range files {
-		if !o.force && exists(f.path) {
-			return &builder.InputError{Err: fmt.Errorf(
-				"%s exists: name another directory with -o, or replace it with --force", f.path)}
-		}
+// writeConverted writes all files, or without --force none if one exists.
+func writeConverted(files newFiles, o convertOptions) error {
+	if taken := files.taken(); len(taken) > 0 && !o.force {
+		return &builder.InputError{Err: fmt.Errorf(
+			"%s exists: name another directory with -o, or replace it with --force", taken[0])}
 	}
-	if err := os.MkdirAll(o.dir, 0o755); err != nil {
-		return err
-	}
-	for _, f := range files {
-		if err := f.write(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return files.write()
 }

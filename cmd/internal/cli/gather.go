@@ -1,14 +1,11 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,7 +19,6 @@ import (
 	"github.com/kkbundle/kkbundle/convert"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/gather"
-	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/registry/harbor"
@@ -106,7 +102,8 @@ func runGather(ctx context.Context, g *globals, dir string, from gatherSource, o
 		_, err = manifest.ParseBundle(defaultManifest, data)
 	}
 	if err != nil {
-		return refusedConversion(err)
+		return &builder.InputError{Err: fmt.Errorf(
+			"what was found in %s does not make a valid manifest; nothing was written:\n%w", plain.Line(place), err)}
 	}
 	files := append([]gather.File{{Path: defaultManifest, Data: data}}, found.Files...)
 	written, err := writeGathered(dir, files)
@@ -125,8 +122,8 @@ func runGather(ctx context.Context, g *globals, dir string, from gatherSource, o
 	return nil
 }
 
-// gather returns what is there, and the place for people.
-func (o *initOptions) gather(ctx context.Context, g *globals, dir string, from gatherSource) (gather.Result, string, error) {
+// gather reads the source that the flags name. place is its name for messages: an address or a file.
+func (o *initOptions) gather(ctx context.Context, g *globals, dir string, from gatherSource) (found gather.Result, place string, err error) {
 	switch from {
 	case gatherCluster:
 		config, err := o.kubeFlags.config()
@@ -158,7 +155,6 @@ func (o *initOptions) gather(ctx context.Context, g *globals, dir string, from g
 	if o.ca != "" || o.cert != "" || o.plainHTTP {
 		options.Sources = []manifest.Source{source}
 	}
-	var found gather.Result
 	if from == gatherHarbor {
 		found, err = o.harborProject(ctx, at, &harbor.Client{URL: address, HTTP: trip}, options)
 	} else {
@@ -174,7 +170,7 @@ func (o *initOptions) gather(ctx context.Context, g *globals, dir string, from g
 	return found, at, err
 }
 
-// harborProject returns what a project of Harbor has, with the login for it.
+// harborProject returns the images and charts of a project of Harbor. It asks Harbor's API with the login for the host.
 func (o *initOptions) harborProject(ctx context.Context, at string, client *harbor.Client,
 	options fetch.Options,
 ) (gather.Result, error) {
@@ -243,32 +239,17 @@ func listedImages(g *globals, file string) (gather.Result, error) {
 const maxList = 16 << 20
 
 // writeGathered writes files below a directory, or none if one exists. It returns their paths.
-func writeGathered(dir string, files []gather.File) ([]string, error) {
-	var paths, taken []string
-	for _, f := range files {
+func writeGathered(dir string, gathered []gather.File) ([]string, error) {
+	var files newFiles
+	for _, f := range gathered {
 		if !filepath.IsLocal(filepath.FromSlash(f.Path)) {
 			return nil, fmt.Errorf("%s lies outside of %s", plain.Line(f.Path), dir)
 		}
-		path := filepath.Join(dir, filepath.FromSlash(f.Path))
-		if paths = append(paths, path); exists(path) {
-			taken = append(taken, path)
-		}
-	}
-	if len(taken) > 0 {
-		return nil, usage.Errorf("%s: not replaced, because init replaces no file: name another directory",
-			strings.Join(taken, ", "))
-	}
-	for i, f := range files {
-		if err := os.MkdirAll(filepath.Dir(paths[i]), 0o755); err != nil {
-			return nil, err
-		}
-		mode := fs.FileMode(0o644)
+		one := newFile{path: filepath.Join(dir, filepath.FromSlash(f.Path)), data: f.Data}
 		if f.Private {
-			mode = 0o600
+			one.mode = 0o600
 		}
-		if err := disk.WriteFile(paths[i], mode, bytes.NewReader(f.Data)); err != nil {
-			return nil, err
-		}
+		files = append(files, one)
 	}
-	return paths, nil
+	return files.writeForInit()
 }

@@ -138,7 +138,8 @@ func parseProgram(file string, data []byte, host provision.Metadata) (*provision
 	return program, nil
 }
 
-// metadata returns what a document's templates may use of a host. A host that the inventory lacks is refused later.
+// metadata returns the hostname and the addresses of a host, for a document's templates. A host that the inventory
+// lacks is refused later.
 func metadata(inventory *manifest.Inventory, name string) provision.Metadata {
 	for _, h := range inventory.Hosts() {
 		if h.Name == name {

@@ -5,7 +5,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -153,26 +152,11 @@ func (s starter) write(dir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var paths, taken []string
+	var files newFiles
 	for _, name := range s.files() {
-		path := filepath.Join(dir, name)
-		if paths = append(paths, path); exists(path) {
-			taken = append(taken, path)
-		}
+		files = append(files, newFile{path: filepath.Join(dir, name), data: content[name]})
 	}
-	if len(taken) > 0 {
-		return nil, usage.Errorf("%s: not replaced, because init replaces no file: name another directory",
-			strings.Join(taken, ", "))
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
-	}
-	for i, name := range s.files() {
-		if err := disk.WriteFile(paths[i], 0o644, bytes.NewReader(content[name])); err != nil {
-			return nil, err
-		}
-	}
-	return paths, nil
+	return files.writeForInit()
 }
 
 // newStarterCmd returns a command that writes one file as an example.

@@ -113,6 +113,40 @@ func TestSettingsNameThisMachine(t *testing.T) {
 	}
 }
 
+// TestSettingsNameFilesOfThisMachine: an absolute path that --set gives is a file of this machine, where the cluster file
+// has names in the bundle.
+func TestSettingsNameFilesOfThisMachine(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ca, catalogFile := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "catalog.yaml")
+	for file, text := range map[string]string{
+		ca: "the site's", catalogFile: "apiVersion: kkbundle.io/v1\nkind: Catalog\nreleases: {v1.34: v1.34.3}\n",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := filepath.Join(dir, "cluster.yaml")
+	cluster := "imageRegistry: {type: existing, address: r.example, ca: ca.pem}\n"
+	if err := os.WriteFile(own, []byte(carriedHead+cluster), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"", own} {
+		for _, settings := range [][]string{
+			{"imageRegistry.ca=" + ca}, {"imageRegistry=", "imageRegistry={type: existing, address: r.example, ca: " + ca + "}"},
+		} {
+			f := Flags{ClusterFile: file, settings: append(settings, "catalog=["+catalogFile+"]")}
+			s, err := openCarried(t, f, cluster, map[string]string{"ca.pem": "the bundle's"})
+			if err != nil {
+				t.Fatalf("cluster file %q: %s: %v", file, settings, err)
+			}
+			if got, err := s.values(s.Cluster.ImageRegistry.CA); err != nil || string(got) != "the site's" {
+				t.Errorf("cluster file %q: %s: %q, %v", file, settings, got, err)
+			}
+		}
+	}
+}
+
 // TestBundleReadsFromItself: paths in a bundle's cluster file are names in the bundle, whatever lies at that path here.
 func TestBundleReadsFromItself(t *testing.T) {
 	t.Parallel()

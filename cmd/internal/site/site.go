@@ -198,7 +198,12 @@ func (s *Site) readCluster(ctx context.Context, file string) error {
 		}
 	}
 	s.Cluster = c.WithDefaults()
+	given := c.GivenFiles()
 	expanded := func(path string) ([]byte, error) {
+		read := read
+		if slices.Contains(given, path) {
+			read = builder.ReadFile
+		}
 		data, err := read(path)
 		if err != nil {
 			return nil, err
@@ -218,7 +223,7 @@ func (s *Site) readCluster(ctx context.Context, file string) error {
 		}
 		s.Cluster.Catalogs = append(s.Cluster.Catalogs, listed)
 	}
-	s.values = func(path string) ([]byte, error) { return expanded(filepath.Join(dir, path)) }
+	s.values = func(path string) ([]byte, error) { return expanded(builder.Beside(dir, path)) }
 	return nil
 }
 

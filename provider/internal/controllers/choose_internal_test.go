@@ -98,3 +98,20 @@ func TestPause(t *testing.T) {
 		}
 	}
 }
+
+// TestBusyIsNoFailure: a host that another run works on is asked again soon, however often.
+func TestBusyIsNoFailure(t *testing.T) {
+	timing := Timing{Backoff: time.Minute, MaxBackoff: time.Hour}
+	w := &instanceWork{InstanceReconciler: &InstanceReconciler{Timing: timing}, i: &infrav1.KKInstance{}}
+	w.ended(infrav1.UnreachableReason)
+	w.ended(infrav1.FailedReason)
+	if left := time.Until(w.i.Status.NextAttempt.Time); w.i.Status.Attempts != 2 || left < time.Minute {
+		t.Errorf("after two failed runs: %d, the next in %s", w.i.Status.Attempts, left)
+	}
+	for range 10 {
+		w.ended(infrav1.BusyReason)
+	}
+	if left := time.Until(w.i.Status.NextAttempt.Time); w.i.Status.Attempts != 2 || left > time.Minute {
+		t.Errorf("after ten runs that found another: %d, the next in %s", w.i.Status.Attempts, left)
+	}
+}

@@ -645,12 +645,11 @@ func (w *instanceWork) record(ctx context.Context, job jobs.State) error {
 		return w.release(ctx, "")
 	case job.Err != nil:
 		reason, message := reasonOf(job.Err)
-		w.i.Status.Attempts++
+		w.ended(reason)
 		if w.i.Status.State = infrav1.InstancePending; w.i.Status.Attempts >= failedAttempts {
 			w.i.Status.State = infrav1.InstanceFailed
 			message += fmt.Sprintf(" (%d runs failed; delete the Machine to take another host)", w.i.Status.Attempts)
 		}
-		w.i.Status.NextAttempt = ptr.To(metav1.NewTime(time.Now().Add(w.Timing.pause(w.i.Status.Attempts))))
 		w.phases(job.Phase, reason, message)
 		w.Recorder.Eventf(w.i, nil, corev1.EventTypeWarning, eventFailed, jobProvision, "host %s, %s: %s", w.i.Spec.HostName, conditionOf(job.Phase), message)
 		return nil
@@ -659,6 +658,17 @@ func (w *instanceWork) record(ctx context.Context, job jobs.State) error {
 	w.provisioned()
 	w.Recorder.Eventf(w.i, nil, corev1.EventTypeNormal, eventProvisioned, jobProvision, "host %s runs Kubernetes %s", w.i.Spec.HostName, w.i.Spec.Version)
 	return nil
+}
+
+// ended counts a run that did not succeed, and sets the time of the next one. A run that found another one at work, such
+// as that of a killed manager, has failed at nothing: the next one follows soon.
+func (w *instanceWork) ended(reason string) {
+	pause := w.Timing.pause(1)
+	if reason != infrav1.BusyReason {
+		w.i.Status.Attempts++
+		pause = w.Timing.pause(w.i.Status.Attempts)
+	}
+	w.i.Status.NextAttempt = ptr.To(metav1.NewTime(time.Now().Add(pause)))
 }
 
 // met reports whether a job's run has met the host. One that has not may have met a bastion, whose key alone must not
@@ -717,8 +727,7 @@ func reasonOf(err error) (reason, message string) {
 // notCleaned writes that the host is not clean. After some time it is given up; at once if kkbundle refuses it, as a
 // repeated run would be refused, too.
 func (w *instanceWork) notCleaned(ctx context.Context, reason string, err error) error {
-	w.i.Status.Attempts++
-	w.i.Status.NextAttempt = ptr.To(metav1.NewTime(time.Now().Add(w.Timing.pause(w.i.Status.Attempts))))
+	w.ended(reason)
 	setCondition(w.i, infrav1.CleanedCondition, false, reason, err.Error())
 	began, parseErr := time.Parse(time.RFC3339, w.i.Annotations[infrav1.CleaningAnnotation])
 	var f *hosts.Failure

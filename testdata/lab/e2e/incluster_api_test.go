@@ -89,7 +89,7 @@ current-context: x
 	background(t, dir, bin, "kube-apiserver", append(more, "--etcd-servers="+etcd,
 		fmt.Sprintf("--secure-port=%d", ports[0]), "--bind-address=127.0.0.1",
 		"--cert-dir="+filepath.Join(dir, "certs"), "--token-auth-file="+
-			file("tokens", token+",admin,admin,system:masters\nguest-token,guest,guest\n"), "--authorization-mode=RBAC",
+			file("tokens", token+",admin,admin,system:masters\nguest-token,guest,guest\n"), "--authorization-mode=Node,RBAC",
 		"--service-account-key-file="+account, "--service-account-signing-key-file="+account,
 		"--service-account-issuer=https://kubernetes",
 		"--service-cluster-ip-range=10.96.0.0/16", "--endpoint-reconciler-type=none", "--allow-privileged")...)
