@@ -278,3 +278,103 @@ func TestStart(t *testing.T) {
 		t.Error("a port that is no number was taken")
 	}
 }
+
+// described describes a cluster after a change, and returns cluster.yaml and the report as texts.
+func described(t *testing.T, e *adopt.Evidence) (cluster, report string) {
+	t.Helper()
+	d, err := adopt.Describe(e, inventory(t, e))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := adopt.YAML("Test.", d.Cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := d.Report.WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	return string(file), strings.Join(strings.Fields(text.String()), " ")
+}
+
+// TestSecretsStay: what may be a secret is in neither file, and the report names its place.
+func TestSecretsStay(t *testing.T) {
+	t.Parallel()
+	e := evidence(t, "kubeadm")
+	kubelet := `
+staticPodURL: https://pods.example/hunter2
+staticPodURLHeader: {Authorization: [Bearer hunter2]}
+tracing: {endpoint: "https://a:hunter2@trace.example:4317", samplingRatePerMillion: 5}
+`
+	for i := range e.Hosts {
+		for file := range e.Hosts[i].Files {
+			if strings.Contains(file, "kubelet/config.yaml") {
+				e.Hosts[i].Files[file] += kubelet
+			}
+		}
+	}
+	e.Cluster.Kubelet += kubelet
+	e.Cluster.Proxy += "nodePortAddresses: [\"https://a:hunter2@b\", 10.0.0.0/8]\n"
+	e.Cluster.Kubeadm = strings.Replace(e.Cluster.Kubeadm, "extraArgs:\n", `extraArgs:
+    - {name: oidc-client-secret, value: hunter2}
+    - {name: service-account-issuer, value: "https://a.example/?key=hunter2"}
+    - {name: token-auth-file, value: /etc/kubernetes/pki/tokens.csv}
+    - {name: enable-aggregator-token, value: "true"}
+`, 1)
+	e.Cluster.Kubeadm = strings.Replace(e.Cluster.Kubeadm, "{dataDir: /var/lib/etcd}",
+		"{dataDir: /var/lib/etcd, extraEnvs: [{name: TOKEN, value: hunter2}]}", 1)
+	cluster, report := described(t, e)
+	if strings.Contains(cluster, "hunter2") || strings.Contains(report, "hunter2") {
+		t.Errorf("a secret is in the files:\n%s\n%s", cluster, report)
+	}
+	for _, want := range []string{
+		"kubelet has staticPodURL, staticPodURLHeader, tracing.endpoint, which may be secrets and are not copied",
+		"kubeadm has apiServer.extraArgs.oidc-client-secret, apiServer.extraArgs.service-account-issuer, which may be",
+		"kubeProxy has nodePortAddresses[0], which may be",
+		"etcd.local has extraEnvs, which may be secrets",
+	} {
+		if !strings.Contains(report, want) {
+			t.Errorf("the report lacks %q:\n%s", want, report)
+		}
+	}
+	for _, want := range []string{"samplingRatePerMillion: 5", "10.0.0.0/8", "tokens", "enable-aggregator-token"} {
+		if !strings.Contains(cluster, want) {
+			t.Errorf("cluster.yaml lacks %q:\n%s", want, cluster)
+		}
+	}
+}
+
+// TestSameEachTime: gaps and causes are in the same order however often a cluster is described.
+func TestSameEachTime(t *testing.T) {
+	t.Parallel()
+	var first, refused string
+	for range 30 {
+		e := evidence(t, "kubekey")
+		const env = "\n  extraEnvs: [{name: A, value: b}]"
+		e.Cluster.Kubeadm = strings.Replace(e.Cluster.Kubeadm, "\ncontrollerManager:", "\ncontrollerManager:"+env, 1)
+		e.Cluster.Kubeadm = strings.Replace(e.Cluster.Kubeadm, "\nscheduler: {}", "\nscheduler:"+env, 1)
+		_, report := described(t, e)
+		if first == "" {
+			first = report
+		}
+		if report != first {
+			t.Fatalf("the report differs:\n%s\n%s", first, report)
+		}
+		inv := inventory(t, e)
+		for file := range e.Hosts[0].Files {
+			if strings.HasPrefix(file, "/etc/kubernetes/manifests/") {
+				delete(e.Hosts[0].Files, file)
+			}
+		}
+		_, err := adopt.Describe(e, inv)
+		if err == nil || strings.Count(err.Error(), "there is no static pod") != 3 {
+			t.Fatalf("got %v, want three causes", err)
+		}
+		if refused == "" {
+			refused = err.Error()
+		}
+		if err.Error() != refused {
+			t.Fatalf("the error differs:\n%s\n%s", refused, err)
+		}
+	}
+}

@@ -157,11 +157,12 @@ func (d *describer) readPlanes() error {
 				p.balancer = pod
 			}
 		}
-		for name, pod := range map[string]*staticPod{
-			"kube-apiserver": p.api, "kube-controller-manager": p.manager, "kube-scheduler": p.scheduler,
-		} {
-			if pod == nil {
-				d.causes.add(n.Name+":"+kube.ManifestsDir, "unknown layout: there is no static pod "+name,
+		for _, needed := range []struct {
+			name string
+			pod  *staticPod
+		}{{"kube-apiserver", p.api}, {"kube-controller-manager", p.manager}, {"kube-scheduler", p.scheduler}} {
+			if needed.pod == nil {
+				d.causes.add(n.Name+":"+kube.ManifestsDir, "unknown layout: there is no static pod "+needed.name,
 					"only control planes of kubeadm's static pods are described")
 			}
 		}
@@ -267,12 +268,16 @@ func (d *describer) identity() {
 	c.Kubernetes.ServiceCIDR = network("serviceSubnet", d.kubeadm.Networking.ServiceSubnet)
 	c.DNS.Domain = cmp.Or(d.kubeadm.Networking.DNSDomain, manifest.DefaultDomain)
 	flags := d.planes[0].manager.flags()
-	for name, size := range map[string]*int{
-		"node-cidr-mask-size": &c.CNI.IPv4MaskSize, "node-cidr-mask-size-ipv4": &c.CNI.IPv4MaskSize,
-		"node-cidr-mask-size-ipv6": &c.CNI.IPv6MaskSize,
+	for _, mask := range []struct { // the second wins over the first
+		name string
+		size *int
+	}{
+		{"node-cidr-mask-size", &c.CNI.IPv4MaskSize},
+		{"node-cidr-mask-size-ipv4", &c.CNI.IPv4MaskSize},
+		{"node-cidr-mask-size-ipv6", &c.CNI.IPv6MaskSize},
 	} {
-		if n, err := strconv.Atoi(flags[name]); err == nil {
-			*size = n
+		if n, err := strconv.Atoi(flags[mask.name]); err == nil {
+			*mask.size = n
 		}
 	}
 	d.care("Kubernetes", fmt.Sprintf("%s, pods %s, services %s, domain %s", d.kubeadm.KubernetesVersion, pods,

@@ -65,6 +65,10 @@ func (d *describer) externalEtcd(x *externalEtcd) {
 			members, asked = names, h
 		}
 	}
+	if slices.ContainsFunc(x.Endpoints, hasLogin) {
+		d.causes.add("ConfigMap kube-system/kubeadm-config", "etcd.external.endpoints has a login in an address",
+			"name the members by https://ADDRESS:PORT: kubeadm's clusters ask etcd with a certificate")
+	}
 	d.odd(len(members), strings.Join(members, ", "))
 	// The files keep their names beside the cluster file, without their directories.
 	d.cluster.Etcd = manifest.Etcd{

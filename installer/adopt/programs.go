@@ -3,6 +3,7 @@ package adopt
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,14 +20,8 @@ func (d *describer) programs() {
 	k.Kubeadm = d.kubeadmSettings()
 	d.kubeletSettings()
 	d.proxySettings()
-	var kept []string
-	for name, c := range map[string]manifest.Config{"kubeadm": k.Kubeadm, "kubelet": k.Kubelet, "kube-proxy": k.KubeProxy} {
-		for _, setting := range sortedKeys(c) {
-			kept = append(kept, name+": "+setting)
-		}
-	}
-	if len(kept) > 0 {
-		d.care("settings", plain.Count(len(kept), "setting")+" of kubeadm, kubelet and kube-proxy, in cluster.yaml")
+	if kept := len(k.Kubeadm) + len(k.Kubelet) + len(k.KubeProxy); kept > 0 {
+		d.care("settings", plain.Count(kept, "setting")+" of kubeadm, kubelet and kube-proxy, in cluster.yaml")
 	}
 }
 
@@ -34,27 +29,28 @@ func (d *describer) programs() {
 // they may be secrets.
 func (d *describer) kubeadmSettings() manifest.Config {
 	raw := manifest.Config{}
-	for section, keys := range map[string][]string{
-		"apiServer":         {"extraArgs", "extraVolumes", "certSANs"},
-		"controllerManager": {"extraArgs", "extraVolumes"},
-		"scheduler":         {"extraArgs", "extraVolumes"},
+	for _, part := range []struct {
+		at   []string
+		keys []string
+	}{
+		{[]string{"apiServer"}, []string{"extraArgs", "extraVolumes", "certSANs"}},
+		{[]string{"controllerManager"}, []string{"extraArgs", "extraVolumes"}},
+		{[]string{"scheduler"}, []string{"extraArgs", "extraVolumes"}},
+		{[]string{"etcd", "local"}, []string{"extraArgs", "serverCertSANs", "peerCertSANs"}},
 	} {
-		m, _ := d.kubeadm.Raw[section].(map[string]any)
-		if envs, _ := m["extraEnvs"].([]any); len(envs) > 0 {
+		m := d.kubeadm.Raw
+		for _, name := range part.at {
+			m, _ = m[name].(map[string]any)
+		}
+		section := strings.Join(part.at, ".")
+		if filled(m["extraEnvs"]) {
 			d.gap("variables", section+" has extraEnvs, which may be secrets and are not copied",
 				"write them under kubernetes.kubeadm."+section)
 		}
-		for _, key := range keys {
+		for _, key := range part.keys {
 			if filled(m[key]) {
-				put(raw, m[key], section, key)
+				put(raw, m[key], append(slices.Clone(part.at), key)...)
 			}
-		}
-	}
-	etcd, _ := d.kubeadm.Raw["etcd"].(map[string]any)
-	local, _ := etcd["local"].(map[string]any)
-	for _, key := range []string{"extraArgs", "serverCertSANs", "peerCertSANs"} {
-		if filled(local[key]) {
-			put(raw, local[key], "etcd", "local", key)
 		}
 	}
 	if gates := d.kubeadm.Raw["featureGates"]; filled(gates) {
@@ -124,9 +120,9 @@ func (d *describer) proxySettings() {
 	}))
 }
 
-// without drops the settings that kkbundle makes itself.
+// without drops what may be secret, and the settings that kkbundle makes itself.
 func (d *describer) without(section programs.Section, config manifest.Config) manifest.Config {
-	kept := programs.Without(section, config)
+	kept := programs.Without(section, d.withoutSecrets(section, config))
 	if len(kept) == 0 {
 		return nil
 	}

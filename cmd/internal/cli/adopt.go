@@ -134,7 +134,8 @@ func writeAdopted(d *adopt.Description, files []string, dir string) error {
 	if _, err := manifest.ParseInventory(files[1], inventory); err != nil {
 		return err
 	}
-	const dirMode, mode = 0o755, 0o644
+	// The settings of other programs may have secrets that adopt does not know as such.
+	const dirMode, mode = 0o755, 0o600
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return err
 	}
