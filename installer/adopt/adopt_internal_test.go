@@ -1,12 +1,16 @@
 package adopt
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -127,4 +131,46 @@ func FuzzTexts(f *testing.F) {
 			t.Errorf("%q", names)
 		}
 	})
+}
+
+// TestBounds: a host cannot make adopt read or keep more than the bounds.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	hostile := func(entries int) *Host {
+		h := &Host{Name: "h", Files: map[string]string{}}
+		dir := node.Path{Path: kube.ManifestsDir, Type: "dir"}
+		for i := range entries {
+			dir.Entries = append(dir.Entries, fmt.Sprintf("%d.yaml", i))
+		}
+		h.Facts.Paths = []node.Path{dir}
+		return h
+	}
+	reads := 0
+	full := func(_ string, most int) ([]byte, error) {
+		reads++
+		if most < maxText {
+			return nil, errors.New("the command printed more")
+		}
+		return make([]byte, most), nil
+	}
+	h := hostile(maxManifests + 1)
+	_, refused := errors.AsType[*RefusedError](h.read(full))
+	if !refused || reads != 0 {
+		t.Errorf("refused %v after %d reads", refused, reads)
+	}
+	h = hostile(maxManifests)
+	if err := h.read(full); err == nil || !strings.Contains(err.Error(), "more than 4194304 bytes in all") {
+		t.Errorf("got %v, want a refusal", err)
+	}
+	kept := 0
+	for _, text := range h.Files {
+		kept += len(text)
+	}
+	if kept > maxHost {
+		t.Errorf("%d bytes were kept", kept)
+	}
+	empty := func(string, int) ([]byte, error) { return nil, nil }
+	if err := hostile(maxManifests).read(empty); err != nil {
+		t.Error(err)
+	}
 }

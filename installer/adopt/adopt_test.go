@@ -378,3 +378,47 @@ func TestSameEachTime(t *testing.T) {
 		}
 	}
 }
+
+// TestKubelets: what the nodes' kubelets have in common counts, and the report names the rest.
+func TestKubelets(t *testing.T) {
+	t.Parallel()
+	const file = "/var/lib/kubelet/config.yaml"
+	for name, c := range map[string]struct {
+		change        func(e *adopt.Evidence)
+		file, without string
+		report        []string
+	}{
+		"the files win over the ConfigMap": {func(e *adopt.Evidence) {
+			for i := range e.Hosts {
+				e.Hosts[i].Files[file] = strings.ReplaceAll(e.Hosts[i].Files[file], "podPidsLimit: 4096", "podPidsLimit: 77")
+			}
+		}, "podPidsLimit: 77", "4096", []string{"kubelet-config differs from the nodes' files, which count here: podPidsLimit"}},
+		"a difference between nodes": {func(e *adopt.Evidence) {
+			e.Hosts[1].Files[file] += "systemReserved: {cpu: 100m}\n"
+			e.Hosts[1].Files[file] = strings.ReplaceAll(e.Hosts[1].Files[file], "podPidsLimit: 4096", "podPidsLimit: 77")
+		}, "profiling", "podPidsLimit", []string{"not the same on cp1, w1, and not copied: podPidsLimit, systemReserved"}},
+		"no ConfigMap": {func(e *adopt.Evidence) { e.Cluster.Kubelet = "" }, "podPidsLimit: 4096", "hunter2",
+			[]string{"ConfigMap kube-system/kubelet-config is missing"}},
+		"a file that was not read": {func(e *adopt.Evidence) { delete(e.Hosts[1].Files, file) }, "podPidsLimit: 4096",
+			"hunter2", []string{"w1: the kubelet's configuration is not where kubeadm or Kubespray has it"}},
+		"arguments": {func(e *adopt.Evidence) {
+			e.Hosts[1].Files["/etc/default/kubelet"] = "# --not-this\nKUBELET_EXTRA_ARGS=--cloud-token=hunter2 --v=4 --node-ip=10.0.0.12\n"
+		}, "podPidsLimit: 4096", "hunter2", []string{"/etc/default/kubelet has cloud-token, v on w1: arguments"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := evidence(t, "kubeadm")
+			c.change(e)
+			cluster, report := described(t, e)
+			if !strings.Contains(cluster, c.file) || strings.Contains(cluster+report, c.without) && c.without == "hunter2" ||
+				strings.Contains(cluster, c.without) {
+				t.Errorf("want %q and no %q in:\n%s\n%s", c.file, c.without, cluster, report)
+			}
+			for _, want := range c.report {
+				if !strings.Contains(report, want) {
+					t.Errorf("the report lacks %q:\n%s", want, report)
+				}
+			}
+		})
+	}
+}

@@ -38,6 +38,7 @@ func Describe(e *Evidence, given *manifest.Inventory) (*Description, error) {
 	}
 	d.nodes(given)
 	d.versions()
+	d.readKubelets()
 	if err := d.causes.err(); err != nil {
 		return nil, err
 	}

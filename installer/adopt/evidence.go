@@ -61,26 +61,34 @@ type Release struct {
 
 // Files that adopt reads. Directories are read one level deep.
 const (
-	kubeletFlags   = "/var/lib/kubelet/kubeadm-flags.env"
-	kubeletConfig  = "/var/lib/kubelet/config.yaml"
-	sprayKubelet   = "/etc/kubernetes/kubelet.env"
-	sprayConfig    = "/etc/kubernetes/kubelet-config.yaml"
-	etcdEnv        = "/etc/etcd.env"
-	etcdSSL        = "/etc/ssl/etcd/ssl"
-	containerdTOML = "/etc/containerd/config.toml"
-	certsDir       = "/etc/containerd/certs.d"
-	dockerJSON     = "/etc/docker/daemon.json"
-	keyScripts     = "/usr/local/bin/kube-scripts"
-	keyDir         = "/etc/kubekey"
-	pluginConfigs  = "/etc/cni/net.d"
+	kubeletFlags  = "/var/lib/kubelet/kubeadm-flags.env"
+	kubeletConfig = "/var/lib/kubelet/config.yaml"
+	sprayKubelet  = "/etc/kubernetes/kubelet.env"
+	sprayConfig   = "/etc/kubernetes/kubelet-config.yaml"
+	// Arguments of the operator, in packages of Debian's and of Red Hat's kind.
+	kubeletDefault   = "/etc/default/kubelet"
+	kubeletSysconfig = "/etc/sysconfig/kubelet"
+	etcdEnv          = "/etc/etcd.env"
+	etcdSSL          = "/etc/ssl/etcd/ssl"
+	containerdTOML   = "/etc/containerd/config.toml"
+	certsDir         = "/etc/containerd/certs.d"
+	dockerJSON       = "/etc/docker/daemon.json"
+	keyScripts       = "/usr/local/bin/kube-scripts"
+	keyDir           = "/etc/kubekey"
+	pluginConfigs    = "/etc/cni/net.d"
 )
 
 // readFiles are the files whose texts are read where they exist.
 func readFiles() []string {
-	return []string{kubeletFlags, sprayKubelet, etcdEnv, containerdTOML, dockerJSON}
+	return append(kubeletEnvs(), kubeletConfig, sprayConfig, etcdEnv, containerdTOML, dockerJSON)
 }
 
-// is reports whether something exists at one of the probe's paths.
+// kubeletEnvs are the files that have arguments of the kubelet.
+func kubeletEnvs() []string {
+	return []string{kubeletFlags, sprayKubelet, kubeletDefault, kubeletSysconfig}
+}
+
+// has reports whether something exists at one of the probe's paths.
 func (h *Host) has(path string) bool { return h.Facts.Path(path).Type != "" }
 
 // manifests returns the paths of the static pods' manifests.

@@ -75,14 +75,20 @@ func look(ctx context.Context, r *engine.Run, e *Evidence) error {
 // maxText bounds a file that is read from a host. The largest, a static pod's manifest, has some 10 KiB.
 const maxText = 256 << 10
 
-// maxRegistries bounds the registries whose files are read on a host.
+// maxHost bounds the files of a host together.
+const maxHost = 4 << 20
+
+// maxManifests bounds the manifests of a host. kubeadm makes four.
+const maxManifests = 100
+
+// maxRegistries bounds the registries whose files are read on a host. The report says when there are more.
 const maxRegistries = 50
 
 func probe() node.Probe {
 	return node.Probe{
 		Units: append(node.Services(), "etcd.service", "haproxy.service", "nginx.service", "keepalived.service",
 			"k8s-certs-renew.timer", "backup-etcd.timer"),
-		Paths: append(readFiles(), kubeletConfig, sprayConfig, etcdSSL, keyScripts, keyDir, certsDir, pluginConfigs,
+		Paths: append(readFiles(), etcdSSL, keyScripts, keyDir, certsDir, pluginConfigs,
 			kube.ManifestsDir, kube.AdminConf, kube.PKIDir+"/ca.key", "/etc/kubernetes/ssl/ca.key", member.Path,
 			"/var/lib/rancher/k3s", "/var/lib/rancher/rke2", "/var/lib/k0s", "/var/snap/microk8s"),
 		Certificates: append(node.CertificatePlaces(), "/etc/kubernetes/ssl", etcdSSL),
@@ -99,29 +105,44 @@ func readHost(ctx context.Context, t *task.Host) (Host, error) {
 	if h.Facts, err = t.Facts(ctx, probe()); err != nil {
 		return h, err
 	}
-	names := h.manifests()
+	return h, h.read(func(name string, most int) ([]byte, error) {
+		return host.ReadFile(task.DescribedAs(task.WithoutOutput(ctx), "read "+name), t.Conn, name, most)
+	})
+}
+
+// read reads the files that the facts name. The facts come from the host, and may be hostile: what is read and kept is
+// bounded.
+func (h *Host) read(file func(name string, most int) ([]byte, error)) error {
+	manifests := h.manifests()
+	if len(manifests) > maxManifests {
+		return &RefusedError{[]Cause{{h.Name + ":" + kube.ManifestsDir, fmt.Sprintf("it has %d manifests, more than %d",
+			len(manifests), maxManifests), "move out what are no static pods"}}}
+	}
+	names := manifests
 	for _, name := range readFiles() {
 		if h.Facts.Path(name).Type == "file" {
 			names = append(names, name)
 		}
 	}
-	for i, registry := range h.Facts.Path(certsDir).Entries {
-		if i == maxRegistries {
-			break
-		}
+	registries := h.Facts.Path(certsDir).Entries
+	for _, registry := range registries[:min(len(registries), maxRegistries)] {
 		names = append(names, path.Join(certsDir, registry, "hosts.toml"))
 	}
+	left := maxHost
 	for _, name := range names {
-		data, err := host.ReadFile(task.DescribedAs(task.WithoutOutput(ctx), "read "+name), t.Conn, name, maxText)
+		data, err := file(name, min(left, maxText))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
+		case err != nil && left < maxText:
+			return fmt.Errorf("%s: its files have more than %d bytes in all: %w", h.Name, maxHost, err)
 		case err != nil:
-			return h, fmt.Errorf("%s: %w", t.Name, err)
+			return fmt.Errorf("%s: %w", h.Name, err)
 		default:
+			left -= len(data)
 			h.Files[name] = string(data)
 		}
 	}
-	return h, nil
+	return nil
 }
 
 // readCluster asks the API server through a control plane.

@@ -131,6 +131,10 @@ func (d *describer) registry() {
 			d.gap("registry", d.e.Hosts[i].Name+": "+err.Error(), "correct the file, or write imageRegistry")
 		}
 		all = append(all, list...)
+		if n := len(d.e.Hosts[i].Facts.Path(certsDir).Entries); n > maxRegistries {
+			d.gap("registry", fmt.Sprintf("%s has %d registries in %s; the first %d were read", d.e.Hosts[i].Name, n,
+				certsDir, maxRegistries), "check the others by hand")
+		}
 	}
 	d.cluster.ImageRegistry.Type = manifest.RegistryNone
 	address := ""
