@@ -112,7 +112,7 @@ func FuzzTexts(f *testing.F) {
 			t.Error("a configuration without content")
 		}
 		if c, err := parseConfig("x", text, "KubeletConfiguration"); err == nil && c != nil {
-			without(c, nil)
+			without(c, nil, kubeletZeros())
 		}
 		if pod, err := parseStaticPod("x", text); err == nil {
 			pod.flags()

@@ -422,3 +422,50 @@ func TestKubelets(t *testing.T) {
 		})
 	}
 }
+
+// TestNothingIsLost: a setting that is not copied is in the report, and a zero that is no default is copied.
+func TestNothingIsLost(t *testing.T) {
+	t.Parallel()
+	e := evidence(t, "kubeadm")
+	e.Cluster.Kubeadm = strings.Replace(e.Cluster.Kubeadm, "extraArgs:\n", `extraArgs:
+    - {name: anonymous-auth, value: "false"}
+    - {name: authorization-mode, value: RBAC}
+    - {name: service-cluster-ip-range, value: 10.96.0.0/12}
+    - {name: client-ca-file, value: /etc/kubernetes/pki/ca.crt}
+`, 1)
+	e.Cluster.Kubeadm = strings.Replace(e.Cluster.Kubeadm, "certificateValidityPeriod: 8760h0m0s",
+		"certificateValidityPeriod: 9999h0m0s", 1)
+	e.Cluster.Proxy = strings.Replace(e.Cluster.Proxy, "maxPerCore: null", "maxPerCore: 0, tcpEstablishedTimeout: 0s", 1)
+	for i := range e.Hosts {
+		const file = "/var/lib/kubelet/config.yaml"
+		e.Hosts[i].Files[file] = strings.NewReplacer("cgroupDriver: systemd", "cgroupDriver: cgroupfs", "[10.96.0.10]",
+			"[10.96.0.53]").Replace(e.Hosts[i].Files[file]) + "eventRecordQPS: 0\nsyncFrequency: 0s\n"
+	}
+	cluster, report := described(t, e)
+	for _, want := range []string{
+		`kubeadm apiServer.extraArgs.anonymous-auth is "false", and is not copied`,
+		`kubeadm apiServer.extraArgs.authorization-mode is "RBAC", and is not copied`,
+		`kubeadm certificateValidityPeriod is "9999h0m0s", and is not copied`,
+		`kubelet cgroupDriver is "cgroupfs", and is not copied`,
+		`kubelet clusterDNS is "[10.96.0.53]", and is not copied`,
+	} {
+		if !strings.Contains(report, want) {
+			t.Errorf("the report lacks %q:\n%s", want, report)
+		}
+	}
+	for _, not := range []string{"service-cluster-ip-range", "client-ca-file", "clusterDomain", "clusterCIDR", "apiVersion"} {
+		if strings.Contains(report, not) {
+			t.Errorf("the report has %s, which is not lost:\n%s", not, report)
+		}
+	}
+	for _, want := range []string{"eventRecordQPS: 0", "maxPerCore: 0", "tcpEstablishedTimeout: 0s"} {
+		if !strings.Contains(cluster, want) {
+			t.Errorf("cluster.yaml lacks %q:\n%s", want, cluster)
+		}
+	}
+	for _, not := range []string{"syncFrequency", "flushFrequency", "burst", "acceptContentTypes"} {
+		if strings.Contains(cluster, not) {
+			t.Errorf("cluster.yaml has %s, which is a default:\n%s", not, cluster)
+		}
+	}
+}

@@ -38,7 +38,7 @@ func (d *describer) readKubelets() {
 			common, read = config, append(read, h.Name)
 		default:
 			var more []string
-			common, more = shared(common, config)
+			common, more = shared("", common, config)
 			differ, read = append(differ, more...), append(read, h.Name)
 		}
 	}
@@ -56,7 +56,7 @@ func (d *describer) readKubelets() {
 		d.gap("kubelet", "ConfigMap kube-system/kubelet-config is missing: kubeadm needs it for joins and upgrades",
 			"make it with kubeadm init phase upload-config kubelet on a control plane")
 	case common != nil:
-		if _, other := shared(d.kubelet, common); len(other) > 0 {
+		if _, other := shared("", d.kubelet, common); len(other) > 0 {
 			d.gap("kubelet", "ConfigMap kube-system/kubelet-config differs from the nodes' files, which count here: "+
 				listed(other), "a node that kubeadm joins gets the ConfigMap's: write what it is to have under kubernetes.kubelet")
 		}
@@ -66,30 +66,30 @@ func (d *describer) readKubelets() {
 	}
 }
 
-// shared returns what two configurations have in common, and the places in which they differ, in order. What a program
+// shared returns what two configurations of the kubelet have in common below a path, and the places in which they
+// differ, in order. What a program
 // takes for its default is no difference.
-func shared(a, b map[string]any) (both map[string]any, differ []string) {
+func shared(at string, a, b map[string]any) (both map[string]any, differ []string) {
 	both = map[string]any{}
+	zeros := kubeletZeros()
 	names := append(sortedKeys(a), sortedKeys(b)...)
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
 		av, bv := a[name], b[name]
 		am, isMap := av.(map[string]any)
 		if bm, ok := bv.(map[string]any); isMap && ok {
-			below, more := shared(am, bm)
+			below, more := shared(document.Join(at, name), am, bm)
 			both[name] = below
-			for _, one := range more {
-				differ = append(differ, document.Join(name, one))
-			}
+			differ = append(differ, more...)
 			continue
 		}
-		av, someA := pruned(av)
-		bv, someB := pruned(bv)
+		av, someA := pruned(document.Join(at, name), av, zeros)
+		bv, someB := pruned(document.Join(at, name), bv, zeros)
 		switch {
 		case someA == someB && (!someA || reflect.DeepEqual(av, bv)):
 			both[name] = a[name]
 		default:
-			differ = append(differ, name)
+			differ = append(differ, document.Join(at, name))
 		}
 	}
 	return both, differ

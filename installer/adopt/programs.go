@@ -56,6 +56,7 @@ func (d *describer) kubeadmSettings() manifest.Config {
 	if gates := d.kubeadm.Raw["featureGates"]; filled(gates) {
 		raw["featureGates"] = gates
 	}
+	d.kubeadmRest()
 	return d.without(programs.Kubeadm, raw)
 }
 
@@ -93,7 +94,7 @@ func (d *describer) kubeletSettings() {
 		"authorization": map[string]any{"mode": "Webhook"}, "cgroupDriver": "systemd",
 		"healthzBindAddress": "127.0.0.1", "healthzPort": int64(10248), "rotateCertificates": true,
 		"staticPodPath": "/etc/kubernetes/manifests", "resolvConf": "/run/systemd/resolve/resolv.conf",
-	})
+	}, kubeletZeros())
 	if n, err := strconv.Atoi(fmt.Sprint(c["maxPods"])); err == nil && n > 0 {
 		d.cluster.Kubernetes.MaxPods = n
 	}
@@ -117,23 +118,33 @@ func (d *describer) proxySettings() {
 	}
 	d.cluster.Kubernetes.KubeProxy = d.without(programs.KubeProxy, without(d.proxy, map[string]any{
 		"bindAddress": "0.0.0.0", "clientConnection": map[string]any{"kubeconfig": "/var/lib/kube-proxy/kubeconfig.conf"},
-	}))
+	}, proxyZeros()))
 }
 
-// without drops what may be secret, and the settings that kkbundle makes itself.
+// without drops what may be secret, and the settings that kkbundle makes itself. The report names those of the second
+// kind whose values are nowhere in the cluster file.
 func (d *describer) without(section programs.Section, config manifest.Config) manifest.Config {
-	kept := programs.Without(section, d.withoutSecrets(section, config))
+	kept, dropped := programs.Without(section, d.withoutSecrets(section, config))
+	own := d.ownValues(section)
+	for _, one := range dropped {
+		value := fmt.Sprint(one.Value)
+		if one.Path == "apiVersion" || one.Path == "kind" || slices.Contains(own[one.Path], value) {
+			continue
+		}
+		d.gap("settings", fmt.Sprintf("%s %s is %q, and is not copied", section, one.Path, document.Shorten(value)), one.Instead)
+	}
 	if len(kept) == 0 {
 		return nil
 	}
 	return kept
 }
 
-// without returns a configuration without empty values and without those that are the same in other.
-func without(config, other map[string]any) manifest.Config {
+// without returns a configuration without empty values and without those that are the same in other. zeros are the
+// settings whose zero is no value.
+func without(config, other map[string]any, zeros []string) manifest.Config {
 	kept := manifest.Config{}
 	for name, v := range config {
-		v, some := pruned(v)
+		v, some := pruned(name, v, zeros)
 		if !some || reflect.DeepEqual(v, other[name]) {
 			continue
 		}
@@ -142,26 +153,30 @@ func without(config, other map[string]any) manifest.Config {
 	return kept
 }
 
-// pruned returns a value without its empty parts. Programs write their whole configuration, and mean their defaults by
-// what is empty: null, 0, 0s, "", and what has only those. false is kept: it may differ from the default.
-func pruned(v any) (kept any, some bool) {
+// pruned returns the value at a path without its empty parts. Programs write their whole configuration, and mean their
+// defaults by what is empty: null, "", what has only those, and the 0 and 0s of zeros. Any other 0 is kept, and false:
+// they may differ from the default.
+func pruned(at string, v any, zeros []string) (kept any, some bool) {
 	switch v := v.(type) {
 	case nil:
 		return nil, false
 	case int64:
-		return v, v != 0
+		return v, v != 0 || !slices.Contains(zeros, at)
 	case string:
-		return v, strings.Trim(v, "0s") != ""
+		if v == "0" || v == "0s" {
+			return v, !slices.Contains(zeros, at)
+		}
+		return v, v != "" || at == "resolvConf" // the kubelet's: "" gives pods no name servers of the host
 	case []any:
-		return v, len(v) > 0
+		return v, len(v) > 0 || at == "enforceNodeAllocatable" // the kubelet's default is [pods]
 	case map[string]any:
 		m := map[string]any{}
 		for name, one := range v {
-			if one, ok := pruned(one); ok {
+			if one, ok := pruned(document.Join(at, name), one, zeros); ok {
 				m[name] = one
 			}
 		}
-		return m, len(m) > 0
+		return m, len(m) > 0 || at == "evictionHard" && len(v) == 0 // the kubelet's default has limits
 	}
 	return v, true
 }

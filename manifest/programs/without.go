@@ -8,19 +8,35 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
+// A Dropped setting is one that Without took out.
+type Dropped struct {
+	// Path is its place in the section, such as apiServer.extraArgs.anonymous-auth.
+	Path  string
+	Value any
+	// Instead is what to write in its place, or the reason to leave it out.
+	Instead string
+}
+
 // Without returns a copy of a section without its reserved settings, for a cluster file of a running cluster, whose
-// programs were configured by others. config is not changed; what is empty afterwards is left out.
-func Without(section Section, config map[string]any) map[string]any {
-	kept := cloned(config)
+// programs were configured by others, and the settings that it took out, in the order of the table. config is not
+// changed; what is empty afterwards is left out.
+func Without(section Section, config map[string]any) (kept map[string]any, dropped []Dropped) {
+	kept = cloned(config)
 	for _, r := range reservedSettings() {
 		if r.section != section {
 			continue
 		}
 		for _, name := range r.names {
-			kept = removed(kept, document.Join(r.below, name), r.harmless)
+			at := document.Join(r.below, name)
+			for _, one := range find("", kept, at) {
+				if r.harmless == nil || !r.harmless(one.value) {
+					dropped = append(dropped, Dropped{Path: at, Value: one.value, Instead: r.instead})
+				}
+			}
+			kept = removed(kept, at, r.harmless)
 		}
 	}
-	return kept
+	return kept, dropped
 }
 
 // cloned returns a copy with copies of the mappings and lists in it.

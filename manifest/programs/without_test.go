@@ -1,6 +1,7 @@
 package programs_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -37,7 +38,8 @@ func TestWithout(t *testing.T) {
 		"kube-proxy": {programs.KubeProxy, m{"clientConnection": m{"kubeconfig": "/a"}, "mode": "ipvs"}, m{}},
 		"nothing":    {programs.Kubelet, nil, m{}},
 	} {
-		if diff := cmp.Diff(c.want, programs.Without(c.section, c.have)); diff != "" {
+		got, _ := programs.Without(c.section, c.have)
+		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
@@ -45,5 +47,26 @@ func TestWithout(t *testing.T) {
 	programs.Without(programs.Kubeadm, have)
 	if below, _ := have["networking"].(m); len(below) != 2 {
 		t.Errorf("the original was changed: %v", have)
+	}
+}
+
+// TestDropped: what goes is told, with its value; what is harmless is not.
+func TestDropped(t *testing.T) {
+	t.Parallel()
+	type m = map[string]any
+	_, got := programs.Without(programs.Kubeadm, m{"clusterName": "a", "apiServer": m{"extraArgs": []any{
+		m{"name": "anonymous-auth", "value": "false"}, m{"name": "bind-address", "value": "0.0.0.0"},
+		m{"name": "authorization-mode", "value": "RBAC"}, m{"name": "event-ttl", "value": "2h"},
+	}}})
+	var told []string
+	for _, one := range got {
+		if one.Instead == "" {
+			t.Errorf("%s has no remedy", one.Path)
+		}
+		told = append(told, fmt.Sprint(one.Path, "=", one.Value))
+	}
+	want := []string{"clusterName=a", "apiServer.extraArgs.anonymous-auth=false", "apiServer.extraArgs.authorization-mode=RBAC"}
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
