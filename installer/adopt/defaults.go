@@ -117,7 +117,8 @@ func (d *describer) ownArguments(own map[string][]string, pods, certs []string) 
 	}
 	if x := d.kubeadm.Etcd.External; x != nil { // the report says where its files go
 		api["etcd-servers"] = []string{strings.Join(x.Endpoints, ",")}
-		api["etcd-cafile"], api["etcd-certfile"], api["etcd-keyfile"] = []string{x.CAFile}, []string{x.CertFile}, []string{x.KeyFile}
+		api["etcd-cafile"], api["etcd-certfile"] = []string{x.CAFile}, []string{x.CertFile}
+		api["etcd-keyfile"] = []string{x.KeyFile}
 	}
 	set("apiServer", api)
 	masks4, masks6 := []string{strconv.Itoa(d.cluster.CNI.IPv4MaskSize)}, []string{strconv.Itoa(d.cluster.CNI.IPv6MaskSize)}

@@ -106,7 +106,9 @@ func (d *describer) kubeletArguments() {
 	for i := range d.e.Hosts {
 		h := &d.e.Hosts[i]
 		for _, file := range kubeletEnvs() {
-			names := slices.DeleteFunc(argumentsOf(h.Files[file]), func(name string) bool { return slices.Contains(usual, name) })
+			names := slices.DeleteFunc(argumentsOf(h.Files[file]), func(name string) bool {
+				return slices.Contains(usual, name)
+			})
 			if len(names) > 0 {
 				what := file + " has " + listed(names)
 				hosts[what] = append(hosts[what], h.Name)
@@ -126,7 +128,9 @@ func argumentsOf(text string) []string {
 		if strings.HasPrefix(strings.TrimSpace(line), "#") {
 			continue
 		}
-		for _, word := range strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" \t\r\n\"'", r) }) {
+		for _, word := range strings.FieldsFunc(line, func(r rune) bool {
+			return strings.ContainsRune(" \t\r\n\"'", r)
+		}) {
 			if at := strings.Index(word, "--"); at == 0 || at > 0 && word[at-1] == '=' {
 				name, _, _ := strings.Cut(word[at+len("--"):], "=")
 				names = append(names, name)
