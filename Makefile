@@ -43,7 +43,7 @@ HELPERS := $(or $(filter helper-amd64 helper-arm64,helper-$(shell go env GOARCH)
 # Releases have neither paths of the machine nor symbols for debuggers in them. Tests have the same flags, so that a package is compiled once for both.
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false -gcflags=all=-dwarf=false)
 
-.PHONY: help build build-all helper helper-amd64 helper-arm64 dist dist-check dist-try release test test-full race lint vuln fmt docs fuzz mutate mutants encoders bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-capi e2e-all vm-e2e provider-test provider-generate clean
+.PHONY: help build build-all helper helper-amd64 helper-arm64 dist dist-check dist-try release test test-full race lint vuln fmt docs fuzz mutate mutants encoders bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-adopt e2e-one e2e-capi e2e-all vm-e2e provider-test provider-generate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -261,6 +261,9 @@ e2e-ha: build lab ## three control planes and two workers: one lost, one replace
 
 e2e-upgrade: build lab ## two lab nodes, then five, to the next minor release and back: refused, killed, continued, with an application that answers
 	@cd testdata/lab && go test -count=1 -timeout 90m -v -run 'TestUpgrade$$|TestUpgradeHA$$' ./e2e
+
+e2e-adopt: build lab ## a cluster made by kubeadm's own commands, described by kkbundle adopt, which changes nothing
+	@cd testdata/lab && go test -count=1 -timeout 35m -v -run 'TestAdopt$$' ./e2e
 
 e2e-one: build lab ## one lab test, TEST=TestAges, and its result in testdata/lab/results; HOSTS_OS=bullseye for other hosts
 	@cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 80m -v -run '^$(or $(TEST),$(error TEST=NAME is missing))$$' ./e2e

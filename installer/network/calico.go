@@ -57,6 +57,7 @@ func calico() Network {
 			{"wg-v6.cali", Stays},
 		},
 		Modules: []string{"vxlan", "ip_set", "xt_set"}, // Felix matches sets of addresses
+		Agents:  []string{"calico-node"},
 		Configs: []string{"10-calico.conflist"},
 		Rules:   []string{"cali-", `"cali:`},
 		Leaves: Leaves{

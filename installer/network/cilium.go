@@ -52,6 +52,7 @@ func cilium() Network {
 			{Least: "5.10", RHEL8: rhel810},
 		},
 		KernelSource: "Kubespray (cilium 4.9.17); Cilium's system requirements (5.4 or RHEL 8.6 since 1.16, 5.10 or RHEL 8.10 since 1.18)",
+		Agents:       []string{"cilium"},
 		Configs:      []string{"05-cilium.conflist"},
 		Rules:        []string{"CILIUM_", "OLD_CILIUM_"},
 		Leaves: Leaves{

@@ -24,6 +24,7 @@ func flannel() Network {
 			{"veth*", 0},
 		},
 		Modules: []string{"vxlan"},
+		Agents:  []string{"kube-flannel-ds", "kube-flannel"},
 		Configs: []string{"10-flannel.conflist"},
 		Rules:   []string{"FLANNEL-"},
 		// k3s has flannel in itself, and whoever installs a network of their own may have taken flannel: no task of

@@ -24,6 +24,7 @@ func hybridnet() Network {
 			Least: []int{1, 16}, Why: "Hybridnet uses interfaces that Kubernetes has since 1.16",
 			Source: "KubeKey v4 network_precheck (v1.16.0)",
 		},
+		Agents:  []string{"hybridnet-daemon"},
 		Configs: []string{"06-hybridnet.conflist", "00-hybridnet.conflist"},
 		Rules:   []string{"HYBRIDNET-"},
 		Leaves: Leaves{

@@ -39,6 +39,7 @@ func kubeOVN() Network {
 			{"*_h", 0},
 		},
 		Modules: []string{"openvswitch", "geneve"},
+		Agents:  []string{"kube-ovn-cni"},
 		Configs: []string{"01-kube-ovn.conflist"},
 		Rules:   []string{"OVN-"},
 		Leaves: Leaves{

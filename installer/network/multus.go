@@ -20,6 +20,7 @@ func multus() Network {
 	return Network{
 		Name: manifest.NetworkMultus, Title: "multus", Adds: true,
 		Images: []string{multusName}, Manifest: multusManifest,
+		Agents:  []string{"kube-multus-ds", "kube-multus-ds-amd64"},
 		Configs: []string{"00-multus.conf", "00-multus.conflist"},
 		Leaves:  Leaves{Paths: []string{"/opt/cni/bin/multus", "/opt/cni/bin/passthru"}}, // by install_multus of v4.2
 	}

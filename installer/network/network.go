@@ -49,6 +49,8 @@ type Network struct {
 	KernelSource string
 	// Kubernetes is the first release that it runs in; nil if any can have it.
 	Kubernetes *Kubernetes
+	// Agents are the names of its DaemonSet with a pod on each node, in clusters of kkbundle and of other tools.
+	Agents []string
 	// Configs are the names of its files in /etc/cni/net.d.
 	Configs []string
 	// Rules are the beginnings of words by which its packet filter rules are known: of chains, or of comments in

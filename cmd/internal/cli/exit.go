@@ -19,6 +19,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/deploy"
 	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/installer/adopt"
 	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/health"
@@ -121,7 +122,8 @@ func exitClasses() []exitClass {
 				asError[*upgrade.NoWayBackError](err) || asError[*upgrade.ChangesError](err) ||
 				asError[*begin.WithoutError](err) || asError[*rotate.MoveError](err) ||
 				asError[*begin.NamelessError](err) || asError[*kubeadm.TakenError](err) ||
-				asError[*kubeadm.RotationError](err) || asError[*deploy.TakenError](err)
+				asError[*kubeadm.RotationError](err) || asError[*deploy.TakenError](err) ||
+				asError[*adopt.RefusedError](err)
 		}},
 		{13, "host or API server unreachable, or login refused", func(err error) bool {
 			return asError[*deploy.UnreachableError](err) || asError[*precheck.UnreachableError](err) ||

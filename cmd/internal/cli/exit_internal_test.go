@@ -13,6 +13,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/download"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/installer/adopt"
 	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
@@ -40,6 +41,7 @@ func TestExitCodes(t *testing.T) {
 		{&bundle.UnsupportedError{}, 11},
 		{&precheck.BlockedError{}, 12},
 		{&begin.OwnedError{}, 12},
+		{&adopt.RefusedError{}, 12},
 		{&host.UnreachableError{Err: some}, 13},
 		{&host.SudoError{}, 13},
 		{&fetch.Errors{}, 14},

@@ -38,6 +38,8 @@ type Flags struct {
 	stallLimit                          time.Duration
 	// ClusterOptional is set by commands that work without a cluster file. It is no flag.
 	ClusterOptional bool
+	// Given, if set, takes the place of InventoryFile. It is no flag.
+	Given *manifest.Inventory
 	// Secrets asks for values of the bundle's table that are secret and were not given, for commands that install
 	// what uses them. It is no flag.
 	Secrets    bool
@@ -73,6 +75,13 @@ func (f *Flags) Add(fs *pflag.FlagSet) {
 		"`file` of values of the bundle's table, NAME: VALUE each; can be repeated, and later files win")
 	fs.StringVar(&f.workDir, "work-dir", "",
 		"`directory` for certificates, credentials, admin.conf and install.log (default INVENTORY.work beside the inventory)")
+	f.flags = fs
+	usage.Group(fs, usage.GroupHosts, f.connection)
+}
+
+// AddHosts adds the flags of a command that needs hosts alone, without a cluster file.
+func (f *Flags) AddHosts(fs *pflag.FlagSet) {
+	fs.StringVarP(&f.InventoryFile, "inventory", "i", "", "the inventory `file`")
 	f.flags = fs
 	usage.Group(fs, usage.GroupHosts, f.connection)
 }
@@ -118,14 +127,18 @@ func Open(ctx context.Context, console *terminal.Console, f Flags, open func() (
 	if err := f.check(); err != nil {
 		return nil, err
 	}
-	inv, err := ReadInventory(console, f.InventoryFile)
-	if err != nil {
-		return nil, err
+	inv := f.Given
+	if inv == nil {
+		var err error
+		if inv, err = ReadInventory(console, f.InventoryFile); err != nil {
+			return nil, err
+		}
 	}
 	s := &Site{Flags: f, Inventory: inv, console: console, asked: map[string]string{}, bastions: host.NewBastions()}
 	if s.workDir == "" {
 		s.workDir = strings.TrimSuffix(f.InventoryFile, filepath.Ext(f.InventoryFile)) + ".work"
 	}
+	var err error
 	if s.Bundle, err = open(); err != nil {
 		return nil, err
 	}
