@@ -167,8 +167,10 @@ func TestRefused(t *testing.T) {
 		"a node of kkbundle": {"kubeadm", func(e *adopt.Evidence) {
 			e.Hosts[1].Facts.Paths = append(e.Hosts[1].Facts.Paths, dir("/var/lib/kkbundle/applied/member"))
 		}, []string{"w1: it is a node of a cluster of kkbundle", "kkbundle status"}},
-		"no kubeadm": {"kubeadm", func(e *adopt.Evidence) { e.Cluster.Kubeadm = "" },
-			[]string{"API server", "kubeadm-config is missing"}},
+		"no kubeadm": {
+			"kubeadm", func(e *adopt.Evidence) { e.Cluster.Kubeadm = "" },
+			[]string{"API server", "kubeadm-config is missing"},
+		},
 		"a hostile ConfigMap": {"kubeadm", func(e *adopt.Evidence) {
 			e.Cluster.Kubeadm = "kind: ClusterConfiguration\nkubernetesVersion: \"\\e[2Jv1\"\n"
 		}, []string{"kubeadm-config", "is no release"}},
@@ -397,10 +399,15 @@ func TestKubelets(t *testing.T) {
 			e.Hosts[1].Files[file] += "systemReserved: {cpu: 100m}\n"
 			e.Hosts[1].Files[file] = strings.ReplaceAll(e.Hosts[1].Files[file], "podPidsLimit: 4096", "podPidsLimit: 77")
 		}, "profiling", "podPidsLimit", []string{"not the same on cp1, w1, and not copied: podPidsLimit, systemReserved"}},
-		"no ConfigMap": {func(e *adopt.Evidence) { e.Cluster.Kubelet = "" }, "podPidsLimit: 4096", "hunter2",
-			[]string{"ConfigMap kube-system/kubelet-config is missing"}},
-		"a file that was not read": {func(e *adopt.Evidence) { delete(e.Hosts[1].Files, file) }, "podPidsLimit: 4096",
-			"hunter2", []string{"w1: the kubelet's configuration is not where kubeadm or Kubespray has it"}},
+		"no ConfigMap": {
+			func(e *adopt.Evidence) { e.Cluster.Kubelet = "" }, "podPidsLimit: 4096", "hunter2",
+			[]string{"ConfigMap kube-system/kubelet-config is missing"},
+		},
+		"a file that was not read": {
+			func(e *adopt.Evidence) { delete(e.Hosts[1].Files, file) }, "podPidsLimit: 4096",
+			"hunter2",
+			[]string{"w1: the kubelet's configuration is not where kubeadm or Kubespray has it"},
+		},
 		"arguments": {func(e *adopt.Evidence) {
 			e.Hosts[1].Files["/etc/default/kubelet"] = "# --not-this\nKUBELET_EXTRA_ARGS=--cloud-token=hunter2 --v=4 --node-ip=10.0.0.12\n"
 		}, "podPidsLimit: 4096", "hunter2", []string{"/etc/default/kubelet has cloud-token, v on w1: arguments"}},

@@ -121,7 +121,8 @@ func (d *describer) ownArguments(own map[string][]string, pods, certs []string) 
 		api["etcd-keyfile"] = []string{x.KeyFile}
 	}
 	set("apiServer", api)
-	masks4, masks6 := []string{strconv.Itoa(d.cluster.CNI.IPv4MaskSize)}, []string{strconv.Itoa(d.cluster.CNI.IPv6MaskSize)}
+	masks4 := []string{strconv.Itoa(d.cluster.CNI.IPv4MaskSize)}
+	masks6 := []string{strconv.Itoa(d.cluster.CNI.IPv6MaskSize)}
 	if d.cluster.CNI.IPv4MaskSize == 0 {
 		masks4 = []string{"24"}
 	}

@@ -55,8 +55,10 @@ func TestDropped(t *testing.T) {
 	t.Parallel()
 	type m = map[string]any
 	_, got := programs.Without(programs.Kubeadm, m{"clusterName": "a", "apiServer": m{"extraArgs": []any{
-		m{"name": "anonymous-auth", "value": "false"}, m{"name": "bind-address", "value": "0.0.0.0"},
-		m{"name": "authorization-mode", "value": "RBAC"}, m{"name": "event-ttl", "value": "2h"},
+		m{"name": "anonymous-auth", "value": "false"},
+		m{"name": "bind-address", "value": "0.0.0.0"},
+		m{"name": "authorization-mode", "value": "RBAC"},
+		m{"name": "event-ttl", "value": "2h"},
 	}}})
 	var told []string
 	for _, one := range got {
