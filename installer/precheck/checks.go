@@ -13,7 +13,8 @@ func Checks() []Check { return checksFor(network.All()) }
 func checksFor(known network.Table) []Check {
 	return slices.Concat(
 		// of the cluster
-		supportChecks(), bundleChecks(), groupChecks(), versionChecks(), answerChecks(), addressChecks(), pluginChecks(known),
+		supportChecks(), bundleChecks(), groupChecks(), versionChecks(), answerChecks(), addressChecks(),
+		pluginChecks(known),
 		endpointChecks(),
 		settingChecks(), machineChecks(), kernelChecks(known), moduleChecks(), cgroupChecks(), sysctlChecks(),
 		programChecks(), linkageChecks(), spaceChecks(),

@@ -216,15 +216,23 @@ func (s *Site) readCluster(ctx context.Context, file string) error {
 	if s.Cluster.Base, err = s.carriedCatalog(ctx); err != nil {
 		return err
 	}
-	if s.Bundle != nil {
-		listed, err := builder.LockedKubeadm(ctx, &s.Bundle.Catalog)
-		if err != nil {
-			return err
-		}
-		s.Cluster.Catalogs = append(s.Cluster.Catalogs, listed)
+	if err := s.readLocked(ctx); err != nil {
+		return err
 	}
 	s.values = func(path string) ([]byte, error) { return expanded(builder.Beside(dir, path)) }
 	return nil
+}
+
+// readLocked adds what the bundle's lock says of kubeadm's images.
+func (s *Site) readLocked(ctx context.Context) error {
+	if s.Bundle == nil {
+		return nil
+	}
+	listed, err := builder.LockedKubeadm(ctx, &s.Bundle.Catalog)
+	if err == nil {
+		s.Cluster.Catalogs = append(s.Cluster.Catalogs, listed)
+	}
+	return err
 }
 
 // carriedCatalog returns the bundle's catalog, from which the names and versions of its items come.
