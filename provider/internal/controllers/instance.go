@@ -660,8 +660,8 @@ func (w *instanceWork) record(ctx context.Context, job jobs.State) error {
 	return nil
 }
 
-// ended counts a run that did not succeed, and sets the time of the next one. A run that found another one at work, such
-// as that of a killed manager, has failed at nothing: the next one follows soon.
+// ended counts a run that did not succeed, and sets the time of the next one. A run that found another one at work,
+// such as that of a killed manager, has failed at nothing: the next one follows soon.
 func (w *instanceWork) ended(reason string) {
 	pause := w.Timing.pause(1)
 	if reason != infrav1.BusyReason {

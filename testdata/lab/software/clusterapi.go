@@ -52,7 +52,8 @@ func BuildClusterAPI(ctx context.Context, log io.Writer) (c *ClusterAPI, err err
 		name, pkg string
 		to        *string
 	}{
-		{"capi-core", "./core", &c.Core}, {"capi-bootstrap", "./bootstrap/kubeadm", &c.Bootstrap},
+		{"capi-core", "./core", &c.Core},
+		{"capi-bootstrap", "./bootstrap/kubeadm", &c.Bootstrap},
 		{"capi-control-plane", "./controlplane/kubeadm", &c.ControlPlane},
 	} {
 		bin, err := b.compile(ctx, clusterAPI(one.name, one.pkg), runtime.GOARCH)
