@@ -12,6 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/internal/plain"
+	"github.com/kkbundle/kkbundle/internal/secretform"
 )
 
 // A scrubber removes secrets from data that leaves the site: known secrets, texts that look like one, and values with
@@ -21,15 +22,15 @@ type scrubber struct {
 	values bool // values of variables and of config maps stay, as far as they do not look like secrets
 	key    *regexp.Regexp
 	block  *regexp.Regexp
-	forms  []secretForm
+	forms  []secretform.Form
 }
 
 func newScrubber(mask *task.Masker) *scrubber {
 	return &scrubber{
 		mask:  mask,
-		key:   regexp.MustCompile(`(?i)` + secretName + `$`),
-		block: regexp.MustCompile(`(?i)^(\s*)(?:- )?["']?[\w./-]*` + secretName + `["']?\s*:\s*(?:[|>][-+0-9]*)?\s*$`),
-		forms: secretForms(),
+		key:   regexp.MustCompile(`(?i)` + secretform.Name + `$`),
+		block: regexp.MustCompile(`(?i)^(\s*)(?:- )?["']?[\w./-]*` + secretform.Name + `["']?\s*:\s*(?:[|>][-+0-9]*)?\s*$`),
+		forms: secretform.All(),
 	}
 }
 
@@ -37,7 +38,7 @@ func newScrubber(mask *task.Masker) *scrubber {
 func (s *scrubber) text(text string) string {
 	text = s.blocks(s.mask.MaskKnown(text)) // before keys match as separate lines
 	for _, f := range s.forms {
-		text = f.replace(text, task.Masked)
+		text = f.Replace(text, task.Masked)
 	}
 	return plain.Lines(s.mask.Mask(text))
 }

@@ -80,24 +80,24 @@ func TestSecretForms(t *testing.T) {
 	}
 	s := newScrubber(task.NewMasker())
 	for _, f := range s.forms {
-		if len(texts[f.name]) == 0 {
-			t.Errorf("the form %s has no example", f.name)
+		if len(texts[f.Name]) == 0 {
+			t.Errorf("the form %s has no example", f.Name)
 		}
-		for _, text := range texts[f.name] {
-			if f.replace(text, task.Masked) == text {
-				t.Errorf("%s: the form is not that of %s", f.name, text)
+		for _, text := range texts[f.Name] {
+			if f.Replace(text, task.Masked) == text {
+				t.Errorf("%s: the form is not that of %s", f.Name, text)
 			}
 			got := s.text(text)
 			for _, secret := range []string{"hunter2", "HUNTER2", "0123456789abcdef", "ter2"} {
 				if strings.Contains(got, secret) {
-					t.Errorf("%s: %s became %s", f.name, text, got)
+					t.Errorf("%s: %s became %s", f.Name, text, got)
 				}
 			}
 			if a, b := strings.Count(got, "PUBLIC"), strings.Count(text, "PUBLIC"); a != b {
-				t.Errorf("%s: %d of %d words that are no secrets are left of %s: %s", f.name, a, b, text, got)
+				t.Errorf("%s: %d of %d words that are no secrets are left of %s: %s", f.Name, a, b, text, got)
 			}
 		}
-		delete(texts, f.name)
+		delete(texts, f.Name)
 	}
 	for name := range texts {
 		t.Errorf("no form is named %s", name)

@@ -1,24 +1,29 @@
-package look
+// Package secretform knows how programs write secrets: names of settings that have one, and texts that are one. It takes
+// too much for a secret rather than too little.
+package secretform
 
 import (
 	"regexp"
+	"slices"
 )
 
-// A secretForm is a form in which programs write a secret.
-type secretForm struct {
-	name string
+// A Form is a form in which programs write a secret.
+type Form struct {
+	// Name is the form's for people, and for tests.
+	Name string
 	// pattern has the text in front of the secret as its group, which stays.
 	pattern *regexp.Regexp
 	// harmless matches texts of the pattern that are no secrets; nil for none.
 	harmless *regexp.Regexp
 }
 
-// secretWord is the end of secrets' names, secretName a name of a secret: some words decide wherever they are in it.
+// word is the end of secrets' names, Name the regular expression of a secret's name: some words decide wherever they are
+// in it.
 const (
-	secretWord = `(?:pass(?:word|wd|phrase|code)?|pwd|psk|token|secret|credentials?|htpasswd|auth|authorization|cookie|salt|dsn|` +
+	word = `(?:pass(?:word|wd|phrase|code)?|pwd|psk|token|secret|credentials?|htpasswd|auth|authorization|cookie|salt|dsn|` +
 		`connection[-_]?string|webhook(?:[-_]?(?:ur[il]|address))?|client-key-data|client-certificate-data|wep-key\d|` +
 		`(?:secret|sign(?:ing)?|encrypt(?:ion)?|account|shared|master|storage|access|api|private|licen[sc]e|hmac|certificate|service)[-_]?key)`
-	secretName = `(?:(?:pass(?:word|wd|phrase|code)|wpa-psk|htpasswd)[\w-]*|(?-i:(?:PASS|PWD|TOKEN|SECRET|CREDENTIALS?|AUTH|KEY)_[A-Z0-9_]+)|(?:token|secret)[-_]?\d+|` + secretWord + `)`
+	Name = `(?:(?:pass(?:word|wd|phrase|code)|wpa-psk|htpasswd)[\w-]*|(?-i:(?:PASS|PWD|TOKEN|SECRET|CREDENTIALS?|AUTH|KEY)_[A-Z0-9_]+)|(?:token|secret)[-_]?\d+|` + word + `)`
 	// argument is the value of a flag, to its end.
 	argument = `(?:"[^"\n]*"|'[^'\n]*'|\S+)`
 )
@@ -26,25 +31,25 @@ const (
 // hookURL matches addresses whose path is the secret, up to the path: incoming webhooks of chats and of automation.
 const hookURL = `(https?://[^\s/"']*(?:hook|discord|slack|telegram)[^\s/"']*/|https?://[^\s"']*/(?:web)?hooks?/)`
 
-// secretForms returns the forms, those with a name first. Each has an example in TestSecretForms.
-func secretForms() []secretForm {
-	form := func(name, pattern string) secretForm {
-		return secretForm{name: name, pattern: regexp.MustCompile(pattern)}
+// All returns the forms, those with a name first. Each has an example in TestSecretForms of installer/look.
+func All() []Form {
+	form := func(name, pattern string) Form {
+		return Form{Name: name, pattern: regexp.MustCompile(pattern)}
 	}
 	port := form("flag -p", `(\s-p[ =])`+argument)
 	// ports, directories and a next flag
 	port.harmless = regexp.MustCompile(`-p.["']?(?:\d+(?::\d+)*(?:/\w+)?|[-./].*)$`)
 	address := form("address with a password", `(?i)\b([a-z][a-z0-9+.-]*://[^\s/:@"']*:)[^\s"'<>]*@`)
 	address.harmless = regexp.MustCompile(`:\d{1,5}/[^@]*@$`) // a port, and a path with a digest or a scope
-	token := func(name, pattern string) secretForm { return form(name, `()\b`+pattern) }
-	return []secretForm{
+	token := func(name, pattern string) Form { return form(name, `()\b`+pattern) }
+	return []Form{
 		// to the end of the value
-		form("name and value", `(?i)(["']?[\w./-]*`+secretName+
+		form("name and value", `(?i)(["']?[\w./-]*`+Name+
 			`["']?\s*(?:=>|[:=])\s*)(?:\[[^\]\n]*\]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|(?:[^\n,;}]|[,;}][^\s,;}"'])+)`),
-		form("variable", `(?im)(["']?name["']?\s*[:=]\s*["']?[\w./-]*`+secretName+
+		form("variable", `(?im)(["']?name["']?\s*[:=]\s*["']?[\w./-]*`+Name+
 			`["']?\s*,?\s*["']?value["']?\s*[:=]\s*)`+
 			`(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\n,}]+)`),
-		form("flag and value", `(?i)(--?[\w-]*`+secretName+`[ \t]+)`+argument),
+		form("flag and value", `(?i)(--?[\w-]*`+Name+`[ \t]+)`+argument),
 		// requirepass value
 		form("directive", `(?im)^([ \t]*[\w-]*(?:pass|pwd|password|secret|masterauth)[ \t]+)[^\s:=].*$`),
 		form("netrc", `(?i)(\blogin\s+\S+\s+password\s+)\S+`),
@@ -77,8 +82,13 @@ func secretForms() []secretForm {
 	}
 }
 
-// replace returns text with stands in place of the form's secrets.
-func (f secretForm) replace(text, stands string) string {
+// In reports whether a text has a secret in one of the forms.
+func In(forms []Form, text string) bool {
+	return slices.ContainsFunc(forms, func(f Form) bool { return f.Replace(text, "") != text })
+}
+
+// Replace returns text with stands in place of the form's secrets.
+func (f Form) Replace(text, stands string) string {
 	if f.harmless == nil {
 		return f.pattern.ReplaceAllString(text, "${1}"+stands)
 	}
