@@ -64,6 +64,19 @@ func TestContainerd(t *testing.T) {
 	}
 }
 
+// TestRegistriesElsewhere: a directory of registries that is not read is said, since its mirrors are missing.
+func TestRegistriesElsewhere(t *testing.T) {
+	t.Parallel()
+	for dirs, read := range map[string]bool{"/etc/containerd/certs.d:/etc/docker/certs.d": true, "/opt/certs.d": false} {
+		h := Host{Files: map[string]string{
+			containerdTOML: "version = 3\n[plugins.'io.containerd.cri.v1.images'.registry]\nconfig_path = '" + dirs + "'\n",
+		}}
+		if _, err := h.mirrors(); (err == nil) != read || !read && !strings.Contains(err.Error(), "/opt/certs.d") {
+			t.Errorf("%s: %v", dirs, err)
+		}
+	}
+}
+
 // TestHosts: the first host that pulls counts.
 func TestHosts(t *testing.T) {
 	t.Parallel()

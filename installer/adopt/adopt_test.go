@@ -1,6 +1,7 @@
 package adopt_test
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	yamlv3 "go.yaml.in/yaml/v3"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/installer/adopt"
@@ -18,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// evidence reads what a cluster of a layout says, as testdata has it.
+// evidence returns the Evidence of a cluster of a layout, from testdata.
 func evidence(t *testing.T, layout string) *adopt.Evidence {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", layout+".yaml"))
@@ -30,6 +32,18 @@ func evidence(t *testing.T, layout string) *adopt.Evidence {
 		t.Fatal(err)
 	}
 	return &e
+}
+
+// asYAML returns one of the described files as adopt writes it.
+func asYAML(t *testing.T, v any) string {
+	t.Helper()
+	b := bytes.NewBufferString("# Test.\n")
+	e := yamlv3.NewEncoder(b)
+	e.SetIndent(2)
+	if err := errors.Join(e.Encode(v), e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
 }
 
 // inventory is the one that a cluster was read through: every host with its name, and the groups of none.
@@ -56,20 +70,14 @@ func TestLayouts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cluster, err := adopt.YAML("Test.", d.Cluster)
-			if err != nil {
-				t.Fatal(err)
-			}
-			hosts, err := adopt.YAML("Test.", d.Inventory)
-			if err != nil {
-				t.Fatal(err)
-			}
+			cluster := asYAML(t, d.Cluster)
+			hosts := asYAML(t, d.Inventory)
 			var report strings.Builder
 			if err := d.Report.WriteText(&report); err != nil {
 				t.Fatal(err)
 			}
 			for name, got := range map[string]string{
-				"cluster.yaml": string(cluster), "inventory.yaml": string(hosts), "report.txt": report.String(),
+				"cluster.yaml": cluster, "inventory.yaml": hosts, "report.txt": report.String(),
 			} {
 				golden(t, filepath.Join("testdata", layout+"-"+name), got)
 				for _, secret := range []string{"hunter2", "aHVudGVyMg", "Harbor12345"} {
@@ -83,11 +91,11 @@ func TestLayouts(t *testing.T) {
 					t.Errorf("more than 80 columns: %q", line)
 				}
 			}
-			c, err := manifest.ParseCluster("cluster.yaml", cluster)
+			c, err := manifest.ParseCluster("cluster.yaml", []byte(cluster))
 			if err != nil {
 				t.Fatal(err)
 			}
-			inv, err := manifest.ParseInventory("inventory.yaml", hosts)
+			inv, err := manifest.ParseInventory("inventory.yaml", []byte(hosts))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -288,15 +296,12 @@ func described(t *testing.T, e *adopt.Evidence) (cluster, report string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, err := adopt.YAML("Test.", d.Cluster)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := asYAML(t, d.Cluster)
 	var text strings.Builder
 	if err := d.Report.WriteText(&text); err != nil {
 		t.Fatal(err)
 	}
-	return string(file), strings.Join(strings.Fields(text.String()), " ")
+	return file, strings.Join(strings.Fields(text.String()), " ")
 }
 
 // TestSecretsStay: what may be a secret is in neither file, and the report names its place.
@@ -320,6 +325,7 @@ tracing: {endpoint: "https://a:hunter2@trace.example:4317", samplingRatePerMilli
 	e.Cluster.Kubeadm = strings.Replace(e.Cluster.Kubeadm, "extraArgs:\n", `extraArgs:
     - {name: oidc-client-secret, value: hunter2}
     - {name: service-account-issuer, value: "https://a.example/?key=hunter2"}
+    - {name: labelled, value: ghp_hunter2hunter2}
     - {name: token-auth-file, value: /etc/kubernetes/pki/tokens.csv}
     - {name: enable-aggregator-token, value: "true"}
 `, 1)
@@ -331,7 +337,7 @@ tracing: {endpoint: "https://a:hunter2@trace.example:4317", samplingRatePerMilli
 	}
 	for _, want := range []string{
 		"kubelet has staticPodURL, staticPodURLHeader, tracing.endpoint, which may be secrets and are not copied",
-		"kubeadm has apiServer.extraArgs.oidc-client-secret, apiServer.extraArgs.service-account-issuer, which may be",
+		"kubeadm has apiServer.extraArgs.oidc-client-secret, apiServer.extraArgs.service-account-issuer, apiServer.extraArgs.labelled, which may be",
 		"kubeProxy has nodePortAddresses[0], which may be",
 		"etcd.local has extraEnvs, which may be secrets",
 	} {
@@ -381,7 +387,7 @@ func TestSameEachTime(t *testing.T) {
 	}
 }
 
-// TestKubelets: what the nodes' kubelets have in common counts, and the report names the rest.
+// TestKubelets: settings that the kubelets of all nodes share are copied, and the report names the others.
 func TestKubelets(t *testing.T) {
 	t.Parallel()
 	const file = "/var/lib/kubelet/config.yaml"

@@ -9,14 +9,18 @@ import (
 
 // changes reports what each task of an installation would change on these nodes, in the order of the tasks.
 func (d *describer) changes(c *manifest.Cluster) {
-	known := taskChanges(c)
-	if d.concerned("swap") == nil {
+	known, swapping := taskChanges(c), d.swapping()
+	if swapping == nil {
 		known["swap"] = "turns swap off at boot, where /etc/fstab or systemd turns it on; now it is off everywhere"
 	}
 	for _, phase := range plan.Plan(c) {
 		for _, step := range phase.Tasks {
-			if text := known[step.Name]; text != "" {
-				d.change(Change{What: step.Name, Text: text, Hosts: d.concerned(step.Name)})
+			change := Change{What: step.Name, Text: known[step.Name]}
+			if step.Name == "swap" {
+				change.Hosts = swapping
+			}
+			if change.Text != "" {
+				d.change(change)
 			}
 		}
 	}
@@ -63,11 +67,11 @@ func taskChanges(c *manifest.Cluster) map[string]string {
 	return changes
 }
 
-// concerned returns the hosts on which the facts show that a task has work to do, nil if facts do not show it.
-func (d *describer) concerned(task string) []string {
+// swapping returns the hosts that swap.
+func (d *describer) swapping() []string {
 	var hosts []string
 	for i := range d.e.Hosts {
-		if h := &d.e.Hosts[i]; task == "swap" && len(h.Facts.Swaps) > 0 {
+		if h := &d.e.Hosts[i]; len(h.Facts.Swaps) > 0 {
 			hosts = append(hosts, h.Name)
 		}
 	}

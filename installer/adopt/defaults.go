@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/programs"
 )
@@ -59,7 +60,7 @@ func (d *describer) kubeadmRest() {
 			m, _ := v.(map[string]any)
 			v = m[name]
 		}
-		if value := fmt.Sprint(v); v != nil && value != one.normal && value != "" && !maySecret(one.path, v) {
+		if value := fmt.Sprint(v); v != nil && value != one.normal && value != "" && !d.secrets.may(one.path, v) {
 			d.gap("settings", fmt.Sprintf("kubeadm %s is %q, and is not copied", one.path, document.Shorten(value)),
 				"write it where kkbundle has a place for it, or under kubernetes.kubeadm")
 		}
@@ -164,17 +165,12 @@ func below(dirs []string, file string) []string {
 	return files
 }
 
-// dnsAddress returns the address of kubeadm's DNS service, the tenth of the first network, "" without one.
+// dnsAddress returns the address of kubeadm's DNS service in the first of its networks, "" without one.
 func dnsAddress(services string) string {
-	const tenth = 10
 	first, _, _ := strings.Cut(services, ",")
 	p, err := netip.ParsePrefix(first)
 	if err != nil {
 		return ""
 	}
-	a := p.Masked().Addr()
-	for range tenth {
-		a = a.Next()
-	}
-	return a.String()
+	return task.NthAddress(p, kube.DNSServiceIndex).String()
 }

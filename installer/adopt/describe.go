@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/internal/secretform"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
@@ -30,7 +31,10 @@ func Describe(e *Evidence, given *manifest.Inventory) (*Description, error) {
 	if err := e.refuseHosts(); err != nil {
 		return nil, err
 	}
-	d := &describer{e: e, cluster: &manifest.Cluster{APIVersion: manifest.APIVersion, Kind: manifest.KindCluster}}
+	d := &describer{
+		e: e, secrets: secretform.All(),
+		cluster: &manifest.Cluster{APIVersion: manifest.APIVersion, Kind: manifest.KindCluster},
+	}
 	for _, read := range []func() error{d.readHosts, d.readConfigs, d.readPlanes} {
 		if err := read(); err != nil {
 			return nil, err
@@ -63,10 +67,11 @@ func Describe(e *Evidence, given *manifest.Inventory) (*Description, error) {
 	return &Description{Cluster: cluster, Inventory: inventory, Report: d.report()}, nil
 }
 
-// A describer has the evidence, what was read out of it, and what is made of it.
+// A describer makes a Description of Evidence, a part of the cluster at a time.
 type describer struct {
-	e      *Evidence
-	causes causes
+	e       *Evidence
+	secrets secrets
+	causes  causes
 
 	kubeadm        kubeadmConfig
 	kubelet, proxy map[string]any

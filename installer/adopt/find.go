@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/node"
@@ -93,7 +94,7 @@ func (h *Host) isNode(n *corev1.Node) bool {
 
 // reread reads an inventory as its file will be read, so that names from the cluster are checked.
 func reread(inv *manifest.Inventory) (*manifest.Inventory, error) {
-	data, err := YAML("", inv)
+	data, err := yaml.Marshal(inv)
 	if err != nil {
 		return nil, err
 	}

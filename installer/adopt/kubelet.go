@@ -66,9 +66,8 @@ func (d *describer) readKubelets() {
 	}
 }
 
-// shared returns what two configurations of the kubelet have in common below a path, and the places in which they
-// differ, in order. What a program
-// takes for its default is no difference.
+// shared returns the settings that two configurations of the kubelet have in common below a path, and the places in
+// which they differ, in order. A value that the kubelet takes for its default is no difference.
 func shared(at string, a, b map[string]any) (both map[string]any, differ []string) {
 	both = map[string]any{}
 	zeros := kubeletZeros()

@@ -6,9 +6,11 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/network"
+	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
@@ -65,7 +67,7 @@ func (d *describer) externalEtcd(x *externalEtcd) {
 			members, asked = names, h
 		}
 	}
-	if slices.ContainsFunc(x.Endpoints, hasLogin) {
+	if slices.ContainsFunc(x.Endpoints, isAddressWithLogin) {
 		d.causes.add("ConfigMap kube-system/kubeadm-config", "etcd.external.endpoints has a login in an address",
 			"name the members by https://ADDRESS:PORT: kubeadm's clusters ask etcd with a certificate")
 	}
@@ -128,7 +130,7 @@ func (d *describer) registry() {
 	for i := range d.e.Hosts {
 		list, err := d.e.Hosts[i].mirrors()
 		if err != nil {
-			d.gap("registry", d.e.Hosts[i].Name+": "+err.Error(), "correct the file, or write imageRegistry")
+			d.gap("registry", d.e.Hosts[i].Name+": "+err.Error(), "write imageRegistry of the registry that has all images")
 		}
 		all = append(all, list...)
 		if n := len(d.e.Hosts[i].Facts.Path(certsDir).Entries); n > maxRegistries {
@@ -185,6 +187,10 @@ func (h *Host) mirrors() ([]mirror, error) {
 		c, err := parseContainerd(text)
 		if err != nil {
 			return nil, err
+		}
+		if dirs := strings.Split(c.ConfigPath, ":"); c.ConfigPath != "" && !slices.Contains(dirs, certsDir) {
+			return nil, fmt.Errorf("%s: its registries are in %s, and adopt reads %s", containerdTOML,
+				document.Shorten(c.ConfigPath), certsDir)
 		}
 		list = c.Mirrors
 	}
@@ -255,16 +261,15 @@ func (d *describer) certificates() {
 			"renew them where the key is, and write certificates.renew: manual")
 		d.cluster.Certificates.Renew = manifest.RenewManual
 	}
-	soonest, file := h.Facts.Certificates[:0:0], ""
+	var first *node.Certificate
 	for _, c := range h.Facts.ClusterCertificates() {
-		if c.Problem == "" && !c.CA && c.Kind().InKubernetesPKI() &&
-			(len(soonest) == 0 || c.NotAfter.Before(soonest[0].NotAfter)) {
-			soonest, file = append(soonest[:0], c), c.Path
+		if c.Problem == "" && !c.CA && c.Kind().InKubernetesPKI() && (first == nil || c.NotAfter.Before(first.NotAfter)) {
+			first = &c
 		}
 	}
-	if len(soonest) > 0 {
-		d.care("certificates", fmt.Sprintf("the first to end is %s, on %s", file,
-			soonest[0].NotAfter.UTC().Format("2006-01-02")))
+	if first != nil {
+		d.care("certificates", fmt.Sprintf("the first to end is %s, on %s", first.Path,
+			first.NotAfter.UTC().Format(time.DateOnly)))
 	}
 	for i := range d.e.Hosts {
 		h := &d.e.Hosts[i]

@@ -6,15 +6,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/internal/secretform"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/programs"
 )
 
-// withoutSecrets leaves out what may be a login, a key or a token: the files are read by more people than the
-// configurations that they come from.
+// secrets decides what may be a login, a key or a token, by the forms in which programs write them.
+type secrets []secretform.Form
+
+// withoutSecrets leaves out what may be a secret: the files are read by more people than the configurations that they
+// come from.
 func (d *describer) withoutSecrets(section programs.Section, config manifest.Config) manifest.Config {
-	kept, left := openParts(map[string]any(config))
+	kept, left := d.secrets.parts("", map[string]any(config))
 	if len(left) > 0 {
 		d.gap("secrets", string(section)+" has "+listed(left)+", which may be secrets and are not copied",
 			"write them under kubernetes."+string(section))
@@ -23,8 +27,9 @@ func (d *describer) withoutSecrets(section programs.Section, config manifest.Con
 	return open
 }
 
-// openParts returns a copy of a value without what may be secret, and the places of that, in order.
-func openParts(v any) (kept any, left []string) {
+// parts returns a copy of a setting's value without what may be secret, and the places of that, in order. Texts in a list
+// are judged by the name of the list.
+func (s secrets) parts(name string, v any) (kept any, left []string) {
 	add := func(at string, below []string) {
 		for _, one := range below {
 			if !strings.HasPrefix(one, "[") {
@@ -37,11 +42,11 @@ func openParts(v any) (kept any, left []string) {
 	case map[string]any:
 		open := make(map[string]any, len(v))
 		for _, name := range sortedKeys(v) {
-			if maySecret(name, v[name]) {
+			if s.may(name, v[name]) {
 				left = append(left, name)
 				continue
 			}
-			one, below := openParts(v[name])
+			one, below := s.parts(name, v[name])
 			open[name] = one
 			add(name, below)
 		}
@@ -51,15 +56,15 @@ func openParts(v any) (kept any, left []string) {
 		for i, one := range v {
 			at := "[" + strconv.Itoa(i) + "]"
 			argument, _ := one.(map[string]any)
-			if name, _ := argument["name"].(string); maySecret(name, argument["value"]) {
-				left = append(left, name)
+			if of, _ := argument["name"].(string); s.may(of, argument["value"]) {
+				left = append(left, of)
 				continue
 			}
-			if maySecret("", one) {
+			if s.may(name, one) {
 				left = append(left, at)
 				continue
 			}
-			one, below := openParts(one)
+			one, below := s.parts(name, one)
 			open = append(open, one)
 			add(at, below)
 		}
@@ -68,49 +73,31 @@ func openParts(v any) (kept any, left []string) {
 	return v, nil
 }
 
-// maySecret reports whether a setting of this name and value may be a secret.
-func maySecret(name string, v any) bool {
-	text, isText := v.(string)
-	if isText && hasLogin(text) {
-		return true
-	}
-	name = strings.ToLower(name)
-	if name == "staticpodurl" { // an address may be all that one needs to read it
-		return v != ""
-	}
-	if strings.HasPrefix(name, "requestheader") { // names of headers
-		return false
-	}
-	for _, word := range []string{
-		"password", "passwd", "secret", "token", "key", "credential", "credentials", "header", "headers",
-	} {
-		if strings.HasSuffix(name, word) {
-			return !isPlain(v)
-		}
+// may reports whether a setting of this name and value may be a secret.
+func (s secrets) may(name string, v any) bool {
+	lower := strings.ToLower(name)
+	switch v := v.(type) {
+	case string:
+		return lower == "staticpodurl" && v != "" || // an address may be all that one needs to read it
+			isAddressWithLogin(v) || !isPlain(v) && secretform.In(s, name+": "+v)
+	case map[string]any, []any: // headers of HTTP have logins; those of requestheader have names of headers
+		return !strings.HasPrefix(lower, "requestheader") &&
+			(strings.HasSuffix(lower, "header") || strings.HasSuffix(lower, "headers"))
 	}
 	return false
 }
 
-// isPlain reports whether a value is none that a secret could be: a number, a truth, a time, the path of a file.
-func isPlain(v any) bool {
-	text, ok := v.(string)
-	if !ok {
-		_, mapping := v.(map[string]any)
-		_, list := v.([]any)
-		return !mapping && !list
-	}
+// isAddressWithLogin reports whether a text is an address with a login or with a query, which may have one.
+func isAddressWithLogin(text string) bool {
+	_, rest, ok := strings.Cut(text, "://")
+	return ok && strings.ContainsAny(rest, "@?")
+}
+
+// isPlain reports whether a text is none that a secret could be: a truth, a time, the path of a file.
+func isPlain(text string) bool {
 	_, noBool := strconv.ParseBool(text)
 	_, noTime := time.ParseDuration(text)
 	return text == "" || path.IsAbs(text) || noBool == nil || noTime == nil
-}
-
-// hasLogin reports whether a text has a login in it: in an address or its query, as a header, or as a key.
-func hasLogin(text string) bool {
-	if _, rest, ok := strings.Cut(text, "://"); ok && strings.ContainsAny(rest, "@?") {
-		return true
-	}
-	lower := strings.ToLower(text)
-	return strings.Contains(text, "-----BEGIN") || strings.HasPrefix(lower, "bearer ") || strings.HasPrefix(lower, "basic ")
 }
 
 // listed names settings for people, the first ones of many.

@@ -1,7 +1,6 @@
 package adopt
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -18,18 +17,6 @@ const (
 	ClusterFile   = "cluster.yaml"
 	InventoryFile = "inventory.yaml"
 )
-
-// YAML renders one of the described files as adopt writes it.
-func YAML(comment string, v any) ([]byte, error) {
-	var b bytes.Buffer
-	for line := range strings.Lines(comment) {
-		fmt.Fprintf(&b, "# %s\n", strings.TrimRight(line, "\n"))
-	}
-	e := yaml.NewEncoder(&b)
-	e.SetIndent(2)
-	err := errors.Join(e.Encode(v), e.Close())
-	return b.Bytes(), err
-}
 
 // settle reads the cluster as its file will be read. Settings of programs that kkbundle refuses are left out and
 // reported; whatever else it refuses is an error.
@@ -73,7 +60,7 @@ func (d *describer) settle(inv *manifest.Inventory) (*manifest.Cluster, error) {
 }
 
 func (d *describer) parse() (*manifest.Cluster, error) {
-	data, err := YAML("", d.cluster)
+	data, err := yaml.Marshal(d.cluster)
 	if err != nil {
 		return nil, err
 	}

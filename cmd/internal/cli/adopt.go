@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer/adopt"
 	"github.com/kkbundle/kkbundle/installer/engine"
-	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -62,11 +60,14 @@ func runAdopt(ctx context.Context, g *globals, o adoptOptions) (err error) {
 	case o.dir == "":
 		return usage.Errorf("name the directory to write to with -o DIR")
 	}
-	files := []string{filepath.Join(o.dir, adopt.ClusterFile), filepath.Join(o.dir, adopt.InventoryFile)}
-	for _, file := range files {
-		if occupied(file) {
-			return usage.Errorf("%s exists: name another directory with -o", plain.Line(file))
-		}
+	// The settings of other programs may have secrets that adopt does not know as such.
+	const mode = 0o600
+	files := newFiles{
+		{path: filepath.Join(o.dir, adopt.ClusterFile), mode: mode},
+		{path: filepath.Join(o.dir, adopt.InventoryFile), mode: mode},
+	}
+	if taken := files.taken(); len(taken) > 0 {
+		return usage.Errorf("%s exists: name another directory with -o", plain.Line(taken[0]))
 	}
 	if o.host != "" {
 		if o.Given, err = adopt.Start(o.host); err != nil {
@@ -88,8 +89,11 @@ func runAdopt(ctx context.Context, g *globals, o adoptOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	d.Report.Files = files
-	if err := writeAdopted(d, files, o.dir); err != nil {
+	d.Report.Files = files.paths()
+	if err := fillAdopted(files, d); err != nil {
+		return err
+	}
+	if err := files.write(); err != nil {
 		return err
 	}
 	if g.JSON {
@@ -98,7 +102,7 @@ func runAdopt(ctx context.Context, g *globals, o adoptOptions) (err error) {
 	if err := d.Report.WriteText(g.Out); err != nil {
 		return err
 	}
-	g.Note("wrote %s and %s; nothing was changed on the hosts", plain.Line(files[0]), plain.Line(files[1]))
+	g.Note("wrote %s and %s; nothing was changed on the hosts", plain.Line(files[0].path), plain.Line(files[1].path))
 	return nil
 }
 
@@ -120,29 +124,14 @@ func describe(ctx context.Context, g *globals, o engine.Options, find bool) (*ad
 	return adopt.Describe(e, o.Inventory)
 }
 
-// writeAdopted writes both files, or none if one cannot be read back.
-func writeAdopted(d *adopt.Description, files []string, dir string) error {
+// fillAdopted sets the content of the cluster file and of the inventory, which can be read back.
+func fillAdopted(files newFiles, d *adopt.Description) (err error) {
 	const comment = "Written by kkbundle adopt from a running cluster. Not copied: logins, keys, variables of pods."
-	cluster, err := adopt.YAML(comment, d.Cluster)
-	if err != nil {
-		return err
-	}
-	inventory, err := adopt.YAML(comment, d.Inventory)
-	if err != nil {
-		return err
-	}
-	if _, err := manifest.ParseInventory(files[1], inventory); err != nil {
-		return err
-	}
-	// The settings of other programs may have secrets that adopt does not know as such.
-	const dirMode, mode = 0o755, 0o600
-	if err := os.MkdirAll(dir, dirMode); err != nil {
-		return err
-	}
-	for i, data := range [][]byte{cluster, inventory} {
-		if err := disk.WriteFile(files[i], mode, bytes.NewReader(data)); err != nil {
+	for i, v := range []any{d.Cluster, d.Inventory} {
+		if files[i].data, err = commentedYAML(comment, v); err != nil {
 			return err
 		}
 	}
-	return nil
+	_, err = manifest.ParseInventory(files[1].path, files[1].data)
+	return err
 }
