@@ -202,7 +202,7 @@ func TestFirstUseIsAnnounced(t *testing.T) {
 	}
 }
 
-// TestFirstUseWithoutWhatIsThere: an interrupted download counts with what is left of it.
+// TestFirstUseWithoutWhatIsThere: of an interrupted download, only the bytes that are not in the store yet are announced.
 func TestFirstUseWithoutWhatIsThere(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, true)

@@ -8,7 +8,7 @@ import (
 
 // A FirstUse lists the files that Resolve downloads because nobody has published their digests.
 type FirstUse struct {
-	Sizes   []int64 // as their servers say, without what an earlier run has left
+	Sizes   []int64 // bytes still to be downloaded: the servers' sizes without the parts in the store
 	Unknown int     // further files, whose servers say no size
 }
 

@@ -223,7 +223,7 @@ func (s *Site) readCluster(ctx context.Context, file string) error {
 	return nil
 }
 
-// readLocked adds what the bundle's lock says of kubeadm's images.
+// readLocked adds a catalog of the kubeadm images that the bundle's lock names.
 func (s *Site) readLocked(ctx context.Context) error {
 	if s.Bundle == nil {
 		return nil
