@@ -146,8 +146,8 @@ func (s *session) cacheNeed() disk.Need {
 	}
 }
 
-// announceFirstUse prints the number and the bytes of the files that are downloaded for their digests. The error is that
-// of a disk without room for them.
+// announceFirstUse prints the number and the bytes of the files that are downloaded for their digests. The error is
+// that of a disk without room for them.
 func (s *session) announceFirstUse(f fetch.FirstUse) error {
 	need, sum := s.cacheNeed(), int64(0)
 	for _, size := range f.Sizes {

@@ -436,6 +436,19 @@ func TestKubelets(t *testing.T) {
 	}
 }
 
+// TestRuntimeEndpoint: the runtime's socket, which kubeadm writes into each node's file and not into the ConfigMap, is
+// no difference.
+func TestRuntimeEndpoint(t *testing.T) {
+	t.Parallel()
+	e := evidence(t, "kubeadm")
+	for i := range e.Hosts {
+		e.Hosts[i].Files["/var/lib/kubelet/config.yaml"] += "containerRuntimeEndpoint: unix:///var/run/containerd/containerd.sock\n"
+	}
+	if _, report := described(t, e); strings.Contains(report, "containerRuntimeEndpoint") {
+		t.Errorf("the report has it:\n%s", report)
+	}
+}
+
 // TestNothingIsLost: a setting that is not copied is in the report, and a zero that is no default is copied.
 func TestNothingIsLost(t *testing.T) {
 	t.Parallel()

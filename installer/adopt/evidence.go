@@ -11,8 +11,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/node"
 )
 
-// Evidence has the facts and files of a cluster's hosts, and its objects. Texts are as the hosts and the API server gave
-// them, and may have secrets: Describe copies single values out of them.
+// Evidence has the facts and files of a cluster's hosts, and its objects. Texts are as the hosts and the API server
+// gave them, and may have secrets: Describe copies single values out of them.
 type Evidence struct {
 	Hosts   []Host  `json:"hosts"`
 	Cluster Objects `json:"cluster"`

@@ -56,7 +56,11 @@ func (d *describer) readKubelets() {
 		d.gap("kubelet", "ConfigMap kube-system/kubelet-config is missing: kubeadm needs it for joins and upgrades",
 			"make it with kubeadm init phase upload-config kubelet on a control plane")
 	case common != nil:
-		if _, other := shared("", d.kubelet, common); len(other) > 0 {
+		_, other := shared("", d.kubelet, common)
+		// kubeadm writes it into each node's file only.
+		// https://github.com/kubernetes/kubernetes/blob/v1.36.3/cmd/kubeadm/app/phases/kubelet/config.go
+		other = slices.DeleteFunc(other, func(name string) bool { return name == "containerRuntimeEndpoint" })
+		if len(other) > 0 {
 			d.gap("kubelet", "ConfigMap kube-system/kubelet-config differs from the nodes' files, which count here: "+
 				listed(other), "a node that kubeadm joins gets the ConfigMap's: write what it is to have under kubernetes.kubelet")
 		}

@@ -27,8 +27,8 @@ func (d *describer) withoutSecrets(section programs.Section, config manifest.Con
 	return open
 }
 
-// parts returns a copy of a setting's value without what may be secret, and the places of that, in order. Texts in a list
-// are judged by the name of the list.
+// parts returns a copy of a setting's value without what may be secret, and the places of that, in order. Texts in a
+// list are judged by the name of the list.
 func (s secrets) parts(name string, v any) (kept any, left []string) {
 	add := func(at string, below []string) {
 		for _, one := range below {

@@ -1,5 +1,5 @@
-// Package secretform knows how programs write secrets: names of settings that have one, and texts that are one. It takes
-// too much for a secret rather than too little.
+// Package secretform knows how programs write secrets: names of settings that have one, and texts that are one. It
+// takes too much for a secret rather than too little.
 package secretform
 
 import (
@@ -17,8 +17,8 @@ type Form struct {
 	harmless *regexp.Regexp
 }
 
-// word is the end of secrets' names, Name the regular expression of a secret's name: some words decide wherever they are
-// in it.
+// word is the end of secrets' names, Name the regular expression of a secret's name: some words decide wherever they
+// are in it.
 const (
 	word = `(?:pass(?:word|wd|phrase|code)?|pwd|psk|token|secret|credentials?|htpasswd|auth|authorization|cookie|salt|dsn|` +
 		`connection[-_]?string|webhook(?:[-_]?(?:ur[il]|address))?|client-key-data|client-certificate-data|wep-key\d|` +
