@@ -35,7 +35,11 @@ func Start(target string) (*manifest.Inventory, error) {
 	}
 	inv.HostSpecs = manifest.HostSpecs{host}
 	inv.Groups.ControlPlane = []string{startName}
-	return reread(inv)
+	read, err := reread(inv)
+	if err != nil {
+		return nil, errors.New(firstLine(err)) // its place would be one of a file that nobody wrote
+	}
+	return read, nil
 }
 
 // startName is the name of the control plane until its node's name is known.
