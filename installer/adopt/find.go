@@ -37,7 +37,12 @@ func Start(target string) (*manifest.Inventory, error) {
 	inv.Groups.ControlPlane = []string{startName}
 	read, err := reread(inv)
 	if err != nil {
-		return nil, errors.New(firstLine(err)) // its place would be one of a file that nobody wrote
+		// The place, hosts[control-plane].FIELD, is one of a file that nobody wrote.
+		place, message, found := strings.Cut(firstLine(err), ": ")
+		if !found || !strings.HasPrefix(place, "hosts[") {
+			message = firstLine(err)
+		}
+		return nil, errors.New(message)
 	}
 	return read, nil
 }
