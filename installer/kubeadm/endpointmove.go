@@ -271,8 +271,8 @@ func moveNode(ctx context.Context, t *task.Host, m endpoint.Move) error {
 
 // restartKubelet restarts a node's kubelet and waits until it has reached the API server.
 func restartKubelet(ctx context.Context, t *task.Host) error {
-	if err := t.Systemctl(ctx, "restart", "kubelet.service"); err != nil {
-		return t.WithUnitLog(ctx, "kubelet.service", err)
+	if err := t.Systemctl(ctx, "restart", KubeletUnit); err != nil {
+		return t.WithUnitLog(ctx, KubeletUnit, err)
 	}
 	restarted, err := t.Clock(ctx)
 	if err != nil {
@@ -281,7 +281,7 @@ func restartKubelet(ctx context.Context, t *task.Host) error {
 	restarted = restarted.Add(time.Second) // the clock has whole seconds
 	if err := task.Eventually(ctx, leaseWait,
 		func(ctx context.Context) error { return renewedSince(ctx, t, restarted) }); err != nil {
-		return t.WithUnitLog(ctx, "kubelet.service", err)
+		return t.WithUnitLog(ctx, KubeletUnit, err)
 	}
 	return nil
 }

@@ -44,11 +44,11 @@ func KubeletTask(c *manifest.Cluster) task.Task {
 		return task.Setting{
 			Files: []task.File{
 				{
-					Path: "/etc/systemd/system/kubelet.service", Mode: 0o644,
+					Path: task.UnitDir + KubeletUnit, Mode: 0o644,
 					Data: fmt.Appendf(nil, hostfile.Mark+"\n"+kubeletUnit, cri.RuntimeOf(c).After()),
 				},
 				{
-					Path: "/etc/systemd/system/kubelet.service.d/10-kubeadm.conf", Mode: 0o644,
+					Path: kubeletDropInPath, Mode: 0o644,
 					Data: []byte(kubeletDropIn),
 				},
 			},
@@ -56,10 +56,10 @@ func KubeletTask(c *manifest.Cluster) task.Task {
 				if err := t.Systemctl(ctx, "daemon-reload"); err != nil {
 					return err
 				}
-				if err := t.Systemctl(ctx, "enable", "kubelet.service"); err != nil {
+				if err := t.Systemctl(ctx, "enable", KubeletUnit); err != nil {
 					return err
 				}
-				return t.Systemctl(ctx, "try-restart", "kubelet.service")
+				return t.Systemctl(ctx, "try-restart", KubeletUnit)
 			},
 		}, nil
 	})

@@ -135,5 +135,5 @@ func applyPatches(ctx context.Context, t *task.Host, files []task.File) error {
 	if err := t.Run(ctx, args...); err != nil {
 		return err
 	}
-	return t.Systemctl(ctx, "restart", "kubelet.service")
+	return t.Systemctl(ctx, "restart", KubeletUnit)
 }

@@ -63,17 +63,21 @@ func CopiesOf(release string) Copies { return Copies{Dir: path.Join(CopiesDir, r
 
 // FindCopies returns the complete copies of a node. There are those of one release at most.
 func FindCopies(ctx context.Context, t *task.Host) (Copies, bool, error) {
-	there, err := t.Test(ctx, "test", "-d", CopiesDir)
+	return findCopies(ctx, t, CopiesDir)
+}
+
+func findCopies(ctx context.Context, t *task.Host, dir string) (Copies, bool, error) {
+	there, err := t.Test(ctx, "test", "-d", dir)
 	if err != nil || !there {
 		return Copies{}, false, err
 	}
-	out, err := t.Output(ctx, "find", CopiesDir, "-mindepth", "2", "-maxdepth", "2",
+	out, err := t.Output(ctx, "find", dir, "-mindepth", "2", "-maxdepth", "2",
 		"(", "-name", copiesComplete, "-o", "-name", copiesFinished, ")", "-printf", `%P\n`)
 	mark, _, _ := strings.Cut(string(out), "\n")
 	if err != nil || mark == "" {
 		return Copies{}, false, err
 	}
-	return Copies{path.Join(CopiesDir, path.Dir(mark)), path.Base(mark) == copiesFinished}, true, nil
+	return Copies{path.Join(dir, path.Dir(mark)), path.Base(mark) == copiesFinished}, true, nil
 }
 
 // Release returns the release that the copies lead back to.

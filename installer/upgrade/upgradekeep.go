@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
@@ -17,9 +16,6 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 )
-
-//go:embed scripts/keep-files.sh
-var keepFilesScript string
 
 // keepTask copies the files that an upgrade replaces on a node: the programs, and on a control plane all of
 // /etc/kubernetes and the cluster's objects. Copies of a node stay when the upgrade is continued, those of control
@@ -54,18 +50,12 @@ func keepTask(c *manifest.Cluster) task.Task {
 			if err := tidyTask().Do(ctx, t); err != nil { // copies of kubeadm's copies help nobody
 				return err
 			}
-			args := host.Script("keep-files.sh", keepFilesScript, to.Dir, "/")
+			var programs []string
 			for _, f := range filesOf(nodePrograms(c)) {
-				args = append(args, below(f.Path)...)
+				programs = append(programs, f.Path)
 			}
-			runtime := cri.RuntimeOf(c)
-			args = append(append(args, "--"), below("/etc/kubernetes", runtime.Config)...)
-			for _, unit := range runtime.Units {
-				args = append(args, below("/etc/systemd/system/"+unit)...)
-			}
-			args = append(args, below("/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d",
-				member.Path)...)
-			if err := t.Run(ctx, append(args, below(kubeletSettings()...)...)...); err != nil {
+			settings := append(kubeadm.NodeSettings(c), "/etc/kubernetes", member.Path)
+			if err := to.Keep(ctx, t, programs, settings); err != nil {
 				return err
 			}
 			if t.Is(manifest.RoleControlPlane) {
@@ -150,23 +140,6 @@ func apiTypes(ctx context.Context, t *task.Host) ([]string, error) {
 	return list, nil
 }
 
-// kubeletSettings are the files that kubeadm writes for a node's kubelet.
-func kubeletSettings() []string {
-	return []string{
-		"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/kubeadm-flags.env",
-		"/var/lib/kubelet/instance-config.yaml",
-	}
-}
-
-// below returns paths as the scripts of copies take them, relative to the root directory.
-func below(paths ...string) []string {
-	list := make([]string, len(paths))
-	for i, p := range paths {
-		list[i] = strings.TrimPrefix(p, "/")
-	}
-	return list
-}
-
 // beginTask makes a node one that has not completed its upgrade, before anything is put back: if the rollback stops,
 // an upgrade does all its work on the node again and keeps the copies.
 func (w *nodeWalk) beginTask(phase string) task.Task {
@@ -230,19 +203,13 @@ func (w *nodeWalk) objectsTask() task.Task {
 	}}
 }
 
-//go:embed scripts/put-back.sh
-var putBackScript string
-
-//go:embed scripts/same-files.sh
-var sameFilesScript string
-
 // hasKept reports whether a node's files are those of its copies.
 func (w *nodeWalk) hasKept(ctx context.Context, t *task.Host, paths ...string) (bool, error) {
 	kept, ok := w.kept[t.Name]
 	if !ok {
 		return true, nil
 	}
-	return t.Test(ctx, append(host.Script("same-files.sh", sameFilesScript, kept.Dir, "/"), below(paths...)...)...)
+	return kept.AreSame(ctx, t, paths...)
 }
 
 // kubeadmTemporary is where kubeadm keeps the manifests and the etcd data that its upgrades replace, and never

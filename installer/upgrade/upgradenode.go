@@ -11,7 +11,6 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/health"
-	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/marks"
@@ -67,7 +66,7 @@ func (w *nodeWalk) kubeletIsOld(ctx context.Context, t *task.Host) (bool, error)
 			return false, err
 		}
 	}
-	return w.hasKept(ctx, t, kubeletSettings()...)
+	return w.hasKept(ctx, t, kubeadm.KubeletSettings()...)
 }
 
 // drainTask cordons and drains a node. A single node keeps its pods: they could run nowhere else.
@@ -115,8 +114,7 @@ func (w *nodeWalk) formerKubeletConfig(t *task.Host) []task.Task {
 	switch {
 	case ok:
 		settings.Files, settings.Do = nil, func(ctx context.Context, t *task.Host) error {
-			return t.Run(ctx, append(host.Script("put-back.sh", putBackScript, kept.Dir, "/"),
-				below(kubeletSettings()...)...)...)
+			return kept.PutBack(ctx, t, kubeadm.KubeletSettings()...)
 		}
 	case t.Is(manifest.RoleControlPlane): // its upgrade had not begun
 		settings.Files, settings.Do = nil, func(context.Context, *task.Host) error { return nil }

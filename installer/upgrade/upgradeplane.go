@@ -189,14 +189,13 @@ func (w *nodeWalk) putManifests(ctx context.Context, t *task.Host) error {
 	if !ok {
 		return nil // its upgrade had not begun
 	}
-	put := host.Script("put-back.sh", putBackScript, kept.Dir, "/")
 	if w.Cluster.Etcd.Type == manifest.EtcdInternal {
 		same, err := w.hasKept(ctx, t, memberManifest()...)
 		if err != nil {
 			return err
 		}
 		if !same {
-			if err := t.Run(ctx, append(slices.Clone(put), below(memberManifest()...)...)...); err != nil {
+			if err := kept.PutBack(ctx, t, memberManifest()...); err != nil {
 				return err
 			}
 		}
@@ -204,7 +203,7 @@ func (w *nodeWalk) putManifests(ctx context.Context, t *task.Host) error {
 			return err
 		}
 	}
-	if err := t.Run(ctx, append(put, below(serverManifests()...)...)...); err != nil {
+	if err := kept.PutBack(ctx, t, serverManifests()...); err != nil {
 		return err
 	}
 	return task.Eventually(ctx, task.NodeReadyTimeout, func(ctx context.Context) error { return serverIsReady(ctx, t) })
