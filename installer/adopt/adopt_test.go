@@ -3,7 +3,6 @@ package adopt_test
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,11 +13,11 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/installer/adopt"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // evidence returns the Evidence of a cluster of a layout, from testdata.
 func evidence(t *testing.T, layout string) *adopt.Evidence {
@@ -108,7 +107,7 @@ func TestLayouts(t *testing.T) {
 
 func golden(t *testing.T, file, got string) {
 	t.Helper()
-	if *update {
+	if *tasktest.Update {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -119,6 +118,23 @@ func golden(t *testing.T, file, got string) {
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s differs (-want +got):\n%s", file, diff)
+	}
+}
+
+// taken makes a host one that an adoption has recorded the cluster on.
+func taken(e *adopt.Evidence, host int) {
+	f := &e.Hosts[host].Facts
+	f.Paths = append(f.Paths, dir("/var/lib/kkbundle/applied/member"), dir(marks.AdoptionDir))
+}
+
+// TestStoppedAdoption: a cluster that an adoption has recorded on some of its hosts is described again.
+func TestStoppedAdoption(t *testing.T) {
+	t.Parallel()
+	e := evidence(t, "kubeadm")
+	taken(e, 0)
+	e.Hosts[1].Facts.Paths = append(e.Hosts[1].Facts.Paths, dir(marks.AdoptionDir))
+	if _, err := adopt.Describe(e, inventory(t, e)); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -175,6 +191,8 @@ func TestRefused(t *testing.T) {
 		"a node of kkbundle": {"kubeadm", func(e *adopt.Evidence) {
 			e.Hosts[1].Facts.Paths = append(e.Hosts[1].Facts.Paths, dir("/var/lib/kkbundle/applied/member"))
 		}, []string{"w1: it is a node of a cluster of kkbundle", "kkbundle status"}},
+		"adopted already": {"kubeadm", func(e *adopt.Evidence) { taken(e, 0); taken(e, 1) },
+			[]string{"cp1: it was adopted already", "w1: it was adopted already", "kkbundle status"}},
 		"no kubeadm": {
 			"kubeadm", func(e *adopt.Evidence) { e.Cluster.Kubeadm = "" },
 			[]string{"API server", "kubeadm-config is missing"},

@@ -18,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -90,6 +91,7 @@ func probe() node.Probe {
 			"k8s-certs-renew.timer", "backup-etcd.timer"),
 		Paths: append(readFiles(), etcdSSL, keyScripts, keyDir, certsDir, pluginConfigs,
 			kube.ManifestsDir, kube.AdminConf, kube.PKIDir+"/ca.key", "/etc/kubernetes/ssl/ca.key", member.Path,
+			marks.AdoptionDir,
 			"/var/lib/rancher/k3s", "/var/lib/rancher/rke2", "/var/lib/k0s", "/var/snap/microk8s"),
 		Certificates: append(node.CertificatePlaces(), "/etc/kubernetes/ssl", etcdSSL),
 		Sysctls: []string{

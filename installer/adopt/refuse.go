@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/internal/plain"
@@ -54,16 +55,22 @@ func (c *causes) err() error {
 // refuseHosts refuses hosts with another layout than kubeadm's, nodes of kkbundle, and ended certificates.
 func (e *Evidence) refuseHosts() error {
 	var c causes
+	unfinished := e.isTakenInPart()
 	for i := range e.Hosts {
 		h := &e.Hosts[i]
-		c.layout(h)
+		c.layout(h, unfinished)
 		c.certificates(h)
 	}
 	return c.err()
 }
 
+// isTakenInPart reports whether a stopped adoption has recorded the cluster on some of the hosts.
+func (e *Evidence) isTakenInPart() bool {
+	return slices.ContainsFunc(e.Hosts, func(h Host) bool { return !h.has(member.Path) && h.has(marks.AdoptionDir) })
+}
+
 // layout refuses a host that is no node of kubeadm's, unless it runs etcd.
-func (c *causes) layout(h *Host) {
+func (c *causes) layout(h *Host, unfinished bool) {
 	for _, other := range []struct{ path, name string }{
 		{"/var/lib/rancher/k3s", "k3s"},
 		{"/var/lib/rancher/rke2", "RKE2"},
@@ -75,7 +82,12 @@ func (c *causes) layout(h *Host) {
 			return
 		}
 	}
-	if h.has(member.Path) {
+	switch adopted := h.has(marks.AdoptionDir); {
+	case !h.has(member.Path) || adopted && unfinished:
+	case adopted:
+		c.add(h.Name, "it was adopted already", "use the files in the directory of that adoption, and kkbundle status")
+		return
+	default:
 		c.add(h.Name, "it is a node of a cluster of kkbundle", "use the files that it was installed with, and kkbundle status")
 		return
 	}

@@ -24,6 +24,9 @@ func Installing() Operation {
 	return Operation{helper: true, lead: true, limitable: true, without: true}
 }
 
+// Adopting is the operation of taking over a cluster, and of giving it back.
+func Adopting() Operation { return Operation{} }
+
 // Changing is the operation of commands that change a cluster.
 func Changing() Operation { return Operation{helper: true, lead: true} }
 

@@ -34,7 +34,7 @@ func KubeletTask(c *manifest.Cluster) task.Task {
 		Independent: true,
 		Roles:       []manifest.Role{manifest.RoleCluster},
 		Packages:    packages,
-		Leaves:      task.Leaves{Paths: []string{marks.CopiesDir}},
+		Leaves:      task.Leaves{Paths: []string{marks.CopiesDir, marks.AdoptionDir}},
 		Files: []task.Place{
 			{Component: "kubeadm", Member: "", Path: "/usr/local/bin/kubeadm", Mode: task.Executable},
 			{Component: "kubectl", Member: "", Path: "/usr/local/bin/kubectl", Mode: task.Executable},

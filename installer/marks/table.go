@@ -145,6 +145,10 @@ func ofNodes() []Mark {
 			"with it the host is a node: another name is refused, another release is `upgrade`'s. An upgrade knows by it which nodes are complete", "",
 		},
 		{
+			AdoptionDir + "/RELEASE", Nodes, "`adopt --yes`, before the record: programs and settings of the tool that made the cluster, the record, then `complete`",
+			"without the record on the node: made anew. It is the way back of `adopt --undo`", "`adopt --undo`, last; reset",
+		},
+		{
 			string(SecretsEncrypted), First, "after every Secret was rewritten: the digest of the configuration",
 			"with another configuration they are rewritten", "",
 		},

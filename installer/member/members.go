@@ -175,8 +175,14 @@ func Recorded(ctx context.Context, t *task.Host) (id identity, settings string, 
 	if err != nil {
 		return identity{}, "", false, err
 	}
-	first, settings, _ := strings.Cut(string(data), "\n")
-	return parseIdentity(first), settings, true, nil
+	id, settings = Split(data)
+	return id, settings, true, nil
+}
+
+// Split returns the identity and the settings of a record.
+func Split(record []byte) (id identity, settings string) {
+	first, settings, _ := strings.Cut(string(record), "\n")
+	return parseIdentity(first), settings
 }
 
 // IsMember reports whether the host is a node of this cluster.

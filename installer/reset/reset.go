@@ -56,6 +56,9 @@ func Host(ctx context.Context, r *engine.Run, t *task.Host) error {
 	if err := refuseOthers(task.InTask(ctx, resetPhase), t); err != nil {
 		return err
 	}
+	if err := refuseAdopted(task.InTask(ctx, resetPhase), t); err != nil {
+		return err
+	}
 	for _, task := range resetTasks() {
 		if err := r.TaskOn(ctx, resetPhase, task, t); err != nil {
 			return err
@@ -80,7 +83,7 @@ func resetTasks() []task.Task {
 		// containerd ends when its CNI directory is removed
 		{Name: "runtime", Done: cri.IsContainerdRestored, Do: cri.RestoreContainerd},
 		{Name: "registry", Done: noRegistry, Do: removeRegistry},
-		{Name: "host", Done: isRestored, Do: restoreHost},
+		{Name: "host", Done: isRestored, Do: RestoreHost},
 		{Name: "files", Done: noFiles, Do: removeFiles},
 		// last: a repeated reset knows by it that a killed one had the right to begin
 		{Name: "owner", Done: noOwner, Do: removeOwner},
@@ -311,8 +314,9 @@ func isRestored(ctx context.Context, t *task.Host) (bool, error) {
 	return bytes.Equal(fstab, machine.WithSwap(fstab)), err
 }
 
-// restoreHost undoes the changes to the host's own settings.
-func restoreHost(ctx context.Context, t *task.Host) error {
+// RestoreHost undoes the changes to the host's own settings: kernel parameters and modules, the block in /etc/hosts,
+// swap, and the route to Services. It can be run again.
+func RestoreHost(ctx context.Context, t *task.Host) error {
 	if err := t.RemoveUnit(ctx, machine.RouteUnit); err != nil {
 		return err
 	}
@@ -346,8 +350,8 @@ func restoreParameters(ctx context.Context, t *task.Host) error {
 	return nil
 }
 
-// ownFiles returns the files and directories that only an installation creates.
-func ownFiles() []string {
+// OwnFiles returns the files and directories that only an installation creates.
+func OwnFiles() []string {
 	return []string{
 		task.ConfigDir, task.ProgramDir, task.EarlierProgramDir, engine.HooksOnHost, marks.Hooks,
 		task.BeforeDir, marks.KubeadmConfig, task.ProvisionDir, marks.Received,
@@ -380,7 +384,7 @@ func removeFiles(ctx context.Context, t *task.Host) error {
 	if err != nil {
 		return err
 	}
-	paths := ownFiles()
+	paths := OwnFiles()
 	if !nothing {
 		kept, err := cri.KeptPaths(ctx, t)
 		if err != nil {

@@ -27,6 +27,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/reset"
 	"github.com/kkbundle/kkbundle/installer/rotate"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/upgrade"
@@ -123,7 +124,8 @@ func exitClasses() []exitClass {
 				asError[*begin.WithoutError](err) || asError[*rotate.MoveError](err) ||
 				asError[*begin.NamelessError](err) || asError[*kubeadm.TakenError](err) ||
 				asError[*kubeadm.RotationError](err) || asError[*deploy.TakenError](err) ||
-				asError[*adopt.RefusedError](err)
+				asError[*adopt.RefusedError](err) || asError[*adopt.DiffersError](err) ||
+				asError[*adopt.NotUndoneError](err) || asError[*reset.AdoptedError](err)
 		}},
 		{13, "host or API server unreachable, or login refused", func(err error) bool {
 			return asError[*deploy.UnreachableError](err) || asError[*precheck.UnreachableError](err) ||

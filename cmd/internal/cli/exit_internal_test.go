@@ -18,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/reset"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/registry/dirlock"
@@ -42,6 +43,9 @@ func TestExitCodes(t *testing.T) {
 		{&precheck.BlockedError{}, 12},
 		{&begin.OwnedError{}, 12},
 		{&adopt.RefusedError{}, 12},
+		{&adopt.DiffersError{}, 12},
+		{&adopt.NotUndoneError{}, 12},
+		{&reset.AdoptedError{}, 12},
 		{&host.UnreachableError{Err: some}, 13},
 		{&host.SudoError{}, 13},
 		{&fetch.Errors{}, 14},

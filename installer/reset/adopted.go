@@ -1,0 +1,39 @@
+package reset
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kkbundle/kkbundle/installer/marks"
+	"github.com/kkbundle/kkbundle/installer/task"
+)
+
+// An AdoptedError is a node that kkbundle took over and has installed nothing on: its programs are another tool's, and
+// a reset does not know how to remove them.
+type AdoptedError struct{ Host string }
+
+// Error names the host.
+func (e *AdoptedError) Error() string {
+	return fmt.Sprintf("%s was adopted, and has the programs of another tool still", e.Host)
+}
+
+// Hint returns the remedy.
+func (e *AdoptedError) Hint() string {
+	return "nothing was removed; give the cluster back with kkbundle adopt --undo, and remove it with the tool that made it or with kkbundle reset --foreign"
+}
+
+// Refuses marks an error that ends a run before any change.
+func (*AdoptedError) Refuses() {}
+
+// refuseAdopted refuses an adopted node without kkbundle's kubelet.
+func refuseAdopted(ctx context.Context, t *task.Host) error {
+	_, adopted, err := marks.FindAdoption(ctx, t)
+	if err != nil || !adopted {
+		return err
+	}
+	installed, err := marks.Setting("kubelet").Exists(ctx, t)
+	if err != nil || installed {
+		return err
+	}
+	return &AdoptedError{Host: t.Name}
+}
