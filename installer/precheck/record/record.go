@@ -1,4 +1,6 @@
-package precheck
+// Package record keeps the facts that prechecks judge in a directory, and reads them again: prechecks can run later, with
+// another cluster file, and without the hosts.
+package record
 
 import (
 	"bytes"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -24,7 +27,7 @@ type record struct {
 	Sent     time.Time        `json:"sent,omitzero"`
 	Received time.Time        `json:"received,omitzero"`
 	SSH      *host.Algorithms `json:"ssh,omitempty"`
-	Space    []Space          `json:"space,omitempty"`
+	Space    []precheck.Space `json:"space,omitempty"`
 	Facts    *node.Facts      `json:"facts,omitempty"`
 	Error    string           `json:"error,omitempty"` // reason for missing facts
 	Hint     string           `json:"hint,omitempty"`
@@ -38,9 +41,9 @@ const (
 	maxRecord = 16 << 20
 )
 
-// Record writes the hosts' facts into a directory, which is created: HOST.json for each. They contain no passwords and
-// no keys; only the owner can read the files. It replaces only files of an earlier Record.
-func Record(dir string, in Input) error {
+// Write writes the hosts' facts into a directory, which is created: HOST.json for each. They contain no passwords and
+// no keys; only the owner can read the files. It replaces only files of an earlier Write.
+func Write(dir string, in precheck.Input) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -56,7 +59,7 @@ func Record(dir string, in Input) error {
 			return err
 		}
 	}
-	isLinks := func(data []byte) bool { return json.Unmarshal(data, &[]Link{}) == nil }
+	isLinks := func(data []byte) bool { return json.Unmarshal(data, &[]precheck.Link{}) == nil }
 	return writeRecord(filepath.Join(dir, linksFile), in.Links, isLinks)
 }
 
@@ -99,15 +102,15 @@ func writeRecord(path string, v any, ours func([]byte) bool) (err error) {
 	return nil
 }
 
-// A Recording is a directory written by Record.
+// A Recording is a directory written by Write.
 type Recording struct {
 	dir   string
-	Links []Link
+	Links []precheck.Link
 }
 
-// OpenRecording opens a directory written by Record, or one with a file HOST.json with the output of `kkbundle-node
+// Open opens a directory written by Write, or one with a file HOST.json with the output of `kkbundle-node
 // facts` for each host.
-func OpenRecording(dir string) (*Recording, error) {
+func Open(dir string) (*Recording, error) {
 	if info, err := os.Stat(dir); err != nil {
 		return nil, err
 	} else if !info.IsDir() {
@@ -128,8 +131,8 @@ func OpenRecording(dir string) (*Recording, error) {
 }
 
 // Host returns the record of a host of the inventory. Without a record, Err is set.
-func (r *Recording) Host(h manifest.Host) Host {
-	known := Host{Host: h}
+func (r *Recording) Host(h manifest.Host) precheck.Host {
+	known := precheck.Host{Host: h}
 	path := filepath.Join(r.dir, h.Name+recordSuffix)
 	one, err := parseRecord(path)
 	switch {

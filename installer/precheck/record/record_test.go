@@ -1,4 +1,4 @@
-package precheck_test
+package record_test
 
 import (
 	"encoding/json"
@@ -7,17 +7,60 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/precheck/record"
 	"github.com/kkbundle/kkbundle/manifest"
 )
+
+// facts are those of a host of this name, recorded for the tests of checks.
+func facts(t *testing.T, name string) *node.Facts {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "testdata", "facts", name+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f node.Facts
+	if err := json.Unmarshal(data, &f); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return &f
+}
+
+// given has two hosts of different systems, with all that is known besides their facts.
+func given(t *testing.T) precheck.Input {
+	t.Helper()
+	in := precheck.Input{
+		Cluster: &manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.34.3"}},
+		Hosts: []precheck.Host{
+			{
+				Host:  manifest.Host{Name: "cp1", Roles: []manifest.Role{manifest.RoleControlPlane, manifest.RoleEtcd, manifest.RoleCluster}},
+				Facts: facts(t, "ubuntu-24.04"),
+				Space: []precheck.Space{{For: "images", Dir: "/var/lib/containerd", Bytes: 10 << 30}},
+			},
+			{
+				Host:  manifest.Host{Name: "w1", Roles: []manifest.Role{manifest.RoleWorker, manifest.RoleCluster}},
+				Facts: facts(t, "rocky-9"),
+			},
+		},
+		Architectures: []string{"amd64"}, Install: true,
+	}
+	for i := range in.Hosts {
+		h := &in.Hosts[i]
+		h.Sent = time.Unix(0, h.Facts.Clock).Add(-time.Second / 2)
+		h.Received = h.Sent.Add(time.Second)
+	}
+	return in
+}
 
 // TestRecord holds that recorded facts give the report that the facts gave.
 func TestRecord(t *testing.T) {
 	t.Parallel()
-	in := good(t)
+	in := given(t)
 	in.Hosts = append(in.Hosts, precheck.Host{
 		Host: manifest.Host{Name: "lost"},
 		Err:  &hinted{errors.New("lost: no answer"), "wake it up"},
@@ -25,10 +68,10 @@ func TestRecord(t *testing.T) {
 	in.Hosts[0].Host.SSH.PasswordEnv = "PASSWORD"
 	in.Links = []precheck.Link{{From: "cp1", To: "w1", Network: "tcp", Port: 10250, OK: true}}
 	dir := filepath.Join(t.TempDir(), "facts")
-	if err := precheck.Record(dir, in); err != nil {
+	if err := record.Write(dir, in); err != nil {
 		t.Fatal(err)
 	}
-	recording, err := precheck.OpenRecording(dir)
+	recording, err := record.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +96,7 @@ func TestRecord(t *testing.T) {
 			t.Errorf("%s has how to log in, %v", e.Name(), err)
 		}
 	}
-	if err := precheck.Record(dir, in); err != nil {
+	if err := record.Write(dir, in); err != nil {
 		t.Errorf("a second time: %v", err)
 	}
 }
@@ -86,7 +129,7 @@ func TestRecordingOfOthers(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "folder.json"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	recording, err := precheck.OpenRecording(dir)
+	recording, err := record.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,10 +147,10 @@ func TestRecordingOfOthers(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "_links.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := precheck.OpenRecording(dir); err == nil {
+	if _, err := record.Open(dir); err == nil {
 		t.Error("links that are no JSON: no error")
 	}
-	if _, err := precheck.OpenRecording(filepath.Join(dir, "bare.json")); err == nil {
+	if _, err := record.Open(filepath.Join(dir, "bare.json")); err == nil {
 		t.Error("a file in place of a directory: no error")
 	}
 }
