@@ -1,4 +1,4 @@
-package bundle
+package disk
 
 import (
 	"os"
@@ -17,10 +17,10 @@ func TestRefusedSyncOfDirectory(t *testing.T) {
 	if f.Sync() == nil {
 		t.Skip("directories of /proc can be synced here")
 	}
-	if err := syncDir("/proc/self"); err != nil {
+	if err := SyncDir("/proc/self"); err != nil {
 		t.Errorf("refused: %v", err)
 	}
-	if err := syncDir(t.TempDir() + "/none"); err == nil {
+	if err := SyncDir(t.TempDir() + "/none"); err == nil {
 		t.Error("a missing directory is no error")
 	}
 }

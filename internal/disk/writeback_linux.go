@@ -1,4 +1,4 @@
-package bundle
+package disk
 
 import (
 	"os"

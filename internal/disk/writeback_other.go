@@ -1,6 +1,6 @@
 //go:build !linux
 
-package bundle
+package disk
 
 import "os"
 

@@ -1,4 +1,4 @@
-package bundle
+package disk
 
 import (
 	"errors"
@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncDir makes a rename in dir durable, as far as its file system can: CIFS, some FUSE file systems and directories
+// SyncDir makes a rename in dir durable, as far as its file system can: CIFS, some FUSE file systems and directories
 // that may not be listed refuse it, and the file is there.
-func syncDir(dir string) error {
+func SyncDir(dir string) error {
 	f, err := os.Open(dir)
 	if errors.Is(err, fs.ErrPermission) {
 		return nil
