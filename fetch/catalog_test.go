@@ -23,6 +23,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // An everyHost is every host that the catalog names, in one: a file or image of the host is below the host's name, as
@@ -59,7 +60,7 @@ func newEveryHost(t *testing.T, a catalog.Additions, platforms []string) *everyH
 			}
 			u.publish(t, manifest.FileURL(f, p), content)
 			if f.Checksums != "" {
-				at := manifest.Expand(f.Checksums, p)
+				at := scalar.Expand(f.Checksums, p)
 				if sums[at] == nil {
 					sums[at] = &bytes.Buffer{}
 				}

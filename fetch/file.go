@@ -22,6 +22,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/web"
 	"github.com/kkbundle/kkbundle/web/logins"
 	"github.com/kkbundle/kkbundle/web/proxy"
@@ -79,7 +80,7 @@ func (f *files) resolve(ctx context.Context, file manifest.File, platform string
 		pin.URL = local
 		return f.pinLocal(ctx, pin, known)
 	}
-	checksums := manifest.Expand(file.Checksums, platform)
+	checksums := scalar.Expand(file.Checksums, platform)
 	if known == "" && checksums != "" {
 		pin.Checksums, _ = f.web.override(checksums)
 	}

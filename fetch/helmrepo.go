@@ -14,7 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/fetch/helmindex"
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 const maxIndex = 64 << 20 // bytes of a repository's index.yaml; the largest known has some 20 MB
@@ -41,7 +41,7 @@ func archiveAddress(v helmindex.Version, repo string) (string, error) {
 	if err != nil {
 		return "", errors.New("the index has an invalid address for it")
 	}
-	if name := manifest.SecretParameter(to); name != "" {
+	if name := scalar.SecretParameter(to); name != "" {
 		return "", fmt.Errorf("the index has an address for it with a secret in it (%s), which would appear in the lock and soon expire; fetch the archive yourself and name it under path", printable(name))
 	}
 	return to.String(), nil

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 const (
@@ -157,7 +158,7 @@ func platformsOr(own, run []string) ([]string, error) {
 func normalPlatforms(list []string) ([]string, error) {
 	var out []string
 	for _, p := range list {
-		normal, err := manifest.PlatformString(p)
+		normal, err := scalar.PlatformString(p)
 		if err != nil {
 			return nil, err
 		}
@@ -385,7 +386,7 @@ func (w *imageWalk) choose(children []ocispec.Descriptor) (chosen []string) {
 	}
 	w.image.there = append(w.image.there, there...)
 	for _, p := range w.wanted {
-		for _, runs := range manifest.RunsOn(p) {
+		for _, runs := range scalar.RunsOn(p) {
 			if slices.Contains(there, runs) {
 				w.image.platforms = append(w.image.platforms, p)
 				chosen = append(chosen, runs)
@@ -491,7 +492,7 @@ func platformString(p *ocispec.Platform) string {
 	if p.Variant != "" {
 		raw += "/" + p.Variant
 	}
-	if normal, err := manifest.PlatformString(raw); err == nil {
+	if normal, err := scalar.PlatformString(raw); err == nil {
 		return normal
 	}
 	return printable(raw)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/web"
 )
 
@@ -289,7 +290,7 @@ func (l *versionLookup) asks(ctx context.Context, n *Newer) error {
 	if u, err := url.Parse(address); err != nil || u.Scheme != "https" && u.Scheme != "http" {
 		return nil //nolint:nilerr // a package in a disk image, for example
 	}
-	_, err := l.head(ctx, address, "ask for "+manifest.WithoutSecrets(address), l.exists)
+	_, err := l.head(ctx, address, "ask for "+scalar.WithoutSecrets(address), l.exists)
 	if n.Removed = isGone(err); n.Removed {
 		return nil
 	}

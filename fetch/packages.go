@@ -20,6 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/fetch/packages/signature"
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // A packageRepository is a repository to choose packages from.
@@ -183,7 +184,7 @@ func (c *choice) repositories() ([]packageRepository, error) {
 }
 
 func (c *choice) repository(r manifest.Repository, keys *signature.Keys) packageRepository {
-	address := strings.TrimSuffix(manifest.Expand(r.URL, c.platform), "/")
+	address := strings.TrimSuffix(scalar.Expand(r.URL, c.platform), "/")
 	if r.Suite != "" {
 		return deb.Repository{
 			URL: address, Suite: r.Suite, Components: r.Components, Arch: c.arch, Keys: keys,

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
@@ -19,10 +20,6 @@ const (
 	KindTrust   = "Trust"
 	KindCatalog = "Catalog"
 )
-
-// Platform is an operating system and architecture, linux/amd64, with a variant if there are several, linux/arm/v7.
-// PlatformString defines the spelling.
-type Platform = string
 
 // Metadata names a file's object.
 type Metadata struct {
@@ -208,8 +205,8 @@ type File struct {
 	// SHA256 is the expected content by platform.
 	SHA256 Sums `yaml:"sha256,omitempty" doc:"Expected sha256 by platform, or one for a file that all platforms share."`
 	// Checksums is the URL of an upstream checksum file, with the same placeholders as URL.
-	Checksums string   `yaml:"checksums,omitempty" doc:"Address of upstream's checksums: one hash, or lines of hash and file name."`
-	Mode      FileMode `yaml:"mode,omitempty" doc:"Permissions in octal, such as 0755."`
+	Checksums string          `yaml:"checksums,omitempty" doc:"Address of upstream's checksums: one hash, or lines of hash and file name."`
+	Mode      scalar.FileMode `yaml:"mode,omitempty" doc:"Permissions in octal, such as 0755."`
 	// Platforms replace the bundle's for this file; only for a file that differs by platform.
 	Platforms []string `yaml:"platforms,omitempty" doc:"The platforms of this file, instead of the bundle's."`
 }

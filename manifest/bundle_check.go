@@ -1,9 +1,6 @@
 package manifest
 
 import (
-	"errors"
-	"fmt"
-	"net/netip"
 	"net/url"
 	"reflect"
 	"slices"
@@ -13,6 +10,7 @@ import (
 	"github.com/distribution/reference"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
@@ -98,28 +96,16 @@ func (c *checker) name(name string) {
 }
 
 func (c *checker) version(path, version string) {
-	if version != "" && (!isToken(version) || len(version) > maxToken) {
+	if version != "" && (!scalar.IsToken(version) || len(version) > scalar.MaxToken) {
 		c.Add(path, "%q is not a version; use letters, digits and . _ + -, at most %d of them",
-			document.Shorten(version), maxToken)
+			document.Shorten(version), scalar.MaxToken)
 	}
 }
-
-// maxToken is the longest tag in the OCI distribution specification; versions become tags.
-const maxToken = 128
-
-// isToken reports whether s is a valid version everywhere: it begins with a letter or digit.
-func isToken(s string) bool {
-	return s != "" && !strings.ContainsAny(s[:1], "._+-") && document.Only(strings.ToLower(s), "._+-")
-}
-
-// isFileName reports whether s is a valid file name everywhere. Versions in names of Debian packages may contain ~
-// (deb-version(7)). Shells and kkbundle expand a leading ~ to a home directory, so it may not be first.
-func isFileName(s string) bool { return isToken(strings.ReplaceAll(s, "~", "-")) }
 
 func (c *checker) platforms(at string, list []string) {
 	for i, written := range list {
 		path := document.Index(at, i)
-		p, err := PlatformString(written)
+		p, err := scalar.PlatformString(written)
 		if err != nil {
 			c.Add(path, "%v", err)
 			continue
@@ -139,7 +125,7 @@ func (c bundleChecker) images(list []Image, root string) {
 		c.key(path, image.Verify, root)
 		named, err := reference.ParseNormalizedNamed(image.Name)
 		if _, after, _ := strings.Cut(image.Name, "@"); err != nil && strings.Contains(after, "/") {
-			c.Add(path, "%s", noSecrets) // user:password@host/path; a digest has no slash
+			c.Add(path, "%s", scalar.NoSecrets) // user:password@host/path; a digest has no slash
 			continue
 		}
 		if err != nil {
@@ -194,9 +180,9 @@ func (c bundleChecker) key(path string, v *Verify, root string) {
 func (c *checker) digest(path, s string) bool {
 	algorithm, hex, _ := strings.Cut(s, ":")
 	switch {
-	case algorithm == "sha256" && isHex(hex, 64):
+	case algorithm == "sha256" && scalar.IsHex(hex, 64):
 		return true
-	case isToken(algorithm) && algorithm != "sha256" && hex != "":
+	case scalar.IsToken(algorithm) && algorithm != "sha256" && hex != "":
 		c.Add(path, "%q: only sha256 digests are read", document.Shorten(s))
 	default:
 		c.Add(path, "%q is not a digest; write sha256: and 64 hexadecimal digits in lower case", document.Shorten(s))
@@ -242,7 +228,7 @@ func (c bundleChecker) chart(path string, chart *Chart) {
 	if chart.ImagesListed && len(chart.Values) > 0 {
 		c.Add(document.Join(path, "values"), "with imagesListed the chart is not rendered; leave one of them out")
 	}
-	if chart.Name != "" && !isToken(chart.Name) {
+	if chart.Name != "" && !scalar.IsToken(chart.Name) {
 		c.Add(document.Join(path, "name"), "%q is not a chart name; use letters, digits, hyphens and dots",
 			document.Shorten(chart.Name))
 	}
@@ -264,57 +250,10 @@ func (c bundleChecker) sameChart(list []Chart) {
 			id = ChartRef(chart, chart.Name, chart.Version)
 		}
 		if at, twice := document.Earlier(first, id, i); twice && id != "" {
-			c.Add(document.Index("charts", i), "%s is there twice, first on %s", shown(id),
+			c.Add(document.Index("charts", i), "%s is there twice, first on %s", scalar.Shown(id),
 				c.Place(document.Index("charts", at)))
 		}
 	}
-}
-
-// noSecrets and signedAddress do not repeat the secret.
-const (
-	noSecrets     = "secrets never live in this file; take the user and password out, and log in with the docker configuration or netrc"
-	signedAddress = "%s in an address is a secret, and would be in the lock and the bundle for all to read; take it out, and log in with netrc"
-)
-
-// SecretParameter returns the name of the query parameter in a URL that grants access: a signature of an object store,
-// or a token. It is "" if there is none.
-func SecretParameter(u *url.URL) string {
-	known := []string{
-		"x-amz-signature", "x-amz-security-token", "x-goog-signature", "signature", "sig", "token", "access_token",
-		"private_token",
-		"job_token", "api_key", "apikey", "auth", "password", "secret",
-	}
-	for _, name := range sortedKeys(u.Query()) {
-		if slices.Contains(known, strings.ToLower(name)) {
-			return name
-		}
-	}
-	return ""
-}
-
-// WithoutSecrets returns a reference for public documents: without user and password, and without a query that grants
-// access. Files with such addresses are refused; this is for references from other programs.
-func WithoutSecrets(ref string) string {
-	u, err := url.Parse(ref)
-	if err != nil || u.Host == "" {
-		return ref
-	}
-	secret := SecretParameter(u) != ""
-	if u.User == nil && !secret {
-		return ref
-	}
-	if u.User = nil; secret {
-		u.RawQuery = ""
-	}
-	return u.String()
-}
-
-// shown returns a reference for messages, without a password put into it by mistake.
-func shown(ref string) string {
-	if u, err := url.Parse(ref); err == nil && u.User != nil {
-		return document.Shorten(u.Redacted())
-	}
-	return document.Shorten(ref)
 }
 
 // address checks a URL that may have the placeholders of a file.
@@ -322,7 +261,7 @@ func (c *checker) address(path, s string, schemes ...string) {
 	u, err := url.Parse(strings.NewReplacer("{", "", "}", "").Replace(s))
 	switch {
 	case strings.Contains(s, "@") && (err != nil || u.User != nil):
-		c.Add(path, "%s", noSecrets)
+		c.Add(path, "%s", scalar.NoSecrets)
 	case err != nil:
 		c.Add(path, "%q is not a URL", document.Shorten(s))
 	case !slices.Contains(schemes, u.Scheme):
@@ -333,13 +272,13 @@ func (c *checker) address(path, s string, schemes ...string) {
 		c.Add(path, "%q has no host", document.Shorten(s))
 	case u.Fragment != "":
 		c.Add(path, "%q: the part from # on is never sent; leave it out", document.Shorten(s))
-	case SecretParameter(u) != "":
-		c.Add(path, signedAddress, SecretParameter(u))
+	case scalar.SecretParameter(u) != "":
+		c.Add(path, scalar.SignedAddress, scalar.SecretParameter(u))
 	}
 	c.placeholders(path, s)
 }
 
-// placeholders reports braces that Expand does not know.
+// placeholders reports braces that scalar.Expand does not know.
 func (c *checker) placeholders(path, s string) {
 	rest := strings.NewReplacer("{os}", "", "{arch}", "", "{x86arch}", "").Replace(s)
 	if at := strings.IndexAny(rest, "{}"); at >= 0 {
@@ -349,7 +288,7 @@ func (c *checker) placeholders(path, s string) {
 }
 
 func (c bundleChecker) file(path string, f *File) {
-	if f.Name != "" && (!isFileName(f.Name) || len(f.Name) > maxToken) {
+	if f.Name != "" && (!scalar.IsFileName(f.Name) || len(f.Name) > scalar.MaxToken) {
 		c.Add(document.Join(path, "name"),
 			"%q is not a file name; use letters, digits and . _ + - ~, a letter or digit first",
 			document.Shorten(f.Name))
@@ -391,7 +330,7 @@ func (c *checker) sums(path string, f *File) {
 		if platform != AllPlatforms {
 			at = document.Key(path, platform)
 		}
-		if sum = strings.ToLower(sum); !isHex(sum, 64) {
+		if sum = strings.ToLower(sum); !scalar.IsHex(sum, 64) {
 			c.Add(at, "%q is not a sha256; write 64 hexadecimal digits", document.Shorten(sum))
 		}
 		different[sum] = true
@@ -399,7 +338,7 @@ func (c *checker) sums(path string, f *File) {
 			normal[platform] = sum
 			continue
 		}
-		p, err := PlatformString(platform)
+		p, err := scalar.PlatformString(platform)
 		if err != nil {
 			c.AddKey(at, "%v", err)
 			continue
@@ -434,7 +373,7 @@ func (c bundleChecker) sameFile(list []File, platforms []string) {
 		}
 		for _, id := range sortedKeys(ids) {
 			if at, twice := first[id]; twice {
-				c.Add(document.Index("files", i), "%s is there twice, first on %s", shown(ids[id]),
+				c.Add(document.Index("files", i), "%s is there twice, first on %s", scalar.Shown(ids[id]),
 					c.Place(document.Index("files", at)))
 				break
 			}
@@ -449,44 +388,7 @@ func (c bundleChecker) sameFile(list []File, platforms []string) {
 
 // hostPort checks host or host:port.
 func (c *checker) hostPort(path, s string) {
-	if _, _, err := splitHostPort(s); err != nil {
+	if _, _, err := scalar.SplitHostPort(s); err != nil {
 		c.Add(path, "%v", err)
 	}
-}
-
-// splitHostPort splits host or host:port; the port is 0 if there is none.
-func splitHostPort(s string) (string, int, error) {
-	if strings.Contains(s, "@") {
-		return "", 0, errors.New(noSecrets)
-	}
-	if scheme, _, has := strings.Cut(s, "://"); has {
-		return "", 0, fmt.Errorf("%q: want host or host:port, without %s://", document.Shorten(s),
-			document.Shorten(scheme))
-	}
-	if a, err := netip.ParseAddr(s); err == nil && a.Is6() {
-		return "", 0, fmt.Errorf("%q is neither a host nor host:port; write an IPv6 address in brackets: [%s]",
-			document.Shorten(s), a)
-	}
-	u, err := url.Parse("//" + s)
-	if err != nil || u.Host != s || !isHost(u.Hostname()) || u.Hostname() == "" {
-		return "", 0, fmt.Errorf("%q is neither a host nor host:port", document.Shorten(s))
-	}
-	if u.Port() == "" {
-		if strings.HasSuffix(s, ":") {
-			return "", 0, fmt.Errorf("%q has no port after the colon", document.Shorten(s))
-		}
-		return u.Hostname(), 0, nil
-	}
-	port, err := parsePort(u.Port())
-	return u.Hostname(), port, err
-}
-
-// cutPath splits host[:port][/path]. A scheme, which is invalid there, stays with the host.
-func cutPath(s string) (host, path string) {
-	from := strings.Index(s, "://")
-	if from < 0 {
-		host, path, _ = strings.Cut(s, "/")
-		return host, path
-	}
-	return s, ""
 }

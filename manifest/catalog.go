@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // Catalog lists the addresses of cluster components, their versions compatible with each Kubernetes, and the package
@@ -103,8 +104,8 @@ type CatalogFile struct {
 	// Stable is the address of the newest version, with {minor} for a hyphen and a minor release, or for nothing.
 	Stable string `yaml:"stable,omitempty" doc:"Address of a text that is the newest version; {minor} is -1.36 or nothing."`
 	// Version is a template; {version} by default.
-	Version string   `yaml:"version,omitempty" doc:"The file's version, if its form differs from the component's."`
-	Mode    FileMode `yaml:"mode,omitempty" doc:"Permissions in octal, such as 0755."`
+	Version string          `yaml:"version,omitempty" doc:"The file's version, if its form differs from the component's."`
+	Mode    scalar.FileMode `yaml:"mode,omitempty" doc:"Permissions in octal, such as 0755."`
 	// Formerly is the file that earlier versions and earlier bundles have in place of URL; nil if there is none.
 	Formerly *CatalogFormer `yaml:"formerly,omitempty" doc:"The file that was used before this one."`
 }
@@ -272,7 +273,7 @@ func (c *checker) kubeadmImages(all map[string]KubeadmImages) {
 }
 
 func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
-	if !isFileName(name) || len(name) > maxToken {
+	if !scalar.IsFileName(name) || len(name) > scalar.MaxToken {
 		c.AddKey(at, "%q is not a name; use letters, digits and . _ + -", document.Shorten(name))
 	}
 	if one.File == nil && len(one.Images) == 0 && one.Chart == nil {
@@ -376,7 +377,7 @@ func (c catalogChecker) platformURLs(at string, urls PlatformText) PlatformText 
 		c.address(path, fillSample(urls[platform]), "https", "http")
 		p, err := platform, error(nil)
 		if platform != AllPlatforms {
-			p, err = PlatformString(platform)
+			p, err = scalar.PlatformString(platform)
 		}
 		if err != nil {
 			c.AddKey(path, "%v", err)

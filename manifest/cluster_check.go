@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/programs"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // clusterChecker makes a cluster file's checks beyond the types.
@@ -155,8 +156,8 @@ func (c clusterChecker) siteAddresses(k *Cluster) {
 	}
 	at := map[netip.Addr]string{}
 	for _, path := range sortedKeys(addresses) {
-		below, _ := cutPath(addresses[path])
-		host, _, _ := splitHostPort(below)
+		below, _ := scalar.CutPath(addresses[path])
+		host, _, _ := scalar.SplitHostPort(below)
 		a, err := netip.ParseAddr(host)
 		if err != nil {
 			continue
@@ -214,8 +215,8 @@ func (c clusterChecker) endpoint(e *Endpoint) {
 	} else if e.Type == EndpointKubeVIP || e.Type == EndpointExternal {
 		c.Add(at, "address is missing; type %s needs it", e.Type)
 	}
-	if _, port, _ := splitHostPort(e.Address); (e.Type == EndpointKubeVIP || e.Type == EndpointHAProxy) && port != 0 &&
-		port != DefaultPort {
+	if _, port, _ := scalar.SplitHostPort(e.Address); (e.Type == EndpointKubeVIP || e.Type == EndpointHAProxy) &&
+		port != 0 && port != DefaultPort {
 		c.Add(document.Join(at, "address"), "port %d: with type %s it is the API server's own, %d; leave the port out",
 			port, e.Type, DefaultPort)
 	}
@@ -223,7 +224,7 @@ func (c clusterChecker) endpoint(e *Endpoint) {
 
 // endpointAddress checks that kubeadm takes the address and that nodes can reach it.
 func (c clusterChecker) endpointAddress(at string, e *Endpoint) {
-	host, _, err := splitHostPort(e.Address)
+	host, _, err := scalar.SplitHostPort(e.Address)
 	if err != nil {
 		c.Add(at, "%v", err)
 		return
@@ -377,7 +378,7 @@ func (c clusterChecker) podNetwork(n *CNI) {
 func (c clusterChecker) imageRegistry(r *ImageRegistry) {
 	path := "imageRegistry"
 	if r.Address != "" {
-		host, below := cutPath(r.Address)
+		host, below := scalar.CutPath(r.Address)
 		c.hostPort(document.Join(path, "address"), host)
 		if below != "" && !document.Only(below, "./-_") {
 			c.Add(document.Join(path, "address"),
@@ -395,7 +396,7 @@ func (c clusterChecker) imageRegistry(r *ImageRegistry) {
 		}
 		return
 	}
-	if r.Port != 0 && !isPort(r.Port) {
+	if r.Port != 0 && !scalar.IsPort(r.Port) {
 		c.Add(document.Join(path, "port"), "%d is not between 1 and 65535", r.Port)
 	}
 	for _, one := range []struct {

@@ -9,6 +9,7 @@ import (
 	"github.com/distribution/reference"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // localPrefix begins the references of local files and charts.
@@ -38,21 +39,21 @@ func (i Image) Ref() (string, error) {
 
 // FileURL returns the file's URL for a platform, which is also the item's io.kkbundle.ref. A local file (LocalPath)
 // has local/ and its name.
-func FileURL(f File, platform Platform) string {
+func FileURL(f File, platform scalar.Platform) string {
 	if _, local := f.LocalPath(platform); local {
 		return localPrefix + f.Name
 	}
-	return Expand(f.URL, platform)
+	return scalar.Expand(f.URL, platform)
 }
 
 // LocalPath returns the path of a file that is not fetched over the network, for a platform. It is relative to the
 // manifest unless it begins with a slash.
-func (f File) LocalPath(platform Platform) (path string, local bool) {
+func (f File) LocalPath(platform scalar.Platform) (path string, local bool) {
 	if f.Path != "" {
-		return Expand(f.Path, platform), true
+		return scalar.Expand(f.Path, platform), true
 	}
 	if rest, ok := strings.CutPrefix(f.URL, "file://"); ok {
-		rest = Expand(rest, platform)
+		rest = scalar.Expand(rest, platform)
 		if decoded, err := url.PathUnescape(rest); err == nil {
 			rest = decoded
 		}
@@ -66,7 +67,7 @@ func (f File) PerPlatform() bool { return len(f.Platforms) > 0 || f.hasPlacehold
 
 func (f File) hasPlaceholders() bool {
 	return slices.ContainsFunc([]string{f.URL, f.Path, f.Checksums},
-		func(s string) bool { return Expand(s, "linux/amd64") != s })
+		func(s string) bool { return scalar.Expand(s, "linux/amd64") != s })
 }
 
 // PlatformsIn returns the file's own platforms, or else the bundle's.
@@ -78,12 +79,12 @@ func (f File) PlatformsIn(bundle []string) []string {
 }
 
 // Sum returns the expected sha256 of the file for a platform, 64 hexadecimal digits, or "".
-func (f File) Sum(platform Platform) string {
+func (f File) Sum(platform scalar.Platform) string {
 	if sum, ok := f.SHA256[platform]; ok {
 		return sum
 	}
 	for p, sum := range f.SHA256 {
-		if normal, err := PlatformString(p); err == nil && normal == platform {
+		if normal, err := scalar.PlatformString(p); err == nil && normal == platform {
 			return sum
 		}
 	}

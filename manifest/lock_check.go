@@ -14,6 +14,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // lockChecker makes a lock's checks beyond the types.
@@ -110,7 +111,7 @@ func (c lockChecker) pinnedDigest(path, s string) {
 
 // pinnedPlatform requires the normalized spelling: a lock is not written by hand.
 func (c lockChecker) pinnedPlatform(path, s string) {
-	if p, err := PlatformString(s); err != nil {
+	if p, err := scalar.PlatformString(s); err != nil {
 		c.Add(path, "%v", err)
 	} else if p != s {
 		c.Add(path, "write %s", p)

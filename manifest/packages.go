@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // Closure selects how many dependencies of packages are included.
@@ -124,7 +125,7 @@ func (c packageChecker) packages(list []PackageSet) {
 		set := &list[i]
 		path := document.Index("packages", i)
 		if name, version, ok := strings.Cut(set.Distribution, "/"); set.Distribution != "" &&
-			(!ok || !document.IsName(name, true) || !isToken(version)) {
+			(!ok || !document.IsName(name, true) || !scalar.IsToken(version)) {
 			c.Add(document.Join(path, "distribution"), "%q: want distribution and version, such as debian/12",
 				document.Shorten(set.Distribution))
 		}
@@ -183,7 +184,7 @@ func (c packageChecker) packageImage(path string, set *PackageSet) {
 	if len(set.Repositories) > 0 {
 		c.Add(path, "has iso and repositories; keep one, or write two entries")
 	}
-	if set.SHA256 = strings.ToLower(set.SHA256); set.SHA256 != "" && !isHex(set.SHA256, 64) {
+	if set.SHA256 = strings.ToLower(set.SHA256); set.SHA256 != "" && !scalar.IsHex(set.SHA256, 64) {
 		c.Add(document.Join(path, "sha256"), "%q is not a sha256; write 64 hexadecimal digits",
 			document.Shorten(set.SHA256))
 	}

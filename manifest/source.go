@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // Source configures the access to one upstream host, or names a directory to search first. It applies to images, charts
@@ -89,12 +90,12 @@ type Override struct {
 }
 
 // Apply returns the replacement for address, which has its placeholders filled in, for a platform.
-func (o Override) Apply(address string, platform Platform) (string, bool) {
+func (o Override) Apply(address string, platform scalar.Platform) (string, bool) {
 	if o.With == "" {
 		return "", false
 	}
 	if o.URL != "" {
-		return Expand(o.With, platform), Expand(o.URL, platform) == address
+		return scalar.Expand(o.With, platform), scalar.Expand(o.URL, platform) == address
 	}
 	u, err := url.Parse(address)
 	if err != nil || !sameHost(o.Host, u.Host, u.Scheme) {
@@ -113,8 +114,8 @@ func (o Override) Apply(address string, platform Platform) (string, bool) {
 }
 
 // Sum returns the file's expected sha256, 64 hexadecimal digits, or "" if the override has none.
-func (o Override) Sum(address string, platform Platform) string {
-	if o.URL == "" || Expand(o.URL, platform) != address {
+func (o Override) Sum(address string, platform scalar.Platform) string {
+	if o.URL == "" || scalar.Expand(o.URL, platform) != address {
 		return ""
 	}
 	return File{SHA256: o.SHA256}.Sum(platform)
@@ -194,7 +195,7 @@ func (c sourceChecker) hostSource(path string, s Source) {
 }
 
 func (c sourceChecker) mirror(path, mirror string) {
-	host, below := cutPath(mirror)
+	host, below := scalar.CutPath(mirror)
 	c.hostPort(path, host)
 	if strings.ContainsAny(below, "?#{} \\") || strings.Contains("/"+below+"/", "/../") {
 		c.Add(path, "%q: want host[:port][/path]", document.Shorten(mirror))

@@ -11,6 +11,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // Additions are the items that a cluster adds to a bundle.
@@ -27,7 +28,7 @@ type Additions struct {
 // Options select platforms and mirrors.
 type Options struct {
 	// Platforms are the bundle's; none means all.
-	Platforms []manifest.Platform
+	Platforms []scalar.Platform
 	// Zone selects mirrors; empty means upstream itself.
 	Zone string
 }
@@ -67,7 +68,7 @@ func Resolve(c *manifest.Cluster, demands []manifest.Demand, o Options) (Additio
 }
 
 // add resolves one demand for the platforms of the bundle.
-func (r resolver) add(a *Additions, d manifest.Demand, platforms []manifest.Platform) error {
+func (r resolver) add(a *Additions, d manifest.Demand, platforms []scalar.Platform) error {
 	items, err := r.items(d.Need)
 	if err != nil {
 		return err
@@ -108,7 +109,7 @@ func (r resolver) add(a *Additions, d manifest.Demand, platforms []manifest.Plat
 
 // onlyFor limits a file to platforms of the bundle. all means that it is published for every one of them, so a file
 // with placeholders needs no platform list. It returns false if no platform is left.
-func onlyFor(f manifest.File, platforms []manifest.Platform, all bool) (manifest.File, bool) {
+func onlyFor(f manifest.File, platforms []scalar.Platform, all bool) (manifest.File, bool) {
 	own := f.Platforms
 	f.Platforms = slices.DeleteFunc(slices.Clone(platforms), func(p string) bool { return !fits(own, p) })
 	if len(f.Platforms) == 0 {
@@ -298,7 +299,7 @@ func Steps(c *manifest.Cluster, demands []manifest.Demand) ([]Step, error) {
 }
 
 // addSteps adds the needs of an upgrade's steps.
-func (r resolver) addSteps(a *Additions, demands []manifest.Demand, platforms []manifest.Platform) error {
+func (r resolver) addSteps(a *Additions, demands []manifest.Demand, platforms []scalar.Platform) error {
 	steps, err := Steps(r.cluster, demands)
 	if err != nil {
 		return err

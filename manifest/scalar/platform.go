@@ -1,6 +1,7 @@
-package manifest
+package scalar
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -8,6 +9,10 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
+
+// Platform is an operating system and architecture, linux/amd64, with a variant if there are several, linux/arm/v7.
+// PlatformString defines the spelling.
+type Platform = string
 
 // PlatformString normalizes a platform: operating system and architecture in Go's spelling, and a variant only if it is
 // not the usual one (linux/arm64/v8 is linux/arm64, linux/arm is linux/arm/v7). It accepts uname's names (x86_64,
@@ -21,7 +26,7 @@ func PlatformString(s string) (Platform, error) {
 	case "aarch64":
 		arch = "arm64"
 	case "armhf", "armv7l":
-		arch, variant = "arm", orDefault(variant, "v7")
+		arch, variant = "arm", cmp.Or(variant, "v7")
 	case "i386", "i686", "x86":
 		arch = "386"
 	}

@@ -1,4 +1,6 @@
-package manifest
+// Package scalar has the values of one word in the files that people write: what they look like, how they are read and
+// what they stand for.
+package scalar
 
 import (
 	"fmt"
