@@ -59,7 +59,7 @@ func (a *Artifact) Fetch(ctx context.Context, wanted []Wanted) error {
 			if err := checkDescriptor(d); err != nil {
 				return fmt.Errorf("%s: %w", a.repo, err)
 			}
-			p.blobs = append(p.blobs, a.repo.blob(d.Digest, d.Size).blob())
+			p.blobs = append(p.blobs, blobOf(a.repo.blob(d.Digest, d.Size)))
 		}
 		j.plans = append(j.plans, p)
 	}

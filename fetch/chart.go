@@ -111,7 +111,7 @@ func (h *helmCharts) storeLocal(ctx context.Context, file string, want digest.Di
 		}
 		return h.cache.copyIn(ctx, "local "+name, want, func(w io.Writer) error {
 			if !planned {
-				w = io.MultiWriter(w, totalWriter{h.cache.events})
+				w = io.MultiWriter(w, totalWriter(h.cache.count))
 			}
 			return loaded.Archive(w)
 		})
@@ -119,10 +119,10 @@ func (h *helmCharts) storeLocal(ctx context.Context, file string, want digest.Di
 }
 
 // totalWriter adds the written bytes to the session's total.
-type totalWriter struct{ events *progress }
+type totalWriter func(total, done, cached int64)
 
 func (t totalWriter) Write(p []byte) (int, error) {
-	t.events.count(int64(len(p)), 0, 0)
+	t(int64(len(p)), 0, 0)
 	return len(p), nil
 }
 
@@ -130,11 +130,11 @@ func (t totalWriter) Write(p []byte) (int, error) {
 func (h *helmCharts) load(ctx context.Context, d digest.Digest) (*charts.Chart, error) {
 	rc, err := h.cache.store.Open(ctx, d)
 	if err != nil {
-		return nil, &storeError{err}
+		return nil, &storeError{err: err}
 	}
 	c, err := charts.Load(rc)
 	if closeErr := rc.Close(); err == nil && closeErr != nil {
-		return nil, &storeError{closeErr}
+		return nil, &storeError{err: closeErr}
 	}
 	return c, err
 }
@@ -380,7 +380,7 @@ func chartVersionOf(ctx context.Context, repo *repository, doc manifestDoc) (str
 	}
 	data, ok, err := repo.loader.cache.stored(ctx, doc.Config.Digest, maxConfig)
 	if err != nil || !ok {
-		return "", &storeError{cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", doc.Config.Digest))}
+		return "", &storeError{err: cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", doc.Config.Digest))}
 	}
 	var config struct {
 		Version string `json:"version"`
@@ -423,9 +423,9 @@ func (h *helmCharts) plan(ctx context.Context, pin manifest.Pin) (*plan, error) 
 		if err != nil {
 			return nil, err
 		}
-		p.blobs = []blob{archive.pinned(pin)}
+		p.blobs = []blob{pinnedBlob(archive, pin)}
 		if signed != nil {
-			p.blobs = append(p.blobs, signed.blob())
+			p.blobs = append(p.blobs, blobOf(signed))
 		}
 	}
 	p.needAll()
@@ -531,7 +531,7 @@ func (h *helmCharts) artifact(ctx context.Context, pin manifest.Pin) (ocispec.De
 		size, ok, err := h.cache.store.Stat(ctx, layer.Digest)
 		if err != nil || !ok {
 			return ocispec.Descriptor{},
-				&storeError{cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", layer.Digest))}
+				&storeError{err: cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", layer.Digest))}
 		}
 		layer.Size = size
 		m.Layers = append(m.Layers, layer)

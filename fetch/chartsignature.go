@@ -84,7 +84,7 @@ func (h *helmCharts) verifyChart(ctx context.Context, v *manifest.ChartVerify, p
 	}
 	provenance, ok, err := h.cache.stored(ctx, pin.Provenance, maxProvenance)
 	if err == nil && !ok {
-		err = &storeError{fmt.Errorf("blob %s has disappeared from the cache", pin.Provenance)}
+		err = &storeError{err: fmt.Errorf("blob %s has disappeared from the cache", pin.Provenance)}
 	}
 	if err == nil {
 		err = h.local.dir.checkChart(v, pin, archive, provenance)

@@ -3,7 +3,6 @@ package fetch
 import (
 	"archive/tar"
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,8 +13,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -33,15 +30,9 @@ const maxHead = isoMark + 5
 const askedToSignIn = "the server may want a login (put user and password into netrc), or the address is that of a page about the file"
 
 // checkContent returns an error if a file of unknown digest is not what its name says: a page for people, such as one
-// to sign in, is answered with status 200, too. html means that the server called the answer a page. A file whose
+// to sign in, is answered with status 200, too. head is its beginning, of at most maxHead bytes. html means that the server called the answer a page. A file whose
 // beginning is neither what its name says nor that of something else is a doubt, which is returned for a warning.
-func (c *cache) checkContent(ctx context.Context, pin manifest.Pin, address string,
-	html bool,
-) (doubt string, err error) {
-	head, err := c.head(ctx, pin.Digest)
-	if err != nil {
-		return "", err
-	}
+func checkContent(head []byte, pin manifest.Pin, address string, html bool) (doubt string, err error) {
 	isPage := isHTML(head)
 	if pin.Kind == manifest.ItemChart {
 		if isPage {
@@ -112,23 +103,6 @@ func recognized(head []byte) string {
 
 // errorText matches texts of servers about an error that they answer with status 200, such as "404: Not Found".
 var errorText = regexp.MustCompile(`^(?i)\s*(error\b.{0,3})?([45]\d\d\b|not found|no such|access denied|forbidden|unauthorized|bad gateway|service unavailable|rate limit|too many requests)`)
-
-// head returns the beginning of a blob.
-func (c *cache) head(ctx context.Context, d digest.Digest) (head []byte, err error) {
-	rc, err := c.store.Open(ctx, d)
-	if err != nil {
-		return nil, &storeError{err}
-	}
-	defer func() {
-		if closeErr := rc.Close(); err == nil && closeErr != nil {
-			err = &storeError{closeErr}
-		}
-	}()
-	if head, err = io.ReadAll(io.LimitReader(rc, maxHead)); err != nil {
-		return nil, &storeError{err}
-	}
-	return head, nil
-}
 
 func withoutQuery(address string) string {
 	address, _, _ = strings.Cut(address, "#")

@@ -25,6 +25,7 @@ type endpoint struct {
 	sender   *sender
 	keychain authn.Keychain
 	peer     *peer
+	auth     *logins.Trip
 	name     name.Repository // name on the registry in use
 	scope    string          // of its tokens
 
@@ -44,12 +45,10 @@ func (g *registries) newEndpoint(p *peer, upstream name.Repository) (*endpoint, 
 	if err != nil {
 		return nil, fmt.Errorf("source %s: %w", p, err)
 	}
-	if p.auth == nil {
-		p.auth = logins.NewTrip(p.trip, p.scheme(), host.RegistryStr())
-	}
 	named := host.Repo(path.Join(p.prefix, upstream.RepositoryStr()))
 	return &endpoint{
-		sender: g.loader.sender, keychain: g.keychain, peer: p, name: named, scope: named.Scope(transport.PullScope),
+		sender: g.loader.sender, keychain: g.keychain, peer: p, auth: p.loginTrip(host.RegistryStr()), name: named,
+		scope: named.Scope(transport.PullScope),
 	}, nil
 }
 
@@ -84,28 +83,12 @@ func (e *endpoint) login(ctx context.Context) (*http.Client, error) {
 
 // handshake asks the registry for the login method, and logs in.
 func (e *endpoint) handshake(ctx context.Context, auth authn.Authenticator) (http.RoundTripper, error) {
-	if err := e.peer.server.given(); err != nil {
-		return nil, err
-	}
-	idle := e.sender.limits.Idle
-	ctx, cancel := context.WithTimeoutCause(ctx, idle, &web.StallError{Idle: idle}) // the answers are short
-	defer cancel()
-	pass, err := e.peer.server.gate.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer pass.leave()
-	trip, err := transport.NewWithContext(ctx, e.name.Registry, auth, e.peer.auth,
-		[]string{e.scope})
-	if err != nil && context.Cause(ctx) != nil {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		err = requestError(err)
-		pass.judge(web.Status(err))
-		return nil, err
-	}
-	return trip, nil
+	var trip http.RoundTripper
+	err := e.sender.brief(ctx, e.peer, func(ctx context.Context) (err error) {
+		trip, err = transport.NewWithContext(ctx, e.name.Registry, auth, e.auth, []string{e.scope})
+		return err
+	})
+	return trip, err
 }
 
 // ask sends one small request.

@@ -11,10 +11,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"strings"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/opencontainers/go-digest"
@@ -25,31 +23,6 @@ import (
 
 // DefaultJobs is the number of concurrent transfers if Options.Jobs is 0.
 const DefaultJobs = 8
-
-// A Store receives blobs whose size and digest may be unknown so far. Its methods are called concurrently, but within a
-// run no two writers with the same key are open at the same time.
-type Store interface {
-	// Stat returns the size of a complete blob.
-	Stat(ctx context.Context, d digest.Digest) (size int64, ok bool, err error)
-	// Open reads a complete blob.
-	Open(ctx context.Context, d digest.Digest) (io.ReadCloser, error)
-	// Begin returns a writer that continues after the last one under the same key, and the number of bytes already
-	// written.
-	Begin(ctx context.Context, key string) (w BlobWriter, offset int64, err error)
-}
-
-// A BlobWriter takes the bytes of one blob. It is an alias of an interface literal, so that a Store need not import
-// this package.
-type BlobWriter = interface {
-	io.Writer
-	// Commit keeps the blob if it has that size and digest (-1 and "" if unknown), and returns both. An error without
-	// an operating system cause means the content is wrong; then nothing is kept.
-	Commit(ctx context.Context, size int64, want digest.Digest) (ocispec.Descriptor, error)
-	// Reset discards the written bytes.
-	Reset() error
-	// Close without Commit keeps the written bytes for a later Begin.
-	Close() error
-}
 
 // Options configure fetching. Only Store is required.
 type Options struct {
@@ -93,15 +66,6 @@ type Options struct {
 	FirstUse func(FirstUse) error
 	// Progress is called often, and concurrently.
 	Progress func(Event)
-}
-
-// Retry configures the number and timing of attempts. Each zero field has the default in its comment.
-type Retry struct {
-	Attempts      int           // consecutive requests without a new byte before giving up; 6
-	Wait          time.Duration // before the second attempt, doubled for each further one, half of it random; 500 ms
-	MaxWait       time.Duration // upper bound of the doubling; 30 s
-	MaxRetryAfter time.Duration // the longest accepted Retry-After; a server that asks for more is an error; 5 min
-	Idle          time.Duration // how long a server may send nothing before the connection is closed; 60 s
 }
 
 // An Item is one complete item in the Store.

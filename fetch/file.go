@@ -7,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
 	"path"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"unicode"
@@ -117,6 +117,7 @@ func (f *files) pinLocal(ctx context.Context, pin manifest.Pin, known digest.Dig
 type webFiles struct {
 	network   *network
 	loader    *downloader
+	log       *slog.Logger
 	logins    logins.Netrc
 	overrides []manifest.Override
 	platforms []string // of the run
@@ -141,9 +142,13 @@ func (w *webFiles) pinURL(ctx context.Context, pin manifest.Pin, address string,
 		if pin.Digest, pin.Size = desc.Digest, desc.Size; err != nil {
 			return pin, err
 		}
-		doubt, err := w.loader.cache.checkContent(ctx, pin, address, d.html)
+		head, err := w.loader.cache.head(ctx, pin.Digest, maxHead)
+		if err != nil {
+			return pin, err
+		}
+		doubt, err := checkContent(head, pin, address, d.html)
 		if doubt != "" {
-			w.network.log.WarnContext(ctx, "a file without a checksum may not be what its name says", "file", address,
+			w.log.WarnContext(ctx, "a file without a checksum may not be what its name says", "file", address,
 				"reason", doubt)
 		}
 		return pin, err
@@ -151,7 +156,7 @@ func (w *webFiles) pinURL(ctx context.Context, pin manifest.Pin, address string,
 	pin.Digest = known
 	size, ok, err := w.loader.cache.store.Stat(ctx, known)
 	if err != nil {
-		return pin, &storeError{err}
+		return pin, &storeError{err: err}
 	}
 	desc := ocispec.Descriptor{Size: size}
 	if !ok {
@@ -194,14 +199,14 @@ func (w *webFiles) urlDownload(address string, want digest.Digest, size int64) (
 		d.from = asked
 		d.name = address + " (fetched from " + asked + ")"
 	}
-	for _, p := range places {
-		o := origin{place: p, header: http.Header{}}
-		o.client = func(context.Context) (*http.Client, error) { return p.peer.client(p.peer.trip), nil }
-		if l, ok := w.logins.Find(p.url.Hostname()); ok {
+	for _, o := range places {
+		o.header = http.Header{}
+		o.client = func(context.Context) (*http.Client, error) { return o.peer.webClient(), nil }
+		if l, ok := w.logins.Find(o.url.Hostname()); ok {
 			req := http.Request{Header: o.header}
 			req.SetBasicAuth(l.User, l.Password)
 		}
-		o.explain = func(err error) error { return explainStatus(p.peer, err) }
+		o.explain = func(err error) error { return explainStatus(o.peer, err) }
 		d.places = append(d.places, o)
 	}
 	return d, nil
@@ -248,78 +253,6 @@ func explainStatus(p *peer, err error) error {
 	return err
 }
 
-// get reads a small file. A status other than 200 is a *web.StatusError.
-func (d *download) get(ctx context.Context, method string, limit int64) (data []byte, header http.Header, err error) {
-	err = d.each(ctx, func(o origin) error {
-		client, err := o.client(ctx)
-		if err != nil {
-			return err
-		}
-		req, err := o.request(ctx, method)
-		if err != nil {
-			return err
-		}
-		req.Header.Set("Accept-Encoding", "identity")
-		data, header, err = d.loader.sender.small(ctx, o.peer, client, req, limit)
-		return err
-	})
-	return data, header, err
-}
-
-// head returns the server's size of the file, 0 if unknown. A missing file is an error already here.
-func (d *download) head(ctx context.Context) (int64, error) {
-	size, _, err := d.version(ctx)
-	return size, err
-}
-
-// version is head, and returns the validator of the server's version of the file, "" if it has none.
-func (d *download) version(ctx context.Context) (size int64, valid string, err error) {
-	_, header, err := d.get(ctx, http.MethodHead, 0)
-	if answeredWith(err, http.StatusNotFound, http.StatusGone, http.StatusUnauthorized) {
-		err = d.present(ctx) // some servers answer so to every HEAD
-	}
-	switch {
-	case err != nil && (web.Status(err) == nil || answeredWith(err, http.StatusNotFound, http.StatusGone,
-		http.StatusUnauthorized)):
-		return 0, "", err
-	case err != nil || header == nil:
-		return 0, "", nil // some servers refuse HEAD; GET will tell
-	}
-	size, err = strconv.ParseInt(header.Get("Content-Length"), 10, 64)
-	if err != nil || size < 0 || contentEncoding(header) != "" {
-		return 0, "", nil
-	}
-	return size, validator(header), nil
-}
-
-// present returns an error if GET does not find the file either. It reads nothing of it.
-func (d *download) present(ctx context.Context) error {
-	return d.each(ctx, func(o origin) error {
-		return d.loader.sender.retry(ctx, o.peer, o.url.Redacted(),
-			func() error { return o.present(ctx, d.loader.sender) })
-	})
-}
-
-// present asks once with GET whether the place has the file.
-func (o origin) present(ctx context.Context, s *sender) error {
-	client, err := o.client(ctx)
-	if err != nil {
-		return err
-	}
-	req, err := o.request(ctx, http.MethodGet)
-	if err != nil {
-		return err
-	}
-	resp, err := s.send(ctx, o.peer, client, req)
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return errors.Join(newStatusError(resp), resp.Body.Close())
-	}
-	return resp.Body.Close()
-}
-
 // plan returns the plan of a pinned file.
 func (f *files) plan(pin manifest.Pin) (*plan, error) {
 	b := blob{digest: pin.Digest, size: pinnedSize(pin)}
@@ -332,7 +265,7 @@ func (f *files) plan(pin manifest.Pin) (*plan, error) {
 		if err != nil {
 			return nil, err
 		}
-		b = d.pinned(pin)
+		b = pinnedBlob(d, pin)
 	}
 	return &plan{
 		blobs:  []blob{b},
@@ -340,9 +273,9 @@ func (f *files) plan(pin manifest.Pin) (*plan, error) {
 	}, nil
 }
 
-// pinned returns the blob of a pin, with the remedy for other content.
-func (d *download) pinned(pin manifest.Pin) blob {
-	b := d.blob()
+// pinnedBlob returns the blob of a pin, with the remedy for other content.
+func pinnedBlob(d *download, pin manifest.Pin) blob {
+	b := blobOf(d)
 	fetch := b.fetch
 	b.fetch = func(ctx context.Context) error { return distrust(pin, fetch(ctx)) }
 	return b
@@ -411,7 +344,7 @@ func (l *localFiles) store(ctx context.Context, file string, want digest.Digest,
 			return ocispec.Descriptor{}, fmt.Errorf("%s is not a regular file", name)
 		}
 		if !planned {
-			l.cache.events.count(info.Size(), 0, 0)
+			l.cache.count(info.Size(), 0, 0)
 		}
 		desc, err := l.cache.copyIn(ctx, "local "+name, want, func(w io.Writer) error {
 			n, err := io.Copy(w, stopping(ctx, f))
@@ -427,87 +360,18 @@ func (l *localFiles) store(ctx context.Context, file string, want digest.Digest,
 	})
 }
 
-type readerFunc func(p []byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
-
-// begin returns a writer of an empty blob.
-func (c *cache) begin(ctx context.Context, key string) (BlobWriter, error) {
-	w, offset, err := c.store.Begin(ctx, key)
-	if err != nil {
-		return nil, &storeError{err}
-	}
-	if offset > 0 {
-		if err := w.Reset(); err != nil {
-			return nil, closed(w, &storeError{err})
-		}
-	}
-	return w, nil
-}
-
-// closed closes the writer and returns err, or else the error of closing.
-func closed(w BlobWriter, err error) error {
-	if closeErr := w.Close(); closeErr != nil && err == nil {
-		return &storeError{closeErr}
-	}
-	return err
-}
-
-// copyIn stores the output of produce, always from the start.
-func (c *cache) copyIn(ctx context.Context, key string, want digest.Digest,
-	produce func(io.Writer) error,
-) (desc ocispec.Descriptor, err error) {
-	w, err := c.begin(ctx, key)
-	if err != nil {
-		return desc, err
-	}
-	defer func() { err = closed(w, err) }()
-	counted := &countingWriter{events: c.events, w: w}
-	if err := produce(counted); err != nil {
-		c.events.count(0, -counted.n, 0)
-		return desc, errors.Join(err, w.Reset())
-	}
-	if desc, err = w.Commit(ctx, counted.n, want); err == nil {
-		return desc, nil
-	}
-	c.events.count(0, -counted.n, 0)
-	switch {
-	case context.Cause(ctx) != nil:
-		return desc, context.Cause(ctx)
-	case isSystem(err):
-		return desc, &storeError{err}
-	}
-	return desc, fmt.Errorf("%w: %w", errMismatch, err)
-}
-
-type countingWriter struct {
-	events *progress
-	w      io.Writer
-	n      int64
-}
-
-func (c *countingWriter) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
-	c.n += int64(n)
-	c.events.count(0, int64(n), 0)
-	if err != nil {
-		err = &storeError{err}
-	}
-	return n, err
-}
-
 // manifest makes the artifact of a file in the store. Its bytes depend only on the pin.
 func (f *files) manifest(ctx context.Context, pin manifest.Pin) (ocispec.Descriptor, error) {
 	size, ok, err := f.cache.store.Stat(ctx, pin.Digest)
 	if err != nil {
-		return ocispec.Descriptor{}, &storeError{err}
+		return ocispec.Descriptor{}, &storeError{err: err}
 	}
 	switch {
 	case ok:
 	case f.contentLater && pin.Size > 0:
 		size = pin.Size
 	default:
-		return ocispec.Descriptor{}, &storeError{fmt.Errorf("blob %s has disappeared from the cache", pin.Digest)}
+		return ocispec.Descriptor{}, &storeError{err: fmt.Errorf("blob %s has disappeared from the cache", pin.Digest)}
 	}
 	layer := ocispec.Descriptor{
 		MediaType:   fileContent,

@@ -69,13 +69,13 @@ func (h *helmCharts) bringArchive(ctx context.Context, pin manifest.Pin) (digest
 	for _, b := range p.blobs {
 		_, ok, err := h.cache.store.Stat(ctx, b.digest)
 		if err != nil {
-			return "", &storeError{err}
+			return "", &storeError{err: err}
 		}
 		if ok {
 			continue
 		}
 		if b.size > 0 {
-			h.cache.events.count(b.size, 0, 0)
+			h.cache.count(b.size, 0, 0)
 		}
 		if err := b.fetch(ctx); err != nil {
 			return "", err
@@ -91,7 +91,7 @@ func (h *helmCharts) bringArchive(ctx context.Context, pin manifest.Pin) (digest
 func (h *helmCharts) archiveOf(ctx context.Context, pin manifest.Pin) (digest.Digest, error) {
 	data, ok, err := h.cache.stored(ctx, pin.Digest, maxConfig)
 	if err != nil || !ok {
-		return "", &storeError{errors.Join(err, errors.New("the chart's manifest has disappeared from the cache"))}
+		return "", &storeError{err: errors.Join(err, errors.New("the chart's manifest has disappeared from the cache"))}
 	}
 	doc, err := chartManifest(ocispec.Descriptor{Digest: pin.Digest, MediaType: pin.MediaType}, data)
 	if err != nil {

@@ -50,7 +50,7 @@ func (s *session) announceFirstUse(ctx context.Context, b *manifest.Bundle) erro
 		}
 	}
 	sizes, errs := make([]int64, len(list)), make([]error, len(list))
-	s.each(len(list), func(i int) { sizes[i], errs[i] = s.cache.left(ctx, list[i]) })
+	s.each(len(list), func(i int) { sizes[i], errs[i] = list[i].left(ctx) })
 	var found FirstUse
 	for i, size := range sizes {
 		switch {
@@ -67,31 +67,6 @@ func (s *session) announceFirstUse(ctx context.Context, b *manifest.Bundle) erro
 	return s.firstUse(found)
 }
 
-const unknownSize = -1
-
-// left returns the bytes of a file that are not in the store yet, unknownSize if its server says no size.
-func (c *cache) left(ctx context.Context, d *download) (int64, error) {
-	size, valid, err := d.version(ctx)
-	r, resumes := c.store.(resumer)
-	switch {
-	case err != nil:
-		return 0, err
-	case size == 0:
-		return unknownSize, nil
-	case !resumes:
-		return size, nil
-	}
-	there := int64(0)
-	for _, o := range d.places {
-		n, err := r.Partial(ctx, partKey(o.url, valid, size))
-		if err != nil {
-			return 0, &storeError{err}
-		}
-		there = max(there, n)
-	}
-	return size - min(there, size), nil
-}
-
 // unpublished returns the download of a file that has to be fetched before its digest is known. It returns nil for
 // other files, and for those that a directory has, or that were downloaded before and are probably unchanged.
 func (f *files) unpublished(ctx context.Context, file platformFile) *download {
@@ -106,12 +81,8 @@ func (f *files) unpublished(ctx context.Context, file platformFile) *download {
 	if err != nil || f.web.loader.dirs.have(d) {
 		return nil
 	}
-	if records := f.web.loader.records; records != nil {
-		for _, o := range d.places {
-			if records.recall(ctx, o.url.String()) != nil {
-				return nil
-			}
-		}
+	if d.remembered(ctx) {
+		return nil
 	}
 	return d
 }

@@ -44,7 +44,28 @@ type downloader struct {
 	dirs       *sourceDirs
 	records    *records // nil remembers nothing
 	maxUnknown int64
-	buffers    sync.Pool
+	buffers    sync.Pool // of *[]byte
+}
+
+// fetchBlob brings a blob into the store unless it is there. The same blob is never transferred twice at once.
+func (l *downloader) fetchBlob(ctx context.Context, d *download) error {
+	_, err := once(&l.cache.flights, "blob "+d.want.String(), func() (ocispec.Descriptor, error) {
+		size, ok, err := l.cache.store.Stat(ctx, d.want)
+		if err != nil {
+			return ocispec.Descriptor{}, &storeError{err: err}
+		}
+		if ok && d.size >= 0 && size != d.size {
+			return ocispec.Descriptor{}, fmt.Errorf("%s: wrong size: expected %d bytes, got %d", d.name, d.size, size)
+		}
+		if ok {
+			return ocispec.Descriptor{Digest: d.want, Size: size}, nil
+		}
+		if desc, ok, err := l.dirs.find(ctx, d); err != nil || ok {
+			return desc, err
+		}
+		return d.run(ctx)
+	})
+	return err
 }
 
 // A download is the reading of one blob from the first place that has it, with retries.
@@ -64,9 +85,10 @@ type download struct {
 	html bool
 }
 
-// An origin is a place with the means to access it.
+// An origin is a server with the address of one file, and the means to ask for it.
 type origin struct {
-	place
+	peer   *peer
+	url    *url.URL
 	client func(context.Context) (*http.Client, error)
 	header http.Header
 	// explain adds cause and remedy to an answer.
@@ -146,7 +168,7 @@ type transfer struct {
 func (t *transfer) run(ctx context.Context) (ocispec.Descriptor, error) {
 	desc, joined, err := t.once(ctx)
 	if errors.Is(err, errUnchanged) {
-		t.d.loader.cache.events.count(0, 0, t.last.Size)
+		t.d.loader.cache.count(0, 0, t.last.Size)
 		return t.last.descriptor(), nil
 	}
 	if joined && errors.Is(err, errMismatch) {
@@ -169,7 +191,7 @@ func (t *transfer) once(ctx context.Context) (desc ocispec.Descriptor, joined bo
 			return
 		}
 		if closeErr := t.w.Close(); err == nil && closeErr != nil {
-			err = &storeError{closeErr}
+			err = &storeError{err: closeErr}
 		}
 		t.w = nil
 		if err != nil {
@@ -184,7 +206,7 @@ func (t *transfer) once(ctx context.Context) (desc ocispec.Descriptor, joined bo
 	switch {
 	case err == nil:
 		if t.counted < 0 {
-			t.d.loader.cache.events.count(t.fresh, 0, 0)
+			t.d.loader.cache.count(t.fresh, 0, 0)
 		}
 		if t.d.remember && t.validator != "" && !t.d.html {
 			t.d.loader.records.memorize(ctx, memory{t.from.url.String(), t.validator, desc.Digest, desc.Size})
@@ -193,7 +215,7 @@ func (t *transfer) once(ctx context.Context) (desc ocispec.Descriptor, joined bo
 	case context.Cause(ctx) != nil:
 		return desc, false, context.Cause(ctx)
 	case isSystem(err):
-		return desc, false, &storeError{err}
+		return desc, false, &storeError{err: err}
 	}
 	if t.encoding != "" {
 		return desc, t.joined, fmt.Errorf("%w: the server uses the unrequested encoding %s: %w", errMismatch,
@@ -211,13 +233,13 @@ func isSystem(err error) bool {
 func (t *transfer) begin(ctx context.Context, key string) error {
 	w, offset, err := t.d.loader.cache.store.Begin(ctx, key)
 	if err != nil {
-		return &storeError{err}
+		return &storeError{err: err}
 	}
 	t.w, t.offset, t.prior, t.best, t.joined = w, offset, offset, offset, offset > 0
 	if t.counted >= 0 {
-		t.d.loader.cache.events.count(-offset, 0, 0)
+		t.d.loader.cache.count(-offset, 0, 0)
 	}
-	t.d.loader.cache.events.count(0, 0, offset)
+	t.d.loader.cache.count(0, 0, offset)
 	return nil
 }
 
@@ -227,7 +249,7 @@ func (t *transfer) reset() error {
 		return nil
 	}
 	if err := t.w.Reset(); err != nil {
-		return &storeError{err}
+		return &storeError{err: err}
 	}
 	t.uncount()
 	t.offset, t.validator, t.joined = 0, "", false
@@ -237,9 +259,9 @@ func (t *transfer) reset() error {
 // uncount removes this blob's surplus from the counters.
 func (t *transfer) uncount() {
 	if t.counted >= 0 {
-		t.d.loader.cache.events.count(t.prior, 0, 0)
+		t.d.loader.cache.count(t.prior, 0, 0)
 	}
-	t.d.loader.cache.events.count(0, -t.fresh, -t.prior)
+	t.d.loader.cache.count(0, -t.fresh, -t.prior)
 	t.prior, t.fresh = 0, 0
 }
 
@@ -448,9 +470,9 @@ func (t *transfer) learn(total int64) error {
 	t.total = total
 	switch {
 	case t.counted < 0:
-		t.d.loader.cache.events.count(total-t.prior, 0, 0)
+		t.d.loader.cache.count(total-t.prior, 0, 0)
 	case t.counted != total:
-		t.d.loader.cache.events.count(total-t.counted, 0, 0)
+		t.d.loader.cache.count(total-t.counted, 0, 0)
 	}
 	t.counted = total
 	return nil
@@ -458,7 +480,11 @@ func (t *transfer) learn(total int64) error {
 
 // copy writes the body and fails if it is shorter or longer than expected.
 func (t *transfer) copy(body io.Reader) error {
-	buf := t.d.loader.buffers.Get().(*[]byte) // the pool's only type
+	buf, ok := t.d.loader.buffers.Get().(*[]byte)
+	if !ok {
+		fresh := make([]byte, copyBuffer)
+		buf = &fresh
+	}
 	defer t.d.loader.buffers.Put(buf)
 	limit := t.total
 	if limit < 0 {
@@ -496,12 +522,12 @@ func (t *transfer) write(p []byte) error {
 	n, err := t.w.Write(p)
 	t.offset += int64(n)
 	t.fresh += int64(n)
-	t.d.loader.cache.events.count(0, int64(n), 0)
+	t.d.loader.cache.count(0, int64(n), 0)
 	if err == nil && n < len(p) {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
-		return &storeError{err}
+		return &storeError{err: err}
 	}
 	return nil
 }

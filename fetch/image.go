@@ -61,6 +61,7 @@ type images struct {
 	registries *registries
 	dir        baseDir // of keys
 	log        *slog.Logger
+	hosts      *Hosts
 	platforms  []string // of the run
 	policy     manifest.PlatformPolicy
 	root       string                  // path of the manifest's trusted root
@@ -498,27 +499,6 @@ func platformString(p *ocispec.Platform) string {
 	return printable(raw)
 }
 
-// fetchBlob brings a blob into the store unless it is there. The same blob is never transferred twice at once.
-func (l *downloader) fetchBlob(ctx context.Context, d *download) error {
-	_, err := once(&l.cache.flights, "blob "+d.want.String(), func() (ocispec.Descriptor, error) {
-		size, ok, err := l.cache.store.Stat(ctx, d.want)
-		if err != nil {
-			return ocispec.Descriptor{}, &storeError{err}
-		}
-		if ok && d.size >= 0 && size != d.size {
-			return ocispec.Descriptor{}, fmt.Errorf("%s: wrong size: expected %d bytes, got %d", d.name, d.size, size)
-		}
-		if ok {
-			return ocispec.Descriptor{Digest: d.want, Size: size}, nil
-		}
-		if desc, ok, err := l.dirs.find(ctx, d); err != nil || ok {
-			return desc, err
-		}
-		return d.run(ctx)
-	})
-	return err
-}
-
 // plan returns the plan of a pinned image.
 func (i *images) plan(ctx context.Context, pin manifest.Pin, pinned referrerPins) (*plan, error) {
 	repo, err := i.registries.pinned(pin)
@@ -589,7 +569,7 @@ func (r *repository) plan(img image) *plan {
 		p.blobs = append(p.blobs, blob{
 			digest: b.Digest, mediaType: b.MediaType, size: b.Size, first: isConfig(b),
 			fetch: func(ctx context.Context) error {
-				return r.blob(b.Digest, b.Size).blob().fetch(ctx) // created on demand: most blobs are shared or cached
+				return blobOf(r.blob(b.Digest, b.Size)).fetch(ctx) // created on demand: most blobs are shared or cached
 			},
 		})
 	}

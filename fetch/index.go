@@ -60,7 +60,7 @@ func (i *images) tellIndex(ctx context.Context, pin manifest.Pin) {
 	i.mu.Lock()
 	x, sized := i.indexes[pin.Ref]
 	i.mu.Unlock()
-	if !sized || !i.registries.network.hosts.first(pin.Ref) {
+	if !sized || !i.hosts.first(pin.Ref) {
 		return
 	}
 	about := []any{

@@ -236,13 +236,13 @@ func TestImageNames(t *testing.T) {
 
 func TestRoute(t *testing.T) {
 	t.Parallel()
-	n := newNetwork(Options{Hosts: NewHosts(), Sources: []manifest.Source{
+	n := newNetwork([]manifest.Source{
 		{Host: "dl.k8s.io", Mirrors: manifest.Mirrors{"mirror.example:8443/k8s/"}},
 		{Host: "docker.io", Mirrors: manifest.Mirrors{"mirror.example:8443/hub"}},
 		{Host: "mirror.example:8443", MaxConcurrent: 3},
 		{Host: "plain.example:80", PlainHTTP: true},
 		{Host: "private.example", Mirrors: manifest.Mirrors{"cache.example/x"}, PlainHTTP: true},
-	}})
+	}, "", NewHosts(), nil)
 	for raw, want := range map[string]string{
 		"https://dl.k8s.io/release/v1/x%2Fy?q=1#f": "https://mirror.example:8443/k8s/release/v1/x%2Fy?q=1",
 		"https://dl.k8s.io:443/x":                  "https://mirror.example:8443/k8s/x",
@@ -316,21 +316,26 @@ func FuzzParseManifest(f *testing.F) {
 // TestErrorsByCause: items of a host that cannot be reached are one cause with one remedy.
 func TestErrorsByCause(t *testing.T) {
 	t.Parallel()
-	gone := func() error {
-		return fmt.Errorf("ask dl.example: %w (tried 3 times)",
-			&unreachableError{"dl.example", errors.New("connection refused")})
+	peers, err := newNetwork(nil, "", NewHosts(), nil).peers("localhost:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, refused := peers[0].webClient().Get("https://localhost:1")
+	gone, ok := errors.AsType[*unreachableError](refused)
+	if !ok {
+		t.Fatal(refused)
 	}
 	e := &Errors{Items: 30}
 	for i := range 7 {
 		e.Failed = append(e.Failed, &ItemError{
 			Kind: "file", Ref: fmt.Sprintf("https://dl.example/%d", i),
-			Platform: "linux/amd64", Err: gone(),
+			Platform: "linux/amd64", Err: fmt.Errorf("ask dl.example: %w (tried 3 times)", gone),
 		})
 	}
 	e.Failed = append(e.Failed, &ItemError{Kind: "image", Ref: "a:1", Err: errors.New("a:1: 404 Not Found")},
 		&ItemError{Kind: "image", Ref: "b:1", Err: errors.New("not signed")})
 	got := e.Error()
-	want := "9 of 30 items could not be fetched:\n  7 items: " + gone().(interface{ Unwrap() error }).Unwrap().Error() + `
+	want := "9 of 30 items could not be fetched:\n  7 items: " + gone.Error() + `
     file https://dl.example/0 (linux/amd64)
     file https://dl.example/1 (linux/amd64)
     file https://dl.example/2 (linux/amd64)

@@ -87,7 +87,7 @@ func (s *session) listed(ctx context.Context, registry name.Registry, prefix str
 	tags, absent := s.listTags(ctx, registry.RegistryStr()+"/"+prefix, nil)
 	switch {
 	case absent == nil && len(tags) > 0:
-		s.network.log.WarnContext(ctx, "the registry's list of repositories cannot be used: repositories below this one are not looked for",
+		s.log.WarnContext(ctx, "the registry's list of repositories cannot be used: repositories below this one are not looked for",
 			"repository", registry.RegistryStr()+"/"+prefix, "reason", reason)
 		return []string{prefix}, nil
 	case err != nil:

@@ -58,6 +58,14 @@ type records struct {
 	log   *slog.Logger
 }
 
+// newRecords returns the records in a directory, nil for "".
+func newRecords(dir string, store Store, log *slog.Logger) *records {
+	if dir == "" {
+		return nil
+	}
+	return &records{dir: dir, store: store, log: log}
+}
+
 func (r *records) file(address string) string {
 	return filepath.Join(r.dir, sha256Of([]byte(address)).Encoded()+".json")
 }

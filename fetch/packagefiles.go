@@ -61,7 +61,7 @@ func (n networkFiles) Open(ctx context.Context, address string, size int64, sum 
 	}
 	rc, err := n.web.loader.cache.store.Open(ctx, want)
 	if err != nil {
-		return nil, &storeError{err}
+		return nil, &storeError{err: err}
 	}
 	return rc, nil
 }
@@ -107,16 +107,6 @@ func hashes(ctx context.Context, r io.Reader, want string) error {
 		return fmt.Errorf("%w: sha256 is %s instead of %s", errMismatch, got, want)
 	}
 	return nil
-}
-
-// stopping returns a reader that fails when the context ends.
-func stopping(ctx context.Context, r io.Reader) io.Reader {
-	return readerFunc(func(p []byte) (int, error) {
-		if ctx.Err() != nil {
-			return 0, context.Cause(ctx)
-		}
-		return r.Read(p)
-	})
 }
 
 // Close ends the use of the image.

@@ -39,7 +39,8 @@ type blob struct {
 	fetch     func(context.Context) error // fetches it into the store; a known size is already in the session's total
 }
 
-func (d *download) blob() blob {
+// blobOf returns the content that a download brings.
+func blobOf(d *download) blob {
 	d.planned = d.size >= 0
 	return blob{
 		digest: d.want, size: d.size,
@@ -140,7 +141,7 @@ func (s *session) tasks(ctx context.Context, plans []*plan, have map[digest.Dige
 			if !known && byDigest[b.digest] == nil {
 				n, ok, err := s.cache.store.Stat(ctx, b.digest)
 				if err != nil {
-					return nil, sum, fmt.Errorf("fetch: %w", &storeError{err})
+					return nil, sum, fmt.Errorf("fetch: %w", &storeError{err: err})
 				}
 				if ok {
 					size, known, have[b.digest] = n, true, n
@@ -161,7 +162,7 @@ func (s *session) tasks(ctx context.Context, plans []*plan, have map[digest.Dige
 			sum.Unknown++
 			continue
 		}
-		n, err := s.cache.resumable(ctx, t.blob)
+		n, err := s.cache.resumable(ctx, t.digest, t.size)
 		if err != nil {
 			return nil, sum, err
 		}

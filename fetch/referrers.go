@@ -93,18 +93,6 @@ func (r *repository) askReferrers(ctx context.Context,
 	return list, ok, err
 }
 
-// A lie is a registry's self-contradictory answer.
-type lie struct{ error }
-
-func (e *lie) Unwrap() error { return e.error }
-
-func lied(format string, args ...any) error { return &lie{fmt.Errorf(format, args...)} }
-
-func isLie(err error) bool {
-	var e *lie
-	return errors.As(err, &e)
-}
-
 // listReferrers requests all pages from one place after the other.
 func (r *repository) listReferrers(ctx context.Context,
 	subject digest.Digest,

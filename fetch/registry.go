@@ -2,12 +2,8 @@ package fetch
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
 	"net/url"
@@ -21,7 +17,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -316,7 +311,8 @@ func (r *repository) blob(d digest.Digest, size int64) *download {
 	}
 	for _, e := range r.endpoints {
 		out.places = append(out.places, origin{
-			place:   place{e.peer, e.at(r.url("blobs", d.String()))},
+			peer:    e.peer,
+			url:     e.at(r.url("blobs", d.String())),
 			client:  e.login,
 			explain: e.explain,
 		})
@@ -392,78 +388,4 @@ func mediaType(h http.Header) string {
 		return ""
 	}
 	return t
-}
-
-func sha256Of(data []byte) digest.Digest {
-	sum := sha256.Sum256(data)
-	return digest.NewDigestFromEncoded(digest.SHA256, hex.EncodeToString(sum[:]))
-}
-
-// checkDigest accepts only sha256, which every registry and every runtime supports.
-func checkDigest(d digest.Digest) error {
-	if err := d.Validate(); err != nil {
-		return fmt.Errorf("digest %q: %w", printable(d.String()), err)
-	}
-	if d.Algorithm() != digest.SHA256 {
-		return fmt.Errorf("digest %s: only sha256 is supported", d)
-	}
-	return nil
-}
-
-// A cache is a Store with a run's counters.
-type cache struct {
-	store  Store
-	events *progress
-	// flights has one writer at a time per digest, file or URL.
-	flights singleflight.Group
-}
-
-// stored reads a small blob from the store, if present, and checks it.
-func (c *cache) stored(ctx context.Context, d digest.Digest, limit int64) (data []byte, ok bool, err error) {
-	size, ok, err := c.store.Stat(ctx, d)
-	if err != nil {
-		return nil, false, &storeError{err}
-	}
-	if !ok {
-		return nil, false, nil
-	}
-	if size > limit {
-		return nil, false, fmt.Errorf("blob %s: %d bytes exceed the limit of %d", d, size, limit)
-	}
-	rc, err := c.store.Open(ctx, d)
-	if err != nil {
-		return nil, false, &storeError{err}
-	}
-	data, err = io.ReadAll(io.LimitReader(rc, limit+1))
-	if err := errors.Join(err, rc.Close()); err != nil {
-		return nil, false, &storeError{err}
-	}
-	if sha256Of(data) != d {
-		return nil, false, &storeError{fmt.Errorf("blob %s is damaged in the cache: remove it and run again", d)}
-	}
-	return data, true, nil
-}
-
-// put writes a small blob into the store.
-func (c *cache) put(ctx context.Context, data []byte, d digest.Digest) error {
-	_, err := once(&c.flights, "put "+d.String(), func() (struct{}, error) { return struct{}{}, c.write(ctx, data, d) })
-	return err
-}
-
-func (c *cache) write(ctx context.Context, data []byte, d digest.Digest) (err error) {
-	if _, ok, err := c.store.Stat(ctx, d); err != nil || ok {
-		return err
-	}
-	w, err := c.begin(ctx, d.String())
-	if err != nil {
-		return err
-	}
-	defer func() { err = closed(w, err) }()
-	if _, err := w.Write(data); err != nil {
-		return &storeError{err}
-	}
-	if _, err := w.Commit(ctx, int64(len(data)), d); err != nil {
-		return &storeError{err}
-	}
-	return nil
 }

@@ -22,6 +22,33 @@ import (
 	"github.com/kkbundle/kkbundle/web"
 )
 
+// Retry configures the number and timing of attempts. Each zero field has the default in its comment.
+type Retry struct {
+	Attempts      int           // consecutive requests without a new byte before giving up; 6
+	Wait          time.Duration // before the second attempt, doubled for each further one, half of it random; 500 ms
+	MaxWait       time.Duration // upper bound of the doubling; 30 s
+	MaxRetryAfter time.Duration // the longest accepted Retry-After; a server that asks for more is an error; 5 min
+	Idle          time.Duration // how long a server may send nothing before the connection is closed; 60 s
+}
+
+func (r Retry) withDefaults() Retry {
+	set := func(d *time.Duration, value time.Duration) {
+		if *d <= 0 {
+			*d = value
+		}
+	}
+	if r.Attempts <= 0 {
+		r.Attempts = 6
+	}
+	set(&r.Wait, web.Patience().First)
+	set(&r.MaxWait, web.Patience().Longest)
+	set(&r.MaxRetryAfter, web.MaxRetryAfter)
+	set(&r.Idle, web.Idle)
+	return r
+}
+
+func (r Retry) backoff() web.Backoff { return web.Backoff{First: r.Wait, Longest: r.MaxWait} }
+
 // newStatusError reads a little of the answer. The caller closes it.
 func newStatusError(resp *http.Response) *web.StatusError {
 	status := web.NewStatusError(resp)
@@ -80,6 +107,18 @@ func retryable(err error) bool {
 	_, final := errors.AsType[*permanentError](err)
 	_, store := errors.AsType[*storeError](err)
 	return !final && !store && !errors.Is(err, errPlainHTTP) && web.Passing(err)
+}
+
+// A lie is a registry's self-contradictory answer.
+type lie struct{ error }
+
+func (e *lie) Unwrap() error { return e.error }
+
+func lied(format string, args ...any) error { return &lie{fmt.Errorf(format, args...)} }
+
+func isLie(err error) bool {
+	var e *lie
+	return errors.As(err, &e)
 }
 
 // requestError explains why a request got no answer, without the URL: callers name the file, and after a redirect the
@@ -269,6 +308,30 @@ func (s *sender) send(ctx context.Context, p *peer, c *http.Client, req *http.Re
 	pass.judge(&web.StatusError{Code: resp.StatusCode})
 	resp.Body = &gatedBody{resp.Body, sync.OnceFunc(pass.leave)}
 	return resp, nil
+}
+
+// brief has ask send a peer a request with a short answer, by means of its own. It fails like send.
+func (s *sender) brief(ctx context.Context, p *peer, ask func(context.Context) error) error {
+	if err := p.server.given(); err != nil {
+		return err
+	}
+	idle := s.limits.Idle
+	ctx, cancel := context.WithTimeoutCause(ctx, idle, &web.StallError{Idle: idle})
+	defer cancel()
+	pass, err := p.server.gate.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer pass.leave()
+	err = ask(ctx)
+	if err != nil && context.Cause(ctx) != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		err = requestError(err)
+		pass.judge(web.Status(err))
+	}
+	return err
 }
 
 // A gatedBody is an answer's body that counts as a request until it is closed.

@@ -10,13 +10,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/web"
 	"github.com/kkbundle/kkbundle/web/logins"
 )
 
@@ -26,6 +23,7 @@ type session struct {
 	find       func(context.Context, []Chart) ([]Found, error)
 	firstUse   func(FirstUse) error
 	events     *progress
+	log        *slog.Logger
 	network    *network
 	dirs       *sourceDirs
 	cache      *cache
@@ -51,21 +49,19 @@ func newSession(o Options) (*session, error) {
 	}
 	base := baseDir(o.Dir)
 	s := &session{
-		jobs: o.Jobs, find: o.Find, firstUse: o.FirstUse, events: &progress{report: o.Progress}, network: newNetwork(o),
+		jobs: o.Jobs, find: o.Find, firstUse: o.FirstUse, events: &progress{report: o.Progress}, log: o.Logger,
+		network: newNetwork(o.Sources, base, o.Hosts, o.Logger),
 	}
-	s.cache = &cache{store: o.Store, events: s.events}
+	s.cache = &cache{store: o.Store, count: s.events.count}
 	if s.dirs, err = openDirs(o.Sources, base, s.cache, o.Logger); err != nil {
 		return nil, err
 	}
 	loader := &downloader{
-		sender: &sender{limits: o.Retry, log: o.Logger}, cache: s.cache, dirs: s.dirs, maxUnknown: o.MaxUnknown,
-		buffers: sync.Pool{New: func() any { b := make([]byte, copyBuffer); return &b }},
-	}
-	if o.Memory != "" {
-		loader.records = &records{dir: o.Memory, store: o.Store, log: o.Logger}
+		sender: &sender{limits: o.Retry, log: o.Logger}, cache: s.cache, dirs: s.dirs,
+		records: newRecords(o.Memory, o.Store, o.Logger), maxUnknown: o.MaxUnknown,
 	}
 	site := &webFiles{
-		network: s.network, loader: loader, logins: logins, overrides: o.Overrides, platforms: platforms,
+		network: s.network, loader: loader, log: o.Logger, logins: logins, overrides: o.Overrides, platforms: platforms,
 		pages: map[string][]byte{},
 	}
 	local := &localFiles{dir: base, cache: s.cache}
@@ -75,7 +71,7 @@ func newSession(o Options) (*session, error) {
 	}
 	kept := newKept(o.Keep)
 	s.images = &images{
-		kept: kept, registries: s.registries, dir: base, log: o.Logger, platforms: platforms,
+		kept: kept, registries: s.registries, dir: base, log: o.Logger, hosts: o.Hosts, platforms: platforms,
 		policy: o.Policy, indexes: map[string]pinnedIndex{},
 	}
 	s.files = &files{kept: kept, web: site, local: local, cache: s.cache, platforms: platforms}
@@ -100,24 +96,6 @@ func (o Options) withDefaults() Options {
 	o.Retry = o.Retry.withDefaults()
 	return o
 }
-
-func (r Retry) withDefaults() Retry {
-	set := func(d *time.Duration, value time.Duration) {
-		if *d <= 0 {
-			*d = value
-		}
-	}
-	if r.Attempts <= 0 {
-		r.Attempts = 6
-	}
-	set(&r.Wait, web.Patience().First)
-	set(&r.MaxWait, web.Patience().Longest)
-	set(&r.MaxRetryAfter, web.MaxRetryAfter)
-	set(&r.Idle, web.Idle)
-	return r
-}
-
-func (r Retry) backoff() web.Backoff { return web.Backoff{First: r.Wait, Longest: r.MaxWait} }
 
 func (s *session) close() {
 	s.network.close()
@@ -154,16 +132,6 @@ func (p *progress) emit(e Event) {
 	}
 	e.Total, e.Done, e.Cached = p.total.Load(), p.done.Load(), p.cached.Load()
 	p.report(e)
-}
-
-// once runs f, or waits for a running f with the same key and shares its outcome.
-func once[T any](flights *singleflight.Group, key string, f func() (T, error)) (T, error) {
-	v, err, _ := flights.Do(key, func() (any, error) { return f() })
-	if err != nil {
-		var zero T
-		return zero, err
-	}
-	return v.(T), nil // f returns a T
 }
 
 // failures collects the errors of concurrent items.

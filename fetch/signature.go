@@ -373,7 +373,7 @@ func (r *repository) small(ctx context.Context, d ocispec.Descriptor, limit int6
 	}
 	data, ok, err := r.loader.cache.stored(ctx, d.Digest, limit)
 	if err == nil && !ok {
-		err = &storeError{errors.New("blob " + d.Digest.String() + " has disappeared from the cache")}
+		err = &storeError{err: errors.New("blob " + d.Digest.String() + " has disappeared from the cache")}
 	}
 	return data, err
 }

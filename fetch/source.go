@@ -34,7 +34,7 @@ type peer struct {
 	spare    bool // another peer is tried if this one fails
 	server   *server
 	trip     http.RoundTripper // the connections, behind a guard
-	auth     *logins.Trip      // trip with registry authentication; nil until first used
+	login    *logins.Trip      // trip with registry authentication; nil until first used
 }
 
 func (p *peer) isMirror() bool { return p.host != p.upstream || p.prefix != "" }
@@ -54,7 +54,18 @@ func (p *peer) scheme() string {
 	return "https"
 }
 
-// client sends requests through trip, which is p.trip or an authenticating layer above it.
+// webClient returns a client without logins of registries.
+func (p *peer) webClient() *http.Client { return p.client(p.trip) }
+
+// loginTrip returns the connections with the authentication of a registry, which is p by its own name.
+func (p *peer) loginTrip(registry string) *logins.Trip {
+	if p.login == nil {
+		p.login = logins.NewTrip(p.trip, p.scheme(), registry)
+	}
+	return p.login
+}
+
+// client sends requests through trip, which is an authenticating layer above the peer's connections.
 func (p *peer) client(trip http.RoundTripper) *http.Client {
 	return &http.Client{Transport: trip, CheckRedirect: web.CheckRedirect}
 }
@@ -71,9 +82,10 @@ type network struct {
 	transports map[dial.Files]*http.Transport
 }
 
-func newNetwork(o Options) *network {
+// newNetwork returns the network of a run. dir is the directory of relative paths of certificates and keys.
+func newNetwork(list []manifest.Source, dir baseDir, hosts *Hosts, log *slog.Logger) *network {
 	return &network{
-		sources: o.Sources, dir: baseDir(o.Dir), hosts: o.Hosts, log: o.Logger,
+		sources: list, dir: dir, hosts: hosts, log: log,
 		known: map[string][]*peer{}, transports: map[dial.Files]*http.Transport{},
 	}
 }
@@ -248,14 +260,8 @@ func canonicalHost(host string) string {
 	return host
 }
 
-// A place is a server with the URL of one file.
-type place struct {
-	peer *peer
-	url  *url.URL
-}
-
 // route returns the servers for a URL, in order, with their URLs.
-func (n *network) route(raw string) ([]place, error) {
+func (n *network) route(raw string) ([]origin, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
 		return nil, errors.New("not a URL") // url's error contains the whole URL, perhaps with a password
@@ -275,7 +281,7 @@ func (n *network) route(raw string) ([]place, error) {
 	if err != nil {
 		return nil, err
 	}
-	var list []place
+	var list []origin
 	for _, p := range peers {
 		if u.Scheme == "http" && !p.isMirror() && !p.plain && !p.local {
 			if len(peers) > 1 {
@@ -283,7 +289,7 @@ func (n *network) route(raw string) ([]place, error) {
 			}
 			return nil, fmt.Errorf("%s: %w", host, errPlainHTTP)
 		}
-		list = append(list, place{p, p.at(u)})
+		list = append(list, origin{peer: p, url: p.at(u)})
 	}
 	return list, nil
 }

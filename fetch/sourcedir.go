@@ -124,14 +124,14 @@ func (l *sourceDirs) take(ctx context.Context, dir *sourceDir, name string,
 	key := "directory " + dir.root.Name() + "/" + name
 	desc, err = once(&l.cache.flights, key+" "+d.want.String(), func() (ocispec.Descriptor, error) {
 		if !d.planned {
-			l.cache.events.count(info.Size(), 0, 0)
+			l.cache.count(info.Size(), 0, 0)
 		}
 		desc, err := l.cache.copyIn(ctx, key, d.want, func(w io.Writer) error {
 			_, err := io.Copy(w, stopping(ctx, f))
 			return err
 		})
 		if err != nil && !d.planned {
-			l.cache.events.count(-info.Size(), 0, 0)
+			l.cache.count(-info.Size(), 0, 0)
 		}
 		return desc, err
 	})
