@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/fetch/content"
 )
 
 const maxChecksums = 1 << 20 // bytes of a checksum file
@@ -63,8 +65,8 @@ func findChecksum(data []byte, filePath string) (digest.Digest, error) {
 	switch {
 	case len(bare) == 1 && len(all) == 1:
 		return agreed(bare, path.Base(filePath))
-	case len(all) == 0 && isHTML(data):
-		return "", fmt.Errorf("no sha256 found: the file is a web page (HTML): %s", askedToSignIn)
+	case len(all) == 0 && content.IsHTML(data):
+		return "", fmt.Errorf("no sha256 found: the file is a web page (HTML): %s", content.AskedToSignIn)
 	case len(all) == 0:
 		return "", fmt.Errorf("no sha256 found: %s", understood(data))
 	}

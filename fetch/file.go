@@ -21,6 +21,7 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/content"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/web"
@@ -142,11 +143,11 @@ func (w *webFiles) pinURL(ctx context.Context, pin manifest.Pin, address string,
 		if pin.Digest, pin.Size = desc.Digest, desc.Size; err != nil {
 			return pin, err
 		}
-		head, err := w.loader.cache.head(ctx, pin.Digest, maxHead)
+		head, err := w.loader.cache.head(ctx, pin.Digest, content.MaxHead)
 		if err != nil {
 			return pin, err
 		}
-		doubt, err := checkContent(head, pin, address, d.html)
+		doubt, err := content.Check(head, pin, address, d.html)
 		if doubt != "" {
 			w.log.WarnContext(ctx, "a file without a checksum may not be what its name says", "file", address,
 				"reason", doubt)

@@ -13,6 +13,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 	"github.com/opencontainers/go-digest"
 
+	"github.com/kkbundle/kkbundle/fetch/content"
 	"github.com/kkbundle/kkbundle/fetch/helmindex"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
@@ -54,8 +55,8 @@ func (h *helmCharts) versions(ctx context.Context, repo, chart string) ([]helmin
 	if err != nil {
 		return nil, err
 	}
-	if isHTML(index) {
-		return nil, fmt.Errorf("%s is a web page (HTML), not an index of charts: %s", address, askedToSignIn)
+	if content.IsHTML(index) {
+		return nil, fmt.Errorf("%s is a web page (HTML), not an index of charts: %s", address, content.AskedToSignIn)
 	}
 	versions, err := helmindex.Parse(index, chart)
 	if err != nil {

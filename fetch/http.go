@@ -19,6 +19,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/content"
 	"github.com/kkbundle/kkbundle/web"
 )
 
@@ -335,7 +336,7 @@ func (t *transfer) request(ctx context.Context) (whole bool, err error) {
 	if err := t.check(resp); err != nil {
 		return false, err
 	}
-	t.d.html = saysHTML(resp.Header)
+	t.d.html = content.SaysHTML(resp.Header)
 	if t.w == nil {
 		if err := t.begin(ctx, t.key()); err != nil {
 			return false, err

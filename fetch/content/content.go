@@ -1,4 +1,6 @@
-package fetch
+// Package content tells by a file's beginning whether it is what its name says: servers answer with a page for people, such
+// as one to sign in, where a file was asked for.
+package content
 
 import (
 	"archive/tar"
@@ -23,20 +25,21 @@ const isoMark = 16*2048 + 1
 // ustarMark is the place of the mark in the first header of a tar archive (POSIX.1-2017, pax).
 const ustarMark = 257
 
-// maxHead is how much of a file's beginning tells what it is.
-const maxHead = isoMark + 5
+// MaxHead is how much of a file's beginning tells what it is.
+const MaxHead = isoMark + 5
 
-// askedToSignIn is the likely reason for a page in place of a file, with the remedy.
-const askedToSignIn = "the server may want a login (put user and password into netrc), or the address is that of a page about the file"
+// AskedToSignIn is the likely reason for a page in place of a file, with the remedy.
+const AskedToSignIn = "the server may want a login (put user and password into netrc), or the address is that of a page about the file"
 
-// checkContent returns an error if a file of unknown digest is not what its name says: a page for people, such as one
-// to sign in, is answered with status 200, too. head is its beginning, of at most maxHead bytes. html means that the server called the answer a page. A file whose
-// beginning is neither what its name says nor that of something else is a doubt, which is returned for a warning.
-func checkContent(head []byte, pin manifest.Pin, address string, html bool) (doubt string, err error) {
-	isPage := isHTML(head)
+// Check returns an error if a file of unknown digest is not what its name says: a page for people, such as one to sign
+// in, is answered with status 200, too. head is its beginning, of at most MaxHead bytes. html means that the server called
+// the answer a page. A file whose beginning is neither what its name says nor that of something else is a doubt, which is
+// returned for a warning.
+func Check(head []byte, pin manifest.Pin, address string, html bool) (doubt string, err error) {
+	isPage := IsHTML(head)
 	if pin.Kind == manifest.ItemChart {
 		if isPage {
-			return "", fmt.Errorf("%s is a web page (HTML), not a packaged chart: %s", address, askedToSignIn)
+			return "", fmt.Errorf("%s is a web page (HTML), not a packaged chart: %s", address, AskedToSignIn)
 		}
 		return "", nil // loading it reports everything else
 	}
@@ -48,7 +51,7 @@ func checkContent(head []byte, pin manifest.Pin, address string, html bool) (dou
 	}
 	switch {
 	case kind != nil && !kind.is(head) && (isPage || html):
-		return "", fmt.Errorf("%s is a web page (HTML) and no %s: %s%s", address, kind.name, askedToSignIn, set)
+		return "", fmt.Errorf("%s is a web page (HTML) and no %s: %s%s", address, kind.name, AskedToSignIn, set)
 	case kind != nil && !kind.is(head):
 		if is := recognized(head); is != "" {
 			return "", fmt.Errorf("%s is %s and no %s, as its name or mode says: check the address%s", address, is,
@@ -59,7 +62,7 @@ func checkContent(head []byte, pin manifest.Pin, address string, html bool) (dou
 		return "", fmt.Errorf("%s is %s and not the file: take its address at the server of large files%s", address,
 			lfsPointer, set)
 	case kind == nil && !isMarkup(name) && (isPage || html && !program.is(head)):
-		return "", fmt.Errorf("%s is a web page (HTML): %s%s", address, askedToSignIn, set)
+		return "", fmt.Errorf("%s is a web page (HTML): %s%s", address, AskedToSignIn, set)
 	}
 	return "", nil
 }
@@ -187,8 +190,8 @@ func isNoMarkup(head []byte) bool {
 	return !bytes.HasPrefix(text, []byte("<")) || bytes.HasPrefix(text, []byte("<<:"))
 }
 
-// isHTML reports whether a text begins as a page of HTML does, after comments and an XML declaration.
-func isHTML(head []byte) bool {
+// IsHTML reports whether a text begins as a page of HTML does, after comments and an XML declaration.
+func IsHTML(head []byte) bool {
 	text := strings.ToLower(string(head[:min(len(head), 4096)]))
 	for {
 		text = strings.TrimLeft(text, "\ufeff \t\r\n")
@@ -218,8 +221,8 @@ func isMarkup(name string) bool {
 	}, path.Ext(name))
 }
 
-// saysHTML reports whether an answer calls its body a page.
-func saysHTML(h http.Header) bool {
+// SaysHTML reports whether an answer calls its body a page.
+func SaysHTML(h http.Header) bool {
 	kind, _, err := mime.ParseMediaType(h.Get("Content-Type"))
 	return err == nil && (kind == "text/html" || kind == "application/xhtml+xml")
 }
