@@ -19,6 +19,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/fetch/helmindex"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -45,7 +46,7 @@ type helmCharts struct {
 	web        *webFiles
 	registries *registries
 	local      *localFiles
-	cache      *cache
+	cache      *upstream.Cache
 }
 
 // resolve pins a chart.
@@ -96,7 +97,7 @@ func (h *helmCharts) resolveLocal(ctx context.Context, c manifest.Chart) (manife
 func (h *helmCharts) storeLocal(ctx context.Context, file string, want digest.Digest,
 	planned bool,
 ) (ocispec.Descriptor, error) {
-	name := h.local.dir.path(file)
+	name := h.local.dir.Path(file)
 	info, err := os.Stat(name)
 	if err != nil {
 		return ocispec.Descriptor{}, err
@@ -104,14 +105,14 @@ func (h *helmCharts) storeLocal(ctx context.Context, file string, want digest.Di
 	if !info.IsDir() {
 		return h.local.store(ctx, file, want, planned)
 	}
-	return once(&h.cache.flights, "local "+name+" "+want.String(), func() (ocispec.Descriptor, error) {
+	return upstream.Once(&h.cache.Flights, "local "+name+" "+want.String(), func() (ocispec.Descriptor, error) {
 		loaded, err := charts.LoadDir(name)
 		if err != nil {
 			return ocispec.Descriptor{}, err
 		}
-		return h.cache.copyIn(ctx, "local "+name, want, func(w io.Writer) error {
+		return h.cache.CopyIn(ctx, "local "+name, want, func(w io.Writer) error {
 			if !planned {
-				w = io.MultiWriter(w, totalWriter(h.cache.count))
+				w = io.MultiWriter(w, totalWriter(h.cache.Count))
 			}
 			return loaded.Archive(w)
 		})
@@ -128,13 +129,13 @@ func (t totalWriter) Write(p []byte) (int, error) {
 
 // load loads a chart archive from the store.
 func (h *helmCharts) load(ctx context.Context, d digest.Digest) (*charts.Chart, error) {
-	rc, err := h.cache.store.Open(ctx, d)
+	rc, err := h.cache.Store.Open(ctx, d)
 	if err != nil {
-		return nil, &storeError{err: err}
+		return nil, &upstream.StoreError{Err: err}
 	}
 	c, err := charts.Load(rc)
 	if closeErr := rc.Close(); err == nil && closeErr != nil {
-		return nil, &storeError{err: closeErr}
+		return nil, &upstream.StoreError{Err: closeErr}
 	}
 	return c, err
 }
@@ -200,9 +201,9 @@ func (h *helmCharts) pinProvenance(ctx context.Context, pin manifest.Pin, addres
 	if err != nil {
 		return pin, err
 	}
-	data, _, err := d.get(ctx, http.MethodGet, maxProvenance)
+	data, _, err := d.Get(ctx, http.MethodGet, maxProvenance)
 	// Object stores answer 403 for missing files.
-	if lacking(err, http.StatusNotFound, http.StatusGone, http.StatusForbidden, http.StatusUnauthorized) {
+	if upstream.Lacking(err, http.StatusNotFound, http.StatusGone, http.StatusForbidden, http.StatusUnauthorized) {
 		return pin, nil
 	}
 	if err != nil {
@@ -211,12 +212,12 @@ func (h *helmCharts) pinProvenance(ctx context.Context, pin manifest.Pin, addres
 	if !strings.Contains(string(data), "-----BEGIN PGP SIGN") {
 		return pin, nil // an error page for people
 	}
-	pin.Provenance = sha256Of(data)
-	return pin, h.cache.put(ctx, data, pin.Provenance)
+	pin.Provenance = upstream.SHA256Of(data)
+	return pin, h.cache.Put(ctx, data, pin.Provenance)
 }
 
 // provenance returns the download of the provenance file beside a chart archive.
-func (h *helmCharts) provenance(address string, want digest.Digest) (*download, error) {
+func (h *helmCharts) provenance(address string, want digest.Digest) (*upstream.Download, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, err
@@ -239,11 +240,11 @@ func ociRepository(repo, chart string) (name.Repository, error) {
 }
 
 func (h *helmCharts) resolveOCI(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
-	upstream, err := ociRepository(c.Repo, c.Name)
+	home, err := ociRepository(c.Repo, c.Name)
 	if err != nil {
 		return manifest.Pin{}, err
 	}
-	repo, err := h.registries.repository(upstream)
+	repo, err := h.registries.repository(home)
 	if err != nil {
 		return manifest.Pin{}, err
 	}
@@ -272,7 +273,7 @@ func (h *helmCharts) resolveOCI(ctx context.Context, c manifest.Chart) (manifest
 	pin.Ref = manifest.ChartRef(c, c.Name, pin.Version)
 	if c.Version != "" && !c.Fits(pin) {
 		return manifest.Pin{}, fmt.Errorf("chart %s in %s: the tag %s has version %s of the chart: name that version",
-			c.Name, c.Repo, printable(tag), printable(pin.Version))
+			c.Name, c.Repo, upstream.Printable(tag), upstream.Printable(pin.Version))
 	}
 	return h.verifyOCIChart(ctx, repo, c.Verify, pin, doc)
 }
@@ -284,7 +285,7 @@ func (h *helmCharts) tagged(ctx context.Context, repo *repository,
 	exact := isPrecise(c.Version)
 	if exact {
 		root, data, err = repo.resolve(ctx, asTag(c.Version))
-		if err == nil || !lacking(err, http.StatusNotFound) {
+		if err == nil || !upstream.Lacking(err, http.StatusNotFound) {
 			return c.Version, root, data, err
 		}
 	}
@@ -375,12 +376,14 @@ func chartVersionOf(ctx context.Context, repo *repository, doc manifestDoc) (str
 		return "", fmt.Errorf("config %s: %d bytes are more than the %d allowed", doc.Config.Digest, doc.Config.Size,
 			maxConfig)
 	}
-	if err := repo.loader.fetchBlob(ctx, repo.blob(doc.Config.Digest, doc.Config.Size)); err != nil {
+	if err := repo.loader.Fetch(ctx, repo.blob(doc.Config.Digest, doc.Config.Size)); err != nil {
 		return "", err
 	}
-	data, ok, err := repo.loader.cache.stored(ctx, doc.Config.Digest, maxConfig)
+	data, ok, err := repo.loader.Cache.Stored(ctx, doc.Config.Digest, maxConfig)
 	if err != nil || !ok {
-		return "", &storeError{err: cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", doc.Config.Digest))}
+		return "", &upstream.StoreError{
+			Err: cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", doc.Config.Digest)),
+		}
 	}
 	var config struct {
 		Version string `json:"version"`
@@ -390,7 +393,7 @@ func chartVersionOf(ctx context.Context, repo *repository, doc manifestDoc) (str
 	}
 	if _, err := semver.NewVersion(config.Version); err != nil {
 		return "", fmt.Errorf("config %s: the chart's version %q is no version", doc.Config.Digest,
-			printable(config.Version))
+			upstream.Printable(config.Version))
 	}
 	return config.Version, nil
 }
@@ -434,9 +437,9 @@ func (h *helmCharts) plan(ctx context.Context, pin manifest.Pin) (*plan, error) 
 }
 
 // downloads returns those of a pinned archive and of its provenance file, nil if it has none.
-func (h *helmCharts) downloads(pin manifest.Pin) (archive, signed *download, err error) {
+func (h *helmCharts) downloads(pin manifest.Pin) (archive, signed *upstream.Download, err error) {
 	if pin.Provenance != "" {
-		if err := checkDigest(pin.Provenance); err != nil {
+		if err := upstream.CheckDigest(pin.Provenance); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -452,11 +455,11 @@ func (h *helmCharts) downloads(pin manifest.Pin) (archive, signed *download, err
 
 func (h *helmCharts) planOCI(ctx context.Context, pin manifest.Pin) (*plan, error) {
 	rest, _ := strings.CutSuffix(pin.Ref, ":"+pin.Version)
-	upstream, err := name.NewRepository(strings.TrimPrefix(rest, "oci://"), name.StrictValidation)
+	home, err := name.NewRepository(strings.TrimPrefix(rest, "oci://"), name.StrictValidation)
 	if err != nil {
 		return nil, fmt.Errorf("not an OCI reference: %w", err)
 	}
-	repo, err := h.registries.repository(upstream)
+	repo, err := h.registries.repository(home)
 	if err != nil {
 		return nil, err
 	}
@@ -491,8 +494,8 @@ func sameChart(pin manifest.Pin, c *charts.Chart) error {
 	if c.Name() == pin.Name && (c.Version() == pin.Version || equalVersions(c.Version(), pin.Version)) {
 		return nil
 	}
-	return fmt.Errorf("the archive has chart %s %s instead of %s %s", printable(c.Name()), printable(c.Version()),
-		pin.Name, pin.Version)
+	return fmt.Errorf("the archive has chart %s %s instead of %s %s", upstream.Printable(c.Name()),
+		upstream.Printable(c.Version()), pin.Name, pin.Version)
 }
 
 func equalVersions(a, b string) bool {
@@ -515,10 +518,12 @@ func (h *helmCharts) artifact(ctx context.Context, pin manifest.Pin) (ocispec.De
 		return ocispec.Descriptor{}, err
 	}
 	m := ocispec.Manifest{
-		Config:      ocispec.Descriptor{MediaType: chartConfig, Digest: sha256Of(config), Size: int64(len(config))},
+		Config: ocispec.Descriptor{
+			MediaType: chartConfig, Digest: upstream.SHA256Of(config), Size: int64(len(config)),
+		},
 		Annotations: c.Annotations(),
 	}
-	if err := h.cache.put(ctx, config, m.Config.Digest); err != nil {
+	if err := h.cache.Put(ctx, config, m.Config.Digest); err != nil {
 		return ocispec.Descriptor{}, err
 	}
 	for _, layer := range []ocispec.Descriptor{
@@ -528,15 +533,17 @@ func (h *helmCharts) artifact(ctx context.Context, pin manifest.Pin) (ocispec.De
 		if layer.Digest == "" {
 			continue
 		}
-		size, ok, err := h.cache.store.Stat(ctx, layer.Digest)
+		size, ok, err := h.cache.Store.Stat(ctx, layer.Digest)
 		if err != nil || !ok {
 			return ocispec.Descriptor{},
-				&storeError{err: cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", layer.Digest))}
+				&upstream.StoreError{
+					Err: cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", layer.Digest)),
+				}
 		}
 		layer.Size = size
 		m.Layers = append(m.Layers, layer)
 	}
 	// Helm's order.
 	slices.SortFunc(m.Layers, func(a, b ocispec.Descriptor) int { return cmp.Compare(a.Digest, b.Digest) })
-	return h.cache.putManifest(ctx, m)
+	return putManifest(ctx, h.cache, m)
 }

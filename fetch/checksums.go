@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/fetch/content"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 )
 
 const maxChecksums = 1 << 20 // bytes of a checksum file
@@ -70,7 +71,7 @@ func findChecksum(data []byte, filePath string) (digest.Digest, error) {
 	case len(all) == 0:
 		return "", fmt.Errorf("no sha256 found: %s", understood(data))
 	}
-	return "", fmt.Errorf("%d sha256 sums, but none for %s", len(all), printable(path.Base(filePath)))
+	return "", fmt.Errorf("%d sha256 sums, but none for %s", len(all), upstream.Printable(path.Base(filePath)))
 }
 
 // understood describes the accepted formats of checksum files, and the problem with this one.
@@ -88,7 +89,7 @@ func understood(data []byte) string {
 func agreed(found []checksumLine, name string) (digest.Digest, error) {
 	for _, e := range found {
 		if e.sum != found[0].sum {
-			return "", fmt.Errorf("different sha256 sums for %s", printable(name))
+			return "", fmt.Errorf("different sha256 sums for %s", upstream.Printable(name))
 		}
 	}
 	return digest.NewDigestFromEncoded(digest.SHA256, found[0].sum), nil

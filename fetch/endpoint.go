@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/web"
 	"github.com/kkbundle/kkbundle/web/logins"
 	"github.com/kkbundle/kkbundle/web/proxy"
@@ -22,9 +23,9 @@ import (
 // An endpoint is a repository on one of its servers. It logs in at the first request, because items in the store need
 // no registry.
 type endpoint struct {
-	sender   *sender
+	sender   *upstream.Sender
 	keychain authn.Keychain
-	peer     *peer
+	peer     *upstream.Peer
 	auth     *logins.Trip
 	name     name.Repository // name on the registry in use
 	scope    string          // of its tokens
@@ -36,18 +37,18 @@ type endpoint struct {
 	denied error // the error of a refused login, which is not repeated
 }
 
-func (g *registries) newEndpoint(p *peer, upstream name.Repository) (*endpoint, error) {
+func (g *registries) newEndpoint(p *upstream.Peer, home name.Repository) (*endpoint, error) {
 	var options []name.Option
-	if p.plain {
+	if p.Plain {
 		options = append(options, name.Insecure)
 	}
-	host, err := name.NewRegistry(p.host, options...)
+	host, err := name.NewRegistry(p.Host, options...)
 	if err != nil {
 		return nil, fmt.Errorf("source %s: %w", p, err)
 	}
-	named := host.Repo(path.Join(p.prefix, upstream.RepositoryStr()))
+	named := host.Repo(path.Join(p.Prefix, home.RepositoryStr()))
 	return &endpoint{
-		sender: g.loader.sender, keychain: g.keychain, peer: p, auth: p.loginTrip(host.RegistryStr()), name: named,
+		sender: g.loader.Sender, keychain: g.keychain, peer: p, auth: p.LoginTrip(host.RegistryStr()), name: named,
 		scope: named.Scope(transport.PullScope),
 	}, nil
 }
@@ -61,30 +62,30 @@ func (e *endpoint) login(ctx context.Context) (*http.Client, error) {
 	}
 	auth, err := authn.Resolve(ctx, e.keychain, e.name)
 	if err != nil {
-		return nil, fmt.Errorf("credentials for %s: %w", e.peer.host, err)
+		return nil, fmt.Errorf("credentials for %s: %w", e.peer.Host, err)
 	}
 	e.unread = logins.Unread(auth)
 	e.known = auth != authn.Anonymous && e.unread == nil
 	var trip http.RoundTripper
-	err = e.sender.retry(ctx, e.peer, "log in to "+e.peer.host, func() error {
+	err = e.sender.Retry(ctx, e.peer, "log in to "+e.peer.Host, func() error {
 		trip, err = e.handshake(ctx, auth)
 		return err
 	})
-	if answeredWith(err, http.StatusUnauthorized, http.StatusForbidden) {
+	if upstream.AnsweredWith(err, http.StatusUnauthorized, http.StatusForbidden) {
 		e.denied = e.explain(err)
 		return nil, e.denied
 	}
 	if err != nil {
 		return nil, e.explain(err)
 	}
-	e.client = e.peer.client(trip)
+	e.client = e.peer.Client(trip)
 	return e.client, nil
 }
 
 // handshake asks the registry for the login method, and logs in.
 func (e *endpoint) handshake(ctx context.Context, auth authn.Authenticator) (http.RoundTripper, error) {
 	var trip http.RoundTripper
-	err := e.sender.brief(ctx, e.peer, func(ctx context.Context) (err error) {
+	err := e.sender.Brief(ctx, e.peer, func(ctx context.Context) (err error) {
 		trip, err = transport.NewWithContext(ctx, e.name.Registry, auth, e.auth, []string{e.scope})
 		return err
 	})
@@ -121,7 +122,7 @@ func (e *endpoint) send(ctx context.Context, client *http.Client, req *http.Requ
 	limit int64,
 ) ([]byte, http.Header, error) {
 	req.Header.Set("Accept", accept)
-	data, header, err := e.sender.small(ctx, e.peer, client, req, limit)
+	data, header, err := e.sender.Small(ctx, e.peer, client, req, limit)
 	if err != nil {
 		return nil, nil, e.explain(err)
 	}
@@ -131,15 +132,15 @@ func (e *endpoint) send(ctx context.Context, client *http.Client, req *http.Requ
 // at returns the endpoint's URL for a URL of the upstream repository.
 func (e *endpoint) at(u *url.URL) *url.URL {
 	to := *u
-	to.Scheme, to.Host = e.peer.scheme(), e.name.RegistryStr()
-	if e.peer.prefix != "" {
-		to.Path = path.Join("/v2", e.peer.prefix, strings.TrimPrefix(u.Path, "/v2"))
+	to.Scheme, to.Host = e.peer.Scheme(), e.name.RegistryStr()
+	if e.peer.Prefix != "" {
+		to.Path = path.Join("/v2", e.peer.Prefix, strings.TrimPrefix(u.Path, "/v2"))
 	}
 	return &to
 }
 
 // String names the repository in use.
-func (e *endpoint) String() string { return e.peer.host + "/" + e.name.RepositoryStr() }
+func (e *endpoint) String() string { return e.peer.Host + "/" + e.name.RepositoryStr() }
 
 // explain turns a registry's answer into an error with cause and remedy.
 func (e *endpoint) explain(err error) error {
@@ -151,7 +152,7 @@ func (e *endpoint) explain(err error) error {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return e.explainDenied(err)
 	case http.StatusProxyAuthRequired:
-		return fmt.Errorf("%s: %w", proxy.LoginText(e.peer.host), err)
+		return fmt.Errorf("%s: %w", proxy.LoginText(e.peer.Host), err)
 	case http.StatusNotFound:
 		what := "no such tag, digest or repository"
 		switch {
@@ -162,7 +163,7 @@ func (e *endpoint) explain(err error) error {
 		case strings.Contains(status.Detail, string(transport.BlobUnknownErrorCode)):
 			what = "the registry has lost this blob"
 		}
-		if !e.peer.isMirror() { // callers name the item, whose reference has the registry and the repository
+		if !e.peer.IsMirror() { // callers name the item, whose reference has the registry and the repository
 			return &namelessError{what + ": " + status.Line(), err}
 		}
 		return fmt.Errorf("%s: %s in %s: %w", e.peer, what, e, err)
@@ -180,17 +181,17 @@ func (e *namelessError) Error() string { return e.text }
 func (e *namelessError) Unwrap() error { return e.cause }
 
 func (e *endpoint) explainDenied(err error) error {
-	login := fmt.Sprintf("kkbundle login %s (or an entry for it in the config.json of $DOCKER_CONFIG, ~/.docker by default)", e.peer.host)
+	login := fmt.Sprintf("kkbundle login %s (or an entry for it in the config.json of $DOCKER_CONFIG, ~/.docker by default)", e.peer.Host)
 	if e.known {
 		return fmt.Errorf("%s: registry %s rejects the configured credentials for %s: check them with %s: %w", e.peer,
-			e.peer.host, e.name.RepositoryStr(), login, err)
+			e.peer.Host, e.name.RepositoryStr(), login, err)
 	}
 	if e.unread != nil {
-		return fmt.Errorf("%s: registry %s requires credentials for %s, and %w: %w", e.peer, e.peer.host,
+		return fmt.Errorf("%s: registry %s requires credentials for %s, and %w: %w", e.peer, e.peer.Host,
 			e.name.RepositoryStr(), e.unread, err)
 	}
 	return fmt.Errorf("%s: registry %s requires credentials for %s, or the repository does not exist: %s: %w", e.peer,
-		e.peer.host, e.name.RepositoryStr(), login, err)
+		e.peer.Host, e.name.RepositoryStr(), login, err)
 }
 
 // pages reads a list of names, which a registry sends in pages.

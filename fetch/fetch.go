@@ -18,11 +18,30 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // DefaultJobs is the number of concurrent transfers if Options.Jobs is 0.
 const DefaultJobs = 8
+
+// LevelNote is the level of log records that people should see and that are no warnings.
+const LevelNote = upstream.LevelNote
+
+// The settings of package upstream, which knows the servers and the downloads from them.
+type (
+	// A Store receives blobs.
+	Store = upstream.Store
+	// A BlobWriter takes the bytes of one blob.
+	BlobWriter = upstream.BlobWriter
+	// Hosts holds a run's knowledge about the contacted hosts.
+	Hosts = upstream.Hosts
+	// Retry configures the number and timing of attempts.
+	Retry = upstream.Retry
+)
+
+// NewHosts returns an empty Hosts.
+func NewHosts() *Hosts { return upstream.NewHosts() }
 
 // Options configure fetching. Only Store is required.
 type Options struct {
@@ -176,7 +195,7 @@ func (e *ItemError) item() string {
 
 // cause returns the reason without the item: items of a host that cannot be reached have the same one.
 func (e *ItemError) cause() string {
-	if gone, ok := errors.AsType[*unreachableError](e.Err); ok {
+	if gone, ok := errors.AsType[*upstream.UnreachableError](e.Err); ok {
 		return gone.Error()
 	}
 	return strings.TrimPrefix(strings.TrimPrefix(e.Err.Error(), e.Ref), ": ")

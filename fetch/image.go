@@ -15,6 +15,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
@@ -52,14 +53,14 @@ func imageRef(ref string) (name.Repository, string, digest.Digest, error) {
 		return parsed.Context(), parsed.Identifier(), "", nil
 	}
 	d := digest.Digest(pinned)
-	return parsed.Context(), parsed.Identifier(), d, checkDigest(d)
+	return parsed.Context(), parsed.Identifier(), d, upstream.CheckDigest(d)
 }
 
 // images pins and brings images with their referrers.
 type images struct {
 	kept       kept
 	registries *registries
-	dir        baseDir // of keys
+	dir        upstream.BaseDir // of keys
 	log        *slog.Logger
 	hosts      *Hosts
 	platforms  []string // of the run
@@ -78,11 +79,11 @@ func (i *images) resolve(ctx context.Context, img manifest.Image) ([]manifest.Pi
 	if err != nil {
 		return nil, err
 	}
-	upstream, _, _, err := imageRef(ref)
+	home, _, _, err := imageRef(ref)
 	if err != nil {
 		return nil, err
 	}
-	repo, err := i.registries.repository(upstream)
+	repo, err := i.registries.repository(home)
 	if err != nil {
 		return nil, err
 	}
@@ -289,10 +290,10 @@ func parseManifest(desc ocispec.Descriptor, data []byte) (manifestDoc, error) {
 }
 
 func checkDescriptor(d ocispec.Descriptor) error {
-	if d.Size < 0 || d.Size > maxBlob {
-		return fmt.Errorf("blob %s: a size of %d bytes is impossible", printable(d.Digest.String()), d.Size)
+	if d.Size < 0 || d.Size > upstream.MaxBlob {
+		return fmt.Errorf("blob %s: a size of %d bytes is impossible", upstream.Printable(d.Digest.String()), d.Size)
 	}
-	return checkDigest(d.Digest)
+	return upstream.CheckDigest(d.Digest)
 }
 
 func (w *imageWalk) manifest(ctx context.Context, desc ocispec.Descriptor, depth int) error {
@@ -357,9 +358,9 @@ func (w *imageWalk) index(ctx context.Context, parent digest.Digest, children []
 			continue
 		}
 		err := w.manifest(ctx, child, depth+1)
-		if lost := attested(child) != "" && !w.all && lacking(err, http.StatusNotFound); lost {
+		if lost := attested(child) != "" && !w.all && upstream.Lacking(err, http.StatusNotFound); lost {
 			// Registries that remove manifests without a tag leave such holes, and images run without attestations.
-			w.repo.loader.sender.log.WarnContext(ctx,
+			w.repo.loader.Sender.Log.WarnContext(ctx,
 				"the registry has lost an attestation that an index lists; going on without it",
 				"image", w.image.root.Digest, "attestation", child.Digest)
 			delete(w.seen, child.Digest)
@@ -496,7 +497,7 @@ func platformString(p *ocispec.Platform) string {
 	if normal, err := scalar.PlatformString(raw); err == nil {
 		return normal
 	}
-	return printable(raw)
+	return upstream.Printable(raw)
 }
 
 // plan returns the plan of a pinned image.
@@ -550,7 +551,7 @@ func (r *repository) pinned(ctx context.Context, pin manifest.Pin, wanted []stri
 
 // gone adds the remedy if upstream no longer has a pinned item.
 func gone(err error) error {
-	if answeredWith(err, http.StatusNotFound) {
+	if upstream.AnsweredWith(err, http.StatusNotFound) {
 		return fmt.Errorf("%w: upstream no longer has the pinned content; write a new lock with kkbundle lock", err)
 	}
 	return err

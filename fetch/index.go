@@ -9,6 +9,7 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -38,7 +39,7 @@ func (i *images) completed(ctx context.Context, repo *repository, found image, r
 		return found, false, nil
 	}
 	whole, err := repo.whole(ctx, found.root, found.platforms)
-	lost := err != nil && (errors.Is(err, errForeign) || lacking(err, http.StatusNotFound))
+	lost := err != nil && (errors.Is(err, errForeign) || upstream.Lacking(err, http.StatusNotFound))
 	switch {
 	case policy == manifest.IndexesSelected: // the other platforms are only weighed
 		i.record(ref, pinnedIndex{selected: found.size(), whole: whole.size()})
@@ -60,7 +61,7 @@ func (i *images) tellIndex(ctx context.Context, pin manifest.Pin) {
 	i.mu.Lock()
 	x, sized := i.indexes[pin.Ref]
 	i.mu.Unlock()
-	if !sized || !i.hosts.first(pin.Ref) {
+	if !sized || !i.hosts.First(pin.Ref) {
 		return
 	}
 	about := []any{

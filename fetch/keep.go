@@ -7,6 +7,7 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -48,7 +49,7 @@ func (k kept) image(ctx context.Context, repo *repository,
 		return root, pin, false, nil
 	}
 	root, _, err = repo.manifest(ctx, ocispec.Descriptor{Digest: pin.Digest, Size: -1})
-	if lacking(err, http.StatusNotFound, http.StatusGone) {
+	if upstream.Lacking(err, http.StatusNotFound, http.StatusGone) {
 		return root, pin, false, nil // upstream has removed it; the tag leads to its successor
 	}
 	return root, pin, err == nil, err

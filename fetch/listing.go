@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 )
 
 // A Listed is a tag that a registry has.
@@ -74,7 +76,7 @@ func (s *session) listed(ctx context.Context, registry name.Registry, prefix str
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
-	case answeredWith(err, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound,
+	case upstream.AnsweredWith(err, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound,
 		http.StatusMethodNotAllowed, http.StatusNotImplemented):
 		return []string{prefix}, nil // its tags can be asked for all the same
 	case err == nil && slices.ContainsFunc(names, func(n string) bool { return isBelow(n, prefix) }):
@@ -138,11 +140,11 @@ func Tags(ctx context.Context, repositories []string, keep func(repository, tag 
 func (s *session) listTags(ctx context.Context, repository string,
 	keep func(repository, tag string) bool,
 ) ([]Listed, error) {
-	upstream, err := name.NewRepository(repository)
+	home, err := name.NewRepository(repository)
 	if err != nil {
-		return nil, fmt.Errorf("repository %s: %w", printable(repository), err)
+		return nil, fmt.Errorf("repository %s: %w", upstream.Printable(repository), err)
 	}
-	repo, err := s.registries.repository(upstream)
+	repo, err := s.registries.repository(home)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +157,7 @@ func (s *session) listTags(ctx context.Context, repository string,
 	}
 	slices.Sort(tags)
 	tags = slices.DeleteFunc(slices.Compact(tags), func(tag string) bool {
-		_, err := name.NewTag(upstream.Name() + ":" + tag)
+		_, err := name.NewTag(home.Name() + ":" + tag)
 		return err != nil || attachedTag.MatchString(tag) || keep != nil && !keep(repository, tag)
 	})
 	if len(tags) == 0 {
@@ -191,12 +193,12 @@ func (r *repository) hasCharts(ctx context.Context, tag string) (bool, error) {
 
 // catalog lists the repositories of a registry.
 func (g *registries) catalog(ctx context.Context, registry name.Registry) (all []string, err error) {
-	peers, err := g.network.peers(canonicalHost(registry.RegistryStr()))
+	peers, err := g.network.Peers(upstream.CanonicalHost(registry.RegistryStr()))
 	if err != nil {
 		return nil, err
 	}
 	u := &url.URL{Scheme: "https", Host: registry.RegistryStr(), Path: "/v2/_catalog"}
-	err = g.loader.sender.inTurn(ctx, peers, func(i int) error {
+	err = g.loader.Sender.InTurn(ctx, peers, func(i int) error {
 		e, err := g.newEndpoint(peers[i], registry.Repo("_catalog"))
 		if err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
@@ -20,7 +21,7 @@ const (
 // withTags adds the nearest tags of the repository to the error of a tag that it lacks. The list is a help: without
 // it, err is returned.
 func (r *repository) withTags(ctx context.Context, tag string, err error) error {
-	if tag == "" || !lacking(err, http.StatusNotFound) {
+	if tag == "" || !upstream.Lacking(err, http.StatusNotFound) {
 		return err
 	}
 	listCtx, cancel := context.WithTimeout(ctx, tagsWait)

@@ -22,6 +22,7 @@ import (
 	"github.com/kkbundle/kkbundle/fetch/packages/deb"
 	"github.com/kkbundle/kkbundle/fetch/packages/iso"
 	"github.com/kkbundle/kkbundle/fetch/packages/rpm"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -36,7 +37,7 @@ func (n networkFiles) Get(ctx context.Context, address string, limit int64) ([]b
 
 // missing marks the error for a file that a server does not have: object stores answer 403 for it.
 func missing(err error) error {
-	if lacking(err, http.StatusNotFound, http.StatusGone, http.StatusForbidden) {
+	if upstream.Lacking(err, http.StatusNotFound, http.StatusGone, http.StatusForbidden) {
 		return fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	}
 	return err
@@ -45,23 +46,23 @@ func missing(err error) error {
 // Open implements packages.Files.
 func (n networkFiles) Open(ctx context.Context, address string, size int64, sum string) (io.ReadCloser, error) {
 	want := digest.NewDigestFromEncoded(digest.SHA256, sum)
-	if err := checkDigest(want); err != nil {
+	if err := upstream.CheckDigest(want); err != nil {
 		return nil, err
 	}
 	d, err := n.web.urlDownload(address, want, size)
 	if err != nil {
 		return nil, err
 	}
-	if err := n.web.loader.fetchBlob(ctx, d); err != nil {
-		if errors.Is(err, errMismatch) {
+	if err := n.web.loader.Fetch(ctx, d); err != nil {
+		if errors.Is(err, upstream.ErrMismatch) {
 			err = fmt.Errorf("%w: the mirror is being updated or is damaged; try again later, or use another mirror",
 				err)
 		}
 		return nil, missing(err)
 	}
-	rc, err := n.web.loader.cache.store.Open(ctx, want)
+	rc, err := n.web.loader.Cache.Store.Open(ctx, want)
 	if err != nil {
-		return nil, &storeError{err: err}
+		return nil, &upstream.StoreError{Err: err}
 	}
 	return rc, nil
 }
@@ -75,7 +76,7 @@ type diskImage struct {
 
 // openImage opens a local image and checks its sha256, if given.
 func (l *localFiles) openImage(ctx context.Context, name, sum string) (*diskImage, error) {
-	f, err := os.Open(l.dir.path(name))
+	f, err := os.Open(l.dir.Path(name))
 	if err != nil {
 		return nil, err
 	}
@@ -100,11 +101,11 @@ func (l *localFiles) openImage(ctx context.Context, name, sum string) (*diskImag
 // hashes checks that the content has that sha256.
 func hashes(ctx context.Context, r io.Reader, want string) error {
 	h := sha256.New()
-	if _, err := io.Copy(h, stopping(ctx, r)); err != nil {
+	if _, err := io.Copy(h, upstream.Stopping(ctx, r)); err != nil {
 		return err
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); got != want {
-		return fmt.Errorf("%w: sha256 is %s instead of %s", errMismatch, got, want)
+		return fmt.Errorf("%w: sha256 is %s instead of %s", upstream.ErrMismatch, got, want)
 	}
 	return nil
 }
@@ -196,7 +197,7 @@ func (c *choice) loadList(ctx context.Context, d *diskImage, name string) error 
 	if err != nil {
 		return err
 	}
-	in, err := packages.Unpack(name, stopping(ctx, f))
+	in, err := packages.Unpack(name, upstream.Stopping(ctx, f))
 	if err != nil {
 		return err
 	}
@@ -210,7 +211,7 @@ func (c *choice) loadList(ctx context.Context, d *diskImage, name string) error 
 // packageFetch copies a pinned package out of a disk image.
 func (l *localFiles) packageFetch(pin manifest.Pin, image, name string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		_, err := once(&l.cache.flights, "image "+image+"/"+name, func() (ocispec.Descriptor, error) {
+		_, err := upstream.Once(&l.cache.Flights, "image "+image+"/"+name, func() (ocispec.Descriptor, error) {
 			d, err := l.openImage(ctx, image, "")
 			if err != nil {
 				return ocispec.Descriptor{}, err
@@ -220,11 +221,11 @@ func (l *localFiles) packageFetch(pin manifest.Pin, image, name string) func(con
 			if err != nil {
 				return ocispec.Descriptor{}, fmt.Errorf("%s: %w", image, err)
 			}
-			desc, err := l.cache.copyIn(ctx, "image "+image+"/"+name, pin.Digest, func(w io.Writer) error {
-				_, err := io.Copy(w, stopping(ctx, f))
+			desc, err := l.cache.CopyIn(ctx, "image "+image+"/"+name, pin.Digest, func(w io.Writer) error {
+				_, err := io.Copy(w, upstream.Stopping(ctx, f))
 				return err
 			})
-			if errors.Is(err, errMismatch) {
+			if errors.Is(err, upstream.ErrMismatch) {
 				err = fmt.Errorf("%s: %s: %w; the image changed since the lock was written: write a new lock with kkbundle lock", image, name, err)
 			}
 			return desc, err

@@ -18,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/fetch/packages/deb"
 	"github.com/kkbundle/kkbundle/fetch/packages/rpm"
 	"github.com/kkbundle/kkbundle/fetch/packages/signature"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
@@ -35,7 +36,7 @@ type fileLister interface {
 
 // A choice selects one set of packages for one platform.
 type choice struct {
-	dir      baseDir
+	dir      upstream.BaseDir
 	web      *webFiles
 	log      *slog.Logger
 	jobs     int
@@ -198,7 +199,7 @@ func (c *choice) isBase(name string) bool { return slices.Contains(c.known.Base,
 
 // keys reads a keyring.
 func (c *choice) keys(file string) (*signature.Keys, error) {
-	data, err := capped.ReadFile(c.dir.path(file), signature.MaxKeyring)
+	data, err := capped.ReadFile(c.dir.Path(file), signature.MaxKeyring)
 	if err != nil {
 		return nil, fmt.Errorf("keyring: %w", err)
 	}
@@ -253,7 +254,7 @@ func (c *choice) pins(ctx context.Context, list []packageRepository) ([]manifest
 			Digest: digest.NewDigestFromEncoded(digest.SHA256, p.SHA256), Size: p.Size, Verified: c.verification(p),
 			Package: p.Name, Provides: c.answers(p),
 		}
-		if err := checkDigest(pin.Digest); err != nil {
+		if err := upstream.CheckDigest(pin.Digest); err != nil {
 			return nil, fmt.Errorf("package %s: %w", p.Name, err)
 		}
 		if c.set.ISO != "" {

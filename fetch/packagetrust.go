@@ -11,6 +11,7 @@ import (
 	"github.com/kkbundle/kkbundle/fetch/packages"
 	"github.com/kkbundle/kkbundle/fetch/packages/rpm"
 	"github.com/kkbundle/kkbundle/fetch/packages/signature"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -78,7 +79,7 @@ func (c *choice) checkSignature(ctx context.Context, p *packages.Package) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	err = rpm.CheckSignature(stopping(ctx, file), p, time.Now())
+	err = rpm.CheckSignature(upstream.Stopping(ctx, file), p, time.Now())
 	switch {
 	case err == nil:
 		return nil

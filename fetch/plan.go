@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -40,11 +41,11 @@ type blob struct {
 }
 
 // blobOf returns the content that a download brings.
-func blobOf(d *download) blob {
-	d.planned = d.size >= 0
+func blobOf(d *upstream.Download) blob {
+	d.Planned = d.Size >= 0
 	return blob{
-		digest: d.want, size: d.size,
-		fetch: func(ctx context.Context) error { return d.loader.fetchBlob(ctx, d) },
+		digest: d.Want, size: d.Size,
+		fetch: func(ctx context.Context) error { return d.Loader.Fetch(ctx, d) },
 	}
 }
 
@@ -70,7 +71,7 @@ type task struct {
 func (t *task) run(ctx context.Context) error {
 	err := t.fetch(ctx)
 	for _, fetch := range t.others {
-		var store *storeError
+		var store *upstream.StoreError
 		if err == nil || ctx.Err() != nil || errors.As(err, &store) {
 			return err
 		}
@@ -105,7 +106,7 @@ func (s *session) planItem(ctx context.Context, pin manifest.Pin, referrers refe
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	if err := checkDigest(pin.Digest); err != nil {
+	if err := upstream.CheckDigest(pin.Digest); err != nil {
 		return nil, err
 	}
 	switch pin.Kind {
@@ -139,9 +140,9 @@ func (s *session) tasks(ctx context.Context, plans []*plan, have map[digest.Dige
 		for _, b := range p.blobs {
 			size, known := have[b.digest]
 			if !known && byDigest[b.digest] == nil {
-				n, ok, err := s.cache.store.Stat(ctx, b.digest)
+				n, ok, err := s.cache.Store.Stat(ctx, b.digest)
 				if err != nil {
-					return nil, sum, fmt.Errorf("fetch: %w", &storeError{err: err})
+					return nil, sum, fmt.Errorf("fetch: %w", &upstream.StoreError{Err: err})
 				}
 				if ok {
 					size, known, have[b.digest] = n, true, n
@@ -162,7 +163,7 @@ func (s *session) tasks(ctx context.Context, plans []*plan, have map[digest.Dige
 			sum.Unknown++
 			continue
 		}
-		n, err := s.cache.resumable(ctx, t.digest, t.size)
+		n, err := s.cache.Resumable(ctx, t.digest, t.size)
 		if err != nil {
 			return nil, sum, err
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/web"
@@ -86,7 +87,8 @@ func (r *repository) askReferrers(ctx context.Context,
 	list, ok, err = r.listReferrers(ctx, subject)
 	if first && ctx.Err() == nil {
 		api.asked, api.absent = true, !ok && err == nil
-		if status := web.Status(err); err != nil && (status == nil || web.PassingStatus(status.Code)) && !isLie(err) {
+		if status := web.Status(err); err != nil && (status == nil || web.PassingStatus(status.Code)) &&
+			!upstream.IsLie(err) {
 			api.broken = err
 		}
 	}
@@ -97,7 +99,7 @@ func (r *repository) askReferrers(ctx context.Context,
 func (r *repository) listReferrers(ctx context.Context,
 	subject digest.Digest,
 ) (list []ocispec.Descriptor, ok bool, err error) {
-	err = r.loader.sender.inTurn(ctx, r.peers, func(i int) error {
+	err = r.loader.Sender.InTurn(ctx, r.peers, func(i int) error {
 		list, err = r.endpoints[i].listReferrers(ctx, r.url("referrers", subject.String()), subject)
 		return err
 	})
@@ -115,7 +117,7 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 	if err != nil {
 		return nil, err
 	}
-	client = e.peer.client(&noAPIElsewhere{next: client.Transport, path: u.Path})
+	client = e.peer.Client(&noAPIElsewhere{next: client.Transport, path: u.Path})
 	for n := range maxReferrerPages {
 		data, header, err := e.askWith(ctx, client, u, ocispec.MediaTypeImageIndex)
 		switch {
@@ -126,7 +128,7 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 			}
 			return nil, fmt.Errorf("referrers of %s: %w", subject, err)
 		case n > 0 && hasNoAPI(err):
-			return nil, lied("referrers of %s: the next page of the list is missing", subject)
+			return nil, upstream.Lied("referrers of %s: the next page of the list is missing", subject)
 		case err != nil:
 			return nil, fmt.Errorf("referrers of %s: %w", subject, err)
 		}
@@ -134,21 +136,21 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 			Manifests []ocispec.Descriptor `json:"manifests"`
 		}
 		if err := capped.JSON(data, maxValues, &page); err != nil {
-			return nil, lied("referrers of %s: %w", subject, err)
+			return nil, upstream.Lied("referrers of %s: %w", subject, err)
 		}
 		if all = append(all, page.Manifests...); len(all) > maxReferrers {
-			return nil, lied("referrers of %s: more than %d", subject, maxReferrers)
+			return nil, upstream.Lied("referrers of %s: more than %d", subject, maxReferrers)
 		}
 		to, err := nextURL(u, header)
 		if err != nil {
-			return nil, lied("referrers of %s: %w", subject, err)
+			return nil, upstream.Lied("referrers of %s: %w", subject, err)
 		}
 		if to == nil {
 			return all, nil
 		}
 		u = to
 	}
-	return nil, lied("referrers of %s: the list has more than %d pages", subject, maxReferrerPages)
+	return nil, upstream.Lied("referrers of %s: the list has more than %d pages", subject, maxReferrerPages)
 }
 
 // noAPIElsewhere answers for a referrers API that redirects and gets no list there: the registry has no such API.
@@ -179,7 +181,7 @@ func (n *noAPIElsewhere) RoundTrip(req *http.Request) (*http.Response, error) {
 // hasNoAPI reports whether an answer is that of a registry without the referrers API: 404 by the specification, or the
 // answer of older registries to unknown addresses.
 func hasNoAPI(err error) bool {
-	return lacking(err, http.StatusNotFound, http.StatusBadRequest, http.StatusMethodNotAllowed,
+	return upstream.Lacking(err, http.StatusNotFound, http.StatusBadRequest, http.StatusMethodNotAllowed,
 		http.StatusNotAcceptable, http.StatusNotImplemented)
 }
 
@@ -189,7 +191,7 @@ func (r *repository) tagged(ctx context.Context, tag string) (ocispec.Descriptor
 	u := r.url("manifests", tag)
 	if !r.headless.Load() {
 		_, err := r.ask(ctx, u)
-		if lacking(err, http.StatusNotFound) {
+		if upstream.Lacking(err, http.StatusNotFound) {
 			return ocispec.Descriptor{}, nil, false, nil
 		}
 		if err != nil && web.Status(err) == nil {
@@ -197,7 +199,7 @@ func (r *repository) tagged(ctx context.Context, tag string) (ocispec.Descriptor
 		}
 	}
 	desc, data, err := r.get(ctx, u, ocispec.Descriptor{Size: -1})
-	if r.headless.Load() && lacking(err, http.StatusNotFound) {
+	if r.headless.Load() && upstream.Lacking(err, http.StatusNotFound) {
 		return ocispec.Descriptor{}, nil, false, nil
 	}
 	return desc, data, err == nil, err
@@ -362,12 +364,12 @@ func (l *lookup) read(ctx context.Context, desc ocispec.Descriptor, subject dige
 	}
 	switch {
 	case tag == "" && (doc.Subject == nil || doc.Subject.Digest != subject):
-		return a, lied("the registry lists it, but it is attached to another manifest")
+		return a, upstream.Lied("the registry lists it, but it is attached to another manifest")
 	case !isIndex(desc.MediaType) && doc.Config == nil:
 		return a, fmt.Errorf("a manifest of type %s without a config is not carried: attach it anew", desc.MediaType)
 	case a.size > maxReferrer:
 		return a, fmt.Errorf("%d bytes exceed the limit of %d (%s)", a.size, maxReferrer,
-			printable(a.desc.ArtifactType))
+			upstream.Printable(a.desc.ArtifactType))
 	}
 	return a, nil
 }

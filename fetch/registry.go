@@ -18,6 +18,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/web"
@@ -53,8 +54,8 @@ func acceptedManifests() string {
 
 // registries opens the repositories of a run.
 type registries struct {
-	network  *network
-	loader   *downloader
+	network  *upstream.Network
+	loader   *upstream.Downloader
 	keychain authn.Keychain
 
 	mu    sync.Mutex
@@ -64,33 +65,33 @@ type registries struct {
 
 // A repository is an upstream repository with its endpoints: on mirrors and on the registry itself.
 type repository struct {
-	loader    *downloader
+	loader    *upstream.Downloader
 	api       *referrersAPI
 	upstream  name.Repository
 	endpoints []*endpoint
-	peers     []*peer     // of the endpoints
-	headless  atomic.Bool // a HEAD was answered with 404 for a tag that GET has: only GET tells
+	peers     []*upstream.Peer // of the endpoints
+	headless  atomic.Bool      // a HEAD was answered with 404 for a tag that GET has: only GET tells
 }
 
 // repository returns the repository with its endpoints.
-func (g *registries) repository(upstream name.Repository) (*repository, error) {
-	host := canonicalHost(upstream.RegistryStr())
-	peers, err := g.network.peers(host)
+func (g *registries) repository(home name.Repository) (*repository, error) {
+	host := upstream.CanonicalHost(home.RegistryStr())
+	peers, err := g.network.Peers(host)
 	if err != nil {
 		return nil, err
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	key := host + " " + upstream.RepositoryStr()
+	key := host + " " + home.RepositoryStr()
 	if g.repos[key] != nil {
 		return g.repos[key], nil
 	}
 	if g.apis[host] == nil {
 		g.apis[host] = &referrersAPI{}
 	}
-	r := &repository{loader: g.loader, api: g.apis[host], upstream: upstream, peers: peers}
+	r := &repository{loader: g.loader, api: g.apis[host], upstream: home, peers: peers}
 	for _, p := range peers {
-		e, err := g.newEndpoint(p, upstream)
+		e, err := g.newEndpoint(p, home)
 		if err != nil {
 			return nil, err
 		}
@@ -102,19 +103,19 @@ func (g *registries) repository(upstream name.Repository) (*repository, error) {
 
 // pinned returns the repository of a pinned image or referrer.
 func (g *registries) pinned(pin manifest.Pin) (*repository, error) {
-	upstream, _, named, err := imageRef(pin.Ref)
+	home, _, named, err := imageRef(pin.Ref)
 	if err != nil {
 		return nil, err
 	}
 	if named != "" && named != pin.Digest {
 		return nil, fmt.Errorf("the lock pins %s, but the reference has another digest", pin.Digest)
 	}
-	return g.repository(upstream)
+	return g.repository(home)
 }
 
 // ask sends a HEAD request for a manifest, which does not count against pull limits.
 func (r *repository) ask(ctx context.Context, u *url.URL) (header http.Header, err error) {
-	err = r.loader.sender.inTurn(ctx, r.peers, func(i int) error {
+	err = r.loader.Sender.InTurn(ctx, r.peers, func(i int) error {
 		_, header, err = r.endpoints[i].ask(ctx, http.MethodHead, r.endpoints[i].at(u), acceptedManifests(),
 			maxManifest)
 		return err
@@ -133,7 +134,7 @@ func (r *repository) String() string {
 	if len(r.endpoints) == 1 {
 		return r.endpoints[0].String()
 	}
-	return canonicalHost(r.upstream.RegistryStr()) + "/" + r.upstream.RepositoryStr()
+	return upstream.CanonicalHost(r.upstream.RegistryStr()) + "/" + r.upstream.RepositoryStr()
 }
 
 // named returns the manifest that a digest or, at present, a tag names.
@@ -151,7 +152,7 @@ func (r *repository) resolve(ctx context.Context, tag string) (ocispec.Descripto
 	header, err := r.ask(ctx, u)
 	if err == nil {
 		d := digest.Digest(header.Get("Docker-Content-Digest"))
-		if checkDigest(d) == nil {
+		if upstream.CheckDigest(d) == nil {
 			return r.manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1, MediaType: mediaType(header)})
 		}
 	}
@@ -159,7 +160,7 @@ func (r *repository) resolve(ctx context.Context, tag string) (ocispec.Descripto
 		return ocispec.Descriptor{}, nil, err
 	}
 	desc, data, got := r.get(ctx, u, ocispec.Descriptor{Size: -1})
-	if got == nil && lacking(err, http.StatusNotFound) {
+	if got == nil && upstream.Lacking(err, http.StatusNotFound) {
 		r.headless.Store(true)
 	}
 	return desc, data, got
@@ -172,7 +173,7 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 		desc ocispec.Descriptor
 		data []byte
 	}
-	if err := checkDigest(want.Digest); err != nil {
+	if err := upstream.CheckDigest(want.Digest); err != nil {
 		return want, nil, err
 	}
 	if want.Size > maxManifest {
@@ -180,11 +181,11 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 			maxManifest)
 	}
 	own := false
-	got, err := once(&r.loader.cache.flights, "manifest "+want.Digest.String(), func() (result, error) {
+	got, err := upstream.Once(&r.loader.Cache.Flights, "manifest "+want.Digest.String(), func() (result, error) {
 		own = true
-		data, ok, err := r.loader.cache.stored(ctx, want.Digest, maxManifest)
+		data, ok, err := r.loader.Cache.Stored(ctx, want.Digest, maxManifest)
 		if err == nil && !ok {
-			data, ok, err = r.loader.dirs.blob(ctx, want.Digest, maxManifest)
+			data, ok, err = r.loader.Dirs.Blob(ctx, want.Digest, maxManifest)
 		}
 		if err != nil || ok {
 			desc := want
@@ -217,7 +218,7 @@ func (r *repository) get(ctx context.Context, u *url.URL,
 	if got, data, err = r.read(ctx, u, want); err != nil {
 		return want, nil, err
 	}
-	if err := r.loader.cache.put(ctx, data, got.Digest); err != nil {
+	if err := r.loader.Cache.Put(ctx, data, got.Digest); err != nil {
 		return want, nil, err
 	}
 	return r.typed(got, data)
@@ -227,7 +228,7 @@ func (r *repository) get(ctx context.Context, u *url.URL,
 func (r *repository) read(ctx context.Context, u *url.URL,
 	want ocispec.Descriptor,
 ) (got ocispec.Descriptor, data []byte, err error) {
-	err = r.loader.sender.inTurn(ctx, r.peers, func(i int) error {
+	err = r.loader.Sender.InTurn(ctx, r.peers, func(i int) error {
 		got, data, err = r.endpoints[i].get(ctx, u, want)
 		return err
 	})
@@ -240,18 +241,18 @@ func (e *endpoint) get(ctx context.Context, u *url.URL, want ocispec.Descriptor)
 	if err != nil {
 		return want, nil, err
 	}
-	got := sha256Of(data)
+	got := upstream.SHA256Of(data)
 	promised := want.Digest
 	if promised == "" {
 		promised = digest.Digest(header.Get("Docker-Content-Digest"))
-		if checkDigest(promised) != nil {
+		if upstream.CheckDigest(promised) != nil {
 			promised = got // none, or of another algorithm: the bytes decide
 		}
 	}
 	if got != promised {
 		return want, nil, fmt.Errorf(
 			"%s sends a wrong manifest for %s: its digest is %s, not %s; do not use this source, or try another (%w)",
-			e.peer, e.at(u).Path, got, promised, errMismatch)
+			e.peer, e.at(u).Path, got, promised, upstream.ErrMismatch)
 	}
 	want.Digest, want.Size = got, int64(len(data))
 	if want.MediaType == "" {
@@ -298,23 +299,23 @@ func (r *repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descri
 	}
 	if !isIndex(desc.MediaType) && !isManifest(desc.MediaType) {
 		return desc, nil, fmt.Errorf("manifest %s has the unknown media type %q", desc.Digest,
-			printable(desc.MediaType))
+			upstream.Printable(desc.MediaType))
 	}
 	return desc, data, nil
 }
 
 // blob returns the download of a blob of this repository.
-func (r *repository) blob(d digest.Digest, size int64) *download {
-	out := &download{
-		loader: r.loader, name: fmt.Sprintf("blob %s of %s", d, r), want: d, size: size,
-		names: layoutNames(d),
+func (r *repository) blob(d digest.Digest, size int64) *upstream.Download {
+	out := &upstream.Download{
+		Loader: r.loader, Name: fmt.Sprintf("blob %s of %s", d, r), Want: d, Size: size,
+		Names: upstream.LayoutNames(d),
 	}
 	for _, e := range r.endpoints {
-		out.places = append(out.places, origin{
-			peer:    e.peer,
-			url:     e.at(r.url("blobs", d.String())),
-			client:  e.login,
-			explain: e.explain,
+		out.Places = append(out.Places, upstream.Origin{
+			Peer:    e.peer,
+			Url:     e.at(r.url("blobs", d.String())),
+			Client:  e.login,
+			Explain: e.explain,
 		})
 	}
 	return out
@@ -322,7 +323,7 @@ func (r *repository) blob(d digest.Digest, size int64) *download {
 
 // tags lists the repository's tags.
 func (r *repository) tags(ctx context.Context) (all []string, err error) {
-	err = r.loader.sender.inTurn(ctx, r.peers, func(i int) error {
+	err = r.loader.Sender.InTurn(ctx, r.peers, func(i int) error {
 		all, err = r.endpoints[i].pages(ctx, r.url("tags", "list"), "tags")
 		return err
 	})
@@ -339,7 +340,7 @@ func nextURL(u *url.URL, header http.Header) (*url.URL, error) {
 	}
 	link, err := u.Parse(next)
 	if err != nil || link.RawQuery == "" {
-		return nil, fmt.Errorf("the address of the next page has no query: %s", printable(next))
+		return nil, fmt.Errorf("the address of the next page has no query: %s", upstream.Printable(next))
 	}
 	to := *u
 	to.RawQuery = link.RawQuery

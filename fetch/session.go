@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/web/logins"
 )
@@ -24,9 +25,9 @@ type session struct {
 	firstUse   func(FirstUse) error
 	events     *progress
 	log        *slog.Logger
-	network    *network
-	dirs       *sourceDirs
-	cache      *cache
+	network    *upstream.Network
+	dirs       *upstream.SourceDirs
+	cache      *upstream.Cache
 	registries *registries
 	images     *images
 	files      *files
@@ -47,18 +48,18 @@ func newSession(o Options) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	base := baseDir(o.Dir)
+	base := upstream.BaseDir(o.Dir)
 	s := &session{
 		jobs: o.Jobs, find: o.Find, firstUse: o.FirstUse, events: &progress{report: o.Progress}, log: o.Logger,
-		network: newNetwork(o.Sources, base, o.Hosts, o.Logger),
+		network: upstream.NewNetwork(o.Sources, base, o.Hosts, o.Logger),
 	}
-	s.cache = &cache{store: o.Store, count: s.events.count}
-	if s.dirs, err = openDirs(o.Sources, base, s.cache, o.Logger); err != nil {
+	s.cache = &upstream.Cache{Store: o.Store, Count: s.events.count}
+	if s.dirs, err = upstream.OpenDirs(o.Sources, base, s.cache, o.Logger); err != nil {
 		return nil, err
 	}
-	loader := &downloader{
-		sender: &sender{limits: o.Retry, log: o.Logger}, cache: s.cache, dirs: s.dirs,
-		records: newRecords(o.Memory, o.Store, o.Logger), maxUnknown: o.MaxUnknown,
+	loader := &upstream.Downloader{
+		Sender: &upstream.Sender{Limits: o.Retry, Log: o.Logger}, Cache: s.cache, Dirs: s.dirs,
+		Records: upstream.NewRecords(o.Memory, o.Store, o.Logger), MaxUnknown: o.MaxUnknown,
 	}
 	site := &webFiles{
 		network: s.network, loader: loader, log: o.Logger, logins: logins, overrides: o.Overrides, platforms: platforms,
@@ -91,15 +92,15 @@ func (o Options) withDefaults() Options {
 	o.Policy = cmp.Or(o.Policy, manifest.PolicyStrict)
 	o.Hosts = cmp.Or(o.Hosts, NewHosts())
 	if o.MaxUnknown <= 0 {
-		o.MaxUnknown = maxUnknown
+		o.MaxUnknown = upstream.MaxUnknown
 	}
-	o.Retry = o.Retry.withDefaults()
+	o.Retry = o.Retry.WithDefaults()
 	return o
 }
 
 func (s *session) close() {
-	s.network.close()
-	s.dirs.close()
+	s.network.Close()
+	s.dirs.Close()
 }
 
 // each calls f with 0 to n-1, at most s.jobs at once.

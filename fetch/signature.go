@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/proof/trust"
@@ -167,7 +168,7 @@ func (a referrer) pin(repository string) manifest.Pin {
 
 // publicKey reads a key named by the manifest or the lock.
 func (i *images) publicKey(path string) (*trust.PublicKey, error) {
-	data, err := capped.ReadFile(i.dir.path(path), trust.MaxKey)
+	data, err := capped.ReadFile(i.dir.Path(path), trust.MaxKey)
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
@@ -345,7 +346,7 @@ func (c *signatureCheck) verify(ctx context.Context, d digest.Digest, layer ocis
 	}
 	claim, refused := c.by.bundle(data, signed)
 	if refused == nil && !claim.IsSignature() {
-		refused = fmt.Errorf("an attestation (%s), not a signature", printable(claim.Predicate))
+		refused = fmt.Errorf("an attestation (%s), not a signature", upstream.Printable(claim.Predicate))
 	}
 	return refused, nil
 }
@@ -368,12 +369,12 @@ func (a referrer) isSignature() bool {
 
 // small reads a blob of at most limit bytes.
 func (r *repository) small(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
-	if err := r.loader.fetchBlob(ctx, r.blob(d.Digest, d.Size)); err != nil {
+	if err := r.loader.Fetch(ctx, r.blob(d.Digest, d.Size)); err != nil {
 		return nil, err
 	}
-	data, ok, err := r.loader.cache.stored(ctx, d.Digest, limit)
+	data, ok, err := r.loader.Cache.Stored(ctx, d.Digest, limit)
 	if err == nil && !ok {
-		err = &storeError{err: errors.New("blob " + d.Digest.String() + " has disappeared from the cache")}
+		err = &upstream.StoreError{Err: errors.New("blob " + d.Digest.String() + " has disappeared from the cache")}
 	}
 	return data, err
 }

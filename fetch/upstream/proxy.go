@@ -1,4 +1,4 @@
-package fetch
+package upstream
 
 import (
 	"errors"
@@ -8,13 +8,13 @@ import (
 	"github.com/kkbundle/kkbundle/web/proxy"
 )
 
-// An unreachableError means no connection to a host could be made.
-type unreachableError struct {
+// An UnreachableError means no connection to a host could be made.
+type UnreachableError struct {
 	host string
 	err  error
 }
 
-func (e *unreachableError) Error() string {
+func (e *UnreachableError) Error() string {
 	const remedy = "if this network needs a proxy, set HTTPS_PROXY; if there is a mirror, name it under sources"
 	var (
 		dns     *net.DNSError
@@ -26,19 +26,19 @@ func (e *unreachableError) Error() string {
 		return fmt.Sprintf("%s cannot be reached: %s", e.host, refused)
 	case errors.As(e.err, &op) && op.Op == "proxyconnect":
 		return fmt.Sprintf("%s cannot be reached: no connection to the proxy: %s: check HTTPS_PROXY, or name hosts that need no proxy in NO_PROXY",
-			e.host, printable(op.Err.Error()))
+			e.host, Printable(op.Err.Error()))
 	case errors.As(e.err, &dns) && dns.IsNotFound:
 		return fmt.Sprintf("%s cannot be reached: there is no host of that name: check its spelling; %s", e.host,
 			remedy)
 	case errors.As(e.err, &dns):
 		return fmt.Sprintf("%s cannot be reached: looking up its name fails (%s): check this machine's network; %s",
-			e.host, printable(dns.Err), remedy)
+			e.host, Printable(dns.Err), remedy)
 	}
 	return fmt.Sprintf("%s cannot be reached: %s: check its name and port and that it is up; %s", e.host,
-		printable(e.err.Error()), remedy)
+		Printable(e.err.Error()), remedy)
 }
 
-func (e *unreachableError) Unwrap() error { return e.err }
+func (e *UnreachableError) Unwrap() error { return e.err }
 
 // unreachable recognizes connection errors.
 func unreachable(host string, err error) error {
@@ -52,7 +52,7 @@ func unreachable(host string, err error) error {
 		return &permanentError{proxy.ErrAddress}
 	case errors.As(err, &refused), errors.As(err, &dns), errors.As(err, &op) && (op.Op == "dial" ||
 		op.Op == "proxyconnect"):
-		return &unreachableError{host, err}
+		return &UnreachableError{host, err}
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package fetch
+package upstream
 
 import (
 	"cmp"
@@ -25,123 +25,123 @@ import (
 
 const (
 	copyBuffer = 256 << 10
-	// maxBlob bounds a blob of unknown size; bundles cannot hold larger ones.
-	maxBlob = 1 << 53
-	// maxUnknown bounds a file of unknown size, which could be endless. The largest installation images have some 10
+	// MaxBlob bounds a blob of unknown size; bundles cannot hold larger ones.
+	MaxBlob = 1 << 53
+	// MaxUnknown bounds a file of unknown size, which could be endless. The largest installation images have some 10
 	// GiB.
-	maxUnknown = 64 << 30
+	MaxUnknown = 64 << 30
 )
 
 // errChanged means the file changed upstream during the download; the download restarts.
 var errChanged = errors.New("the file changed upstream during the download")
 
-// errMismatch means a complete blob has the wrong content.
-var errMismatch = errors.New("wrong content (nothing of it was kept)")
+// ErrMismatch means a complete blob has the wrong content.
+var ErrMismatch = errors.New("wrong content (nothing of it was kept)")
 
-// A downloader brings blobs into the cache.
-type downloader struct {
-	sender     *sender
-	cache      *cache
-	dirs       *sourceDirs
-	records    *records // nil remembers nothing
-	maxUnknown int64
+// A Downloader brings blobs into the cache.
+type Downloader struct {
+	Sender     *Sender
+	Cache      *Cache
+	Dirs       *SourceDirs
+	Records    *Records // nil remembers nothing
+	MaxUnknown int64
 	buffers    sync.Pool // of *[]byte
 }
 
-// fetchBlob brings a blob into the store unless it is there. The same blob is never transferred twice at once.
-func (l *downloader) fetchBlob(ctx context.Context, d *download) error {
-	_, err := once(&l.cache.flights, "blob "+d.want.String(), func() (ocispec.Descriptor, error) {
-		size, ok, err := l.cache.store.Stat(ctx, d.want)
+// Fetch brings a blob into the store unless it is there. The same blob is never transferred twice at once.
+func (l *Downloader) Fetch(ctx context.Context, d *Download) error {
+	_, err := Once(&l.Cache.Flights, "blob "+d.Want.String(), func() (ocispec.Descriptor, error) {
+		size, ok, err := l.Cache.Store.Stat(ctx, d.Want)
 		if err != nil {
-			return ocispec.Descriptor{}, &storeError{err: err}
+			return ocispec.Descriptor{}, &StoreError{Err: err}
 		}
-		if ok && d.size >= 0 && size != d.size {
-			return ocispec.Descriptor{}, fmt.Errorf("%s: wrong size: expected %d bytes, got %d", d.name, d.size, size)
+		if ok && d.Size >= 0 && size != d.Size {
+			return ocispec.Descriptor{}, fmt.Errorf("%s: wrong size: expected %d bytes, got %d", d.Name, d.Size, size)
 		}
 		if ok {
-			return ocispec.Descriptor{Digest: d.want, Size: size}, nil
+			return ocispec.Descriptor{Digest: d.Want, Size: size}, nil
 		}
-		if desc, ok, err := l.dirs.find(ctx, d); err != nil || ok {
+		if desc, ok, err := l.Dirs.Find(ctx, d); err != nil || ok {
 			return desc, err
 		}
-		return d.run(ctx)
+		return d.Run(ctx)
 	})
 	return err
 }
 
-// A download is the reading of one blob from the first place that has it, with retries.
-type download struct {
-	loader *downloader
-	places []origin
-	name   string        // the upstream URL or reference, for errors
-	names  []string      // possible names in a directory
-	want   digest.Digest // "" if unknown
-	size   int64         // -1 if unknown
-	from   string        // the override's address; "" for none
-	// remember records the file for later runs, and first checks whether it is unchanged.
-	remember bool
-	// planned means that the size is already in the session's total.
-	planned bool
-	// html means that the server called the last answer a page.
-	html bool
+// A Download is the reading of one blob from the first place that has it, with retries.
+type Download struct {
+	Loader *Downloader
+	Places []Origin
+	Name   string        // the upstream URL or reference, for errors
+	Names  []string      // possible names in a directory
+	Want   digest.Digest // "" if unknown
+	Size   int64         // -1 if unknown
+	From   string        // the override's address; "" for none
+	// Remember records the file for later runs, and first checks whether it is unchanged.
+	Remember bool
+	// Planned means that the size is already in the session's total.
+	Planned bool
+	// HTML means that the server called the last answer a page.
+	HTML bool
 }
 
-// An origin is a server with the address of one file, and the means to ask for it.
-type origin struct {
-	peer   *peer
-	url    *url.URL
-	client func(context.Context) (*http.Client, error)
-	header http.Header
-	// explain adds cause and remedy to an answer.
-	explain func(error) error
+// An Origin is a server with the address of one file, and the means to ask for it.
+type Origin struct {
+	Peer   *Peer
+	Url    *url.URL
+	Client func(context.Context) (*http.Client, error)
+	Header http.Header
+	// Explain adds cause and remedy to an answer.
+	Explain func(error) error
 }
 
-func (o origin) request(ctx context.Context, method string) (*http.Request, error) {
-	req, err := http.NewRequestWithContext(ctx, method, o.url.String(), http.NoBody)
+func (o Origin) Request(ctx context.Context, method string) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, o.Url.String(), http.NoBody)
 	if err == nil {
-		maps.Copy(req.Header, o.header)
+		maps.Copy(req.Header, o.Header)
 	}
 	return req, err
 }
 
-// each calls f for one origin after the other until it succeeds. Its error has the file and the places.
-func (d *download) each(ctx context.Context, f func(o origin) error) error {
-	peers := make([]*peer, len(d.places))
-	for i, o := range d.places {
-		peers[i] = o.peer
+// Each calls f for one origin after the other until it succeeds. Its error has the file and the places.
+func (d *Download) Each(ctx context.Context, f func(o Origin) error) error {
+	peers := make([]*Peer, len(d.Places))
+	for i, o := range d.Places {
+		peers[i] = o.Peer
 	}
-	err := d.loader.sender.inTurn(ctx, peers, func(i int) error {
-		err := d.places[i].explained(f(d.places[i]))
-		if err != nil && len(d.places) > 1 {
-			return fmt.Errorf("from %s: %w", d.places[i].url.Redacted(), err)
+	err := d.Loader.Sender.InTurn(ctx, peers, func(i int) error {
+		err := d.Places[i].explained(f(d.Places[i]))
+		if err != nil && len(d.Places) > 1 {
+			return fmt.Errorf("from %s: %w", d.Places[i].Url.Redacted(), err)
 		}
 		return err
 	})
-	var store *storeError
+	var store *StoreError
 	switch {
 	case err == nil:
 		return nil
-	case len(d.places) != 1 || !d.places[0].peer.isMirror() || errors.As(err, &store):
-		return fmt.Errorf("%s: %w", d.name, err)
+	case len(d.Places) != 1 || !d.Places[0].Peer.IsMirror() || errors.As(err, &store):
+		return fmt.Errorf("%s: %w", d.Name, err)
 	}
-	return fmt.Errorf("%s (from mirror %s): %w", d.name, d.places[0].url.Redacted(), err)
+	return fmt.Errorf("%s (from mirror %s): %w", d.Name, d.Places[0].Url.Redacted(), err)
 }
 
-func (o origin) explained(err error) error {
+func (o Origin) explained(err error) error {
 	if _, final := errors.AsType[*permanentError](err); web.Status(err) != nil && !final {
-		return o.explain(err)
+		return o.Explain(err)
 	}
 	return err
 }
 
-// run brings the blob into the store. Bytes read before an error are kept for the next run, and for the next place.
-func (d *download) run(ctx context.Context) (desc ocispec.Descriptor, err error) {
-	t := &transfer{d: d, total: d.size, counted: d.size}
-	if !d.planned {
+// Run brings the blob into the store. Bytes read before an error are kept for the next run, and for the next place.
+func (d *Download) Run(ctx context.Context) (desc ocispec.Descriptor, err error) {
+	t := &transfer{d: d, total: d.Size, counted: d.Size}
+	if !d.Planned {
 		t.counted = -1
 	}
-	err = d.each(ctx, func(o origin) error {
-		t.from, t.total = o, d.size
+	err = d.Each(ctx, func(o Origin) error {
+		t.from, t.total = o, d.Size
 		desc, err = t.run(ctx)
 		return err
 	})
@@ -150,8 +150,8 @@ func (d *download) run(ctx context.Context) (desc ocispec.Descriptor, err error)
 
 // A transfer is the state of a download between its requests.
 type transfer struct {
-	d         *download
-	from      origin
+	d         *Download
+	from      Origin
 	w         BlobWriter
 	offset    int64   // bytes written to w
 	total     int64   // size of the blob, -1 if not known yet
@@ -169,12 +169,12 @@ type transfer struct {
 func (t *transfer) run(ctx context.Context) (ocispec.Descriptor, error) {
 	desc, joined, err := t.once(ctx)
 	if errors.Is(err, errUnchanged) {
-		t.d.loader.cache.count(0, 0, t.last.Size)
+		t.d.Loader.Cache.Count(0, 0, t.last.Size)
 		return t.last.descriptor(), nil
 	}
-	if joined && errors.Is(err, errMismatch) {
+	if joined && errors.Is(err, ErrMismatch) {
 		// Pieces of different answers may not belong together; reading again from the start decides.
-		t.d.loader.sender.log.WarnContext(ctx, "resumed content does not fit together, starting over", "what", t.d.name)
+		t.d.Loader.Sender.Log.WarnContext(ctx, "resumed content does not fit together, starting over", "what", t.d.Name)
 		desc, _, err = t.once(ctx)
 	}
 	return desc, err
@@ -182,8 +182,8 @@ func (t *transfer) run(ctx context.Context) (ocispec.Descriptor, error) {
 
 // once reads and commits. It reports whether the committed blob came in several pieces.
 func (t *transfer) once(ctx context.Context) (desc ocispec.Descriptor, joined bool, err error) {
-	if t.d.want != "" {
-		if err := t.begin(ctx, t.d.want.String()); err != nil {
+	if t.d.Want != "" {
+		if err := t.begin(ctx, t.d.Want.String()); err != nil {
 			return desc, false, err
 		}
 	}
@@ -192,7 +192,7 @@ func (t *transfer) once(ctx context.Context) (desc ocispec.Descriptor, joined bo
 			return
 		}
 		if closeErr := t.w.Close(); err == nil && closeErr != nil {
-			err = &storeError{err: closeErr}
+			err = &StoreError{Err: closeErr}
 		}
 		t.w = nil
 		if err != nil {
@@ -203,26 +203,26 @@ func (t *transfer) once(ctx context.Context) (desc ocispec.Descriptor, joined bo
 	if err := t.read(ctx); err != nil {
 		return desc, false, err
 	}
-	desc, err = t.w.Commit(ctx, t.total, t.d.want)
+	desc, err = t.w.Commit(ctx, t.total, t.d.Want)
 	switch {
 	case err == nil:
 		if t.counted < 0 {
-			t.d.loader.cache.count(t.fresh, 0, 0)
+			t.d.Loader.Cache.Count(t.fresh, 0, 0)
 		}
-		if t.d.remember && t.validator != "" && !t.d.html {
-			t.d.loader.records.memorize(ctx, memory{t.from.url.String(), t.validator, desc.Digest, desc.Size})
+		if t.d.Remember && t.validator != "" && !t.d.HTML {
+			t.d.Loader.Records.memorize(ctx, memory{t.from.Url.String(), t.validator, desc.Digest, desc.Size})
 		}
 		return desc, t.joined, nil
 	case context.Cause(ctx) != nil:
 		return desc, false, context.Cause(ctx)
 	case isSystem(err):
-		return desc, false, &storeError{err: err}
+		return desc, false, &StoreError{Err: err}
 	}
 	if t.encoding != "" {
-		return desc, t.joined, fmt.Errorf("%w: the server uses the unrequested encoding %s: %w", errMismatch,
-			printable(t.encoding), err)
+		return desc, t.joined, fmt.Errorf("%w: the server uses the unrequested encoding %s: %w", ErrMismatch,
+			Printable(t.encoding), err)
 	}
-	return desc, t.joined, fmt.Errorf("%w: %w", errMismatch, err)
+	return desc, t.joined, fmt.Errorf("%w: %w", ErrMismatch, err)
 }
 
 // isSystem reports whether err is about the disk rather than the content.
@@ -232,15 +232,15 @@ func isSystem(err error) bool {
 }
 
 func (t *transfer) begin(ctx context.Context, key string) error {
-	w, offset, err := t.d.loader.cache.store.Begin(ctx, key)
+	w, offset, err := t.d.Loader.Cache.Store.Begin(ctx, key)
 	if err != nil {
-		return &storeError{err: err}
+		return &StoreError{Err: err}
 	}
 	t.w, t.offset, t.prior, t.best, t.joined = w, offset, offset, offset, offset > 0
 	if t.counted >= 0 {
-		t.d.loader.cache.count(-offset, 0, 0)
+		t.d.Loader.Cache.Count(-offset, 0, 0)
 	}
-	t.d.loader.cache.count(0, 0, offset)
+	t.d.Loader.Cache.Count(0, 0, offset)
 	return nil
 }
 
@@ -250,7 +250,7 @@ func (t *transfer) reset() error {
 		return nil
 	}
 	if err := t.w.Reset(); err != nil {
-		return &storeError{err: err}
+		return &StoreError{Err: err}
 	}
 	t.uncount()
 	t.offset, t.validator, t.joined = 0, "", false
@@ -260,15 +260,15 @@ func (t *transfer) reset() error {
 // uncount removes this blob's surplus from the counters.
 func (t *transfer) uncount() {
 	if t.counted >= 0 {
-		t.d.loader.cache.count(t.prior, 0, 0)
+		t.d.Loader.Cache.Count(t.prior, 0, 0)
 	}
-	t.d.loader.cache.count(0, -t.fresh, -t.prior)
+	t.d.Loader.Cache.Count(0, -t.fresh, -t.prior)
 	t.prior, t.fresh = 0, 0
 }
 
 // read sends requests until the writer has the whole blob.
 func (t *transfer) read(ctx context.Context) error {
-	a := attempts{sender: t.d.loader.sender, peer: t.from.peer, what: t.d.name}
+	a := attempts{sender: t.d.Loader.Sender, peer: t.from.Peer, what: t.d.Name}
 	defer a.end()
 	for {
 		if t.w != nil && t.total >= 0 && t.offset > t.total {
@@ -303,12 +303,12 @@ func (t *transfer) read(ctx context.Context) error {
 
 // provable reports whether a rest can be proved to belong to the bytes in the writer: by the digest of the whole, or by
 // a validator of the file's version. Otherwise the download starts over: two versions would make one file.
-func (t *transfer) provable() bool { return t.d.want != "" || t.validator != "" }
+func (t *transfer) provable() bool { return t.d.Want != "" || t.validator != "" }
 
 // request sends one request and writes the answer. It returns false without an error if another request is needed at
 // once.
 func (t *transfer) request(ctx context.Context) (whole bool, err error) {
-	req, err := t.from.request(ctx, http.MethodGet)
+	req, err := t.from.Request(ctx, http.MethodGet)
 	if err != nil {
 		return false, permanent("%w", err)
 	}
@@ -319,16 +319,16 @@ func (t *transfer) request(ctx context.Context) (whole bool, err error) {
 			req.Header.Set("If-Range", t.validator)
 		}
 	}
-	if t.last = nil; t.d.remember && t.w == nil {
-		if t.last = t.d.loader.records.recall(ctx, t.from.url.String()); t.last != nil {
+	if t.last = nil; t.d.Remember && t.w == nil {
+		if t.last = t.d.Loader.Records.recall(ctx, t.from.Url.String()); t.last != nil {
 			t.last.ask(req.Header)
 		}
 	}
-	client, err := t.from.client(ctx)
+	client, err := t.from.Client(ctx)
 	if err != nil {
 		return false, &permanentError{err} // retried enough, and explained
 	}
-	resp, err := t.d.loader.sender.send(ctx, t.from.peer, client, req)
+	resp, err := t.d.Loader.Sender.Send(ctx, t.from.Peer, client, req)
 	if err != nil {
 		return false, err
 	}
@@ -336,7 +336,7 @@ func (t *transfer) request(ctx context.Context) (whole bool, err error) {
 	if err := t.check(resp); err != nil {
 		return false, err
 	}
-	t.d.html = content.SaysHTML(resp.Header)
+	t.d.HTML = content.SaysHTML(resp.Header)
 	if t.w == nil {
 		if err := t.begin(ctx, t.key()); err != nil {
 			return false, err
@@ -358,7 +358,7 @@ func (t *transfer) request(ctx context.Context) (whole bool, err error) {
 }
 
 // key names a part of a file of unknown digest. A later run can resume it if address, version and size are the same.
-func (t *transfer) key() string { return partKey(t.from.url, t.validator, t.total) }
+func (t *transfer) key() string { return partKey(t.from.Url, t.validator, t.total) }
 
 func partKey(address *url.URL, validator string, total int64) string {
 	return fmt.Sprintf("url-%x", sha256.Sum256([]byte(address.String()+"\n"+validator+"\n"+
@@ -384,7 +384,7 @@ func (t *transfer) check(resp *http.Response) error {
 		if err := t.learn(resp.ContentLength); err != nil {
 			return err
 		}
-		if t.d.want == "" && endsWithConnection(resp) {
+		if t.d.Want == "" && endsWithConnection(resp) {
 			return permanent("server sends no Content-Length, so that a broken connection looks like the end of the file: set its sha256")
 		}
 		t.validator = validator(resp.Header)
@@ -412,7 +412,7 @@ func (t *transfer) checkPartial(resp *http.Response) error {
 		return permanent("the server answered with a part (206) to a request for the whole")
 	case !ok || start != t.offset,
 		t.validator != "" && v != "" && v != t.validator,
-		t.d.want == "" && !sameVersion(resp.Header, t.validator),
+		t.d.Want == "" && !sameVersion(resp.Header, t.validator),
 		t.total >= 0 && total >= 0 && total != t.total:
 		if err := t.reset(); err != nil {
 			return err
@@ -446,34 +446,34 @@ func sameVersion(h http.Header, validator string) bool {
 // archive mostly mean the archive's own compression; a known digest decides.
 func (t *transfer) decoded(h http.Header) error {
 	t.encoding = contentEncoding(h)
-	file := strings.ToLower(t.from.url.Path)
+	file := strings.ToLower(t.from.Url.Path)
 	archive := strings.HasSuffix(file, ".gz") || strings.HasSuffix(file, ".tgz")
-	if t.encoding == "" || t.d.want != "" || t.encoding == "gzip" && archive {
+	if t.encoding == "" || t.d.Want != "" || t.encoding == "gzip" && archive {
 		return nil
 	}
 	return permanent("the server uses the unrequested encoding %s, and no digest of the file is known: set its sha256",
-		printable(t.encoding))
+		Printable(t.encoding))
 }
 
 // learn takes the server's size of the file, -1 for none.
 func (t *transfer) learn(total int64) error {
 	switch {
 	case total < 0:
-		if t.d.size < 0 {
+		if t.d.Size < 0 {
 			t.total = -1
 		}
 		return nil
-	case t.d.size >= 0 && total != t.d.size:
-		return permanent("wrong size: expected %d bytes, the server has %d", t.d.size, total)
-	case total > maxBlob:
+	case t.d.Size >= 0 && total != t.d.Size:
+		return permanent("wrong size: expected %d bytes, the server has %d", t.d.Size, total)
+	case total > MaxBlob:
 		return permanent("the server announces %d bytes, more than a bundle can hold", total)
 	}
 	t.total = total
 	switch {
 	case t.counted < 0:
-		t.d.loader.cache.count(total-t.prior, 0, 0)
+		t.d.Loader.Cache.Count(total-t.prior, 0, 0)
 	case t.counted != total:
-		t.d.loader.cache.count(total-t.counted, 0, 0)
+		t.d.Loader.Cache.Count(total-t.counted, 0, 0)
 	}
 	t.counted = total
 	return nil
@@ -481,15 +481,15 @@ func (t *transfer) learn(total int64) error {
 
 // copy writes the body and fails if it is shorter or longer than expected.
 func (t *transfer) copy(body io.Reader) error {
-	buf, ok := t.d.loader.buffers.Get().(*[]byte)
+	buf, ok := t.d.Loader.buffers.Get().(*[]byte)
 	if !ok {
 		fresh := make([]byte, copyBuffer)
 		buf = &fresh
 	}
-	defer t.d.loader.buffers.Put(buf)
+	defer t.d.Loader.buffers.Put(buf)
 	limit := t.total
 	if limit < 0 {
-		limit = t.d.loader.maxUnknown
+		limit = t.d.Loader.MaxUnknown
 	}
 	for {
 		n, err := body.Read(*buf)
@@ -523,12 +523,12 @@ func (t *transfer) write(p []byte) error {
 	n, err := t.w.Write(p)
 	t.offset += int64(n)
 	t.fresh += int64(n)
-	t.d.loader.cache.count(0, int64(n), 0)
+	t.d.Loader.Cache.Count(0, int64(n), 0)
 	if err == nil && n < len(p) {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
-		return &storeError{err: err}
+		return &StoreError{Err: err}
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package fetch
+package upstream
 
 import (
 	"crypto/sha256"
@@ -8,15 +8,15 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-func sha256Of(data []byte) digest.Digest {
+func SHA256Of(data []byte) digest.Digest {
 	sum := sha256.Sum256(data)
 	return digest.NewDigestFromEncoded(digest.SHA256, hex.EncodeToString(sum[:]))
 }
 
-// checkDigest accepts only sha256, which every registry and every runtime supports.
-func checkDigest(d digest.Digest) error {
+// CheckDigest accepts only sha256, which every registry and every runtime supports.
+func CheckDigest(d digest.Digest) error {
 	if err := d.Validate(); err != nil {
-		return fmt.Errorf("digest %q: %w", printable(d.String()), err)
+		return fmt.Errorf("digest %q: %w", Printable(d.String()), err)
 	}
 	if d.Algorithm() != digest.SHA256 {
 		return fmt.Errorf("digest %s: only sha256 is supported", d)

@@ -1,4 +1,4 @@
-package fetch
+package upstream
 
 import (
 	"cmp"
@@ -51,33 +51,33 @@ func (m *memory) descriptor() ocispec.Descriptor {
 	return ocispec.Descriptor{Digest: m.Digest, Size: m.Size}
 }
 
-// records remembers the last download of each address in a directory.
-type records struct {
+// Records remember the last download of each address in a directory.
+type Records struct {
 	dir   string
 	store Store
 	log   *slog.Logger
 }
 
-// newRecords returns the records in a directory, nil for "".
-func newRecords(dir string, store Store, log *slog.Logger) *records {
+// NewRecords returns the records in a directory, nil for "".
+func NewRecords(dir string, store Store, log *slog.Logger) *Records {
 	if dir == "" {
 		return nil
 	}
-	return &records{dir: dir, store: store, log: log}
+	return &Records{dir: dir, store: store, log: log}
 }
 
-func (r *records) file(address string) string {
-	return filepath.Join(r.dir, sha256Of([]byte(address)).Encoded()+".json")
+func (r *Records) file(address string) string {
+	return filepath.Join(r.dir, SHA256Of([]byte(address)).Encoded()+".json")
 }
 
 // recall returns the record of an address, if the store still has the content. An invalid record counts as none.
-func (r *records) recall(ctx context.Context, address string) *memory {
+func (r *Records) recall(ctx context.Context, address string) *memory {
 	data, err := capped.ReadFile(r.file(address), maxMemory)
 	if err != nil {
 		return nil
 	}
 	var m memory
-	if json.Unmarshal(data, &m) != nil || m.URL != address || m.Validator == "" || checkDigest(m.Digest) != nil {
+	if json.Unmarshal(data, &m) != nil || m.URL != address || m.Validator == "" || CheckDigest(m.Digest) != nil {
 		return nil
 	}
 	if size, ok, err := r.store.Stat(ctx, m.Digest); err != nil || !ok || size != m.Size {
@@ -87,13 +87,13 @@ func (r *records) recall(ctx context.Context, address string) *memory {
 }
 
 // memorize records the content of an address. A failure only costs a later run another download.
-func (r *records) memorize(ctx context.Context, m memory) {
+func (r *Records) memorize(ctx context.Context, m memory) {
 	if err := r.write(m); err != nil {
 		r.log.DebugContext(ctx, "not remembered", "url", m.URL, "error", err)
 	}
 }
 
-func (r *records) write(m memory) error {
+func (r *Records) write(m memory) error {
 	data, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (r *records) write(m memory) error {
 }
 
 // forgetOldest makes room for another record, and removes incomplete files of killed runs.
-func (r *records) forgetOldest() error {
+func (r *Records) forgetOldest() error {
 	entries, err := os.ReadDir(r.dir)
 	if err != nil || len(entries) < maxMemories {
 		return err

@@ -1,4 +1,4 @@
-package fetch
+package upstream
 
 import (
 	"cmp"
@@ -37,8 +37,8 @@ type Hosts struct {
 // NewHosts returns an empty Hosts.
 func NewHosts() *Hosts { return &Hosts{servers: map[string]*server{}, told: map[string]bool{}} }
 
-// first reports whether it is called for an image for the first time in the run.
-func (h *Hosts) first(ref string) bool {
+// First reports whether it is called for an image for the first time in the run.
+func (h *Hosts) First(ref string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	told := h.told[ref]
@@ -119,7 +119,7 @@ func (v *server) mayTell(began, now time.Time) bool {
 // passOver logs, once per host, that others are used instead. A host that does not work at all is not contacted again.
 func (v *server) passOver(ctx context.Context, log *slog.Logger, err error) {
 	broken := aboutServer(err)
-	if !broken && !answeredWith(err, http.StatusUnauthorized, http.StatusForbidden) {
+	if !broken && !AnsweredWith(err, http.StatusUnauthorized, http.StatusForbidden) {
 		log.DebugContext(ctx, "a mirror lacks a file; trying the next place", "mirror", v.host, "error", err)
 		return
 	}
@@ -142,32 +142,32 @@ func aboutServer(err error) bool {
 		return web.PassingStatus(status.Code)
 	}
 	_, final := errors.AsType[*permanentError](err)
-	_, gone := errors.AsType[*unreachableError](err)
-	return gone || web.IsUntrusted(err) || !final && !errors.Is(err, errMismatch) && !isLie(err)
+	_, gone := errors.AsType[*UnreachableError](err)
+	return gone || web.IsUntrusted(err) || !final && !errors.Is(err, ErrMismatch) && !IsLie(err)
 }
 
-// answeredWith reports whether every place answered with one of the codes.
-func answeredWith(err error, codes ...int) bool {
+// AnsweredWith reports whether every place answered with one of the codes.
+func AnsweredWith(err error, codes ...int) bool {
 	if all, ok := errors.AsType[*everywhereError](err); ok {
-		return !slices.ContainsFunc(all.errs, func(e error) bool { return !answeredWith(e, codes...) })
+		return !slices.ContainsFunc(all.errs, func(e error) bool { return !AnsweredWith(e, codes...) })
 	}
 	status := web.Status(err)
 	return status != nil && slices.Contains(codes, status.Code)
 }
 
-// lacking reports whether every reachable place answered with one of the codes for a missing file. Unreachable hosts do
+// Lacking reports whether every reachable place answered with one of the codes for a missing file. Unreachable hosts do
 // not count: they are often the reason for a mirror.
-func lacking(err error, codes ...int) bool {
+func Lacking(err error, codes ...int) bool {
 	var all *everywhereError
 	if !errors.As(err, &all) {
-		return answeredWith(err, codes...)
+		return AnsweredWith(err, codes...)
 	}
 	said := false
 	for _, e := range all.errs {
-		if _, gone := errors.AsType[*unreachableError](e); gone {
+		if _, gone := errors.AsType[*UnreachableError](e); gone {
 			continue
 		}
-		if !answeredWith(e, codes...) {
+		if !AnsweredWith(e, codes...) {
 			return false
 		}
 		said = true
@@ -175,23 +175,23 @@ func lacking(err error, codes ...int) bool {
 	return said
 }
 
-// inTurn calls f for one peer after the other until it succeeds. The error has every peer's error. A failure of the
+// InTurn calls f for one peer after the other until it succeeds. The error has every peer's error. A failure of the
 // store, or the end of the context, ends it.
-func (s *sender) inTurn(ctx context.Context, peers []*peer, f func(i int) error) error {
+func (s *Sender) InTurn(ctx context.Context, peers []*Peer, f func(i int) error) error {
 	var failed []error
 	for i, p := range peers {
-		if err := p.server.given(); err != nil && p.spare {
+		if err := p.server.given(); err != nil && p.Spare {
 			failed = append(failed, err)
 			continue
 		}
 		err := f(i)
-		var store *storeError
+		var store *StoreError
 		if err == nil || context.Cause(ctx) != nil || errors.As(err, &store) {
 			return err
 		}
 		failed = append(failed, err)
-		if p.spare {
-			p.server.passOver(ctx, s.log, err)
+		if p.Spare {
+			p.server.passOver(ctx, s.Log, err)
 		}
 	}
 	if len(failed) == 1 {

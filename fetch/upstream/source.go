@@ -1,4 +1,7 @@
-package fetch
+// Package upstream knows the servers that software comes from: which of them are asked and in which order, over which
+// connections, how many requests at a time and how often again. It brings what they send into a cache, whole and checked,
+// and continues what earlier runs began. It knows no items: an address or a digest is all that it is asked for.
+package upstream
 
 import (
 	"cmp"
@@ -24,73 +27,73 @@ const maxConcurrent = 8
 // errPlainHTTP means a request without TLS was prevented because no source allows it.
 var errPlainHTTP = errors.New("plain HTTP is used only for hosts with plainHTTP: true under sources")
 
-// A peer is a server for an upstream host's content: one of its mirrors, or the host itself.
-type peer struct {
+// A Peer is a server for an upstream host's content: one of its mirrors, or the host itself.
+type Peer struct {
 	upstream string // host[:port] as in references and URLs
-	host     string // host[:port] to contact
-	prefix   string // path prefix, without slashes at its ends
-	plain    bool
+	Host     string // host[:port] to contact
+	Prefix   string // path prefix, without slashes at its ends
+	Plain    bool
 	local    bool // this machine, without settings for TLS: plain HTTP is allowed where it speaks nothing else
-	spare    bool // another peer is tried if this one fails
+	Spare    bool // another peer is tried if this one fails
 	server   *server
 	trip     http.RoundTripper // the connections, behind a guard
 	login    *logins.Trip      // trip with registry authentication; nil until first used
 }
 
-func (p *peer) isMirror() bool { return p.host != p.upstream || p.prefix != "" }
+func (p *Peer) IsMirror() bool { return p.Host != p.upstream || p.Prefix != "" }
 
 // String names the upstream and, where there is one, the mirror.
-func (p *peer) String() string {
-	if !p.isMirror() {
+func (p *Peer) String() string {
+	if !p.IsMirror() {
 		return p.upstream
 	}
-	return fmt.Sprintf("%s (mirror %s)", p.upstream, strings.TrimSuffix(p.host+"/"+p.prefix, "/"))
+	return fmt.Sprintf("%s (mirror %s)", p.upstream, strings.TrimSuffix(p.Host+"/"+p.Prefix, "/"))
 }
 
-func (p *peer) scheme() string {
-	if p.plain {
+func (p *Peer) Scheme() string {
+	if p.Plain {
 		return "http"
 	}
 	return "https"
 }
 
-// webClient returns a client without logins of registries.
-func (p *peer) webClient() *http.Client { return p.client(p.trip) }
+// WebClient returns a client without logins of registries.
+func (p *Peer) WebClient() *http.Client { return p.Client(p.trip) }
 
-// loginTrip returns the connections with the authentication of a registry, which is p by its own name.
-func (p *peer) loginTrip(registry string) *logins.Trip {
+// LoginTrip returns the connections with the authentication of a registry, which is p by its own name.
+func (p *Peer) LoginTrip(registry string) *logins.Trip {
 	if p.login == nil {
-		p.login = logins.NewTrip(p.trip, p.scheme(), registry)
+		p.login = logins.NewTrip(p.trip, p.Scheme(), registry)
 	}
 	return p.login
 }
 
-// client sends requests through trip, which is an authenticating layer above the peer's connections.
-func (p *peer) client(trip http.RoundTripper) *http.Client {
+// Client sends requests through trip, which is an authenticating layer above the peer's connections.
+func (p *Peer) Client(trip http.RoundTripper) *http.Client {
 	return &http.Client{Transport: trip, CheckRedirect: web.CheckRedirect}
 }
 
-// network connects a run with its hosts.
-type network struct {
+// Network connects a run with its hosts.
+type Network struct {
 	sources sources
-	dir     baseDir // of certificates and keys
+	dir     BaseDir // of certificates and keys
 	hosts   *Hosts
 	log     *slog.Logger
 
 	mu         sync.Mutex
-	known      map[string][]*peer // by upstream host
+	known      map[string][]*Peer // by upstream host
 	transports map[dial.Files]*http.Transport
 }
 
-// newNetwork returns the network of a run. dir is the directory of relative paths of certificates and keys.
-func newNetwork(list []manifest.Source, dir baseDir, hosts *Hosts, log *slog.Logger) *network {
-	return &network{
+// NewNetwork returns the network of a run. dir is the directory of relative paths of certificates and keys.
+func NewNetwork(list []manifest.Source, dir BaseDir, hosts *Hosts, log *slog.Logger) *Network {
+	return &Network{
 		sources: list, dir: dir, hosts: hosts, log: log,
-		known: map[string][]*peer{}, transports: map[dial.Files]*http.Transport{},
+		known: map[string][]*Peer{}, transports: map[dial.Files]*http.Transport{},
 	}
 }
 
-func (n *network) close() {
+func (n *Network) Close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, t := range n.transports {
@@ -98,9 +101,9 @@ func (n *network) close() {
 	}
 }
 
-// peers returns the servers for an upstream host, in order.
-func (n *network) peers(host string) ([]*peer, error) {
-	host = canonicalHost(host)
+// Peers returns the servers for an upstream host, in order.
+func (n *Network) Peers(host string) ([]*Peer, error) {
+	host = CanonicalHost(host)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if list, ok := n.known[host]; ok {
@@ -111,22 +114,22 @@ func (n *network) peers(host string) ([]*peer, error) {
 		return nil, fmt.Errorf("source %s: %w", host, err)
 	}
 	for _, p := range list[:len(list)-1] {
-		p.spare = true
+		p.Spare = true
 	}
 	n.known[host] = list
 	return list, nil
 }
 
-func (n *network) newPeers(host string) ([]*peer, error) {
+func (n *Network) newPeers(host string) ([]*Peer, error) {
 	source := n.sources.of(host)
-	var list []*peer
+	var list []*Peer
 	for _, mirror := range source.Mirrors {
-		p := &peer{upstream: host}
-		p.host, p.prefix, _ = strings.Cut(strings.Trim(mirror, "/"), "/")
-		p.host = canonicalHost(p.host)
+		p := &Peer{upstream: host}
+		p.Host, p.Prefix, _ = strings.Cut(strings.Trim(mirror, "/"), "/")
+		p.Host = CanonicalHost(p.Host)
 		// The mirror's own source applies here too, and comes first.
-		own := n.sources.of(p.host)
-		p.plain = source.PlainHTTP || own.PlainHTTP && len(own.Mirrors) == 0
+		own := n.sources.of(p.Host)
+		p.Plain = source.PlainHTTP || own.PlainHTTP && len(own.Mirrors) == 0
 		list = append(list, p)
 		if err := n.connect(p, joinSources(own, source)); err != nil {
 			return nil, err
@@ -135,8 +138,8 @@ func (n *network) newPeers(host string) ([]*peer, error) {
 	if source.MirrorOnly && len(list) > 0 {
 		return list, nil
 	}
-	p := &peer{upstream: host, host: host, plain: source.PlainHTTP && len(list) == 0}
-	p.local = !p.plain && len(list) == 0 && manifest.IsLoopback(host) && source.CA+source.Cert == ""
+	p := &Peer{upstream: host, Host: host, Plain: source.PlainHTTP && len(list) == 0}
+	p.local = !p.Plain && len(list) == 0 && manifest.IsLoopback(host) && source.CA+source.Cert == ""
 	list = append(list, p)
 	return list, n.connect(p, source)
 }
@@ -152,23 +155,23 @@ func joinSources(own, other manifest.Source) manifest.Source {
 }
 
 // connect sets up the connections of a peer.
-func (n *network) connect(p *peer, source manifest.Source) error {
+func (n *Network) connect(p *Peer, source manifest.Source) error {
 	limit := source.MaxConcurrent
 	if limit <= 0 {
 		limit = maxConcurrent
 	}
-	p.server = n.hosts.server(p.host, limit)
+	p.server = n.hosts.server(p.Host, limit)
 	trust := dial.Files{CA: source.CA, Cert: source.Cert, Key: source.Key}
 	transport, err := n.transport(trust)
 	if err != nil {
 		return err
 	}
 	p.trip = &guard{
-		next: transport, server: p.server, host: p.host, scheme: p.scheme(), local: p.local, log: n.log,
+		next: transport, server: p.server, host: p.Host, scheme: p.Scheme(), local: p.local, log: n.log,
 		plain: n.sources.plainHost, elsewhere: func(host string) (http.RoundTripper, error) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			other := n.sources.of(canonicalHost(host))
+			other := n.sources.of(CanonicalHost(host))
 			// The same company, so probably the same authority; but the client certificate is only for its own host.
 			return n.transport(dial.Files{CA: cmp.Or(other.CA, trust.CA), Cert: other.Cert, Key: other.Key})
 		},
@@ -177,15 +180,15 @@ func (n *network) connect(p *peer, source manifest.Source) error {
 }
 
 // transport returns the connections with these files, shared by all users of the same ones. n is locked.
-func (n *network) transport(f dial.Files) (*http.Transport, error) {
+func (n *Network) transport(f dial.Files) (*http.Transport, error) {
 	if t := n.transports[f]; t != nil {
 		return t, nil
 	}
-	t, err := dial.NewTransport(dial.Files{CA: n.dir.path(f.CA), Cert: n.dir.path(f.Cert), Key: n.dir.path(f.Key)})
+	t, err := dial.NewTransport(dial.Files{CA: n.dir.Path(f.CA), Cert: n.dir.Path(f.Cert), Key: n.dir.Path(f.Key)})
 	if err != nil {
 		return nil, err
 	}
-	if info, err := os.Stat(n.dir.path(f.Key)); err == nil && f.Key != "" && info.Mode().Perm()&0o077 != 0 {
+	if info, err := os.Stat(n.dir.Path(f.Key)); err == nil && f.Key != "" && info.Mode().Perm()&0o077 != 0 {
 		n.log.Warn("other users of this machine can read a private key; restrict it with chmod 600", "key", f.Key,
 			"mode", info.Mode().Perm().String())
 	}
@@ -220,7 +223,7 @@ func (l sources) of(host string) manifest.Source {
 
 // plainHost reports whether a source allows requests to a host without TLS: by its own name, or as a mirror.
 func (l sources) plainHost(host string) bool {
-	if src := l.of(canonicalHost(host)); src.PlainHTTP && len(src.Mirrors) == 0 {
+	if src := l.of(CanonicalHost(host)); src.PlainHTTP && len(src.Mirrors) == 0 {
 		return true
 	}
 	for _, src := range l {
@@ -236,22 +239,22 @@ func (l sources) plainHost(host string) bool {
 
 // withoutPort removes the standard port.
 func withoutPort(host, standard string) string {
-	return strings.TrimSuffix(canonicalHost(host), ":"+standard)
+	return strings.TrimSuffix(CanonicalHost(host), ":"+standard)
 }
 
-// A baseDir is the directory of relative paths.
-type baseDir string
+// A BaseDir is the directory of relative paths.
+type BaseDir string
 
-// path returns a manifest's path as absolute or relative to the working directory; "" stays.
-func (d baseDir) path(p string) string {
+// Path returns a manifest's path as absolute or relative to the working directory; "" stays.
+func (d BaseDir) Path(p string) string {
 	if filepath.IsAbs(p) || p == "" {
 		return p
 	}
 	return filepath.Join(string(d), filepath.FromSlash(p))
 }
 
-// canonicalHost returns Docker Hub's host as in references.
-func canonicalHost(host string) string {
+// CanonicalHost returns Docker Hub's host as in references.
+func CanonicalHost(host string) string {
 	host = strings.ToLower(host)
 	switch host {
 	case "index.docker.io", "registry-1.docker.io":
@@ -260,8 +263,8 @@ func canonicalHost(host string) string {
 	return host
 }
 
-// route returns the servers for a URL, in order, with their URLs.
-func (n *network) route(raw string) ([]origin, error) {
+// Route returns the servers for a URL, in order, with their URLs.
+func (n *Network) Route(raw string) ([]Origin, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
 		return nil, errors.New("not a URL") // url's error contains the whole URL, perhaps with a password
@@ -277,34 +280,34 @@ func (n *network) route(raw string) ([]origin, error) {
 	if u.Scheme == "http" {
 		host = strings.TrimSuffix(u.Host, ":80")
 	}
-	peers, err := n.peers(host)
+	peers, err := n.Peers(host)
 	if err != nil {
 		return nil, err
 	}
-	var list []origin
+	var list []Origin
 	for _, p := range peers {
-		if u.Scheme == "http" && !p.isMirror() && !p.plain && !p.local {
+		if u.Scheme == "http" && !p.IsMirror() && !p.Plain && !p.local {
 			if len(peers) > 1 {
 				continue // only mirrors have it
 			}
 			return nil, fmt.Errorf("%s: %w", host, errPlainHTTP)
 		}
-		list = append(list, origin{peer: p, url: p.at(u)})
+		list = append(list, Origin{Peer: p, Url: p.at(u)})
 	}
 	return list, nil
 }
 
 // at returns the peer's URL for an upstream URL.
-func (p *peer) at(u *url.URL) *url.URL {
+func (p *Peer) at(u *url.URL) *url.URL {
 	to := *u
 	to.Fragment, to.RawFragment = "", ""
-	if to.Host = p.host; !p.local || u.Scheme != "http" {
-		to.Scheme = p.scheme()
+	if to.Host = p.Host; !p.local || u.Scheme != "http" {
+		to.Scheme = p.Scheme()
 	}
-	if p.prefix != "" {
-		to.Path = "/" + p.prefix + u.Path
+	if p.Prefix != "" {
+		to.Path = "/" + p.Prefix + u.Path
 		if u.RawPath != "" {
-			to.RawPath = "/" + p.prefix + u.RawPath
+			to.RawPath = "/" + p.Prefix + u.RawPath
 		}
 	}
 	return &to

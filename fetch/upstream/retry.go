@@ -1,4 +1,4 @@
-package fetch
+package upstream
 
 import (
 	"compress/gzip"
@@ -31,7 +31,7 @@ type Retry struct {
 	Idle          time.Duration // how long a server may send nothing before the connection is closed; 60 s
 }
 
-func (r Retry) withDefaults() Retry {
+func (r Retry) WithDefaults() Retry {
 	set := func(d *time.Duration, value time.Duration) {
 		if *d <= 0 {
 			*d = value
@@ -68,32 +68,32 @@ func diagnostics(err error) string {
 		if d.Message != "" {
 			text += ": " + d.Message
 		}
-		parts = append(parts, printable(text))
+		parts = append(parts, Printable(text))
 	}
-	return printable(strings.Join(parts, "; "))
+	return Printable(strings.Join(parts, "; "))
 }
 
-// printable makes a server's text safe and short enough for one line.
-func printable(s string) string {
+// Printable makes a server's text safe and short enough for one line.
+func Printable(s string) string {
 	const most = 300
 	return plain.Clip(strings.TrimSpace(plain.Line(s)), most)
 }
 
-// A storeError is a failure of the Store: another server or attempt cannot help.
-type storeError struct{ err error }
+// A StoreError is a failure of the Store: another server or attempt cannot help.
+type StoreError struct{ Err error }
 
-func (e *storeError) Error() string {
+func (e *StoreError) Error() string {
 	var own interface{ FullDisk() string }
-	if errors.As(e.err, &own) {
+	if errors.As(e.Err, &own) {
 		return own.FullDisk() // the store knows its disk
 	}
-	if errors.Is(e.err, syscall.ENOSPC) || errors.Is(e.err, syscall.EDQUOT) {
-		return "the disk of the cache is full: make room or choose another directory with --cache, and run again; downloaded data is kept: " + e.err.Error()
+	if errors.Is(e.Err, syscall.ENOSPC) || errors.Is(e.Err, syscall.EDQUOT) {
+		return "the disk of the cache is full: make room or choose another directory with --cache, and run again; downloaded data is kept: " + e.Err.Error()
 	}
-	return "cache: " + e.err.Error()
+	return "cache: " + e.Err.Error()
 }
 
-func (e *storeError) Unwrap() error { return e.err }
+func (e *StoreError) Unwrap() error { return e.Err }
 
 // A permanentError is one that a retry cannot cure.
 type permanentError struct{ error }
@@ -105,7 +105,7 @@ func permanent(format string, args ...any) error { return &permanentError{fmt.Er
 // retryable reports whether the same request may succeed a little later.
 func retryable(err error) bool {
 	_, final := errors.AsType[*permanentError](err)
-	_, store := errors.AsType[*storeError](err)
+	_, store := errors.AsType[*StoreError](err)
 	return !final && !store && !errors.Is(err, errPlainHTTP) && web.Passing(err)
 }
 
@@ -114,9 +114,9 @@ type lie struct{ error }
 
 func (e *lie) Unwrap() error { return e.error }
 
-func lied(format string, args ...any) error { return &lie{fmt.Errorf(format, args...)} }
+func Lied(format string, args ...any) error { return &lie{fmt.Errorf(format, args...)} }
 
-func isLie(err error) bool {
+func IsLie(err error) bool {
 	var e *lie
 	return errors.As(err, &e)
 }
@@ -131,7 +131,7 @@ func requestError(err error) error {
 	var terr *transport.Error
 	var unknown x509.UnknownAuthorityError
 	var record tls.RecordHeaderError
-	var gone *unreachableError
+	var gone *UnreachableError
 	switch {
 	case errors.As(err, &gone):
 		return gone // already explained
@@ -151,7 +151,7 @@ func requestError(err error) error {
 // A printableError is an error whose text may contain a server's own text.
 type printableError struct{ err error }
 
-func (e printableError) Error() string { return printable(e.err.Error()) }
+func (e printableError) Error() string { return Printable(e.err.Error()) }
 func (e printableError) Unwrap() error { return e.err }
 
 // fewAttempts is the number of attempts for hopeless cases: a host that never answered in this run, or a mirror with an
@@ -160,8 +160,8 @@ const fewAttempts = 3
 
 // attempts counts consecutive requests without progress.
 type attempts struct {
-	sender *sender
-	peer   *peer
+	sender *Sender
+	peer   *Peer
 	what   string // for the log
 	n      int
 	began  time.Time // time of the first failure
@@ -176,11 +176,11 @@ func (a *attempts) limit(err error) int {
 	if a.peer.server.breaker.isOpen() {
 		return 1
 	}
-	var gone *unreachableError
-	if a.peer.spare || errors.As(err, &gone) && a.peer.server.silent() {
-		return min(fewAttempts, a.sender.limits.Attempts)
+	var gone *UnreachableError
+	if a.peer.Spare || errors.As(err, &gone) && a.peer.server.silent() {
+		return min(fewAttempts, a.sender.Limits.Attempts)
 	}
-	return a.sender.limits.Attempts
+	return a.sender.Limits.Attempts
 }
 
 // again waits before another attempt, or returns the error that ends the attempts. The end of the attempts must be
@@ -220,7 +220,7 @@ func (a *attempts) again(ctx context.Context, err error) error {
 
 // pause waits as long as the host asks for, or longer with every attempt.
 func (a *attempts) pause(ctx context.Context, err error) error {
-	r := a.sender.limits
+	r := a.sender.Limits
 	wait, final := r.backoff().After(a.n, err, r.MaxRetryAfter)
 	if final != nil {
 		return final
@@ -240,16 +240,16 @@ func (a *attempts) end() {
 
 // lost records a host that was never reachable, so that later requests need not wait for it.
 func (a *attempts) lost(err error) {
-	if gone, ok := errors.AsType[*unreachableError](err); ok && gone.host == a.peer.host && a.peer.server.silent() {
+	if gone, ok := errors.AsType[*UnreachableError](err); ok && gone.host == a.peer.Host && a.peer.server.silent() {
 		a.peer.server.giveUp(err)
 	}
 }
 
 // tell logs every attempt at debug level, and occasionally a line if the trouble lasts.
 func (a *attempts) tell(ctx context.Context, err error, wait time.Duration) {
-	a.sender.log.DebugContext(ctx, "trying again", "what", a.what, "attempt", a.n+1, "wait", wait, "error", err)
+	a.sender.Log.DebugContext(ctx, "trying again", "what", a.what, "attempt", a.n+1, "wait", wait, "error", err)
 	if a.peer.server.mayTell(a.began, time.Now().Add(wait)) {
-		a.sender.log.WarnContext(ctx, "a host does not answer properly, still trying", "host", a.peer.host, "since",
+		a.sender.Log.WarnContext(ctx, "a host does not answer properly, still trying", "host", a.peer.Host, "since",
 			time.Since(a.began).Round(time.Second),
 			"next", wait.Round(time.Second), "error", err)
 	}
@@ -265,14 +265,14 @@ func (p *pass) judge(status *web.StatusError) {
 	}
 }
 
-// A sender sends requests, waits between attempts and tries the places of some content in their order.
-type sender struct {
-	limits Retry
-	log    *slog.Logger
+// A Sender sends requests, waits between attempts and tries the places of some content in their order.
+type Sender struct {
+	Limits Retry
+	Log    *slog.Logger
 }
 
-// retry runs f until it succeeds or further attempts are pointless.
-func (s *sender) retry(ctx context.Context, p *peer, what string, f func() error) error {
+// Retry runs f until it succeeds or further attempts are pointless.
+func (s *Sender) Retry(ctx context.Context, p *Peer, what string, f func() error) error {
 	a := attempts{sender: s, peer: p, what: what}
 	defer a.end()
 	for {
@@ -286,9 +286,9 @@ func (s *sender) retry(ctx context.Context, p *peer, what string, f func() error
 	}
 }
 
-// send sends the request once. It and reads of the answer's body fail with a *web.StallError if the server sends
+// Send sends the request once. It and reads of the answer's body fail with a *web.StallError if the server sends
 // nothing for Retry.Idle. The body must be closed.
-func (s *sender) send(ctx context.Context, p *peer, c *http.Client, req *http.Request) (*http.Response, error) {
+func (s *Sender) Send(ctx context.Context, p *Peer, c *http.Client, req *http.Request) (*http.Response, error) {
 	if err := p.server.given(); err != nil {
 		return nil, err
 	}
@@ -296,7 +296,7 @@ func (s *sender) send(ctx context.Context, p *peer, c *http.Client, req *http.Re
 	if err != nil {
 		return nil, err
 	}
-	resp, err := web.Send(c, req.WithContext(ctx), s.limits.Idle)
+	resp, err := web.Send(c, req.WithContext(ctx), s.Limits.Idle)
 	if err != nil {
 		err = requestError(err)
 		if status := web.Status(err); status != nil {
@@ -310,12 +310,12 @@ func (s *sender) send(ctx context.Context, p *peer, c *http.Client, req *http.Re
 	return resp, nil
 }
 
-// brief has ask send a peer a request with a short answer, by means of its own. It fails like send.
-func (s *sender) brief(ctx context.Context, p *peer, ask func(context.Context) error) error {
+// Brief has ask send a peer a request with a short answer, by means of its own. It fails like send.
+func (s *Sender) Brief(ctx context.Context, p *Peer, ask func(context.Context) error) error {
 	if err := p.server.given(); err != nil {
 		return err
 	}
-	idle := s.limits.Idle
+	idle := s.Limits.Idle
 	ctx, cancel := context.WithTimeoutCause(ctx, idle, &web.StallError{Idle: idle})
 	defer cancel()
 	pass, err := p.server.gate.enter(ctx)
@@ -345,12 +345,12 @@ func (b *gatedBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// small reads a whole answer of at most limit bytes, with retries. A status other than 200 is a *web.StatusError.
-func (s *sender) small(ctx context.Context, p *peer, c *http.Client, req *http.Request,
+// Small reads a whole answer of at most limit bytes, with retries. A status other than 200 is a *web.StatusError.
+func (s *Sender) Small(ctx context.Context, p *Peer, c *http.Client, req *http.Request,
 	limit int64,
 ) (data []byte, header http.Header, err error) {
-	err = s.retry(ctx, p, req.URL.Redacted(), func() error {
-		resp, err := s.send(ctx, p, c, req)
+	err = s.Retry(ctx, p, req.URL.Redacted(), func() error {
+		resp, err := s.Send(ctx, p, c, req)
 		if err != nil {
 			return err
 		}
@@ -380,7 +380,7 @@ func readPage(resp *http.Response, limit int64) ([]byte, error) {
 		}
 		body = unpacked
 	default:
-		return nil, permanent("the server uses the unrequested encoding %s", printable(encoding))
+		return nil, permanent("the server uses the unrequested encoding %s", Printable(encoding))
 	}
 	data, err := io.ReadAll(io.LimitReader(body, limit+1))
 	if err == nil && int64(len(data)) > limit {

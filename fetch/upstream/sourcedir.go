@@ -1,4 +1,4 @@
-package fetch
+package upstream
 
 import (
 	"context"
@@ -26,22 +26,22 @@ type sourceDir struct {
 	root *os.Root
 }
 
-// sourceDirs brings content of directories into the cache.
-type sourceDirs struct {
+// SourceDirs brings content of directories into the cache.
+type SourceDirs struct {
 	list  []*sourceDir
-	cache *cache
+	cache *Cache
 	log   *slog.Logger
 }
 
-func openDirs(from []manifest.Source, base baseDir, into *cache, log *slog.Logger) (*sourceDirs, error) {
-	dirs := &sourceDirs{cache: into, log: log}
+func OpenDirs(from []manifest.Source, base BaseDir, into *Cache, log *slog.Logger) (*SourceDirs, error) {
+	dirs := &SourceDirs{cache: into, log: log}
 	for _, src := range from {
 		if src.Directory == "" {
 			continue
 		}
-		root, err := os.OpenRoot(base.path(src.Directory))
+		root, err := os.OpenRoot(base.Path(src.Directory))
 		if err != nil {
-			dirs.close()
+			dirs.Close()
 			return nil, fmt.Errorf("sources: directory %s: %w", src.Directory, err)
 		}
 		dirs.list = append(dirs.list, &sourceDir{src.Directory, root})
@@ -49,20 +49,20 @@ func openDirs(from []manifest.Source, base baseDir, into *cache, log *slog.Logge
 	return dirs, nil
 }
 
-func (l *sourceDirs) close() {
+func (l *SourceDirs) Close() {
 	for _, d := range l.list {
 		_ = d.root.Close() // only read
 	}
 }
 
-// layoutNames returns the paths of a blob in an OCI image layout.
-func layoutNames(d digest.Digest) []string {
+// LayoutNames returns the paths of a blob in an OCI image layout.
+func LayoutNames(d digest.Digest) []string {
 	return []string{path.Join("blobs", d.Algorithm().String(), d.Encoded())}
 }
 
-// fileNames returns possible paths in a directory for the file at an address. A last name alone has neither version nor
+// FileNames returns possible paths in a directory for the file at an address. A last name alone has neither version nor
 // platform, so it counts only if a digest decides.
-func fileNames(address string, want digest.Digest) []string {
+func FileNames(address string, want digest.Digest) []string {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil
@@ -71,24 +71,24 @@ func fileNames(address string, want digest.Digest) []string {
 	names := []string{path.Join(strings.ReplaceAll(u.Host, ":", "_"), below), below}
 	if want != "" {
 		names = append(names, path.Base(below))
-		names = append(names, layoutNames(want)...)
+		names = append(names, LayoutNames(want)...)
 	}
 	return slices.Compact(names)
 }
 
-// find brings a file from a directory that has it; one of unknown digest must be there under its whole path.
-func (l *sourceDirs) find(ctx context.Context, d *download) (ocispec.Descriptor, bool, error) {
+// Find brings a file from a directory that has it; one of unknown digest must be there under its whole path.
+func (l *SourceDirs) Find(ctx context.Context, d *Download) (ocispec.Descriptor, bool, error) {
 	for _, dir := range l.list {
-		for _, name := range d.names {
+		for _, name := range d.Names {
 			desc, ok, err := l.take(ctx, dir, name, d)
 			switch {
-			case errors.Is(err, errMismatch):
+			case errors.Is(err, ErrMismatch):
 				l.log.InfoContext(ctx, "a file in a directory of sources has other content", "directory", dir.name,
 					"file", name, "error", err)
 				continue
-			case ok && d.want == "":
+			case ok && d.Want == "":
 				l.log.WarnContext(ctx, "a file comes from a directory, without a published checksum", "file", name,
-					"directory", dir.name, "for", d.name)
+					"directory", dir.name, "for", d.Name)
 			}
 			if err != nil || ok {
 				return desc, ok, err
@@ -98,10 +98,10 @@ func (l *sourceDirs) find(ctx context.Context, d *download) (ocispec.Descriptor,
 	return ocispec.Descriptor{}, false, nil
 }
 
-// have reports whether a directory has a file under one of a download's names.
-func (l *sourceDirs) have(d *download) bool {
+// Have reports whether a directory has a file under one of a download's names.
+func (l *SourceDirs) Have(d *Download) bool {
 	return slices.ContainsFunc(l.list, func(dir *sourceDir) bool {
-		return slices.ContainsFunc(d.names, func(name string) bool {
+		return slices.ContainsFunc(d.Names, func(name string) bool {
 			info, err := dir.root.Stat(name)
 			return err == nil && info.Mode().IsRegular()
 		})
@@ -109,8 +109,8 @@ func (l *sourceDirs) have(d *download) bool {
 }
 
 // take stores a file of a directory, if it exists and matches.
-func (l *sourceDirs) take(ctx context.Context, dir *sourceDir, name string,
-	d *download,
+func (l *SourceDirs) take(ctx context.Context, dir *sourceDir, name string,
+	d *Download,
 ) (desc ocispec.Descriptor, ok bool, err error) {
 	f, err := dir.root.Open(name)
 	if err != nil {
@@ -118,28 +118,28 @@ func (l *sourceDirs) take(ctx context.Context, dir *sourceDir, name string,
 	}
 	defer f.Close()
 	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() || d.size >= 0 && info.Size() != d.size {
+	if err != nil || !info.Mode().IsRegular() || d.Size >= 0 && info.Size() != d.Size {
 		return desc, false, nil //nolint:nilerr // it is something else
 	}
 	key := "directory " + dir.root.Name() + "/" + name
-	desc, err = once(&l.cache.flights, key+" "+d.want.String(), func() (ocispec.Descriptor, error) {
-		if !d.planned {
-			l.cache.count(info.Size(), 0, 0)
+	desc, err = Once(&l.cache.Flights, key+" "+d.Want.String(), func() (ocispec.Descriptor, error) {
+		if !d.Planned {
+			l.cache.Count(info.Size(), 0, 0)
 		}
-		desc, err := l.cache.copyIn(ctx, key, d.want, func(w io.Writer) error {
-			_, err := io.Copy(w, stopping(ctx, f))
+		desc, err := l.cache.CopyIn(ctx, key, d.Want, func(w io.Writer) error {
+			_, err := io.Copy(w, Stopping(ctx, f))
 			return err
 		})
-		if err != nil && !d.planned {
-			l.cache.count(-info.Size(), 0, 0)
+		if err != nil && !d.Planned {
+			l.cache.Count(-info.Size(), 0, 0)
 		}
 		return desc, err
 	})
-	var store *storeError
+	var store *StoreError
 	switch {
 	case err == nil:
 		return desc, true, nil
-	case errors.Is(err, errMismatch), errors.As(err, &store), context.Cause(ctx) != nil:
+	case errors.Is(err, ErrMismatch), errors.As(err, &store), context.Cause(ctx) != nil:
 		return desc, false, err
 	}
 	l.log.WarnContext(ctx, "a file in a directory of sources cannot be read", "directory", dir.name, "file", name,
@@ -147,19 +147,19 @@ func (l *sourceDirs) take(ctx context.Context, dir *sourceDir, name string,
 	return desc, false, nil
 }
 
-// blob reads a small blob from a directory, and stores it.
-func (l *sourceDirs) blob(ctx context.Context, want digest.Digest, limit int64) (data []byte, ok bool, err error) {
+// Blob reads a small blob from a directory, and stores it.
+func (l *SourceDirs) Blob(ctx context.Context, want digest.Digest, limit int64) (data []byte, ok bool, err error) {
 	for _, dir := range l.list {
-		for _, name := range layoutNames(want) {
+		for _, name := range LayoutNames(want) {
 			f, err := dir.root.Open(name)
 			if err != nil {
 				continue
 			}
 			data, err = io.ReadAll(io.LimitReader(f, limit+1))
-			if err := errors.Join(err, f.Close()); err != nil || sha256Of(data) != want {
+			if err := errors.Join(err, f.Close()); err != nil || SHA256Of(data) != want {
 				continue // damaged; upstream has it too
 			}
-			return data, true, l.cache.put(ctx, data, want)
+			return data, true, l.cache.Put(ctx, data, want)
 		}
 	}
 	return nil, false, nil

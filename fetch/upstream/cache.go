@@ -1,4 +1,4 @@
-package fetch
+package upstream
 
 import (
 	"context"
@@ -36,20 +36,20 @@ type BlobWriter = interface {
 	Close() error
 }
 
-// A cache is a Store with a run's counters.
-type cache struct {
-	store Store
-	// count adds to the run's bytes to transfer, transferred, and there already.
-	count func(total, done, cached int64)
-	// flights has one writer at a time per digest, file or URL.
-	flights singleflight.Group
+// A Cache is a Store with a run's counters.
+type Cache struct {
+	Store Store
+	// Count adds to the run's bytes to transfer, transferred, and there already.
+	Count func(total, done, cached int64)
+	// Flights has one writer at a time per digest, file or URL.
+	Flights singleflight.Group
 }
 
-// stored reads a small blob from the store, if present, and checks it.
-func (c *cache) stored(ctx context.Context, d digest.Digest, limit int64) (data []byte, ok bool, err error) {
-	size, ok, err := c.store.Stat(ctx, d)
+// Stored reads a small blob from the store, if present, and checks it.
+func (c *Cache) Stored(ctx context.Context, d digest.Digest, limit int64) (data []byte, ok bool, err error) {
+	size, ok, err := c.Store.Stat(ctx, d)
 	if err != nil {
-		return nil, false, &storeError{err: err}
+		return nil, false, &StoreError{Err: err}
 	}
 	if !ok {
 		return nil, false, nil
@@ -57,28 +57,28 @@ func (c *cache) stored(ctx context.Context, d digest.Digest, limit int64) (data 
 	if size > limit {
 		return nil, false, fmt.Errorf("blob %s: %d bytes exceed the limit of %d", d, size, limit)
 	}
-	rc, err := c.store.Open(ctx, d)
+	rc, err := c.Store.Open(ctx, d)
 	if err != nil {
-		return nil, false, &storeError{err: err}
+		return nil, false, &StoreError{Err: err}
 	}
 	data, err = io.ReadAll(io.LimitReader(rc, limit+1))
 	if err := errors.Join(err, rc.Close()); err != nil {
-		return nil, false, &storeError{err: err}
+		return nil, false, &StoreError{Err: err}
 	}
-	if sha256Of(data) != d {
-		return nil, false, &storeError{err: fmt.Errorf("blob %s is damaged in the cache: remove it and run again", d)}
+	if SHA256Of(data) != d {
+		return nil, false, &StoreError{Err: fmt.Errorf("blob %s is damaged in the cache: remove it and run again", d)}
 	}
 	return data, true, nil
 }
 
-// put writes a small blob into the store.
-func (c *cache) put(ctx context.Context, data []byte, d digest.Digest) error {
-	_, err := once(&c.flights, "put "+d.String(), func() (struct{}, error) { return struct{}{}, c.write(ctx, data, d) })
+// Put writes a small blob into the store.
+func (c *Cache) Put(ctx context.Context, data []byte, d digest.Digest) error {
+	_, err := Once(&c.Flights, "put "+d.String(), func() (struct{}, error) { return struct{}{}, c.write(ctx, data, d) })
 	return err
 }
 
-func (c *cache) write(ctx context.Context, data []byte, d digest.Digest) (err error) {
-	if _, ok, err := c.store.Stat(ctx, d); err != nil || ok {
+func (c *Cache) write(ctx context.Context, data []byte, d digest.Digest) (err error) {
+	if _, ok, err := c.Store.Stat(ctx, d); err != nil || ok {
 		return err
 	}
 	w, err := c.begin(ctx, d.String())
@@ -87,27 +87,27 @@ func (c *cache) write(ctx context.Context, data []byte, d digest.Digest) (err er
 	}
 	defer func() { err = closed(w, err) }()
 	if _, err := w.Write(data); err != nil {
-		return &storeError{err: err}
+		return &StoreError{Err: err}
 	}
 	if _, err := w.Commit(ctx, int64(len(data)), d); err != nil {
-		return &storeError{err: err}
+		return &StoreError{Err: err}
 	}
 	return nil
 }
 
-// head returns the beginning of a blob, at most most bytes.
-func (c *cache) head(ctx context.Context, d digest.Digest, most int64) (head []byte, err error) {
-	rc, err := c.store.Open(ctx, d)
+// Head returns the beginning of a blob, at most most bytes.
+func (c *Cache) Head(ctx context.Context, d digest.Digest, most int64) (head []byte, err error) {
+	rc, err := c.Store.Open(ctx, d)
 	if err != nil {
-		return nil, &storeError{err: err}
+		return nil, &StoreError{Err: err}
 	}
 	defer func() {
 		if closeErr := rc.Close(); err == nil && closeErr != nil {
-			err = &storeError{err: closeErr}
+			err = &StoreError{Err: closeErr}
 		}
 	}()
 	if head, err = io.ReadAll(io.LimitReader(rc, most)); err != nil {
-		return nil, &storeError{err: err}
+		return nil, &StoreError{Err: err}
 	}
 	return head, nil
 }
@@ -117,14 +117,14 @@ type readerFunc func(p []byte) (int, error)
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // begin returns a writer of an empty blob.
-func (c *cache) begin(ctx context.Context, key string) (BlobWriter, error) {
-	w, offset, err := c.store.Begin(ctx, key)
+func (c *Cache) begin(ctx context.Context, key string) (BlobWriter, error) {
+	w, offset, err := c.Store.Begin(ctx, key)
 	if err != nil {
-		return nil, &storeError{err: err}
+		return nil, &StoreError{Err: err}
 	}
 	if offset > 0 {
 		if err := w.Reset(); err != nil {
-			return nil, closed(w, &storeError{err: err})
+			return nil, closed(w, &StoreError{Err: err})
 		}
 	}
 	return w, nil
@@ -133,13 +133,13 @@ func (c *cache) begin(ctx context.Context, key string) (BlobWriter, error) {
 // closed closes the writer and returns err, or else the error of closing.
 func closed(w BlobWriter, err error) error {
 	if closeErr := w.Close(); closeErr != nil && err == nil {
-		return &storeError{err: closeErr}
+		return &StoreError{Err: closeErr}
 	}
 	return err
 }
 
-// copyIn stores the output of produce, always from the start.
-func (c *cache) copyIn(ctx context.Context, key string, want digest.Digest,
+// CopyIn stores the output of produce, always from the start.
+func (c *Cache) CopyIn(ctx context.Context, key string, want digest.Digest,
 	produce func(io.Writer) error,
 ) (desc ocispec.Descriptor, err error) {
 	w, err := c.begin(ctx, key)
@@ -147,22 +147,22 @@ func (c *cache) copyIn(ctx context.Context, key string, want digest.Digest,
 		return desc, err
 	}
 	defer func() { err = closed(w, err) }()
-	counted := &countingWriter{count: c.count, w: w}
+	counted := &countingWriter{count: c.Count, w: w}
 	if err := produce(counted); err != nil {
-		c.count(0, -counted.n, 0)
+		c.Count(0, -counted.n, 0)
 		return desc, errors.Join(err, w.Reset())
 	}
 	if desc, err = w.Commit(ctx, counted.n, want); err == nil {
 		return desc, nil
 	}
-	c.count(0, -counted.n, 0)
+	c.Count(0, -counted.n, 0)
 	switch {
 	case context.Cause(ctx) != nil:
 		return desc, context.Cause(ctx)
 	case isSystem(err):
-		return desc, &storeError{err: err}
+		return desc, &StoreError{Err: err}
 	}
-	return desc, fmt.Errorf("%w: %w", errMismatch, err)
+	return desc, fmt.Errorf("%w: %w", ErrMismatch, err)
 }
 
 type countingWriter struct {
@@ -176,7 +176,7 @@ func (c *countingWriter) Write(p []byte) (int, error) {
 	c.n += int64(n)
 	c.count(0, int64(n), 0)
 	if err != nil {
-		err = &storeError{err: err}
+		err = &StoreError{Err: err}
 	}
 	return n, err
 }
@@ -186,21 +186,21 @@ type resumer interface {
 	Partial(ctx context.Context, key string) (int64, error)
 }
 
-// resumable returns how many bytes of a blob of that size, -1 if unknown, need no transfer.
-func (c *cache) resumable(ctx context.Context, d digest.Digest, size int64) (int64, error) {
-	r, ok := c.store.(resumer)
+// Resumable returns how many bytes of a blob of that size, -1 if unknown, need no transfer.
+func (c *Cache) Resumable(ctx context.Context, d digest.Digest, size int64) (int64, error) {
+	r, ok := c.Store.(resumer)
 	if !ok || size < 0 {
 		return 0, nil
 	}
 	n, err := r.Partial(ctx, d.String())
 	if err != nil {
-		return 0, fmt.Errorf("fetch: %w", &storeError{err: err})
+		return 0, fmt.Errorf("fetch: %w", &StoreError{Err: err})
 	}
 	return min(n, size), nil
 }
 
-// once runs f, or waits for a running f with the same key and shares its outcome.
-func once[T any](flights *singleflight.Group, key string, f func() (T, error)) (T, error) {
+// Once runs f, or waits for a running f with the same key and shares its outcome.
+func Once[T any](flights *singleflight.Group, key string, f func() (T, error)) (T, error) {
 	v, err, _ := flights.Do(key, func() (any, error) { return f() })
 	if err != nil {
 		var zero T
@@ -209,8 +209,8 @@ func once[T any](flights *singleflight.Group, key string, f func() (T, error)) (
 	return v.(T), nil // f returns a T
 }
 
-// stopping returns a reader that fails when the context ends.
-func stopping(ctx context.Context, r io.Reader) io.Reader {
+// Stopping returns a reader that fails when the context ends.
+func Stopping(ctx context.Context, r io.Reader) io.Reader {
 	return readerFunc(func(p []byte) (int, error) {
 		if ctx.Err() != nil {
 			return 0, context.Cause(ctx)
