@@ -82,7 +82,7 @@ func (a *Artifact) Document(ctx context.Context, d ocispec.Descriptor) ([]byte, 
 
 // Referrers lists the manifests whose subject is the artifact. The list is the registry's claim.
 func (a *Artifact) Referrers(ctx context.Context) ([]ocispec.Descriptor, error) {
-	return (&lookup{repo: a.repo}).referrers(ctx, a.Digest)
+	return a.repo.listed(ctx, a.Digest)
 }
 
 // Close ends the connections.

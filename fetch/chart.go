@@ -376,14 +376,9 @@ func chartVersionOf(ctx context.Context, repo *repository, doc manifestDoc) (str
 		return "", fmt.Errorf("config %s: %d bytes are more than the %d allowed", doc.Config.Digest, doc.Config.Size,
 			maxConfig)
 	}
-	if err := repo.loader.Fetch(ctx, repo.blob(doc.Config.Digest, doc.Config.Size)); err != nil {
+	data, err := repo.small(ctx, *doc.Config, maxConfig)
+	if err != nil {
 		return "", err
-	}
-	data, ok, err := repo.loader.Cache.Stored(ctx, doc.Config.Digest, maxConfig)
-	if err != nil || !ok {
-		return "", &upstream.StoreError{
-			Err: cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", doc.Config.Digest)),
-		}
 	}
 	var config struct {
 		Version string `json:"version"`
@@ -463,11 +458,11 @@ func (h *helmCharts) planOCI(ctx context.Context, pin manifest.Pin) (*plan, erro
 	if err != nil {
 		return nil, err
 	}
-	img, err := repo.pinned(ctx, pin, nil)
+	img, err := pinnedImage(ctx, repo, pin, nil)
 	if err != nil {
 		return nil, err
 	}
-	p := repo.plan(img)
+	p := planOf(repo, img)
 	p.needAll()
 	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) { return img.root, h.checkOCI(ctx, pin, img) }
 	return p, nil

@@ -104,14 +104,14 @@ func (h *helmCharts) verifyOCIChart(ctx context.Context, r *repository, v *manif
 	if v == nil {
 		return pin, nil
 	}
-	archive, signed, err := doc.chartLayers()
+	archive, signed, err := chartLayers(doc)
 	if err != nil {
 		return pin, err
 	}
 	if signed.Digest == "" {
 		return pin, errUnsignedChart
 	}
-	if err := r.loader.Fetch(ctx, r.blob(signed.Digest, signed.Size)); err != nil {
+	if err := r.bring(ctx, signed.Digest, signed.Size); err != nil {
 		return pin, err
 	}
 	pin.Provenance = signed.Digest

@@ -7,25 +7,15 @@ import (
 	"net/http"
 	"strings"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// errForeign means that a layer's licence forbids its redistribution.
-var errForeign = errors.New("images with such layers cannot be bundled")
-
 // A pinnedIndex is an image whose reference has the digest of an index of more platforms than were asked for.
 type pinnedIndex struct {
 	selected, whole int64 // bytes with the platforms that were asked for, and with all; 0 is not known
 	lost            error // why not all platforms can be had
-}
-
-// whole reads an image with all platforms of its index.
-func (r *repository) whole(ctx context.Context, root ocispec.Descriptor, wanted []string) (image, error) {
-	return (&imageWalk{repo: r, wanted: wanted, complete: true}).read(ctx, root)
 }
 
 // completed returns an image with all platforms of its index, and true, if the policy wants that and upstream allows
@@ -96,15 +86,4 @@ func (i *images) record(ref string, x pinnedIndex) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.indexes[ref] = x
-}
-
-// size returns the bytes of an image's manifests and blobs.
-func (i image) size() (sum int64) {
-	for _, d := range i.manifests {
-		sum += max(d.Size, 0)
-	}
-	for _, d := range i.blobs {
-		sum += d.Size
-	}
-	return sum
 }

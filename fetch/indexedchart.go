@@ -67,7 +67,7 @@ func (h *helmCharts) pinIndexed(ctx context.Context, pin manifest.Pin, known dig
 	if err != nil {
 		return pin, fmt.Errorf("%s: %w", upstream.Printable(pin.URL), err)
 	}
-	archive, signed, err := doc.chartLayers()
+	archive, signed, err := chartLayers(doc)
 	if err != nil {
 		return pin, fmt.Errorf("%s: %w", upstream.Printable(pin.URL), err)
 	}
@@ -82,7 +82,7 @@ func (h *helmCharts) pinIndexed(ctx context.Context, pin manifest.Pin, known dig
 	if signed.Digest == "" {
 		return pin, nil
 	}
-	return pin, repo.loader.Fetch(ctx, repo.blob(signed.Digest, signed.Size))
+	return pin, repo.bring(ctx, signed.Digest, signed.Size)
 }
 
 // indexedDownloads is downloads for an archive in a registry.
@@ -102,7 +102,7 @@ func (h *helmCharts) indexedDownloads(pin manifest.Pin) (archive, signed *upstre
 }
 
 // chartLayers returns the layers of a chart: its archive and its provenance file, the zero value if it has none.
-func (m manifestDoc) chartLayers() (archive, signed ocispec.Descriptor, err error) {
+func chartLayers(m manifestDoc) (archive, signed ocispec.Descriptor, err error) {
 	i := slices.IndexFunc(m.Layers, isChartArchive)
 	if i < 0 {
 		return archive, signed, errNoArchive

@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 )
@@ -163,7 +161,7 @@ func (s *session) listTags(ctx context.Context, repository string,
 	if len(tags) == 0 {
 		return nil, nil
 	}
-	charts, err := repo.hasCharts(ctx, tags[len(tags)-1])
+	charts, err := hasCharts(ctx, repo, tags[len(tags)-1])
 	if err != nil {
 		return nil, fmt.Errorf("%s:%s: %w", repository, tags[len(tags)-1], err)
 	}
@@ -179,8 +177,8 @@ func (s *session) listTags(ctx context.Context, repository string,
 var attachedTag = regexp.MustCompile(`^sha256-[0-9a-f]{64}(\.[a-z]+)?$`)
 
 // hasCharts reports whether a tag is that of a Helm chart.
-func (r *repository) hasCharts(ctx context.Context, tag string) (bool, error) {
-	desc, data, err := r.read(ctx, r.url("manifests", tag), ocispec.Descriptor{Size: -1})
+func hasCharts(ctx context.Context, r *repository, tag string) (bool, error) {
+	desc, data, err := r.peek(ctx, tag)
 	if err != nil || isIndex(desc.MediaType) {
 		return false, err
 	}
@@ -190,25 +188,3 @@ func (r *repository) hasCharts(ctx context.Context, tag string) (bool, error) {
 	}
 	return doc.Config != nil && doc.Config.MediaType == chartConfig, nil
 }
-
-// catalog lists the repositories of a registry.
-func (g *registries) catalog(ctx context.Context, registry name.Registry) (all []string, err error) {
-	peers, err := g.network.Peers(upstream.CanonicalHost(registry.RegistryStr()))
-	if err != nil {
-		return nil, err
-	}
-	u := &url.URL{Scheme: "https", Host: registry.RegistryStr(), Path: "/v2/_catalog"}
-	err = g.loader.Sender.InTurn(ctx, peers, func(i int) error {
-		e, err := g.newEndpoint(peers[i], registry.Repo("_catalog"))
-		if err != nil {
-			return err
-		}
-		e.scope = catalogScope
-		all, err = e.pages(ctx, u, "repositories")
-		return err
-	})
-	return all, err
-}
-
-// catalogScope is the scope of a token for the list of repositories (distribution's docs/spec/auth/scope.md).
-const catalogScope = "registry:catalog:*"

@@ -130,22 +130,6 @@ func (l *versionLookup) newerTag(ctx context.Context, n *Newer, home name.Reposi
 	return nil
 }
 
-// head returns the present digest of a tag.
-func (r *repository) head(ctx context.Context, tag string) (digest.Digest, error) {
-	u := r.url("manifests", tag)
-	header, err := r.ask(ctx, u)
-	if err == nil {
-		if d := digest.Digest(header.Get("Docker-Content-Digest")); upstream.CheckDigest(d) == nil {
-			return d, nil
-		}
-	}
-	if err != nil && web.Status(err) == nil {
-		return "", err
-	}
-	got, _, err := r.read(ctx, u, ocispec.Descriptor{Size: -1})
-	return got.Digest, err
-}
-
 // pick finds the newest among versions of the same flavour.
 func (n *Newer) pick(have string, all []string) {
 	own, ok := parseVersion(have)
@@ -231,8 +215,7 @@ func (l *versionLookup) unmoved(ctx context.Context, n *Newer, home name.Reposit
 	if n.Moved == "" {
 		return nil
 	}
-	desc, data, err := repo.read(ctx, repo.url("manifests", n.Moved.String()),
-		ocispec.Descriptor{Digest: n.Moved, Size: -1})
+	desc, data, err := repo.peek(ctx, n.Moved.String())
 	if err != nil {
 		return err
 	}

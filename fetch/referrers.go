@@ -16,7 +16,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/capped"
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/proof/trust"
 	"github.com/kkbundle/kkbundle/web"
 )
 
@@ -27,7 +27,6 @@ const (
 	maxReferrerPages  = 100  // of one list
 	maxReferrerLevels = 4    // referrers of referrers: a signature of an SBOM is on the second
 	maxReferrer       = 1 << 30
-	largeReferrer     = 64 << 20 // bytes; larger ones are logged, since the manifest does not list them
 )
 
 // A referrersAPI is the state of a host's referrers API. Hosts without it are asked once.
@@ -374,30 +373,40 @@ func (l *lookup) read(ctx context.Context, desc ocispec.Descriptor, subject dige
 	return a, nil
 }
 
-// planReferrer returns the plan of a referrer.
-func (i *images) planReferrer(ctx context.Context, pin manifest.Pin) (*plan, error) {
-	repo, err := i.registries.pinned(pin)
-	if err != nil {
-		return nil, err
-	}
-	a, err := repo.pinnedReferrer(ctx, pin)
-	if err != nil {
-		return nil, gone(err)
-	}
-	p := repo.plan(a.image)
-	p.root = a.desc
-	return p, nil
+// attached finds the referrers of an image, with those of its other manifests and of referrers, or the signatures among
+// them only. problem is why some may be missing.
+func (r *repository) attached(ctx context.Context, image []ocispec.Descriptor,
+	signaturesOnly bool,
+) (found []referrer, problem error) {
+	l := &lookup{repo: r, signaturesOnly: signaturesOnly}
+	l.run(ctx, image)
+	return l.found, l.problem()
 }
 
-// pinnedReferrer reads a pinned referrer again.
-func (r *repository) pinnedReferrer(ctx context.Context, pin manifest.Pin) (referrer, error) {
-	_, tag, byDigest, err := imageRef(pin.Ref)
-	if err != nil {
-		return referrer{}, err
+// listed lists the manifests with this subject. The list is the registry's claim.
+func (r *repository) listed(ctx context.Context, subject digest.Digest) ([]ocispec.Descriptor, error) {
+	return (&lookup{repo: r}).referrers(ctx, subject)
+}
+
+// referrer reads one referrer of a subject, attached by a tag or, with tag "", by its own manifest.
+func (r *repository) referrer(ctx context.Context, desc ocispec.Descriptor, subject digest.Digest,
+	tag string,
+) (referrer, error) {
+	return (&lookup{repo: r}).read(ctx, desc, subject, tag)
+}
+
+func isSignatureLayer(layer ocispec.Descriptor) bool {
+	return layer.MediaType == trust.MediaTypeSimpleSigning || layer.MediaType == trust.MediaTypeBundle
+}
+
+// isSignature reports whether a referrer's own description is that of a signature.
+func (a referrer) isSignature() bool {
+	switch a.desc.ArtifactType {
+	case "application/vnd.cncf.notary.signature", "application/vnd.dev.cosign.artifact.sig.v1+json":
+		return true
+	case trust.MediaTypeBundle: // may be an attestation, too
+		predicate := a.doc.Annotations["dev.sigstore.bundle.predicateType"]
+		return predicate == "" || predicate == trust.PredicateSign
 	}
-	if byDigest != "" {
-		tag = ""
-	}
-	desc := ocispec.Descriptor{MediaType: pin.MediaType, Digest: pin.Digest, Size: pinnedSize(pin)}
-	return (&lookup{repo: r}).read(ctx, desc, pin.Subject, tag)
+	return slices.ContainsFunc(a.doc.Layers, isSignatureLayer)
 }

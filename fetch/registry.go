@@ -3,6 +3,7 @@ package fetch
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"mime"
 	"net/http"
@@ -62,6 +63,36 @@ type registries struct {
 	repos map[string]*repository   // by upstream repository
 	apis  map[string]*referrersAPI // by upstream host
 }
+
+// newRegistries returns the registries of a run.
+func newRegistries(of *upstream.Network, loader *upstream.Downloader, keychain authn.Keychain) *registries {
+	return &registries{
+		network: of, loader: loader, keychain: keychain, repos: map[string]*repository{},
+		apis: map[string]*referrersAPI{},
+	}
+}
+
+// catalog lists the repositories of a registry.
+func (g *registries) catalog(ctx context.Context, registry name.Registry) (all []string, err error) {
+	peers, err := g.network.Peers(upstream.CanonicalHost(registry.RegistryStr()))
+	if err != nil {
+		return nil, err
+	}
+	u := &url.URL{Scheme: "https", Host: registry.RegistryStr(), Path: "/v2/_catalog"}
+	err = g.loader.Sender.InTurn(ctx, peers, func(i int) error {
+		e, err := g.newEndpoint(peers[i], registry.Repo("_catalog"))
+		if err != nil {
+			return err
+		}
+		e.scope = catalogScope
+		all, err = e.pages(ctx, u, "repositories")
+		return err
+	})
+	return all, err
+}
+
+// catalogScope is the scope of a token for the list of repositories (distribution's docs/spec/auth/scope.md).
+const catalogScope = "registry:catalog:*"
 
 // A repository is an upstream repository with its endpoints: on mirrors and on the registry itself.
 type repository struct {
@@ -389,4 +420,46 @@ func mediaType(h http.Header) string {
 		return ""
 	}
 	return t
+}
+
+// head returns the present digest of a tag.
+func (r *repository) head(ctx context.Context, tag string) (digest.Digest, error) {
+	u := r.url("manifests", tag)
+	header, err := r.ask(ctx, u)
+	if err == nil {
+		if d := digest.Digest(header.Get("Docker-Content-Digest")); upstream.CheckDigest(d) == nil {
+			return d, nil
+		}
+	}
+	if err != nil && web.Status(err) == nil {
+		return "", err
+	}
+	got, _, err := r.read(ctx, u, ocispec.Descriptor{Size: -1})
+	return got.Digest, err
+}
+
+// small reads a blob of at most limit bytes.
+func (r *repository) small(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
+	if err := r.bring(ctx, d.Digest, d.Size); err != nil {
+		return nil, err
+	}
+	data, ok, err := r.loader.Cache.Stored(ctx, d.Digest, limit)
+	if err == nil && !ok {
+		err = &upstream.StoreError{Err: errors.New("blob " + d.Digest.String() + " has disappeared from the cache")}
+	}
+	return data, err
+}
+
+// bring fetches a blob into the store.
+func (r *repository) bring(ctx context.Context, d digest.Digest, size int64) error {
+	return r.loader.Fetch(ctx, r.blob(d, size))
+}
+
+// peek returns the manifest that a tag or digest names, and stores nothing.
+func (r *repository) peek(ctx context.Context, reference string) (ocispec.Descriptor, []byte, error) {
+	want := ocispec.Descriptor{Size: -1}
+	if d := digest.Digest(reference); d.Validate() == nil {
+		want.Digest = d
+	}
+	return r.read(ctx, r.url("manifests", reference), want)
 }

@@ -66,10 +66,7 @@ func newSession(o Options) (*session, error) {
 		pages: map[string][]byte{},
 	}
 	local := &localFiles{dir: base, cache: s.cache}
-	s.registries = &registries{
-		network: s.network, loader: loader, keychain: o.Keychain, repos: map[string]*repository{},
-		apis: map[string]*referrersAPI{},
-	}
+	s.registries = newRegistries(s.network, loader, o.Keychain)
 	kept := newKept(o.Keep)
 	s.images = &images{
 		kept: kept, registries: s.registries, dir: base, log: o.Logger, hosts: o.Hosts, platforms: platforms,

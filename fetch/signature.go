@@ -3,7 +3,6 @@ package fetch
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,6 +16,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/proof/trust"
 )
+
+// largeReferrer is the size, in bytes, from which a referrer is logged, since the manifest does not list it.
+const largeReferrer = 64 << 20
 
 // maxSignatures bounds the signatures tried for one image.
 const maxSignatures = 200
@@ -115,12 +117,10 @@ func (i *images) pinAttached(
 	if policy == manifest.ReferrersNone && img.Verify == nil {
 		return []manifest.Pin{pin}, nil
 	}
-	l := &lookup{repo: repo, signaturesOnly: policy != manifest.ReferrersAll}
-	l.run(ctx, found.manifests)
+	attached, unknown := repo.attached(ctx, found.manifests, policy != manifest.ReferrersAll)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	unknown := l.problem()
 	if img.Verify != nil {
 		pin.Key, pin.Identity, pin.Issuer = img.Verify.Key, img.Verify.Identity, img.Verify.Issuer
 		if pin.Identity != "" {
@@ -130,7 +130,7 @@ func (i *images) pinAttached(
 		if err != nil {
 			return nil, err
 		}
-		c := signatureCheck{repo: repo, name: imageName(pin.Ref), by: by, image: found, referrers: l.found}
+		c := signatureCheck{repo: repo, name: imageName(pin.Ref), by: by, image: found, referrers: attached}
 		if err := c.run(ctx, pin, unknown); err != nil {
 			return nil, err
 		}
@@ -141,8 +141,8 @@ func (i *images) pinAttached(
 			oneLine(unknown))
 	}
 	pins := []manifest.Pin{pin}
-	for _, a := range l.found {
-		p := a.pin(imageName(pin.Ref))
+	for _, a := range attached {
+		p := referrerPin(a, imageName(pin.Ref))
 		p.Verified = vouches(repo.peers)
 		if a.size > largeReferrer {
 			i.log.WarnContext(ctx, "a large artifact is attached to an image", "item", pin.Ref, "referrer", p.Ref,
@@ -153,7 +153,7 @@ func (i *images) pinAttached(
 	return pins, nil
 }
 
-func (a referrer) pin(repository string) manifest.Pin {
+func referrerPin(a referrer, repository string) manifest.Pin {
 	return manifest.Pin{
 		Kind:         manifest.ItemReferrer,
 		Ref:          a.ref(repository),
@@ -217,7 +217,7 @@ func (i *images) checkPinned(ctx context.Context, repo *repository, img image, p
 			if imageName(p.Ref) != c.name {
 				continue
 			}
-			a, err := repo.pinnedReferrer(ctx, p)
+			a, err := pinnedReferrer(ctx, repo, p)
 			if err != nil {
 				return gone(err)
 			}
@@ -349,32 +349,4 @@ func (c *signatureCheck) verify(ctx context.Context, d digest.Digest, layer ocis
 		refused = fmt.Errorf("an attestation (%s), not a signature", upstream.Printable(claim.Predicate))
 	}
 	return refused, nil
-}
-
-func isSignatureLayer(layer ocispec.Descriptor) bool {
-	return layer.MediaType == trust.MediaTypeSimpleSigning || layer.MediaType == trust.MediaTypeBundle
-}
-
-// isSignature reports whether a referrer's own description is that of a signature.
-func (a referrer) isSignature() bool {
-	switch a.desc.ArtifactType {
-	case "application/vnd.cncf.notary.signature", "application/vnd.dev.cosign.artifact.sig.v1+json":
-		return true
-	case trust.MediaTypeBundle: // may be an attestation, too
-		predicate := a.doc.Annotations["dev.sigstore.bundle.predicateType"]
-		return predicate == "" || predicate == trust.PredicateSign
-	}
-	return slices.ContainsFunc(a.doc.Layers, isSignatureLayer)
-}
-
-// small reads a blob of at most limit bytes.
-func (r *repository) small(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
-	if err := r.loader.Fetch(ctx, r.blob(d.Digest, d.Size)); err != nil {
-		return nil, err
-	}
-	data, ok, err := r.loader.Cache.Stored(ctx, d.Digest, limit)
-	if err == nil && !ok {
-		err = &upstream.StoreError{Err: errors.New("blob " + d.Digest.String() + " has disappeared from the cache")}
-	}
-	return data, err
 }
