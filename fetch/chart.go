@@ -19,6 +19,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/fetch/helmindex"
+	"github.com/kkbundle/kkbundle/fetch/registries"
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -44,7 +45,7 @@ func chartLabel(c manifest.Chart) string {
 type helmCharts struct {
 	kept       kept
 	web        *webFiles
-	registries *registries
+	registries *registries.Registries
 	local      *localFiles
 	cache      *upstream.Cache
 }
@@ -244,7 +245,7 @@ func (h *helmCharts) resolveOCI(ctx context.Context, c manifest.Chart) (manifest
 	if err != nil {
 		return manifest.Pin{}, err
 	}
-	repo, err := h.registries.repository(home)
+	repo, err := h.registries.Repository(home)
 	if err != nil {
 		return manifest.Pin{}, err
 	}
@@ -263,7 +264,7 @@ func (h *helmCharts) resolveOCI(ctx context.Context, c manifest.Chart) (manifest
 		Digest:    root.Digest,
 		Size:      root.Size,
 		MediaType: root.MediaType,
-		Verified:  vouches(repo.peers),
+		Verified:  vouches(repo.Peers),
 	}
 	if !isPrecise(tag) {
 		if pin.Version, err = chartVersionOf(ctx, repo, doc); err != nil {
@@ -279,18 +280,18 @@ func (h *helmCharts) resolveOCI(ctx context.Context, c manifest.Chart) (manifest
 }
 
 // tagged returns the tag of a chart's version, as a version, and its manifest.
-func (h *helmCharts) tagged(ctx context.Context, repo *repository,
+func (h *helmCharts) tagged(ctx context.Context, repo *registries.Repository,
 	c manifest.Chart,
 ) (tag string, root ocispec.Descriptor, data []byte, err error) {
 	exact := isPrecise(c.Version)
 	if exact {
-		root, data, err = repo.resolve(ctx, asTag(c.Version))
+		root, data, err = repo.Resolve(ctx, asTag(c.Version))
 		if err == nil || !upstream.Lacking(err, http.StatusNotFound) {
 			return c.Version, root, data, err
 		}
 	}
 	missing := err
-	tags, err := repo.tags(ctx)
+	tags, err := repo.Tags(ctx)
 	if err != nil {
 		return "", root, nil, cmp.Or(missing, err)
 	}
@@ -306,7 +307,7 @@ func (h *helmCharts) tagged(ctx context.Context, repo *repository,
 	if tag, err = pickVersion(tags, c.Version, func(v string) string { return v }); err != nil {
 		return "", root, nil, fmt.Errorf("chart %s in %s: %w", c.Name, c.Repo, err)
 	}
-	root, data, err = repo.resolve(ctx, asTag(tag))
+	root, data, err = repo.Resolve(ctx, asTag(tag))
 	return tag, root, data, err
 }
 
@@ -323,10 +324,10 @@ func isPrecise(tag string) bool {
 }
 
 // chartOf returns the manifest of the chart that a tag leads to.
-func chartOf(ctx context.Context, repo *repository, root ocispec.Descriptor,
+func chartOf(ctx context.Context, repo *registries.Repository, root ocispec.Descriptor,
 	data []byte,
-) (_ ocispec.Descriptor, doc manifestDoc, err error) {
-	if isIndex(root.MediaType) {
+) (_ ocispec.Descriptor, doc registries.Manifest, err error) {
+	if registries.IsIndex(root.MediaType) {
 		if root, data, err = chartIn(ctx, repo, root, data); err != nil {
 			return root, doc, err
 		}
@@ -337,10 +338,10 @@ func chartOf(ctx context.Context, repo *repository, root ocispec.Descriptor,
 
 // chartIn returns the chart among the manifests of an index. Some projects publish their images and their chart under
 // one tag; Helm takes the chart.
-func chartIn(ctx context.Context, repo *repository, root ocispec.Descriptor,
+func chartIn(ctx context.Context, repo *registries.Repository, root ocispec.Descriptor,
 	data []byte,
 ) (ocispec.Descriptor, []byte, error) {
-	doc, err := parseManifest(root, data)
+	doc, err := registries.ParseManifest(root, data)
 	if err != nil {
 		return root, nil, err
 	}
@@ -350,13 +351,13 @@ func chartIn(ctx context.Context, repo *repository, root ocispec.Descriptor,
 		named := child.ArtifactType == chartConfig
 		isImage := child.Platform != nil && child.Platform.Architecture != "" &&
 			child.Platform.Architecture != "unknown"
-		if isIndex(child.MediaType) || !named && (child.ArtifactType != "" || isImage) {
+		if registries.IsIndex(child.MediaType) || !named && (child.ArtifactType != "" || isImage) {
 			continue
 		}
 		if read++; read > most {
 			break
 		}
-		desc, text, err := repo.manifest(ctx, ocispec.Descriptor{
+		desc, text, err := repo.Manifest(ctx, ocispec.Descriptor{
 			Digest: child.Digest, Size: child.Size,
 			MediaType: child.MediaType,
 		})
@@ -371,19 +372,19 @@ func chartIn(ctx context.Context, repo *repository, root ocispec.Descriptor,
 }
 
 // chartVersionOf returns the version in the config of a chart, which is its Chart.yaml.
-func chartVersionOf(ctx context.Context, repo *repository, doc manifestDoc) (string, error) {
-	if doc.Config.Size > maxConfig {
+func chartVersionOf(ctx context.Context, repo *registries.Repository, doc registries.Manifest) (string, error) {
+	if doc.Config.Size > registries.MaxConfig {
 		return "", fmt.Errorf("config %s: %d bytes are more than the %d allowed", doc.Config.Digest, doc.Config.Size,
-			maxConfig)
+			registries.MaxConfig)
 	}
-	data, err := repo.small(ctx, *doc.Config, maxConfig)
+	data, err := repo.Small(ctx, *doc.Config, registries.MaxConfig)
 	if err != nil {
 		return "", err
 	}
 	var config struct {
 		Version string `json:"version"`
 	}
-	if err := capped.JSON(data, maxValues, &config); err != nil {
+	if err := capped.JSON(data, registries.MaxValues, &config); err != nil {
 		return "", fmt.Errorf("config %s: %w", doc.Config.Digest, err)
 	}
 	if _, err := semver.NewVersion(config.Version); err != nil {
@@ -394,12 +395,12 @@ func chartVersionOf(ctx context.Context, repo *repository, doc manifestDoc) (str
 }
 
 // chartManifest checks that a manifest is that of a Helm chart.
-func chartManifest(root ocispec.Descriptor, data []byte) (manifestDoc, error) {
-	doc, err := parseManifest(root, data)
+func chartManifest(root ocispec.Descriptor, data []byte) (registries.Manifest, error) {
+	doc, err := registries.ParseManifest(root, data)
 	if err != nil {
 		return doc, err
 	}
-	if isIndex(root.MediaType) || doc.Config == nil || doc.Config.MediaType != chartConfig {
+	if registries.IsIndex(root.MediaType) || doc.Config == nil || doc.Config.MediaType != chartConfig {
 		return doc, errors.New("not a Helm chart")
 	}
 	return doc, nil
@@ -407,7 +408,7 @@ func chartManifest(root ocispec.Descriptor, data []byte) (manifestDoc, error) {
 
 // plan returns the plan of a pinned chart.
 func (h *helmCharts) plan(ctx context.Context, pin manifest.Pin) (*plan, error) {
-	if isManifest(pin.MediaType) {
+	if registries.IsManifest(pin.MediaType) {
 		return h.planOCI(ctx, pin)
 	}
 	p := &plan{}
@@ -454,7 +455,7 @@ func (h *helmCharts) planOCI(ctx context.Context, pin manifest.Pin) (*plan, erro
 	if err != nil {
 		return nil, fmt.Errorf("not an OCI reference: %w", err)
 	}
-	repo, err := h.registries.repository(home)
+	repo, err := h.registries.Repository(home)
 	if err != nil {
 		return nil, err
 	}
@@ -464,17 +465,17 @@ func (h *helmCharts) planOCI(ctx context.Context, pin manifest.Pin) (*plan, erro
 	}
 	p := planOf(repo, img)
 	p.needAll()
-	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) { return img.root, h.checkOCI(ctx, pin, img) }
+	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) { return img.Root, h.checkOCI(ctx, pin, img) }
 	return p, nil
 }
 
 // checkOCI loads a chart from a registry, so that an invalid chart is found before the site has it.
-func (h *helmCharts) checkOCI(ctx context.Context, pin manifest.Pin, img image) error {
-	i := slices.IndexFunc(img.blobs, isChartArchive)
+func (h *helmCharts) checkOCI(ctx context.Context, pin manifest.Pin, img registries.Image) error {
+	i := slices.IndexFunc(img.Blobs, isChartArchive)
 	if i < 0 {
 		return errNoArchive
 	}
-	c, err := h.load(ctx, img.blobs[i].Digest)
+	c, err := h.load(ctx, img.Blobs[i].Digest)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/fetch/packages/signature"
+	"github.com/kkbundle/kkbundle/fetch/registries"
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -98,8 +99,8 @@ func (h *helmCharts) verifyChart(ctx context.Context, v *manifest.ChartVerify, p
 }
 
 // verifyOCIChart checks the provenance file in a chart's artifact.
-func (h *helmCharts) verifyOCIChart(ctx context.Context, r *repository, v *manifest.ChartVerify, pin manifest.Pin,
-	doc manifestDoc,
+func (h *helmCharts) verifyOCIChart(ctx context.Context, r *registries.Repository, v *manifest.ChartVerify,
+	pin manifest.Pin, doc registries.Manifest,
 ) (manifest.Pin, error) {
 	if v == nil {
 		return pin, nil
@@ -111,7 +112,7 @@ func (h *helmCharts) verifyOCIChart(ctx context.Context, r *repository, v *manif
 	if signed.Digest == "" {
 		return pin, errUnsignedChart
 	}
-	if err := r.bring(ctx, signed.Digest, signed.Size); err != nil {
+	if err := r.Bring(ctx, signed.Digest, signed.Size); err != nil {
 		return pin, err
 	}
 	pin.Provenance = signed.Digest

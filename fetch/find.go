@@ -9,6 +9,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/registries"
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -82,7 +83,7 @@ func (h *helmCharts) bringArchive(ctx context.Context, pin manifest.Pin) (digest
 			return "", err
 		}
 	}
-	if !isManifest(pin.MediaType) {
+	if !registries.IsManifest(pin.MediaType) {
 		return pin.Digest, nil
 	}
 	return h.archiveOf(ctx, pin)
@@ -90,7 +91,7 @@ func (h *helmCharts) bringArchive(ctx context.Context, pin manifest.Pin) (digest
 
 // archiveOf returns the archive layer of a chart from a registry, after plan has read its manifest.
 func (h *helmCharts) archiveOf(ctx context.Context, pin manifest.Pin) (digest.Digest, error) {
-	data, ok, err := h.cache.Stored(ctx, pin.Digest, maxConfig)
+	data, ok, err := h.cache.Stored(ctx, pin.Digest, registries.MaxConfig)
 	if err != nil || !ok {
 		return "", &upstream.StoreError{
 			Err: errors.Join(err, errors.New("the chart's manifest has disappeared from the cache")),

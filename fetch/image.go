@@ -12,6 +12,7 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/registries"
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
@@ -20,7 +21,7 @@ import (
 // images pins and brings images with their referrers.
 type images struct {
 	kept       kept
-	registries *registries
+	registries *registries.Registries
 	dir        upstream.BaseDir // of keys
 	log        *slog.Logger
 	hosts      *Hosts
@@ -40,23 +41,23 @@ func (i *images) resolve(ctx context.Context, img manifest.Image) ([]manifest.Pi
 	if err != nil {
 		return nil, err
 	}
-	home, _, _, err := imageRef(ref)
+	home, _, _, err := registries.ParseImage(ref)
 	if err != nil {
 		return nil, err
 	}
-	repo, err := i.registries.repository(home)
+	repo, err := i.registries.Repository(home)
 	if err != nil {
 		return nil, err
 	}
 	root, verified, err := i.rootOf(ctx, repo, img, ref)
 	if err != nil {
-		return nil, repo.withTags(ctx, imageVersion(ref), err)
+		return nil, repo.WithTags(ctx, imageVersion(ref), err)
 	}
 	wanted, err := platformsOr(img.Platforms, i.platforms)
 	if err != nil {
 		return nil, err
 	}
-	found, err := repo.image(ctx, root, wanted)
+	found, err := repo.Image(ctx, root, wanted)
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +76,8 @@ func (i *images) resolve(ctx context.Context, img manifest.Image) ([]manifest.Pi
 		Lacks:     lacks,
 		Verified:  verified,
 	}
-	if isIndex(root.MediaType) {
-		pin.Platforms = found.platforms
+	if registries.IsIndex(root.MediaType) {
+		pin.Platforms = found.Platforms
 		policy := cmp.Or(img.Indexes, i.complete, manifest.IndexesPinned)
 		if _, pin.Complete, err = i.completed(ctx, repo, found, ref, policy); err != nil {
 			return nil, err
@@ -86,21 +87,21 @@ func (i *images) resolve(ctx context.Context, img manifest.Image) ([]manifest.Pi
 }
 
 // rootOf returns an image's manifest or index, and what vouches for it.
-func (i *images) rootOf(ctx context.Context, repo *repository, img manifest.Image,
+func (i *images) rootOf(ctx context.Context, repo *registries.Repository, img manifest.Image,
 	ref string,
 ) (ocispec.Descriptor, manifest.Verification, error) {
-	_, tag, pinned, err := imageRef(ref)
+	_, tag, pinned, err := registries.ParseImage(ref)
 	if err != nil {
 		return ocispec.Descriptor{}, "", err
 	}
 	if pinned != "" {
-		root, _, err := repo.manifest(ctx, ocispec.Descriptor{Digest: pinned, Size: -1})
+		root, _, err := repo.Manifest(ctx, ocispec.Descriptor{Digest: pinned, Size: -1})
 		return root, manifest.VerifiedManifest, err
 	}
-	verified := vouches(repo.peers)
+	verified := vouches(repo.Peers)
 	root, old, ok, err := i.kept.image(ctx, repo, ref)
 	if !ok && err == nil {
-		root, _, err = repo.resolve(ctx, tag)
+		root, _, err = repo.Resolve(ctx, tag)
 	} else if lookedUp(old) {
 		verified = old.Verified
 	}
@@ -150,13 +151,13 @@ func imageVersion(ref string) string {
 // checkPlatforms compares the requested platforms with the present ones and returns the missing ones, if the policy
 // allows that.
 func (i *images) checkPlatforms(
-	ctx context.Context, ref string, img image, wanted []string, policy manifest.PlatformPolicy,
+	ctx context.Context, ref string, img registries.Image, wanted []string, policy manifest.PlatformPolicy,
 ) (missing []string, err error) {
-	if len(img.there) == 0 && !isIndex(img.root.MediaType) {
+	if len(img.There) == 0 && !registries.IsIndex(img.Root.MediaType) {
 		return nil, nil // an artifact, for every platform
 	}
 	for _, p := range wanted {
-		if !slices.Contains(img.platforms, p) {
+		if !slices.Contains(img.Platforms, p) {
 			missing = append(missing, p)
 		}
 	}
@@ -164,7 +165,7 @@ func (i *images) checkPlatforms(
 		return nil, nil
 	}
 	slices.Sort(missing)
-	there := slices.Compact(slices.Sorted(slices.Values(img.there)))
+	there := slices.Compact(slices.Sorted(slices.Values(img.There)))
 	if len(there) == 0 {
 		there = []string{"no platform at all"}
 	}
@@ -172,7 +173,7 @@ func (i *images) checkPlatforms(
 	switch {
 	case policy != manifest.PolicyWarn:
 		return nil, fmt.Errorf("%w (leave the platform out, or set platformPolicy: warn)", lacks)
-	case len(img.platforms) == 0 && isIndex(img.root.MediaType):
+	case len(img.Platforms) == 0 && registries.IsIndex(img.Root.MediaType):
 		return nil, fmt.Errorf("%w, so that nothing of it could be used", lacks)
 	}
 	i.log.WarnContext(ctx, "image lacks platforms", "item", ref, "missing", missing, "upstream", there)
@@ -181,7 +182,7 @@ func (i *images) checkPlatforms(
 
 // plan returns the plan of a pinned image.
 func (i *images) plan(ctx context.Context, pin manifest.Pin, pinned referrerPins) (*plan, error) {
-	repo, err := i.registries.pinned(pin)
+	repo, err := i.registries.Pinned(pin)
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +199,7 @@ func (i *images) plan(ctx context.Context, pin manifest.Pin, pinned referrerPins
 	if len(pin.Platforms) == 0 {
 		policy = manifest.PolicyWarn
 	}
-	if isIndex(img.root.MediaType) {
+	if registries.IsIndex(img.Root.MediaType) {
 		if _, err := i.checkPlatforms(ctx, pin.Ref, img, wanted, policy); err != nil {
 			return nil, err
 		}
@@ -209,7 +210,7 @@ func (i *images) plan(ctx context.Context, pin manifest.Pin, pinned referrerPins
 	i.sparse(pin, img)
 	i.tellIndex(ctx, pin)
 	if pin.Complete {
-		if img, err = repo.whole(ctx, img.root, wanted); err != nil {
+		if img, err = repo.Whole(ctx, img.Root, wanted); err != nil {
 			return nil, gone(err)
 		}
 	}
@@ -217,25 +218,27 @@ func (i *images) plan(ctx context.Context, pin manifest.Pin, pinned referrerPins
 }
 
 // pinnedImage reads the manifests of a pinned image.
-func pinnedImage(ctx context.Context, r *repository, pin manifest.Pin, wanted []string) (image, error) {
-	root, _, err := r.manifest(ctx, ocispec.Descriptor{
+func pinnedImage(ctx context.Context, r *registries.Repository, pin manifest.Pin,
+	wanted []string,
+) (registries.Image, error) {
+	root, _, err := r.Manifest(ctx, ocispec.Descriptor{
 		Digest: pin.Digest, Size: pinnedSize(pin),
 		MediaType: pin.MediaType,
 	})
 	if err != nil {
-		return image{}, gone(err)
+		return registries.Image{}, gone(err)
 	}
-	return r.image(ctx, root, wanted)
+	return r.Image(ctx, root, wanted)
 }
 
 // planOf turns an image's facts into blobs to fetch.
-func planOf(r *repository, img image) *plan {
-	p := &plan{root: img.root, absent: img.absent}
-	for _, b := range img.blobs {
+func planOf(r *registries.Repository, img registries.Image) *plan {
+	p := &plan{root: img.Root, absent: img.Absent}
+	for _, b := range img.Blobs {
 		p.blobs = append(p.blobs, blob{
-			digest: b.Digest, mediaType: b.MediaType, size: b.Size, first: isConfig(b),
+			digest: b.Digest, mediaType: b.MediaType, size: b.Size, first: registries.IsConfig(b),
 			fetch: func(ctx context.Context) error {
-				return blobOf(r.blob(b.Digest, b.Size)).fetch(ctx) // created on demand: most blobs are shared or cached
+				return blobOf(r.Blob(b.Digest, b.Size)).fetch(ctx) // created on demand: most blobs are shared or cached
 			},
 		})
 	}
@@ -244,7 +247,7 @@ func planOf(r *repository, img image) *plan {
 
 // planReferrer returns the plan of a referrer.
 func (i *images) planReferrer(ctx context.Context, pin manifest.Pin) (*plan, error) {
-	repo, err := i.registries.pinned(pin)
+	repo, err := i.registries.Pinned(pin)
 	if err != nil {
 		return nil, err
 	}
@@ -252,22 +255,22 @@ func (i *images) planReferrer(ctx context.Context, pin manifest.Pin) (*plan, err
 	if err != nil {
 		return nil, gone(err)
 	}
-	p := planOf(repo, a.image)
-	p.root = a.desc
+	p := planOf(repo, a.Image)
+	p.root = a.Desc
 	return p, nil
 }
 
 // pinnedReferrer reads a pinned referrer again.
-func pinnedReferrer(ctx context.Context, repo *repository, pin manifest.Pin) (referrer, error) {
-	_, tag, byDigest, err := imageRef(pin.Ref)
+func pinnedReferrer(ctx context.Context, repo *registries.Repository, pin manifest.Pin) (registries.Referrer, error) {
+	_, tag, byDigest, err := registries.ParseImage(pin.Ref)
 	if err != nil {
-		return referrer{}, err
+		return registries.Referrer{}, err
 	}
 	if byDigest != "" {
 		tag = ""
 	}
 	desc := ocispec.Descriptor{MediaType: pin.MediaType, Digest: pin.Digest, Size: pinnedSize(pin)}
-	return repo.referrer(ctx, desc, pin.Subject, tag)
+	return repo.Referrer(ctx, desc, pin.Subject, tag)
 }
 
 // gone adds the remedy if upstream no longer has a pinned item.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/fetch/registries"
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -21,23 +22,24 @@ type pinnedIndex struct {
 // completed returns an image with all platforms of its index, and true, if the policy wants that and upstream allows
 // it; else found. Reading the other platforms' manifests costs a few requests, so it is only for images that the
 // policy or the report is about.
-func (i *images) completed(ctx context.Context, repo *repository, found image, ref string,
+func (i *images) completed(ctx context.Context, repo *registries.Repository, found registries.Image, ref string,
 	policy manifest.IndexPolicy,
-) (image, bool, error) {
+) (registries.Image, bool, error) {
 	pinned := strings.Contains(ref, "@")
-	if !isIndex(found.root.MediaType) || len(found.absent) == 0 || !pinned && policy != manifest.IndexesComplete {
+	if !registries.IsIndex(found.Root.MediaType) || len(found.Absent) == 0 ||
+		!pinned && policy != manifest.IndexesComplete {
 		return found, false, nil
 	}
-	whole, err := repo.whole(ctx, found.root, found.platforms)
-	lost := err != nil && (errors.Is(err, errForeign) || upstream.Lacking(err, http.StatusNotFound))
+	whole, err := repo.Whole(ctx, found.Root, found.Platforms)
+	lost := err != nil && (errors.Is(err, registries.ErrForeign) || upstream.Lacking(err, http.StatusNotFound))
 	switch {
 	case policy == manifest.IndexesSelected: // the other platforms are only weighed
-		i.record(ref, pinnedIndex{selected: found.size(), whole: whole.size()})
+		i.record(ref, pinnedIndex{selected: found.Size(), whole: whole.Size()})
 		return found, false, ctx.Err()
 	case err != nil && (!lost || policy == manifest.IndexesComplete):
 		return found, false, err
 	case pinned:
-		i.record(ref, pinnedIndex{selected: found.size(), whole: whole.size(), lost: err})
+		i.record(ref, pinnedIndex{selected: found.Size(), whole: whole.Size(), lost: err})
 	}
 	if lost {
 		return found, false, nil
@@ -75,11 +77,11 @@ func (i *images) tellIndex(ctx context.Context, pin manifest.Pin) {
 }
 
 // sparse records a pinned index of a lock that goes without some platforms.
-func (i *images) sparse(pin manifest.Pin, img image) {
-	if pin.Complete || len(img.absent) == 0 || !strings.Contains(pin.Ref, "@") {
+func (i *images) sparse(pin manifest.Pin, img registries.Image) {
+	if pin.Complete || len(img.Absent) == 0 || !strings.Contains(pin.Ref, "@") {
 		return
 	}
-	i.record(pin.Ref, pinnedIndex{selected: img.size()})
+	i.record(pin.Ref, pinnedIndex{selected: img.Size()})
 }
 
 func (i *images) record(ref string, x pinnedIndex) {

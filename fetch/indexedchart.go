@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/registries"
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -55,11 +56,11 @@ func (h *helmCharts) pinIndexed(ctx context.Context, pin manifest.Pin, known dig
 	if err != nil {
 		return pin, err
 	}
-	repo, err := h.registries.repository(home)
+	repo, err := h.registries.Repository(home)
 	if err != nil {
 		return pin, err
 	}
-	root, data, err := repo.named(ctx, cmp.Or(reference, asTag(pin.Version)))
+	root, data, err := repo.Named(ctx, cmp.Or(reference, asTag(pin.Version)))
 	if err != nil {
 		return pin, err
 	}
@@ -73,7 +74,7 @@ func (h *helmCharts) pinIndexed(ctx context.Context, pin manifest.Pin, known dig
 	}
 	switch {
 	case known == "" && pin.Verified == manifest.VerifiedUpstream:
-		pin.Verified = vouches(repo.peers) // the index says where the chart is, the registry what it is
+		pin.Verified = vouches(repo.Peers) // the index says where the chart is, the registry what it is
 	case known != "" && known != archive.Digest:
 		return pin, fmt.Errorf("%s has an archive with digest %s, but the index says %s: ask its publisher which one is right; with the registry as repo (oci://…) the index is not used",
 			upstream.Printable(pin.URL), archive.Digest, known)
@@ -82,7 +83,7 @@ func (h *helmCharts) pinIndexed(ctx context.Context, pin manifest.Pin, known dig
 	if signed.Digest == "" {
 		return pin, nil
 	}
-	return pin, repo.bring(ctx, signed.Digest, signed.Size)
+	return pin, repo.Bring(ctx, signed.Digest, signed.Size)
 }
 
 // indexedDownloads is downloads for an archive in a registry.
@@ -91,18 +92,18 @@ func (h *helmCharts) indexedDownloads(pin manifest.Pin) (archive, signed *upstre
 	if err != nil {
 		return nil, nil, err
 	}
-	repo, err := h.registries.repository(home)
+	repo, err := h.registries.Repository(home)
 	if err != nil {
 		return nil, nil, err
 	}
 	if pin.Provenance != "" {
-		signed = repo.blob(pin.Provenance, -1)
+		signed = repo.Blob(pin.Provenance, -1)
 	}
-	return repo.blob(pin.Digest, pinnedSize(pin)), signed, nil
+	return repo.Blob(pin.Digest, pinnedSize(pin)), signed, nil
 }
 
 // chartLayers returns the layers of a chart: its archive and its provenance file, the zero value if it has none.
-func chartLayers(m manifestDoc) (archive, signed ocispec.Descriptor, err error) {
+func chartLayers(m registries.Manifest) (archive, signed ocispec.Descriptor, err error) {
 	i := slices.IndexFunc(m.Layers, isChartArchive)
 	if i < 0 {
 		return archive, signed, errNoArchive

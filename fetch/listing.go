@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 
+	"github.com/kkbundle/kkbundle/fetch/registries"
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 )
 
@@ -62,7 +63,7 @@ const catalogTime = 30 * time.Second
 // listed returns the repositories that a registry lists. If none is prefix or below it, prefix is asked for its tags.
 func (s *session) listed(ctx context.Context, registry name.Registry, prefix string) ([]string, error) {
 	if prefix == "" {
-		names, err := s.registries.catalog(ctx, registry)
+		names, err := s.registries.Catalog(ctx, registry)
 		if err != nil {
 			err = fmt.Errorf("%w: name one, %s/REPOSITORY: %w", ErrNoList, registry.RegistryStr(), err)
 		}
@@ -70,7 +71,7 @@ func (s *session) listed(ctx context.Context, registry name.Registry, prefix str
 	}
 	limited, cancel := context.WithTimeout(ctx, catalogTime)
 	defer cancel()
-	names, err := s.registries.catalog(limited, registry)
+	names, err := s.registries.Catalog(limited, registry)
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
@@ -142,11 +143,11 @@ func (s *session) listTags(ctx context.Context, repository string,
 	if err != nil {
 		return nil, fmt.Errorf("repository %s: %w", upstream.Printable(repository), err)
 	}
-	repo, err := s.registries.repository(home)
+	repo, err := s.registries.Repository(home)
 	if err != nil {
 		return nil, err
 	}
-	tags, err := repo.tags(ctx)
+	tags, err := repo.Tags(ctx)
 	if isGone(err) {
 		return nil, nil // its last tag was deleted; registries list the empty repository still
 	}
@@ -177,12 +178,12 @@ func (s *session) listTags(ctx context.Context, repository string,
 var attachedTag = regexp.MustCompile(`^sha256-[0-9a-f]{64}(\.[a-z]+)?$`)
 
 // hasCharts reports whether a tag is that of a Helm chart.
-func hasCharts(ctx context.Context, r *repository, tag string) (bool, error) {
-	desc, data, err := r.peek(ctx, tag)
-	if err != nil || isIndex(desc.MediaType) {
+func hasCharts(ctx context.Context, r *registries.Repository, tag string) (bool, error) {
+	desc, data, err := r.Peek(ctx, tag)
+	if err != nil || registries.IsIndex(desc.MediaType) {
 		return false, err
 	}
-	doc, err := parseManifest(desc, data)
+	doc, err := registries.ParseManifest(desc, data)
 	if err != nil {
 		return false, err
 	}

@@ -17,6 +17,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/kkbundle/kkbundle/fetch/registries"
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -66,7 +67,7 @@ func Outdated(ctx context.Context, pins []manifest.Pin, o Options) ([]Newer, err
 // A versionLookup asks upstream for versions.
 type versionLookup struct {
 	web        *webFiles
-	registries *registries
+	registries *registries.Registries
 	charts     *helmCharts
 	flights    singleflight.Group
 }
@@ -90,7 +91,7 @@ func (l *versionLookup) newer(ctx context.Context, n *Newer) error {
 }
 
 func (l *versionLookup) newerImage(ctx context.Context, n *Newer) error {
-	home, tag, _, err := imageRef(n.Pin.Ref)
+	home, tag, _, err := registries.ParseImage(n.Pin.Ref)
 	if err != nil {
 		return err
 	}
@@ -103,12 +104,12 @@ func (l *versionLookup) newerImage(ctx context.Context, n *Newer) error {
 
 // newerTag compares with the tags of a repository.
 func (l *versionLookup) newerTag(ctx context.Context, n *Newer, home name.Repository, tag string) error {
-	repo, err := l.registries.repository(home)
+	repo, err := l.registries.Repository(home)
 	if err != nil {
 		return err
 	}
 	if n.Pin.Digest != "" {
-		d, err := repo.head(ctx, tag)
+		d, err := repo.Head(ctx, tag)
 		if n.Removed = isGone(err); err != nil && !n.Removed {
 			return err
 		}
@@ -122,7 +123,7 @@ func (l *versionLookup) newerTag(ctx context.Context, n *Newer, home name.Reposi
 		}
 		return nil
 	}
-	tags, err := upstream.Once(&l.flights, "tags "+repo.String(), func() ([]string, error) { return repo.tags(ctx) })
+	tags, err := upstream.Once(&l.flights, "tags "+repo.String(), func() ([]string, error) { return repo.Tags(ctx) })
 	if err != nil {
 		return err
 	}
@@ -201,12 +202,12 @@ func (l *versionLookup) newerChart(ctx context.Context, n *Newer) error {
 // unmoved clears Removed and Moved of a chart that is where it was: its version need not be a tag if a moving tag led
 // to it, and a tag may lead to an index that has it.
 func (l *versionLookup) unmoved(ctx context.Context, n *Newer, home name.Repository) error {
-	repo, err := l.registries.repository(home)
+	repo, err := l.registries.Repository(home)
 	if err != nil {
 		return err
 	}
 	if n.Removed {
-		_, err := repo.head(ctx, n.Pin.Digest.String())
+		_, err := repo.Head(ctx, n.Pin.Digest.String())
 		if n.Removed = isGone(err); n.Removed {
 			return nil
 		}
@@ -215,11 +216,11 @@ func (l *versionLookup) unmoved(ctx context.Context, n *Newer, home name.Reposit
 	if n.Moved == "" {
 		return nil
 	}
-	desc, data, err := repo.peek(ctx, n.Moved.String())
+	desc, data, err := repo.Peek(ctx, n.Moved.String())
 	if err != nil {
 		return err
 	}
-	doc, err := parseManifest(desc, data)
+	doc, err := registries.ParseManifest(desc, data)
 	if slices.ContainsFunc(doc.Manifests, func(d ocispec.Descriptor) bool { return d.Digest == n.Pin.Digest }) {
 		n.Moved = ""
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kkbundle/kkbundle/fetch/registries"
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/web/logins"
@@ -28,7 +29,7 @@ type session struct {
 	network    *upstream.Network
 	dirs       *upstream.SourceDirs
 	cache      *upstream.Cache
-	registries *registries
+	registries *registries.Registries
 	images     *images
 	files      *files
 	charts     *helmCharts
@@ -66,7 +67,7 @@ func newSession(o Options) (*session, error) {
 		pages: map[string][]byte{},
 	}
 	local := &localFiles{dir: base, cache: s.cache}
-	s.registries = newRegistries(s.network, loader, o.Keychain)
+	s.registries = registries.New(s.network, loader, o.Keychain)
 	kept := newKept(o.Keep)
 	s.images = &images{
 		kept: kept, registries: s.registries, dir: base, log: o.Logger, hosts: o.Hosts, platforms: platforms,

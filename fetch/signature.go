@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/registries"
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -111,13 +112,13 @@ func (e *UnsignedError) Unwrap() []error {
 
 // pinAttached looks up the referrers of an image, checks the signature if required, and returns all pins.
 func (i *images) pinAttached(
-	ctx context.Context, repo *repository, img manifest.Image, found image, pin manifest.Pin,
+	ctx context.Context, repo *registries.Repository, img manifest.Image, found registries.Image, pin manifest.Pin,
 ) ([]manifest.Pin, error) {
 	policy := cmp.Or(img.Referrers, i.referrers, manifest.ReferrersAll)
 	if policy == manifest.ReferrersNone && img.Verify == nil {
 		return []manifest.Pin{pin}, nil
 	}
-	attached, unknown := repo.attached(ctx, found.manifests, policy != manifest.ReferrersAll)
+	attached, unknown := repo.Attached(ctx, found.Manifests, policy != manifest.ReferrersAll)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -143,26 +144,26 @@ func (i *images) pinAttached(
 	pins := []manifest.Pin{pin}
 	for _, a := range attached {
 		p := referrerPin(a, imageName(pin.Ref))
-		p.Verified = vouches(repo.peers)
-		if a.size > largeReferrer {
+		p.Verified = vouches(repo.Peers)
+		if a.Size > largeReferrer {
 			i.log.WarnContext(ctx, "a large artifact is attached to an image", "item", pin.Ref, "referrer", p.Ref,
-				"type", p.ArtifactType, "bytes", a.size)
+				"type", p.ArtifactType, "bytes", a.Size)
 		}
 		pins = append(pins, p)
 	}
 	return pins, nil
 }
 
-func referrerPin(a referrer, repository string) manifest.Pin {
+func referrerPin(a registries.Referrer, repository string) manifest.Pin {
 	return manifest.Pin{
 		Kind:         manifest.ItemReferrer,
-		Ref:          a.ref(repository),
+		Ref:          a.Ref(repository),
 		Name:         repository,
-		Digest:       a.desc.Digest,
-		Size:         a.desc.Size,
-		MediaType:    a.desc.MediaType,
-		ArtifactType: a.desc.ArtifactType,
-		Subject:      a.subject,
+		Digest:       a.Desc.Digest,
+		Size:         a.Desc.Size,
+		MediaType:    a.Desc.MediaType,
+		ArtifactType: a.Desc.ArtifactType,
+		Subject:      a.Subject,
 	}
 }
 
@@ -193,7 +194,7 @@ func pinnedReferrers(pins []manifest.Pin) referrerPins {
 }
 
 // checkPinned checks an image's pinned signatures again, before large transfers.
-func (i *images) checkPinned(ctx context.Context, repo *repository, img image, pin manifest.Pin,
+func (i *images) checkPinned(ctx context.Context, repo *registries.Repository, img registries.Image, pin manifest.Pin,
 	pinned referrerPins,
 ) error {
 	if !mustBeSigned(pin) {
@@ -212,7 +213,7 @@ func (i *images) checkPinned(ctx context.Context, repo *repository, img image, p
 			pin.Root, now.RootDigest, pin.RootDigest)
 	}
 	c := signatureCheck{repo: repo, name: imageName(pin.Ref), by: by, image: img}
-	for _, m := range img.manifests {
+	for _, m := range img.Manifests {
 		for _, p := range pinned[m.Digest] {
 			if imageName(p.Ref) != c.name {
 				continue
@@ -229,11 +230,11 @@ func (i *images) checkPinned(ctx context.Context, repo *repository, img image, p
 
 // A signatureCheck looks for signatures of an image.
 type signatureCheck struct {
-	repo      *repository
+	repo      *registries.Repository
 	name      string // of the repository, in references
 	by        signer
-	image     image
-	referrers []referrer
+	image     registries.Image
+	referrers []registries.Referrer
 
 	decided map[digest.Digest]bool // manifests and indexes that were looked at
 	tried   int
@@ -245,13 +246,13 @@ type signatureCheck struct {
 // children, but publishers that sign each platform's image may leave the index unsigned. BuildKit's attestations beside
 // a child never run, and need no signature.
 func (c *signatureCheck) run(ctx context.Context, pin manifest.Pin, unknown error) error {
-	slices.SortFunc(c.referrers, func(a, b referrer) int { return cmp.Compare(a.ref(""), b.ref("")) })
-	ok, err := c.covered(ctx, c.image.root.Digest)
+	slices.SortFunc(c.referrers, func(a, b registries.Referrer) int { return cmp.Compare(a.Ref(""), b.Ref("")) })
+	ok, err := c.covered(ctx, c.image.Root.Digest)
 	if err != nil || ok {
 		return err
 	}
 	e := &UnsignedError{
-		Digest: c.image.root.Digest, Key: pin.Key, KeyDigest: pin.KeyDigest, Identity: pin.Identity,
+		Digest: c.image.Root.Digest, Key: pin.Key, KeyDigest: pin.KeyDigest, Identity: pin.Identity,
 		Issuer: pin.Issuer, Refused: c.refused, Unknown: unknown,
 	}
 	for _, d := range c.missing {
@@ -259,7 +260,7 @@ func (c *signatureCheck) run(ctx context.Context, pin manifest.Pin, unknown erro
 			e.Missing = append(e.Missing, d)
 		}
 	}
-	if children := c.image.children[e.Digest]; len(e.Missing) == len(children) {
+	if children := c.image.Children[e.Digest]; len(e.Missing) == len(children) {
 		e.Missing = nil // nothing is signed: naming the index is enough
 	}
 	return e
@@ -283,7 +284,7 @@ func (c *signatureCheck) decide(ctx context.Context, d digest.Digest) (bool, err
 	if ok || err != nil {
 		return ok, err
 	}
-	children := c.image.children[d]
+	children := c.image.Children[d]
 	all := len(children) > 0
 	for _, child := range children { // check every child, to name all that lack a signature
 		ok, err := c.covered(ctx, child)
@@ -300,11 +301,11 @@ func (c *signatureCheck) decide(ctx context.Context, d digest.Digest) (bool, err
 
 func (c *signatureCheck) signed(ctx context.Context, d digest.Digest) (bool, error) {
 	for _, a := range c.referrers {
-		if a.subject != d || isIndex(a.desc.MediaType) {
+		if a.Subject != d || registries.IsIndex(a.Desc.MediaType) {
 			continue
 		}
-		for i, layer := range a.doc.Layers {
-			if !isSignatureLayer(layer) {
+		for i, layer := range a.Doc.Layers {
+			if !registries.IsSignatureLayer(layer) {
 				continue
 			}
 			if c.tried++; c.tried > maxSignatures {
@@ -318,8 +319,8 @@ func (c *signatureCheck) signed(ctx context.Context, d digest.Digest) (bool, err
 			if refused == nil {
 				return true, nil
 			}
-			ref := a.ref(c.name)
-			if len(a.doc.Layers) > 1 {
+			ref := a.Ref(c.name)
+			if len(a.Doc.Layers) > 1 {
 				ref += fmt.Sprintf(" (layer %d)", i+1)
 			}
 			c.refused = append(c.refused, RefusedSignature{Subject: d, Ref: ref, Err: refused})
@@ -333,14 +334,14 @@ func (c *signatureCheck) verify(ctx context.Context, d digest.Digest, layer ocis
 	if layer.Size > trust.MaxSignature {
 		return fmt.Errorf("%w: %d bytes", trust.ErrMalformed, layer.Size), nil
 	}
-	data, err := c.repo.small(ctx, layer, trust.MaxSignature)
+	data, err := c.repo.Small(ctx, layer, trust.MaxSignature)
 	if err != nil {
 		return nil, gone(err)
 	}
 	if layer.MediaType == trust.MediaTypeSimpleSigning {
 		return c.by.simple(trust.SimpleSignature{Payload: data, Annotations: layer.Annotations}, d), nil
 	}
-	_, signed, err := c.repo.manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1})
+	_, signed, err := c.repo.Manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1})
 	if err != nil {
 		return nil, err
 	}

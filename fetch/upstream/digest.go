@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
+// SHA256Of returns the digest of data.
 func SHA256Of(data []byte) digest.Digest {
 	sum := sha256.Sum256(data)
 	return digest.NewDigestFromEncoded(digest.SHA256, hex.EncodeToString(sum[:]))

@@ -96,6 +96,7 @@ type Origin struct {
 	Explain func(error) error
 }
 
+// Request returns a request for the file, with the origin's header.
 func (o Origin) Request(ctx context.Context, method string) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, method, o.Url.String(), http.NoBody)
 	if err == nil {

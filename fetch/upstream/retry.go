@@ -31,6 +31,7 @@ type Retry struct {
 	Idle          time.Duration // how long a server may send nothing before the connection is closed; 60 s
 }
 
+// WithDefaults returns r with the defaults of the fields that are not set.
 func (r Retry) WithDefaults() Retry {
 	set := func(d *time.Duration, value time.Duration) {
 		if *d <= 0 {
@@ -114,8 +115,10 @@ type lie struct{ error }
 
 func (e *lie) Unwrap() error { return e.error }
 
+// Lied returns a lie: the same server would say it again.
 func Lied(format string, args ...any) error { return &lie{fmt.Errorf(format, args...)} }
 
+// IsLie reports whether an error is of Lied.
 func IsLie(err error) bool {
 	var e *lie
 	return errors.As(err, &e)

@@ -40,6 +40,7 @@ type Peer struct {
 	login    *logins.Trip      // trip with registry authentication; nil until first used
 }
 
+// IsMirror reports whether the peer is another server than the upstream host.
 func (p *Peer) IsMirror() bool { return p.Host != p.upstream || p.Prefix != "" }
 
 // String names the upstream and, where there is one, the mirror.
@@ -50,6 +51,7 @@ func (p *Peer) String() string {
 	return fmt.Sprintf("%s (mirror %s)", p.upstream, strings.TrimSuffix(p.Host+"/"+p.Prefix, "/"))
 }
 
+// Scheme returns https, or http for a peer that is contacted without TLS.
 func (p *Peer) Scheme() string {
 	if p.Plain {
 		return "http"

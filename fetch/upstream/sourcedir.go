@@ -33,6 +33,7 @@ type SourceDirs struct {
 	log   *slog.Logger
 }
 
+// OpenDirs opens the directories among the sources. Relative ones are below base.
 func OpenDirs(from []manifest.Source, base BaseDir, into *Cache, log *slog.Logger) (*SourceDirs, error) {
 	dirs := &SourceDirs{cache: into, log: log}
 	for _, src := range from {

@@ -45,4 +45,5 @@ func parsePort(s string) (int, error) {
 	return port, nil
 }
 
+// IsPort reports whether n is the number of a port.
 func IsPort(n int) bool { return n >= 1 && n <= 65535 }

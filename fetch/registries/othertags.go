@@ -1,4 +1,4 @@
-package fetch
+package registries
 
 import (
 	"cmp"
@@ -18,15 +18,15 @@ const (
 	tagsShown = 5
 )
 
-// withTags adds the nearest tags of the repository to the error of a tag that it lacks. The list is a help: without
+// WithTags adds the nearest tags of the repository to the error of a tag that it lacks. The list is a help: without
 // it, err is returned.
-func (r *repository) withTags(ctx context.Context, tag string, err error) error {
+func (r *Repository) WithTags(ctx context.Context, tag string, err error) error {
 	if tag == "" || !upstream.Lacking(err, http.StatusNotFound) {
 		return err
 	}
 	listCtx, cancel := context.WithTimeout(ctx, tagsWait)
 	defer cancel()
-	all, listErr := r.tags(listCtx)
+	all, listErr := r.Tags(listCtx)
 	if listErr != nil || len(all) == 0 {
 		return err
 	}

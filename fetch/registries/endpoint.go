@@ -1,4 +1,4 @@
-package fetch
+package registries
 
 import (
 	"context"
@@ -37,7 +37,7 @@ type endpoint struct {
 	denied error // the error of a refused login, which is not repeated
 }
 
-func (g *registries) newEndpoint(p *upstream.Peer, home name.Repository) (*endpoint, error) {
+func (g *Registries) newEndpoint(p *upstream.Peer, home name.Repository) (*endpoint, error) {
 	var options []name.Option
 	if p.Plain {
 		options = append(options, name.Insecure)

@@ -1,4 +1,6 @@
-package fetch
+// Package registries reads images, artifacts and their referrers in the registries of upstream, on whichever server has
+// them: manifests and tags, what an image consists of, what is attached to it.
+package registries
 
 import (
 	"context"
@@ -38,11 +40,13 @@ const (
 	ociArtifact    = "application/vnd.oci.artifact.manifest.v1+json" // withdrawn, but published by some
 )
 
-func isIndex(mediaType string) bool {
+// IsIndex reports whether a media type is that of an index.
+func IsIndex(mediaType string) bool {
 	return mediaType == ocispec.MediaTypeImageIndex || mediaType == dockerIndex
 }
 
-func isManifest(mediaType string) bool {
+// IsManifest reports whether a media type is that of one image's manifest.
+func IsManifest(mediaType string) bool {
 	return mediaType == ocispec.MediaTypeImageManifest || mediaType == dockerManifest
 }
 
@@ -53,27 +57,27 @@ func acceptedManifests() string {
 	}, ", ")
 }
 
-// registries opens the repositories of a run.
-type registries struct {
+// Registries opens the repositories of a run.
+type Registries struct {
 	network  *upstream.Network
 	loader   *upstream.Downloader
 	keychain authn.Keychain
 
 	mu    sync.Mutex
-	repos map[string]*repository   // by upstream repository
+	repos map[string]*Repository   // by upstream repository
 	apis  map[string]*referrersAPI // by upstream host
 }
 
-// newRegistries returns the registries of a run.
-func newRegistries(of *upstream.Network, loader *upstream.Downloader, keychain authn.Keychain) *registries {
-	return &registries{
-		network: of, loader: loader, keychain: keychain, repos: map[string]*repository{},
+// New returns the registries of a run.
+func New(of *upstream.Network, loader *upstream.Downloader, keychain authn.Keychain) *Registries {
+	return &Registries{
+		network: of, loader: loader, keychain: keychain, repos: map[string]*Repository{},
 		apis: map[string]*referrersAPI{},
 	}
 }
 
-// catalog lists the repositories of a registry.
-func (g *registries) catalog(ctx context.Context, registry name.Registry) (all []string, err error) {
+// Catalog lists the repositories of a registry.
+func (g *Registries) Catalog(ctx context.Context, registry name.Registry) (all []string, err error) {
 	peers, err := g.network.Peers(upstream.CanonicalHost(registry.RegistryStr()))
 	if err != nil {
 		return nil, err
@@ -94,18 +98,18 @@ func (g *registries) catalog(ctx context.Context, registry name.Registry) (all [
 // catalogScope is the scope of a token for the list of repositories (distribution's docs/spec/auth/scope.md).
 const catalogScope = "registry:catalog:*"
 
-// A repository is an upstream repository with its endpoints: on mirrors and on the registry itself.
-type repository struct {
+// A Repository is an upstream repository with its endpoints: on mirrors and on the registry itself.
+type Repository struct {
 	loader    *upstream.Downloader
 	api       *referrersAPI
 	upstream  name.Repository
 	endpoints []*endpoint
-	peers     []*upstream.Peer // of the endpoints
+	Peers     []*upstream.Peer // of the endpoints
 	headless  atomic.Bool      // a HEAD was answered with 404 for a tag that GET has: only GET tells
 }
 
-// repository returns the repository with its endpoints.
-func (g *registries) repository(home name.Repository) (*repository, error) {
+// Repository returns the repository with its endpoints.
+func (g *Registries) Repository(home name.Repository) (*Repository, error) {
 	host := upstream.CanonicalHost(home.RegistryStr())
 	peers, err := g.network.Peers(host)
 	if err != nil {
@@ -120,7 +124,7 @@ func (g *registries) repository(home name.Repository) (*repository, error) {
 	if g.apis[host] == nil {
 		g.apis[host] = &referrersAPI{}
 	}
-	r := &repository{loader: g.loader, api: g.apis[host], upstream: home, peers: peers}
+	r := &Repository{loader: g.loader, api: g.apis[host], upstream: home, Peers: peers}
 	for _, p := range peers {
 		e, err := g.newEndpoint(p, home)
 		if err != nil {
@@ -132,21 +136,21 @@ func (g *registries) repository(home name.Repository) (*repository, error) {
 	return r, nil
 }
 
-// pinned returns the repository of a pinned image or referrer.
-func (g *registries) pinned(pin manifest.Pin) (*repository, error) {
-	home, _, named, err := imageRef(pin.Ref)
+// Pinned returns the repository of a pinned image or referrer.
+func (g *Registries) Pinned(pin manifest.Pin) (*Repository, error) {
+	home, _, named, err := ParseImage(pin.Ref)
 	if err != nil {
 		return nil, err
 	}
 	if named != "" && named != pin.Digest {
 		return nil, fmt.Errorf("the lock pins %s, but the reference has another digest", pin.Digest)
 	}
-	return g.repository(home)
+	return g.Repository(home)
 }
 
 // ask sends a HEAD request for a manifest, which does not count against pull limits.
-func (r *repository) ask(ctx context.Context, u *url.URL) (header http.Header, err error) {
-	err = r.loader.Sender.InTurn(ctx, r.peers, func(i int) error {
+func (r *Repository) ask(ctx context.Context, u *url.URL) (header http.Header, err error) {
+	err = r.loader.Sender.InTurn(ctx, r.Peers, func(i int) error {
 		_, header, err = r.endpoints[i].ask(ctx, http.MethodHead, r.endpoints[i].at(u), acceptedManifests(),
 			maxManifest)
 		return err
@@ -155,36 +159,36 @@ func (r *repository) ask(ctx context.Context, u *url.URL) (header http.Header, e
 }
 
 // url returns an address in the upstream repository; kind is manifests, blobs or tags.
-func (r *repository) url(kind, id string) *url.URL {
+func (r *Repository) url(kind, id string) *url.URL {
 	return &url.URL{Scheme: "https", Host: r.upstream.RegistryStr(), Path: path.Join("/v2", r.upstream.RepositoryStr(),
 		kind, id)}
 }
 
 // String names the repository, and its endpoint if there is only one.
-func (r *repository) String() string {
+func (r *Repository) String() string {
 	if len(r.endpoints) == 1 {
 		return r.endpoints[0].String()
 	}
 	return upstream.CanonicalHost(r.upstream.RegistryStr()) + "/" + r.upstream.RepositoryStr()
 }
 
-// named returns the manifest that a digest or, at present, a tag names.
-func (r *repository) named(ctx context.Context, reference string) (ocispec.Descriptor, []byte, error) {
+// Named returns the manifest that a digest or, at present, a tag names.
+func (r *Repository) Named(ctx context.Context, reference string) (ocispec.Descriptor, []byte, error) {
 	if d := digest.Digest(reference); d.Validate() == nil {
-		return r.manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1})
+		return r.Manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1})
 	}
-	return r.resolve(ctx, reference)
+	return r.Resolve(ctx, reference)
 }
 
-// resolve returns a tag's present digest and manifest.
-func (r *repository) resolve(ctx context.Context, tag string) (ocispec.Descriptor, []byte, error) {
+// Resolve returns a tag's present digest and manifest.
+func (r *Repository) Resolve(ctx context.Context, tag string) (ocispec.Descriptor, []byte, error) {
 	u := r.url("manifests", tag)
 	// A HEAD does not count against pull limits, and is often enough for a rebuild. If it fails, GET explains why.
 	header, err := r.ask(ctx, u)
 	if err == nil {
 		d := digest.Digest(header.Get("Docker-Content-Digest"))
 		if upstream.CheckDigest(d) == nil {
-			return r.manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1, MediaType: mediaType(header)})
+			return r.Manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1, MediaType: mediaType(header)})
 		}
 	}
 	if err != nil && web.Status(err) == nil {
@@ -197,9 +201,9 @@ func (r *repository) resolve(ctx context.Context, tag string) (ocispec.Descripto
 	return desc, data, got
 }
 
-// manifest returns a manifest by its digest, from the store or else from the registry. Size -1 and media type "" mean
+// Manifest returns a manifest by its digest, from the store or else from the registry. Size -1 and media type "" mean
 // unknown; the returned descriptor is complete.
-func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (ocispec.Descriptor, []byte, error) {
+func (r *Repository) Manifest(ctx context.Context, want ocispec.Descriptor) (ocispec.Descriptor, []byte, error) {
 	type result struct {
 		desc ocispec.Descriptor
 		data []byte
@@ -227,7 +231,7 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 		return result{desc, data}, err
 	})
 	if err != nil && !own && ctx.Err() == nil {
-		return r.manifest(ctx, want) // another repository lacked it; this one may have it
+		return r.Manifest(ctx, want) // another repository lacked it; this one may have it
 	}
 	if err != nil {
 		return want, nil, err
@@ -243,7 +247,7 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 }
 
 // get stores a manifest from the first endpoint that has the right one.
-func (r *repository) get(ctx context.Context, u *url.URL,
+func (r *Repository) get(ctx context.Context, u *url.URL,
 	want ocispec.Descriptor,
 ) (got ocispec.Descriptor, data []byte, err error) {
 	if got, data, err = r.read(ctx, u, want); err != nil {
@@ -256,10 +260,10 @@ func (r *repository) get(ctx context.Context, u *url.URL,
 }
 
 // read reads a manifest from the first endpoint that has the right one.
-func (r *repository) read(ctx context.Context, u *url.URL,
+func (r *Repository) read(ctx context.Context, u *url.URL,
 	want ocispec.Descriptor,
 ) (got ocispec.Descriptor, data []byte, err error) {
-	err = r.loader.Sender.InTurn(ctx, r.peers, func(i int) error {
+	err = r.loader.Sender.InTurn(ctx, r.Peers, func(i int) error {
 		got, data, err = r.endpoints[i].get(ctx, u, want)
 		return err
 	})
@@ -293,23 +297,23 @@ func (e *endpoint) get(ctx context.Context, u *url.URL, want ocispec.Descriptor)
 }
 
 // document returns and parses a manifest.
-func (r *repository) document(ctx context.Context, want ocispec.Descriptor) (ocispec.Descriptor, manifestDoc, error) {
-	desc, data, err := r.manifest(ctx, want)
+func (r *Repository) document(ctx context.Context, want ocispec.Descriptor) (ocispec.Descriptor, Manifest, error) {
+	desc, data, err := r.Manifest(ctx, want)
 	if err != nil {
-		return desc, manifestDoc{}, err
+		return desc, Manifest{}, err
 	}
-	doc, err := parseManifest(desc, data)
+	doc, err := ParseManifest(desc, data)
 	return desc, doc, err
 }
 
 // typed sets the descriptor's media type to the one in the manifest, if any.
-func (r *repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descriptor, []byte, error) {
+func (r *Repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descriptor, []byte, error) {
 	var doc struct {
 		SchemaVersion int             `json:"schemaVersion"`
 		MediaType     string          `json:"mediaType"`
 		Manifests     json.RawMessage `json:"manifests"`
 	}
-	if err := capped.JSON(data, maxValues, &doc); err != nil {
+	if err := capped.JSON(data, MaxValues, &doc); err != nil {
 		return desc, nil, fmt.Errorf("manifest %s is not JSON: %w", desc.Digest, err)
 	}
 	switch {
@@ -318,7 +322,7 @@ func (r *repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descri
 			"manifest %s has docker schema 1, which registries no longer accept: ask its publisher to push the image again", desc.Digest)
 	case doc.MediaType != "":
 		desc.MediaType = doc.MediaType
-	case isIndex(desc.MediaType), isManifest(desc.MediaType), desc.MediaType == ociArtifact:
+	case IsIndex(desc.MediaType), IsManifest(desc.MediaType), desc.MediaType == ociArtifact:
 	case len(doc.Manifests) > 0:
 		desc.MediaType = ocispec.MediaTypeImageIndex
 	default:
@@ -328,15 +332,15 @@ func (r *repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descri
 		return desc, nil, fmt.Errorf(
 			"manifest %s has the withdrawn media type %s, which registries refuse: ask its publisher to push it again as an image manifest", desc.Digest, ociArtifact)
 	}
-	if !isIndex(desc.MediaType) && !isManifest(desc.MediaType) {
+	if !IsIndex(desc.MediaType) && !IsManifest(desc.MediaType) {
 		return desc, nil, fmt.Errorf("manifest %s has the unknown media type %q", desc.Digest,
 			upstream.Printable(desc.MediaType))
 	}
 	return desc, data, nil
 }
 
-// blob returns the download of a blob of this repository.
-func (r *repository) blob(d digest.Digest, size int64) *upstream.Download {
+// Blob returns the download of a blob of this repository.
+func (r *Repository) Blob(d digest.Digest, size int64) *upstream.Download {
 	out := &upstream.Download{
 		Loader: r.loader, Name: fmt.Sprintf("blob %s of %s", d, r), Want: d, Size: size,
 		Names: upstream.LayoutNames(d),
@@ -352,9 +356,9 @@ func (r *repository) blob(d digest.Digest, size int64) *upstream.Download {
 	return out
 }
 
-// tags lists the repository's tags.
-func (r *repository) tags(ctx context.Context) (all []string, err error) {
-	err = r.loader.Sender.InTurn(ctx, r.peers, func(i int) error {
+// Tags lists the repository's tags.
+func (r *Repository) Tags(ctx context.Context) (all []string, err error) {
+	err = r.loader.Sender.InTurn(ctx, r.Peers, func(i int) error {
 		all, err = r.endpoints[i].pages(ctx, r.url("tags", "list"), "tags")
 		return err
 	})
@@ -422,8 +426,8 @@ func mediaType(h http.Header) string {
 	return t
 }
 
-// head returns the present digest of a tag.
-func (r *repository) head(ctx context.Context, tag string) (digest.Digest, error) {
+// Head returns the present digest of a tag.
+func (r *Repository) Head(ctx context.Context, tag string) (digest.Digest, error) {
 	u := r.url("manifests", tag)
 	header, err := r.ask(ctx, u)
 	if err == nil {
@@ -438,9 +442,9 @@ func (r *repository) head(ctx context.Context, tag string) (digest.Digest, error
 	return got.Digest, err
 }
 
-// small reads a blob of at most limit bytes.
-func (r *repository) small(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
-	if err := r.bring(ctx, d.Digest, d.Size); err != nil {
+// Small reads a blob of at most limit bytes.
+func (r *Repository) Small(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
+	if err := r.Bring(ctx, d.Digest, d.Size); err != nil {
 		return nil, err
 	}
 	data, ok, err := r.loader.Cache.Stored(ctx, d.Digest, limit)
@@ -450,13 +454,13 @@ func (r *repository) small(ctx context.Context, d ocispec.Descriptor, limit int6
 	return data, err
 }
 
-// bring fetches a blob into the store.
-func (r *repository) bring(ctx context.Context, d digest.Digest, size int64) error {
-	return r.loader.Fetch(ctx, r.blob(d, size))
+// Bring fetches a blob into the store.
+func (r *Repository) Bring(ctx context.Context, d digest.Digest, size int64) error {
+	return r.loader.Fetch(ctx, r.Blob(d, size))
 }
 
-// peek returns the manifest that a tag or digest names, and stores nothing.
-func (r *repository) peek(ctx context.Context, reference string) (ocispec.Descriptor, []byte, error) {
+// Peek returns the manifest that a tag or digest names, and stores nothing.
+func (r *Repository) Peek(ctx context.Context, reference string) (ocispec.Descriptor, []byte, error) {
 	want := ocispec.Descriptor{Size: -1}
 	if d := digest.Digest(reference); d.Validate() == nil {
 		want.Digest = d

@@ -1,4 +1,4 @@
-package fetch
+package registries
 
 import (
 	"context"
@@ -49,10 +49,10 @@ func (l *lookup) referrers(ctx context.Context, subject digest.Digest) ([]ocispe
 	if err != nil || !ok {
 		return nil, err
 	}
-	if !isIndex(desc.MediaType) {
+	if !IsIndex(desc.MediaType) {
 		return nil, nil // an unrelated image with such a tag
 	}
-	doc, err := parseManifest(desc, data)
+	doc, err := ParseManifest(desc, data)
 	if err != nil {
 		return nil, fmt.Errorf("tag %s: %w", tag, err)
 	}
@@ -66,7 +66,7 @@ func referrersTag(subject digest.Digest) string {
 }
 
 // askReferrers calls the referrers API; ok is false if there is none. The first request to a host is sent alone.
-func (r *repository) askReferrers(ctx context.Context,
+func (r *Repository) askReferrers(ctx context.Context,
 	subject digest.Digest,
 ) (list []ocispec.Descriptor, ok bool, err error) {
 	api := r.api
@@ -95,10 +95,10 @@ func (r *repository) askReferrers(ctx context.Context,
 }
 
 // listReferrers requests all pages from one place after the other.
-func (r *repository) listReferrers(ctx context.Context,
+func (r *Repository) listReferrers(ctx context.Context,
 	subject digest.Digest,
 ) (list []ocispec.Descriptor, ok bool, err error) {
-	err = r.loader.Sender.InTurn(ctx, r.peers, func(i int) error {
+	err = r.loader.Sender.InTurn(ctx, r.Peers, func(i int) error {
 		list, err = r.endpoints[i].listReferrers(ctx, r.url("referrers", subject.String()), subject)
 		return err
 	})
@@ -134,7 +134,7 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 		var page struct {
 			Manifests []ocispec.Descriptor `json:"manifests"`
 		}
-		if err := capped.JSON(data, maxValues, &page); err != nil {
+		if err := capped.JSON(data, MaxValues, &page); err != nil {
 			return nil, upstream.Lied("referrers of %s: %w", subject, err)
 		}
 		if all = append(all, page.Manifests...); len(all) > maxReferrers {
@@ -186,7 +186,7 @@ func hasNoAPI(err error) bool {
 
 // tagged returns the manifest of a tag, if any. The repository's list of tags would answer that for all tags at once,
 // but a caching proxy lists only tags pulled through it before.
-func (r *repository) tagged(ctx context.Context, tag string) (ocispec.Descriptor, []byte, bool, error) {
+func (r *Repository) tagged(ctx context.Context, tag string) (ocispec.Descriptor, []byte, bool, error) {
 	u := r.url("manifests", tag)
 	if !r.headless.Load() {
 		_, err := r.ask(ctx, u)
@@ -215,38 +215,38 @@ func cosignSuffixes(signaturesOnly bool) []string {
 
 // artifactType returns a referrer's own type, else its config's (OCI image specification, "Determining the artifact
 // type").
-func (d manifestDoc) artifactType() string {
+func (d Manifest) artifactType() string {
 	if d.ArtifactType == "" && d.Config != nil {
 		return d.Config.MediaType
 	}
 	return d.ArtifactType
 }
 
-// A referrer is an artifact attached to a manifest or index.
-type referrer struct {
-	desc    ocispec.Descriptor // its manifest, with the artifact type
-	subject digest.Digest
+// A Referrer is an artifact attached to a manifest or index.
+type Referrer struct {
+	Desc    ocispec.Descriptor // its manifest, with the artifact type
+	Subject digest.Digest
 	tag     string // the tag that attaches it, if it has no subject
-	doc     manifestDoc
-	image   image
-	size    int64 // size of all its blobs, in bytes
+	Doc     Manifest
+	Image   Image
+	Size    int64 // size of all its blobs, in bytes
 }
 
-// ref returns the referrer's reference in a repository with that name.
-func (a referrer) ref(repository string) string {
+// Ref returns the referrer's reference in a repository with that name.
+func (a Referrer) Ref(repository string) string {
 	if a.tag != "" {
 		return repository + ":" + a.tag
 	}
-	return repository + "@" + a.desc.Digest.String()
+	return repository + "@" + a.Desc.Digest.String()
 }
 
 // A lookup finds the referrers of an image.
 type lookup struct {
-	repo           *repository
+	repo           *Repository
 	signaturesOnly bool
 
 	mu       sync.Mutex
-	found    []referrer
+	found    []Referrer
 	problems []error
 }
 
@@ -270,7 +270,7 @@ func (l *lookup) run(ctx context.Context, subjects []ocispec.Descriptor) {
 		group.Wait()
 		subjects = subjects[:0:0]
 		for _, a := range l.found[before:] {
-			subjects = append(subjects, a.desc)
+			subjects = append(subjects, a.Desc)
 		}
 	}
 }
@@ -281,7 +281,7 @@ func (l *lookup) subject(ctx context.Context, group *sync.WaitGroup, subject dig
 		list, err := l.referrers(ctx, subject)
 		l.note(err)
 		for _, d := range list {
-			if err := checkDescriptor(d); err != nil {
+			if err := CheckDescriptor(d); err != nil {
 				l.note(fmt.Errorf("referrers of %s: %w", subject, err))
 				continue
 			}
@@ -334,7 +334,7 @@ func (l *lookup) take(ctx context.Context, desc ocispec.Descriptor, subject dige
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if slices.ContainsFunc(l.found, func(b referrer) bool { return b.desc.Digest == a.desc.Digest && b.tag == a.tag }) {
+	if slices.ContainsFunc(l.found, func(b Referrer) bool { return b.Desc.Digest == a.Desc.Digest && b.tag == a.tag }) {
 		return
 	}
 	if len(l.found) >= maxReferrers {
@@ -347,66 +347,67 @@ func (l *lookup) take(ctx context.Context, desc ocispec.Descriptor, subject dige
 
 func (l *lookup) read(ctx context.Context, desc ocispec.Descriptor, subject digest.Digest,
 	tag string,
-) (referrer, error) {
+) (Referrer, error) {
 	img, err := (&imageWalk{repo: l.repo, all: true}).read(ctx, desc)
 	if err != nil {
-		return referrer{}, err
+		return Referrer{}, err
 	}
 	desc, doc, err := l.repo.document(ctx, desc)
 	if err != nil {
-		return referrer{}, err
+		return Referrer{}, err
 	}
-	a := referrer{desc: desc, subject: subject, tag: tag, doc: doc, size: desc.Size, image: img}
-	a.desc.ArtifactType = doc.artifactType()
-	for _, b := range img.blobs {
-		a.size += b.Size
+	a := Referrer{Desc: desc, Subject: subject, tag: tag, Doc: doc, Size: desc.Size, Image: img}
+	a.Desc.ArtifactType = doc.artifactType()
+	for _, b := range img.Blobs {
+		a.Size += b.Size
 	}
 	switch {
 	case tag == "" && (doc.Subject == nil || doc.Subject.Digest != subject):
 		return a, upstream.Lied("the registry lists it, but it is attached to another manifest")
-	case !isIndex(desc.MediaType) && doc.Config == nil:
+	case !IsIndex(desc.MediaType) && doc.Config == nil:
 		return a, fmt.Errorf("a manifest of type %s without a config is not carried: attach it anew", desc.MediaType)
-	case a.size > maxReferrer:
-		return a, fmt.Errorf("%d bytes exceed the limit of %d (%s)", a.size, maxReferrer,
-			upstream.Printable(a.desc.ArtifactType))
+	case a.Size > maxReferrer:
+		return a, fmt.Errorf("%d bytes exceed the limit of %d (%s)", a.Size, maxReferrer,
+			upstream.Printable(a.Desc.ArtifactType))
 	}
 	return a, nil
 }
 
-// attached finds the referrers of an image, with those of its other manifests and of referrers, or the signatures among
+// Attached finds the referrers of an image, with those of its other manifests and of referrers, or the signatures among
 // them only. problem is why some may be missing.
-func (r *repository) attached(ctx context.Context, image []ocispec.Descriptor,
+func (r *Repository) Attached(ctx context.Context, image []ocispec.Descriptor,
 	signaturesOnly bool,
-) (found []referrer, problem error) {
+) (found []Referrer, problem error) {
 	l := &lookup{repo: r, signaturesOnly: signaturesOnly}
 	l.run(ctx, image)
 	return l.found, l.problem()
 }
 
-// listed lists the manifests with this subject. The list is the registry's claim.
-func (r *repository) listed(ctx context.Context, subject digest.Digest) ([]ocispec.Descriptor, error) {
+// Listed lists the manifests with this subject. The list is the registry's claim.
+func (r *Repository) Listed(ctx context.Context, subject digest.Digest) ([]ocispec.Descriptor, error) {
 	return (&lookup{repo: r}).referrers(ctx, subject)
 }
 
-// referrer reads one referrer of a subject, attached by a tag or, with tag "", by its own manifest.
-func (r *repository) referrer(ctx context.Context, desc ocispec.Descriptor, subject digest.Digest,
+// Referrer reads one referrer of a subject, attached by a tag or, with tag "", by its own manifest.
+func (r *Repository) Referrer(ctx context.Context, desc ocispec.Descriptor, subject digest.Digest,
 	tag string,
-) (referrer, error) {
+) (Referrer, error) {
 	return (&lookup{repo: r}).read(ctx, desc, subject, tag)
 }
 
-func isSignatureLayer(layer ocispec.Descriptor) bool {
+// IsSignatureLayer reports whether a layer is a signature of cosign or a bundle of Sigstore.
+func IsSignatureLayer(layer ocispec.Descriptor) bool {
 	return layer.MediaType == trust.MediaTypeSimpleSigning || layer.MediaType == trust.MediaTypeBundle
 }
 
 // isSignature reports whether a referrer's own description is that of a signature.
-func (a referrer) isSignature() bool {
-	switch a.desc.ArtifactType {
+func (a Referrer) isSignature() bool {
+	switch a.Desc.ArtifactType {
 	case "application/vnd.cncf.notary.signature", "application/vnd.dev.cosign.artifact.sig.v1+json":
 		return true
 	case trust.MediaTypeBundle: // may be an attestation, too
-		predicate := a.doc.Annotations["dev.sigstore.bundle.predicateType"]
+		predicate := a.Doc.Annotations["dev.sigstore.bundle.predicateType"]
 		return predicate == "" || predicate == trust.PredicateSign
 	}
-	return slices.ContainsFunc(a.doc.Layers, isSignatureLayer)
+	return slices.ContainsFunc(a.Doc.Layers, IsSignatureLayer)
 }
