@@ -132,11 +132,11 @@ func (t totalWriter) Write(p []byte) (int, error) {
 func (h *helmCharts) load(ctx context.Context, d digest.Digest) (*charts.Chart, error) {
 	rc, err := h.cache.Store.Open(ctx, d)
 	if err != nil {
-		return nil, &upstream.StoreError{Err: err}
+		return nil, &upstream.StoreError{Cause: err}
 	}
 	c, err := charts.Load(rc)
 	if closeErr := rc.Close(); err == nil && closeErr != nil {
-		return nil, &upstream.StoreError{Err: closeErr}
+		return nil, &upstream.StoreError{Cause: closeErr}
 	}
 	return c, err
 }
@@ -533,7 +533,7 @@ func (h *helmCharts) artifact(ctx context.Context, pin manifest.Pin) (ocispec.De
 		if err != nil || !ok {
 			return ocispec.Descriptor{},
 				&upstream.StoreError{
-					Err: cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", layer.Digest)),
+					Cause: cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", layer.Digest)),
 				}
 		}
 		layer.Size = size

@@ -86,7 +86,7 @@ func (h *helmCharts) verifyChart(ctx context.Context, v *manifest.ChartVerify, p
 	}
 	provenance, ok, err := h.cache.Stored(ctx, pin.Provenance, maxProvenance)
 	if err == nil && !ok {
-		err = &upstream.StoreError{Err: fmt.Errorf("blob %s has disappeared from the cache", pin.Provenance)}
+		err = &upstream.StoreError{Cause: fmt.Errorf("blob %s has disappeared from the cache", pin.Provenance)}
 	}
 	if err == nil {
 		err = checkChart(h.local.dir, v, pin, archive, provenance)

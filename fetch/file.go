@@ -158,7 +158,7 @@ func (w *webFiles) pinURL(ctx context.Context, pin manifest.Pin, address string,
 	pin.Digest = known
 	size, ok, err := w.loader.Cache.Store.Stat(ctx, known)
 	if err != nil {
-		return pin, &upstream.StoreError{Err: err}
+		return pin, &upstream.StoreError{Cause: err}
 	}
 	desc := ocispec.Descriptor{Size: size}
 	if !ok {
@@ -197,17 +197,17 @@ func (w *webFiles) urlDownload(address string, want digest.Digest, size int64) (
 		return nil, err
 	}
 	d := &upstream.Download{
-		Loader: w.loader, Name: address, Names: upstream.FileNames(address, want), Want: want,
+		Loader: w.loader, What: address, Names: upstream.FileNames(address, want), Want: want,
 		Size: size,
 	}
 	if replaced {
 		d.From = asked
-		d.Name = address + " (fetched from " + asked + ")"
+		d.What = address + " (fetched from " + asked + ")"
 	}
 	for _, o := range places {
 		o.Header = http.Header{}
 		o.Client = func(context.Context) (*http.Client, error) { return o.Peer.WebClient(), nil }
-		if l, ok := w.logins.Find(o.Url.Hostname()); ok {
+		if l, ok := w.logins.Find(o.URL.Hostname()); ok {
 			req := http.Request{Header: o.Header}
 			req.SetBasicAuth(l.User, l.Password)
 		}
@@ -369,7 +369,7 @@ func (l *localFiles) store(ctx context.Context, file string, want digest.Digest,
 func (f *files) manifest(ctx context.Context, pin manifest.Pin) (ocispec.Descriptor, error) {
 	size, ok, err := f.cache.Store.Stat(ctx, pin.Digest)
 	if err != nil {
-		return ocispec.Descriptor{}, &upstream.StoreError{Err: err}
+		return ocispec.Descriptor{}, &upstream.StoreError{Cause: err}
 	}
 	switch {
 	case ok:
@@ -377,7 +377,7 @@ func (f *files) manifest(ctx context.Context, pin manifest.Pin) (ocispec.Descrip
 		size = pin.Size
 	default:
 		return ocispec.Descriptor{}, &upstream.StoreError{
-			Err: fmt.Errorf("blob %s has disappeared from the cache", pin.Digest),
+			Cause: fmt.Errorf("blob %s has disappeared from the cache", pin.Digest),
 		}
 	}
 	layer := ocispec.Descriptor{

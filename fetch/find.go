@@ -71,7 +71,7 @@ func (h *helmCharts) bringArchive(ctx context.Context, pin manifest.Pin) (digest
 	for _, b := range p.blobs {
 		_, ok, err := h.cache.Store.Stat(ctx, b.digest)
 		if err != nil {
-			return "", &upstream.StoreError{Err: err}
+			return "", &upstream.StoreError{Cause: err}
 		}
 		if ok {
 			continue
@@ -94,7 +94,7 @@ func (h *helmCharts) archiveOf(ctx context.Context, pin manifest.Pin) (digest.Di
 	data, ok, err := h.cache.Stored(ctx, pin.Digest, registries.MaxConfig)
 	if err != nil || !ok {
 		return "", &upstream.StoreError{
-			Err: errors.Join(err, errors.New("the chart's manifest has disappeared from the cache")),
+			Cause: errors.Join(err, errors.New("the chart's manifest has disappeared from the cache")),
 		}
 	}
 	doc, err := chartManifest(ocispec.Descriptor{Digest: pin.Digest, MediaType: pin.MediaType}, data)

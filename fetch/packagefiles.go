@@ -62,7 +62,7 @@ func (n networkFiles) Open(ctx context.Context, address string, size int64, sum 
 	}
 	rc, err := n.web.loader.Cache.Store.Open(ctx, want)
 	if err != nil {
-		return nil, &upstream.StoreError{Err: err}
+		return nil, &upstream.StoreError{Cause: err}
 	}
 	return rc, nil
 }

@@ -142,7 +142,7 @@ func (s *session) tasks(ctx context.Context, plans []*plan, have map[digest.Dige
 			if !known && byDigest[b.digest] == nil {
 				n, ok, err := s.cache.Store.Stat(ctx, b.digest)
 				if err != nil {
-					return nil, sum, fmt.Errorf("fetch: %w", &upstream.StoreError{Err: err})
+					return nil, sum, fmt.Errorf("fetch: %w", &upstream.StoreError{Cause: err})
 				}
 				if ok {
 					size, known, have[b.digest] = n, true, n

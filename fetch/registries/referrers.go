@@ -94,6 +94,10 @@ func (r *Repository) askReferrers(ctx context.Context,
 	return list, ok, err
 }
 
+func lied(format string, args ...any) error {
+	return &upstream.LieError{Err: fmt.Errorf(format, args...)}
+}
+
 // listReferrers requests all pages from one place after the other.
 func (r *Repository) listReferrers(ctx context.Context,
 	subject digest.Digest,
@@ -127,7 +131,7 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 			}
 			return nil, fmt.Errorf("referrers of %s: %w", subject, err)
 		case n > 0 && hasNoAPI(err):
-			return nil, upstream.Lied("referrers of %s: the next page of the list is missing", subject)
+			return nil, lied("referrers of %s: the next page of the list is missing", subject)
 		case err != nil:
 			return nil, fmt.Errorf("referrers of %s: %w", subject, err)
 		}
@@ -135,21 +139,21 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 			Manifests []ocispec.Descriptor `json:"manifests"`
 		}
 		if err := capped.JSON(data, MaxValues, &page); err != nil {
-			return nil, upstream.Lied("referrers of %s: %w", subject, err)
+			return nil, lied("referrers of %s: %w", subject, err)
 		}
 		if all = append(all, page.Manifests...); len(all) > maxReferrers {
-			return nil, upstream.Lied("referrers of %s: more than %d", subject, maxReferrers)
+			return nil, lied("referrers of %s: more than %d", subject, maxReferrers)
 		}
 		to, err := nextURL(u, header)
 		if err != nil {
-			return nil, upstream.Lied("referrers of %s: %w", subject, err)
+			return nil, lied("referrers of %s: %w", subject, err)
 		}
 		if to == nil {
 			return all, nil
 		}
 		u = to
 	}
-	return nil, upstream.Lied("referrers of %s: the list has more than %d pages", subject, maxReferrerPages)
+	return nil, lied("referrers of %s: the list has more than %d pages", subject, maxReferrerPages)
 }
 
 // noAPIElsewhere answers for a referrers API that redirects and gets no list there: the registry has no such API.
@@ -363,7 +367,7 @@ func (l *lookup) read(ctx context.Context, desc ocispec.Descriptor, subject dige
 	}
 	switch {
 	case tag == "" && (doc.Subject == nil || doc.Subject.Digest != subject):
-		return a, upstream.Lied("the registry lists it, but it is attached to another manifest")
+		return a, lied("the registry lists it, but it is attached to another manifest")
 	case !IsIndex(desc.MediaType) && doc.Config == nil:
 		return a, fmt.Errorf("a manifest of type %s without a config is not carried: attach it anew", desc.MediaType)
 	case a.Size > maxReferrer:

@@ -342,13 +342,13 @@ func (r *Repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descri
 // Blob returns the download of a blob of this repository.
 func (r *Repository) Blob(d digest.Digest, size int64) *upstream.Download {
 	out := &upstream.Download{
-		Loader: r.loader, Name: fmt.Sprintf("blob %s of %s", d, r), Want: d, Size: size,
+		Loader: r.loader, What: fmt.Sprintf("blob %s of %s", d, r), Want: d, Size: size,
 		Names: upstream.LayoutNames(d),
 	}
 	for _, e := range r.endpoints {
 		out.Places = append(out.Places, upstream.Origin{
 			Peer:    e.peer,
-			Url:     e.at(r.url("blobs", d.String())),
+			URL:     e.at(r.url("blobs", d.String())),
 			Client:  e.login,
 			Explain: e.explain,
 		})
@@ -449,7 +449,7 @@ func (r *Repository) Small(ctx context.Context, d ocispec.Descriptor, limit int6
 	}
 	data, ok, err := r.loader.Cache.Stored(ctx, d.Digest, limit)
 	if err == nil && !ok {
-		err = &upstream.StoreError{Err: errors.New("blob " + d.Digest.String() + " has disappeared from the cache")}
+		err = &upstream.StoreError{Cause: errors.New("blob " + d.Digest.String() + " has disappeared from the cache")}
 	}
 	return data, err
 }

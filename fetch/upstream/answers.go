@@ -57,7 +57,7 @@ func (d *Download) version(ctx context.Context) (size int64, valid string, err e
 // present returns an error if GET does not find the file either. It reads nothing of it.
 func (d *Download) present(ctx context.Context) error {
 	return d.Each(ctx, func(o Origin) error {
-		return d.Loader.Sender.Retry(ctx, o.Peer, o.Url.Redacted(),
+		return d.Loader.Sender.Retry(ctx, o.Peer, o.URL.Redacted(),
 			func() error { return o.Present(ctx, d.Loader.Sender) })
 	})
 }
@@ -99,9 +99,9 @@ func (d *Download) Left(ctx context.Context) (int64, error) {
 	}
 	there := int64(0)
 	for _, o := range d.Places {
-		n, err := r.Partial(ctx, partKey(o.Url, valid, size))
+		n, err := r.Partial(ctx, partKey(o.URL, valid, size))
 		if err != nil {
-			return 0, &StoreError{Err: err}
+			return 0, &StoreError{Cause: err}
 		}
 		there = max(there, n)
 	}
@@ -111,6 +111,6 @@ func (d *Download) Left(ctx context.Context) (int64, error) {
 // Remembered reports whether an earlier run has recorded the file, which is probably unchanged.
 func (d *Download) Remembered(ctx context.Context) bool {
 	return d.Loader.Records != nil && slices.ContainsFunc(d.Places, func(o Origin) bool {
-		return d.Loader.Records.recall(ctx, o.Url.String()) != nil
+		return d.Loader.Records.recall(ctx, o.URL.String()) != nil
 	})
 }

@@ -49,7 +49,7 @@ type Cache struct {
 func (c *Cache) Stored(ctx context.Context, d digest.Digest, limit int64) (data []byte, ok bool, err error) {
 	size, ok, err := c.Store.Stat(ctx, d)
 	if err != nil {
-		return nil, false, &StoreError{Err: err}
+		return nil, false, &StoreError{Cause: err}
 	}
 	if !ok {
 		return nil, false, nil
@@ -59,14 +59,14 @@ func (c *Cache) Stored(ctx context.Context, d digest.Digest, limit int64) (data 
 	}
 	rc, err := c.Store.Open(ctx, d)
 	if err != nil {
-		return nil, false, &StoreError{Err: err}
+		return nil, false, &StoreError{Cause: err}
 	}
 	data, err = io.ReadAll(io.LimitReader(rc, limit+1))
 	if err := errors.Join(err, rc.Close()); err != nil {
-		return nil, false, &StoreError{Err: err}
+		return nil, false, &StoreError{Cause: err}
 	}
 	if SHA256Of(data) != d {
-		return nil, false, &StoreError{Err: fmt.Errorf("blob %s is damaged in the cache: remove it and run again", d)}
+		return nil, false, &StoreError{Cause: fmt.Errorf("blob %s is damaged in the cache: remove it and run again", d)}
 	}
 	return data, true, nil
 }
@@ -87,10 +87,10 @@ func (c *Cache) write(ctx context.Context, data []byte, d digest.Digest) (err er
 	}
 	defer func() { err = closed(w, err) }()
 	if _, err := w.Write(data); err != nil {
-		return &StoreError{Err: err}
+		return &StoreError{Cause: err}
 	}
 	if _, err := w.Commit(ctx, int64(len(data)), d); err != nil {
-		return &StoreError{Err: err}
+		return &StoreError{Cause: err}
 	}
 	return nil
 }
@@ -99,15 +99,15 @@ func (c *Cache) write(ctx context.Context, data []byte, d digest.Digest) (err er
 func (c *Cache) Head(ctx context.Context, d digest.Digest, most int64) (head []byte, err error) {
 	rc, err := c.Store.Open(ctx, d)
 	if err != nil {
-		return nil, &StoreError{Err: err}
+		return nil, &StoreError{Cause: err}
 	}
 	defer func() {
 		if closeErr := rc.Close(); err == nil && closeErr != nil {
-			err = &StoreError{Err: closeErr}
+			err = &StoreError{Cause: closeErr}
 		}
 	}()
 	if head, err = io.ReadAll(io.LimitReader(rc, most)); err != nil {
-		return nil, &StoreError{Err: err}
+		return nil, &StoreError{Cause: err}
 	}
 	return head, nil
 }
@@ -120,11 +120,11 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 func (c *Cache) begin(ctx context.Context, key string) (BlobWriter, error) {
 	w, offset, err := c.Store.Begin(ctx, key)
 	if err != nil {
-		return nil, &StoreError{Err: err}
+		return nil, &StoreError{Cause: err}
 	}
 	if offset > 0 {
 		if err := w.Reset(); err != nil {
-			return nil, closed(w, &StoreError{Err: err})
+			return nil, closed(w, &StoreError{Cause: err})
 		}
 	}
 	return w, nil
@@ -133,7 +133,7 @@ func (c *Cache) begin(ctx context.Context, key string) (BlobWriter, error) {
 // closed closes the writer and returns err, or else the error of closing.
 func closed(w BlobWriter, err error) error {
 	if closeErr := w.Close(); closeErr != nil && err == nil {
-		return &StoreError{Err: closeErr}
+		return &StoreError{Cause: closeErr}
 	}
 	return err
 }
@@ -160,7 +160,7 @@ func (c *Cache) CopyIn(ctx context.Context, key string, want digest.Digest,
 	case context.Cause(ctx) != nil:
 		return desc, context.Cause(ctx)
 	case isSystem(err):
-		return desc, &StoreError{Err: err}
+		return desc, &StoreError{Cause: err}
 	}
 	return desc, fmt.Errorf("%w: %w", ErrMismatch, err)
 }
@@ -176,7 +176,7 @@ func (c *countingWriter) Write(p []byte) (int, error) {
 	c.n += int64(n)
 	c.count(0, int64(n), 0)
 	if err != nil {
-		err = &StoreError{Err: err}
+		err = &StoreError{Cause: err}
 	}
 	return n, err
 }
@@ -194,7 +194,7 @@ func (c *Cache) Resumable(ctx context.Context, d digest.Digest, size int64) (int
 	}
 	n, err := r.Partial(ctx, d.String())
 	if err != nil {
-		return 0, fmt.Errorf("fetch: %w", &StoreError{Err: err})
+		return 0, fmt.Errorf("fetch: %w", &StoreError{Cause: err})
 	}
 	return min(n, size), nil
 }

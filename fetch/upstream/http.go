@@ -53,10 +53,10 @@ func (l *Downloader) Fetch(ctx context.Context, d *Download) error {
 	_, err := Once(&l.Cache.Flights, "blob "+d.Want.String(), func() (ocispec.Descriptor, error) {
 		size, ok, err := l.Cache.Store.Stat(ctx, d.Want)
 		if err != nil {
-			return ocispec.Descriptor{}, &StoreError{Err: err}
+			return ocispec.Descriptor{}, &StoreError{Cause: err}
 		}
 		if ok && d.Size >= 0 && size != d.Size {
-			return ocispec.Descriptor{}, fmt.Errorf("%s: wrong size: expected %d bytes, got %d", d.Name, d.Size, size)
+			return ocispec.Descriptor{}, fmt.Errorf("%s: wrong size: expected %d bytes, got %d", d.What, d.Size, size)
 		}
 		if ok {
 			return ocispec.Descriptor{Digest: d.Want, Size: size}, nil
@@ -73,7 +73,7 @@ func (l *Downloader) Fetch(ctx context.Context, d *Download) error {
 type Download struct {
 	Loader *Downloader
 	Places []Origin
-	Name   string        // the upstream URL or reference, for errors
+	What   string        // the upstream URL or reference, for errors
 	Names  []string      // possible names in a directory
 	Want   digest.Digest // "" if unknown
 	Size   int64         // -1 if unknown
@@ -89,7 +89,7 @@ type Download struct {
 // An Origin is a server with the address of one file, and the means to ask for it.
 type Origin struct {
 	Peer   *Peer
-	Url    *url.URL
+	URL    *url.URL
 	Client func(context.Context) (*http.Client, error)
 	Header http.Header
 	// Explain adds cause and remedy to an answer.
@@ -98,7 +98,7 @@ type Origin struct {
 
 // Request returns a request for the file, with the origin's header.
 func (o Origin) Request(ctx context.Context, method string) (*http.Request, error) {
-	req, err := http.NewRequestWithContext(ctx, method, o.Url.String(), http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, method, o.URL.String(), http.NoBody)
 	if err == nil {
 		maps.Copy(req.Header, o.Header)
 	}
@@ -114,7 +114,7 @@ func (d *Download) Each(ctx context.Context, f func(o Origin) error) error {
 	err := d.Loader.Sender.InTurn(ctx, peers, func(i int) error {
 		err := d.Places[i].explained(f(d.Places[i]))
 		if err != nil && len(d.Places) > 1 {
-			return fmt.Errorf("from %s: %w", d.Places[i].Url.Redacted(), err)
+			return fmt.Errorf("from %s: %w", d.Places[i].URL.Redacted(), err)
 		}
 		return err
 	})
@@ -123,9 +123,9 @@ func (d *Download) Each(ctx context.Context, f func(o Origin) error) error {
 	case err == nil:
 		return nil
 	case len(d.Places) != 1 || !d.Places[0].Peer.IsMirror() || errors.As(err, &store):
-		return fmt.Errorf("%s: %w", d.Name, err)
+		return fmt.Errorf("%s: %w", d.What, err)
 	}
-	return fmt.Errorf("%s (from mirror %s): %w", d.Name, d.Places[0].Url.Redacted(), err)
+	return fmt.Errorf("%s (from mirror %s): %w", d.What, d.Places[0].URL.Redacted(), err)
 }
 
 func (o Origin) explained(err error) error {
@@ -175,7 +175,7 @@ func (t *transfer) run(ctx context.Context) (ocispec.Descriptor, error) {
 	}
 	if joined && errors.Is(err, ErrMismatch) {
 		// Pieces of different answers may not belong together; reading again from the start decides.
-		t.d.Loader.Sender.Log.WarnContext(ctx, "resumed content does not fit together, starting over", "what", t.d.Name)
+		t.d.Loader.Sender.Log.WarnContext(ctx, "resumed content does not fit together, starting over", "what", t.d.What)
 		desc, _, err = t.once(ctx)
 	}
 	return desc, err
@@ -193,7 +193,7 @@ func (t *transfer) once(ctx context.Context) (desc ocispec.Descriptor, joined bo
 			return
 		}
 		if closeErr := t.w.Close(); err == nil && closeErr != nil {
-			err = &StoreError{Err: closeErr}
+			err = &StoreError{Cause: closeErr}
 		}
 		t.w = nil
 		if err != nil {
@@ -211,13 +211,13 @@ func (t *transfer) once(ctx context.Context) (desc ocispec.Descriptor, joined bo
 			t.d.Loader.Cache.Count(t.fresh, 0, 0)
 		}
 		if t.d.Remember && t.validator != "" && !t.d.HTML {
-			t.d.Loader.Records.memorize(ctx, memory{t.from.Url.String(), t.validator, desc.Digest, desc.Size})
+			t.d.Loader.Records.memorize(ctx, memory{t.from.URL.String(), t.validator, desc.Digest, desc.Size})
 		}
 		return desc, t.joined, nil
 	case context.Cause(ctx) != nil:
 		return desc, false, context.Cause(ctx)
 	case isSystem(err):
-		return desc, false, &StoreError{Err: err}
+		return desc, false, &StoreError{Cause: err}
 	}
 	if t.encoding != "" {
 		return desc, t.joined, fmt.Errorf("%w: the server uses the unrequested encoding %s: %w", ErrMismatch,
@@ -235,7 +235,7 @@ func isSystem(err error) bool {
 func (t *transfer) begin(ctx context.Context, key string) error {
 	w, offset, err := t.d.Loader.Cache.Store.Begin(ctx, key)
 	if err != nil {
-		return &StoreError{Err: err}
+		return &StoreError{Cause: err}
 	}
 	t.w, t.offset, t.prior, t.best, t.joined = w, offset, offset, offset, offset > 0
 	if t.counted >= 0 {
@@ -251,7 +251,7 @@ func (t *transfer) reset() error {
 		return nil
 	}
 	if err := t.w.Reset(); err != nil {
-		return &StoreError{Err: err}
+		return &StoreError{Cause: err}
 	}
 	t.uncount()
 	t.offset, t.validator, t.joined = 0, "", false
@@ -269,7 +269,7 @@ func (t *transfer) uncount() {
 
 // read sends requests until the writer has the whole blob.
 func (t *transfer) read(ctx context.Context) error {
-	a := attempts{sender: t.d.Loader.Sender, peer: t.from.Peer, what: t.d.Name}
+	a := attempts{sender: t.d.Loader.Sender, peer: t.from.Peer, what: t.d.What}
 	defer a.end()
 	for {
 		if t.w != nil && t.total >= 0 && t.offset > t.total {
@@ -321,7 +321,7 @@ func (t *transfer) request(ctx context.Context) (whole bool, err error) {
 		}
 	}
 	if t.last = nil; t.d.Remember && t.w == nil {
-		if t.last = t.d.Loader.Records.recall(ctx, t.from.Url.String()); t.last != nil {
+		if t.last = t.d.Loader.Records.recall(ctx, t.from.URL.String()); t.last != nil {
 			t.last.ask(req.Header)
 		}
 	}
@@ -359,7 +359,7 @@ func (t *transfer) request(ctx context.Context) (whole bool, err error) {
 }
 
 // key names a part of a file of unknown digest. A later run can resume it if address, version and size are the same.
-func (t *transfer) key() string { return partKey(t.from.Url, t.validator, t.total) }
+func (t *transfer) key() string { return partKey(t.from.URL, t.validator, t.total) }
 
 func partKey(address *url.URL, validator string, total int64) string {
 	return fmt.Sprintf("url-%x", sha256.Sum256([]byte(address.String()+"\n"+validator+"\n"+
@@ -447,7 +447,7 @@ func sameVersion(h http.Header, validator string) bool {
 // archive mostly mean the archive's own compression; a known digest decides.
 func (t *transfer) decoded(h http.Header) error {
 	t.encoding = contentEncoding(h)
-	file := strings.ToLower(t.from.Url.Path)
+	file := strings.ToLower(t.from.URL.Path)
 	archive := strings.HasSuffix(file, ".gz") || strings.HasSuffix(file, ".tgz")
 	if t.encoding == "" || t.d.Want != "" || t.encoding == "gzip" && archive {
 		return nil
@@ -529,7 +529,7 @@ func (t *transfer) write(p []byte) error {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
-		return &StoreError{Err: err}
+		return &StoreError{Cause: err}
 	}
 	return nil
 }

@@ -87,7 +87,7 @@ func TestRoute(t *testing.T) {
 		"http://plain.example:80/x":                "http://plain.example/x",
 	} {
 		places, err := n.Route(raw)
-		if err != nil || places[0].Url.String() != want {
+		if err != nil || places[0].URL.String() != want {
 			t.Errorf("%s: got %v, %v, want %s", raw, places, err, want)
 			continue
 		}
@@ -96,9 +96,9 @@ func TestRoute(t *testing.T) {
 			t.Errorf("%s: %d at once", raw, cap(gate.slots))
 		}
 		last := places[len(places)-1]
-		if strings.HasPrefix(raw, "https://dl.k8s.io") && (last.Url.Host != "dl.k8s.io" || last.Url.Scheme != "https" ||
+		if strings.HasPrefix(raw, "https://dl.k8s.io") && (last.URL.Host != "dl.k8s.io" || last.URL.Scheme != "https" ||
 			len(places) != 2) {
-			t.Errorf("%s: asked last: %v", raw, last.Url)
+			t.Errorf("%s: asked last: %v", raw, last.URL)
 		}
 	}
 	if _, err := n.Route("http://other.example/x"); err == nil {

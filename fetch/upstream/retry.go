@@ -81,20 +81,20 @@ func Printable(s string) string {
 }
 
 // A StoreError is a failure of the Store: another server or attempt cannot help.
-type StoreError struct{ Err error }
+type StoreError struct{ Cause error }
 
 func (e *StoreError) Error() string {
 	var own interface{ FullDisk() string }
-	if errors.As(e.Err, &own) {
+	if errors.As(e.Cause, &own) {
 		return own.FullDisk() // the store knows its disk
 	}
-	if errors.Is(e.Err, syscall.ENOSPC) || errors.Is(e.Err, syscall.EDQUOT) {
-		return "the disk of the cache is full: make room or choose another directory with --cache, and run again; downloaded data is kept: " + e.Err.Error()
+	if errors.Is(e.Cause, syscall.ENOSPC) || errors.Is(e.Cause, syscall.EDQUOT) {
+		return "the disk of the cache is full: make room or choose another directory with --cache, and run again; downloaded data is kept: " + e.Cause.Error()
 	}
-	return "cache: " + e.Err.Error()
+	return "cache: " + e.Cause.Error()
 }
 
-func (e *StoreError) Unwrap() error { return e.Err }
+func (e *StoreError) Unwrap() error { return e.Cause }
 
 // A permanentError is one that a retry cannot cure.
 type permanentError struct{ error }
@@ -110,18 +110,17 @@ func retryable(err error) bool {
 	return !final && !store && !errors.Is(err, errPlainHTTP) && web.Passing(err)
 }
 
-// A lie is a registry's self-contradictory answer.
-type lie struct{ error }
+// A LieError is a server's self-contradictory answer, which it would give again.
+type LieError struct{ Err error }
 
-func (e *lie) Unwrap() error { return e.error }
+func (e *LieError) Error() string { return e.Err.Error() }
 
-// Lied returns a lie: the same server would say it again.
-func Lied(format string, args ...any) error { return &lie{fmt.Errorf(format, args...)} }
+func (e *LieError) Unwrap() error { return e.Err }
 
-// IsLie reports whether an error is of Lied.
+// IsLie reports whether an error is, or wraps, a LieError.
 func IsLie(err error) bool {
-	var e *lie
-	return errors.As(err, &e)
+	_, lie := errors.AsType[*LieError](err)
+	return lie
 }
 
 // requestError explains why a request got no answer, without the URL: callers name the file, and after a redirect the

@@ -294,7 +294,7 @@ func (n *Network) Route(raw string) ([]Origin, error) {
 			}
 			return nil, fmt.Errorf("%s: %w", host, errPlainHTTP)
 		}
-		list = append(list, Origin{Peer: p, Url: p.at(u)})
+		list = append(list, Origin{Peer: p, URL: p.at(u)})
 	}
 	return list, nil
 }

@@ -89,7 +89,7 @@ func (l *SourceDirs) Find(ctx context.Context, d *Download) (ocispec.Descriptor,
 				continue
 			case ok && d.Want == "":
 				l.log.WarnContext(ctx, "a file comes from a directory, without a published checksum", "file", name,
-					"directory", dir.name, "for", d.Name)
+					"directory", dir.name, "for", d.What)
 			}
 			if err != nil || ok {
 				return desc, ok, err
