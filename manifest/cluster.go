@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/programs"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
@@ -399,6 +400,14 @@ func (c *Cluster) At(release string) *Cluster {
 	d.Kubernetes.Version, d.Kubernetes.UpgradeFrom = release, ""
 	return &d
 }
+
+// FeatureGates returns the feature gates that the cluster file sets for Kubernetes' programs.
+func (k *Kubernetes) FeatureGates() []programs.FeatureGate {
+	return programs.FeatureGates(k.Kubeadm, k.Kubelet, k.KubeProxy)
+}
+
+// Arguments returns the arguments that the cluster file gives to the programs of the control plane.
+func (k *Kubernetes) Arguments() []programs.Argument { return programs.Arguments(k.Kubeadm) }
 
 func orDefault[T comparable](v, d T) T {
 	var zero T

@@ -1,11 +1,12 @@
-package manifest
+package programs
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
-	"github.com/kkbundle/kkbundle/manifest/programs"
 )
 
 // A FeatureGate is a feature gate that a cluster file sets for one program.
@@ -15,24 +16,24 @@ type FeatureGate struct {
 	Path string
 }
 
-// FeatureGates returns the feature gates that the cluster file sets for Kubernetes' programs.
-func (k *Kubernetes) FeatureGates() []FeatureGate {
+// FeatureGates returns the feature gates that the configurations in a cluster file set for Kubernetes' programs.
+func FeatureGates(kubeadm, kubelet, kubeProxy map[string]any) []FeatureGate {
 	var list []FeatureGate
 	for _, one := range []struct {
 		program string
-		section programs.Section
-		config  Config
-	}{{"kubelet", programs.Kubelet, k.Kubelet}, {"kube-proxy", programs.KubeProxy, k.KubeProxy}} {
+		section Section
+		config  map[string]any
+	}{{"kubelet", Kubelet, kubelet}, {"kube-proxy", KubeProxy, kubeProxy}} {
 		at := document.Join(document.Join("kubernetes", string(one.section)), "featureGates")
 		gates, _ := one.config["featureGates"].(map[string]any)
-		for _, name := range sortedKeys(gates) {
+		for _, name := range slices.Sorted(maps.Keys(gates)) {
 			list = append(list, FeatureGate{
 				Program: one.program, Name: name, Value: fmt.Sprint(gates[name]),
 				Path: document.Join(at, name),
 			})
 		}
 	}
-	for _, a := range k.Arguments() {
+	for _, a := range Arguments(kubeadm) {
 		if a.Name != "feature-gates" {
 			continue
 		}
@@ -57,16 +58,16 @@ type Argument struct {
 	Path string
 }
 
-// Arguments returns the arguments that the cluster file gives to the programs of the control plane. null, which takes
-// an argument of kkbundle away, is none.
-func (k *Kubernetes) Arguments() []Argument {
+// Arguments returns the arguments that kubeadm's configuration in a cluster file gives to the programs of the control
+// plane. null, which takes an argument of kkbundle away, is none.
+func Arguments(kubeadm map[string]any) []Argument {
 	var list []Argument
 	for _, one := range []struct{ section, program string }{
 		{"apiServer", "kube-apiserver"},
 		{"controllerManager", "kube-controller-manager"},
 		{"scheduler", "kube-scheduler"},
 	} {
-		section, _ := k.Kubeadm[one.section].(map[string]any)
+		section, _ := kubeadm[one.section].(map[string]any)
 		at := document.Join("kubernetes.kubeadm."+one.section, "extraArgs")
 		add := func(path string, name, value any) {
 			if value != nil {
@@ -78,7 +79,7 @@ func (k *Kubernetes) Arguments() []Argument {
 		}
 		switch args := section["extraArgs"].(type) {
 		case map[string]any:
-			for _, name := range sortedKeys(args) {
+			for _, name := range slices.Sorted(maps.Keys(args)) {
 				add(document.Join(at, name), name, args[name])
 			}
 		case []any:
