@@ -18,10 +18,11 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
+// Bounds on what a registry sends.
 const (
 	MaxConfig = 8 << 20 // most bytes read of an image's config, for its platform
 	maxDepth  = 4       // nesting of indexes
-	// values in one manifest, some 100 bytes of memory each; 4 MiB of descriptors have half as many
+	// MaxValues is of one manifest, some 100 bytes of memory each; 4 MiB of descriptors have half as many.
 	MaxValues    = 1 << 18
 	maxManifests = 1000   // manifests of one image
 	maxParts     = 20_000 // descriptors in all manifests of one image

@@ -95,6 +95,7 @@ func NewNetwork(list []manifest.Source, dir BaseDir, hosts *Hosts, log *slog.Log
 	}
 }
 
+// Close ends the idle connections.
 func (n *Network) Close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -50,6 +50,7 @@ func OpenDirs(from []manifest.Source, base BaseDir, into *Cache, log *slog.Logge
 	return dirs, nil
 }
 
+// Close closes the directories.
 func (l *SourceDirs) Close() {
 	for _, d := range l.list {
 		_ = d.root.Close() // only read
