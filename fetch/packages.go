@@ -37,7 +37,7 @@ type fileLister interface {
 // A choice selects one set of packages for one platform.
 type choice struct {
 	dir      upstream.BaseDir
-	web      *webFiles
+	override func(address string) (string, bool)
 	log      *slog.Logger
 	jobs     int
 	set      manifest.PackageSet
@@ -52,8 +52,10 @@ type choice struct {
 
 // packageSets chooses packages of distributions.
 type packageSets struct {
-	web      *webFiles
-	local    *localFiles
+	network packages.Files // of repositories on servers
+	// override returns the replacement of an address, if the manifest has one.
+	override func(address string) (string, bool)
+	dir      upstream.BaseDir
 	log      *slog.Logger
 	jobs     int
 	choosing sync.Mutex
@@ -68,7 +70,7 @@ func (p *packageSets) resolve(ctx context.Context, set manifest.PackageSet,
 	if set.Roles {
 		return nil, errors.New("roles need a cluster, whose tasks need packages: name its file under cluster, or name packages under install and leave roles out")
 	}
-	c := &choice{dir: p.local.dir, web: p.web, log: p.log, jobs: p.jobs, set: set, platform: platform}
+	c := &choice{dir: p.dir, override: p.override, log: p.log, jobs: p.jobs, set: set, platform: platform}
 	if c.known, err = knownDistribution(set); err != nil {
 		return nil, err
 	}
@@ -76,7 +78,7 @@ func (p *packageSets) resolve(ctx context.Context, set manifest.PackageSet,
 		return nil, err
 	}
 	if set.ISO != "" {
-		image, err := p.local.openImage(ctx, set.ISO, set.SHA256)
+		image, err := openImage(ctx, p.dir, set.ISO, set.SHA256)
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +96,7 @@ func (p *packageSets) resolve(ctx context.Context, set manifest.PackageSet,
 	if err != nil {
 		return nil, err
 	}
-	c.files = networkFiles{p.web}
+	c.files = p.network
 	if err := c.load(ctx, repositories); err != nil {
 		return nil, err
 	}
@@ -259,7 +261,7 @@ func (c *choice) pins(ctx context.Context, list []packageRepository) ([]manifest
 		}
 		if c.set.ISO != "" {
 			pin.URL = manifest.PackageInImage(c.set.ISO, p.Address)
-		} else if asked, replaced := c.web.override(p.Address); replaced {
+		} else if asked, replaced := c.override(p.Address); replaced {
 			pin.From = asked
 		}
 		if p.Arch == c.arch {

@@ -75,7 +75,9 @@ func newSession(o Options) (*session, error) {
 	}
 	s.files = &files{kept: kept, web: site, local: local, cache: s.cache, platforms: platforms}
 	s.charts = &helmCharts{kept: kept, web: site, registries: s.registries, local: local, cache: s.cache}
-	s.packages = &packageSets{web: site, local: local, log: o.Logger, jobs: o.Jobs}
+	s.packages = &packageSets{
+		network: networkFiles{site}, override: site.override, dir: base, log: o.Logger, jobs: o.Jobs,
+	}
 	return s, nil
 }
 
