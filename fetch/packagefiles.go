@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/packagesets"
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -60,7 +61,7 @@ func (n networkFiles) Open(ctx context.Context, address string, size int64, sum 
 func (l *localFiles) packageFetch(pin manifest.Pin, image, name string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := upstream.Once(&l.cache.Flights, "image "+image+"/"+name, func() (ocispec.Descriptor, error) {
-			d, err := openImage(ctx, l.dir, image, "")
+			d, err := packagesets.OpenImage(ctx, l.dir, image, "")
 			if err != nil {
 				return ocispec.Descriptor{}, err
 			}

@@ -362,7 +362,7 @@ func (s *session) packageEntries(b *manifest.Bundle) (list []entry) {
 					if err != nil {
 						return nil, err
 					}
-					return s.packages.resolve(ctx, set, p)
+					return s.packages.Resolve(ctx, set, p)
 				},
 			})
 		}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kkbundle/kkbundle/fetch/packagesets"
 	"github.com/kkbundle/kkbundle/fetch/registries"
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -33,7 +34,7 @@ type session struct {
 	images     *images
 	files      *files
 	charts     *helmCharts
-	packages   *packageSets
+	packages   *packagesets.Sets
 }
 
 func newSession(o Options) (*session, error) {
@@ -75,8 +76,8 @@ func newSession(o Options) (*session, error) {
 	}
 	s.files = &files{kept: kept, web: site, local: local, cache: s.cache, platforms: platforms}
 	s.charts = &helmCharts{kept: kept, web: site, registries: s.registries, local: local, cache: s.cache}
-	s.packages = &packageSets{
-		network: networkFiles{site}, override: site.override, dir: base, log: o.Logger, jobs: o.Jobs,
+	s.packages = &packagesets.Sets{
+		Network: networkFiles{site}, Override: site.override, Dir: base, Log: o.Logger, Jobs: o.Jobs,
 	}
 	return s, nil
 }

@@ -1,4 +1,4 @@
-package fetch
+package packagesets
 
 import (
 	"context"

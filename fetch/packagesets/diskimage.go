@@ -1,4 +1,4 @@
-package fetch
+package packagesets
 
 import (
 	"context"
@@ -21,20 +21,20 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A diskImage is an open disk image.
-type diskImage struct {
+// An Image is an open disk image.
+type Image struct {
 	*iso.Image
 	file     *os.File
 	verified manifest.Verification
 }
 
-// openImage opens a local image and checks its sha256, if given.
-func openImage(ctx context.Context, dir upstream.BaseDir, name, sum string) (*diskImage, error) {
+// OpenImage opens a local image and checks its sha256, if given.
+func OpenImage(ctx context.Context, dir upstream.BaseDir, name, sum string) (*Image, error) {
 	f, err := os.Open(dir.Path(name))
 	if err != nil {
 		return nil, err
 	}
-	d := &diskImage{file: f, verified: manifest.VerifiedFirstUse}
+	d := &Image{file: f, verified: manifest.VerifiedFirstUse}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
 		err = errors.New("not a regular file")
@@ -65,10 +65,10 @@ func hashes(ctx context.Context, r io.Reader, want string) error {
 }
 
 // Close ends the use of the image.
-func (d *diskImage) Close() error { return d.file.Close() }
+func (d *Image) Close() error { return d.file.Close() }
 
 // Get implements packages.Files.
-func (d *diskImage) Get(_ context.Context, name string, limit int64) ([]byte, error) {
+func (d *Image) Get(_ context.Context, name string, limit int64) ([]byte, error) {
 	f, err := d.Image.Open(name)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (d *diskImage) Get(_ context.Context, name string, limit int64) ([]byte, er
 }
 
 // Open implements packages.Files.
-func (d *diskImage) Open(ctx context.Context, name string, _ int64, sum string) (io.ReadCloser, error) {
+func (d *Image) Open(ctx context.Context, name string, _ int64, sum string) (io.ReadCloser, error) {
 	f, err := d.Image.Open(name)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func (d *diskImage) Open(ctx context.Context, name string, _ int64, sum string) 
 }
 
 // loadImage reads all repositories in an image. Their content is trusted like the image itself.
-func (c *choice) loadImage(ctx context.Context, d *diskImage) error {
+func (c *choice) loadImage(ctx context.Context, d *Image) error {
 	var suites, lists, directories []string
 	err := d.Walk(func(name string, _ int64) error {
 		dir, base := path.Split(name)
@@ -146,7 +146,7 @@ func isPackageList(base string) bool {
 }
 
 // loadList reads a list without a Release, as made by dpkg-scanpackages.
-func (c *choice) loadList(ctx context.Context, d *diskImage, name string) error {
+func (c *choice) loadList(ctx context.Context, d *Image, name string) error {
 	f, err := d.Image.Open(name)
 	if err != nil {
 		return err

@@ -1,4 +1,6 @@
-package fetch
+// Package packagesets pins the packages that a manifest wants of a distribution, with their dependencies: from repositories
+// on servers or on a disk image, by keys that check their signatures.
+package packagesets
 
 import (
 	"cmp"
@@ -50,19 +52,19 @@ type choice struct {
 	verified manifest.Verification
 }
 
-// packageSets chooses packages of distributions.
-type packageSets struct {
-	network packages.Files // of repositories on servers
-	// override returns the replacement of an address, if the manifest has one.
-	override func(address string) (string, bool)
-	dir      upstream.BaseDir
-	log      *slog.Logger
-	jobs     int
+// Sets chooses packages of distributions.
+type Sets struct {
+	Network packages.Files // of repositories on servers
+	// Override returns the replacement of an address, if the manifest has one.
+	Override func(address string) (string, bool)
+	Dir      upstream.BaseDir
+	Log      *slog.Logger
+	Jobs     int
 	choosing sync.Mutex
 }
 
-// resolve pins packages and their dependencies for a platform.
-func (p *packageSets) resolve(ctx context.Context, set manifest.PackageSet,
+// Resolve pins packages and their dependencies for a platform.
+func (p *Sets) Resolve(ctx context.Context, set manifest.PackageSet,
 	platform string,
 ) (pins []manifest.Pin, err error) {
 	p.choosing.Lock() // one at a time: a distribution's lists take much memory
@@ -70,7 +72,7 @@ func (p *packageSets) resolve(ctx context.Context, set manifest.PackageSet,
 	if set.Roles {
 		return nil, errors.New("roles need a cluster, whose tasks need packages: name its file under cluster, or name packages under install and leave roles out")
 	}
-	c := &choice{dir: p.dir, override: p.override, log: p.log, jobs: p.jobs, set: set, platform: platform}
+	c := &choice{dir: p.Dir, override: p.Override, log: p.Log, jobs: p.Jobs, set: set, platform: platform}
 	if c.known, err = knownDistribution(set); err != nil {
 		return nil, err
 	}
@@ -78,7 +80,7 @@ func (p *packageSets) resolve(ctx context.Context, set manifest.PackageSet,
 		return nil, err
 	}
 	if set.ISO != "" {
-		image, err := openImage(ctx, p.dir, set.ISO, set.SHA256)
+		image, err := OpenImage(ctx, p.Dir, set.ISO, set.SHA256)
 		if err != nil {
 			return nil, err
 		}
@@ -96,7 +98,7 @@ func (p *packageSets) resolve(ctx context.Context, set manifest.PackageSet,
 	if err != nil {
 		return nil, err
 	}
-	c.files = p.network
+	c.files = p.Network
 	if err := c.load(ctx, repositories); err != nil {
 		return nil, err
 	}
