@@ -1,7 +1,6 @@
 package manifest
 
 import (
-	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,13 +17,13 @@ import (
 type bundleChecker struct{ *checker }
 
 func (c bundleChecker) check(b *Bundle) {
-	c.name(b.Metadata.Name)
+	c.Name(b.Metadata.Name)
 	if b.Metadata.Version == "" {
 		c.Add("metadata", "version is missing; it becomes part of the bundle's file name")
 	} else {
-		c.version("metadata.version", b.Metadata.Version)
+		c.Version("metadata.version", b.Metadata.Version)
 	}
-	c.platforms("platforms", b.Platforms)
+	c.Platforms("platforms", b.Platforms)
 	c.images(b.Images, b.Trust.Root)
 	for i := range b.Charts {
 		c.chart(document.Index("charts", i), &b.Charts[i])
@@ -88,40 +87,11 @@ func (c bundleChecker) clusters(b *Bundle) {
 	}
 }
 
-func (c *checker) name(name string) {
-	if name != "" && !document.IsName(name, true) {
-		c.Add("metadata.name", "%q is not a name; use lower case letters, digits, hyphens and dots",
-			document.Shorten(name))
-	}
-}
-
-func (c *checker) version(path, version string) {
-	if version != "" && (!scalar.IsToken(version) || len(version) > scalar.MaxToken) {
-		c.Add(path, "%q is not a version; use letters, digits and . _ + -, at most %d of them",
-			document.Shorten(version), scalar.MaxToken)
-	}
-}
-
-func (c *checker) platforms(at string, list []string) {
-	for i, written := range list {
-		path := document.Index(at, i)
-		p, err := scalar.PlatformString(written)
-		if err != nil {
-			c.Add(path, "%v", err)
-			continue
-		}
-		if first := slices.Index(list[:i], p); first >= 0 {
-			c.Add(path, "%s is there twice, first on %s", p, c.Place(document.Index(at, first)))
-		}
-		list[i] = p
-	}
-}
-
 func (c bundleChecker) images(list []Image, root string) {
 	first := map[string]int{}
 	for i, image := range list {
 		path := document.Index("images", i)
-		c.platforms(document.Join(path, "platforms"), image.Platforms)
+		c.Platforms(document.Join(path, "platforms"), image.Platforms)
 		c.key(path, image.Verify, root)
 		named, err := reference.ParseNormalizedNamed(image.Name)
 		if _, after, _ := strings.Cut(image.Name, "@"); err != nil && strings.Contains(after, "/") {
@@ -134,12 +104,12 @@ func (c bundleChecker) images(list []Image, root string) {
 			continue
 		}
 		digest := image.Digest
-		if digest != "" && !c.digest(document.Join(path, "digest"), digest) {
+		if digest != "" && !c.Digest(document.Join(path, "digest"), digest) {
 			continue
 		}
 		if d, ok := named.(reference.Digested); ok {
 			inName := d.Digest().String()
-			if c.digest(path, inName) && digest != "" && digest != inName {
+			if c.Digest(path, inName) && digest != "" && digest != inName {
 				c.Add(path, "the name pins %s and digest pins %s; keep one", inName, digest)
 			}
 		}
@@ -176,20 +146,6 @@ func (c bundleChecker) key(path string, v *Verify, root string) {
 	}
 }
 
-// digest reports whether s is a sha256 digest, and adds a problem otherwise.
-func (c *checker) digest(path, s string) bool {
-	algorithm, hex, _ := strings.Cut(s, ":")
-	switch {
-	case algorithm == "sha256" && scalar.IsHex(hex, 64):
-		return true
-	case scalar.IsToken(algorithm) && algorithm != "sha256" && hex != "":
-		c.Add(path, "%q: only sha256 digests are read", document.Shorten(s))
-	default:
-		c.Add(path, "%q is not a digest; write sha256: and 64 hexadecimal digits in lower case", document.Shorten(s))
-	}
-	return false
-}
-
 func (c bundleChecker) chart(path string, chart *Chart) {
 	if chart.Verify != nil && chart.Path != "" {
 		c.Add(document.Join(path, "verify"), "is for published charts; a local chart is used as it is")
@@ -206,7 +162,7 @@ func (c bundleChecker) chart(path string, chart *Chart) {
 	case len(places) > 1:
 		c.Add(path, "has %s; keep one", strings.Join(places, " and "))
 	case chart.Repo != "":
-		c.address(document.Join(path, "repo"), chart.Repo, "https", "http", "oci")
+		c.Address(document.Join(path, "repo"), chart.Repo, "https", "http", "oci")
 		if strings.Contains(chart.Repo, "?") {
 			c.Add(document.Join(path, "repo"),
 				"a repository is an address without a query; leave out the part from ? on")
@@ -218,7 +174,7 @@ func (c bundleChecker) chart(path string, chart *Chart) {
 			c.Add(path, "version is missing; write one, or a range such as 4.14.x")
 		}
 	case chart.URL != "":
-		c.address(document.Join(path, "url"), chart.URL, "https", "http")
+		c.Address(document.Join(path, "url"), chart.URL, "https", "http")
 		if chart.Version != "" {
 			c.Add(document.Join(path, "version"), "an archive has its version in its Chart.yaml; leave it out here")
 		}
@@ -256,44 +212,13 @@ func (c bundleChecker) sameChart(list []Chart) {
 	}
 }
 
-// address checks a URL that may have the placeholders of a file.
-func (c *checker) address(path, s string, schemes ...string) {
-	u, err := url.Parse(strings.NewReplacer("{", "", "}", "").Replace(s))
-	switch {
-	case strings.Contains(s, "@") && (err != nil || u.User != nil):
-		c.Add(path, "%s", scalar.NoSecrets)
-	case err != nil:
-		c.Add(path, "%q is not a URL", document.Shorten(s))
-	case !slices.Contains(schemes, u.Scheme):
-		c.Add(path, "%q: want a URL with %s://", document.Shorten(s), document.Or(schemes))
-	case u.Scheme == "file" && u.Host != "":
-		c.Add(path, "%q: a file URL has three slashes before its path", document.Shorten(s))
-	case u.Scheme != "file" && u.Hostname() == "":
-		c.Add(path, "%q has no host", document.Shorten(s))
-	case u.Fragment != "":
-		c.Add(path, "%q: the part from # on is never sent; leave it out", document.Shorten(s))
-	case scalar.SecretParameter(u) != "":
-		c.Add(path, scalar.SignedAddress, scalar.SecretParameter(u))
-	}
-	c.placeholders(path, s)
-}
-
-// placeholders reports braces that scalar.Expand does not know.
-func (c *checker) placeholders(path, s string) {
-	rest := strings.NewReplacer("{os}", "", "{arch}", "", "{x86arch}", "").Replace(s)
-	if at := strings.IndexAny(rest, "{}"); at >= 0 {
-		c.Add(path, "%q has a placeholder that is not known; known: {os}, {arch} and {x86arch}",
-			document.Shorten(rest[at:]))
-	}
-}
-
 func (c bundleChecker) file(path string, f *File) {
 	if f.Name != "" && (!scalar.IsFileName(f.Name) || len(f.Name) > scalar.MaxToken) {
 		c.Add(document.Join(path, "name"),
 			"%q is not a file name; use letters, digits and . _ + - ~, a letter or digit first",
 			document.Shorten(f.Name))
 	}
-	c.version(document.Join(path, "version"), f.Version)
+	c.Version(document.Join(path, "version"), f.Version)
 	switch {
 	case f.URL == "" && f.Path == "":
 		c.Add(path, "has no address; write url or path")
@@ -302,14 +227,14 @@ func (c bundleChecker) file(path string, f *File) {
 	case f.URL != "" && !strings.Contains(f.URL, ":"):
 		c.Add(document.Join(path, "url"), "%q is not a URL; a local file goes under path", document.Shorten(f.URL))
 	case f.URL != "":
-		c.address(document.Join(path, "url"), f.URL, "https", "http", "file")
+		c.Address(document.Join(path, "url"), f.URL, "https", "http", "file")
 	default:
-		c.placeholders(document.Join(path, "path"), f.Path)
+		c.Placeholders(document.Join(path, "path"), f.Path)
 	}
 	if f.Checksums != "" {
-		c.address(document.Join(path, "checksums"), f.Checksums, "https", "http")
+		c.Address(document.Join(path, "checksums"), f.Checksums, "https", "http")
 	}
-	c.platforms(document.Join(path, "platforms"), f.Platforms)
+	c.Platforms(document.Join(path, "platforms"), f.Platforms)
 	if len(f.Platforms) > 0 && !f.hasPlaceholders() {
 		c.Add(document.Join(path, "platforms"),
 			"the address has no placeholders, so all platforms share one file; leave this out")
@@ -383,12 +308,5 @@ func (c bundleChecker) sameFile(list []File, platforms []string) {
 				first[id] = i
 			}
 		}
-	}
-}
-
-// hostPort checks host or host:port.
-func (c *checker) hostPort(path, s string) {
-	if _, _, err := scalar.SplitHostPort(s); err != nil {
-		c.Add(path, "%v", err)
 	}
 }

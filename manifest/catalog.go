@@ -215,7 +215,7 @@ type catalogChecker struct{ *checker }
 func (c catalogChecker) check(k *Catalog) {
 	for _, minor := range sortedKeys(k.Releases) {
 		at := document.Key("releases", minor)
-		c.release(at, k.Releases[minor])
+		c.Release(at, k.Releases[minor])
 		if !minorPattern().MatchString(minor) || !strings.HasPrefix(k.Releases[minor], minor+".") {
 			c.AddKey(at, "want a minor release and a release of it, as in v1.36: v1.36.3")
 		}
@@ -264,10 +264,10 @@ func (c *checker) kubeadmImages(all map[string]KubeadmImages) {
 			c.AddKey(at, "%q is not a release; write one such as v1.36.3", document.Shorten(release))
 		}
 		for _, tag := range [][2]string{{"etcd", one.Etcd}, {"coredns", one.CoreDNS}, {"pause", one.Pause}} {
-			c.version(document.Join(at, tag[0]), tag[1])
+			c.Version(document.Join(at, tag[0]), tag[1])
 		}
 		if one.Program != "" {
-			c.digest(document.Join(at, "program"), one.Program.String())
+			c.Digest(document.Join(at, "program"), one.Program.String())
 		}
 	}
 }
@@ -282,8 +282,8 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 	if one.Default == "" && one.Follows == "" && len(one.Since) == 0 {
 		c.AddKey(at, "says no version; write default, follows or since")
 	}
-	c.version(document.Join(at, "default"), one.Default)
-	c.platforms(document.Join(at, "platforms"), one.Platforms)
+	c.Version(document.Join(at, "default"), one.Default)
+	c.Platforms(document.Join(at, "platforms"), one.Platforms)
 	c.versionTable(document.Join(at, "since"), one.Since)
 	c.versionTable(document.Join(at, "minimum"), one.Minimum)
 	for i, t := range one.Through {
@@ -291,8 +291,8 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 		if !minorPattern().MatchString(t.To) {
 			c.Add(document.Join(path, "to"), "%q is not a release line; write one such as v3.6", document.Shorten(t.To))
 		}
-		c.version(document.Join(path, "least"), t.Least)
-		c.version(document.Join(path, "take"), t.Take)
+		c.Version(document.Join(path, "least"), t.Least)
+		c.Version(document.Join(path, "take"), t.Take)
 	}
 	for i, fit := range one.Fits {
 		path := document.Index(document.Join(at, "fits"), i)
@@ -312,11 +312,11 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 		case (chart.URL == "") == (chart.Repo == ""):
 			c.Add(path, "write url or repo")
 		case chart.URL != "":
-			c.address(document.Join(path, "url"), fillSample(chart.URL), "https", "http")
+			c.Address(document.Join(path, "url"), fillSample(chart.URL), "https", "http")
 		default:
-			c.address(document.Join(path, "repo"), chart.Repo, "https", "http", "oci")
+			c.Address(document.Join(path, "repo"), chart.Repo, "https", "http", "oci")
 		}
-		c.release(document.Join(path, "from"), chart.From)
+		c.Release(document.Join(path, "from"), chart.From)
 	}
 	for i, image := range one.Images {
 		path := document.Index(document.Join(at, "images"), i)
@@ -326,8 +326,8 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 		if strings.Contains(image.Name, "{tag}") != (len(image.Tags) > 0) {
 			c.Add(path, "{tag} and tags go together")
 		}
-		c.release(document.Join(path, "from"), image.From)
-		c.release(document.Join(path, "before"), image.Before)
+		c.Release(document.Join(path, "from"), image.From)
+		c.Release(document.Join(path, "before"), image.Before)
 	}
 }
 
@@ -349,20 +349,20 @@ func (c catalogChecker) catalogPackage(at string, one CatalogPackage) {
 func (c catalogChecker) entryFile(at string, f *CatalogFile) {
 	f.URL = c.platformURLs(at, f.URL)
 	if f.Checksums != "" {
-		c.address(document.Join(at, "checksums"), fillSample(f.Checksums), "https", "http")
+		c.Address(document.Join(at, "checksums"), fillSample(f.Checksums), "https", "http")
 	}
 	if f.Stable != "" {
-		c.address(document.Join(at, "stable"), fillSample(f.Stable), "https", "http")
+		c.Address(document.Join(at, "stable"), fillSample(f.Stable), "https", "http")
 	}
 	former := f.Formerly
 	if former == nil {
 		return
 	}
 	at = document.Join(at, "formerly")
-	c.release(document.Join(at, "before"), former.Before)
+	c.Release(document.Join(at, "before"), former.Before)
 	former.URL = c.platformURLs(at, former.URL)
 	if former.Checksums != "" {
-		c.address(document.Join(at, "checksums"), fillSample(former.Checksums), "https", "http")
+		c.Address(document.Join(at, "checksums"), fillSample(former.Checksums), "https", "http")
 	}
 }
 
@@ -374,7 +374,7 @@ func (c catalogChecker) platformURLs(at string, urls PlatformText) PlatformText 
 		if platform != AllPlatforms {
 			path = document.Key(path, platform)
 		}
-		c.address(path, fillSample(urls[platform]), "https", "http")
+		c.Address(path, fillSample(urls[platform]), "https", "http")
 		p, err := platform, error(nil)
 		if platform != AllPlatforms {
 			p, err = scalar.PlatformString(platform)
@@ -400,6 +400,6 @@ func (c catalogChecker) versionTable(at string, table map[string]string) {
 			!strings.HasPrefix(from, "v") {
 			c.AddKey(document.Key(at, from), "%q is not a release; write one such as v1.36.0", document.Shorten(from))
 		}
-		c.version(document.Key(at, from), table[from])
+		c.Version(document.Key(at, from), table[from])
 	}
 }

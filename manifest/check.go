@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
@@ -21,11 +22,13 @@ func problemAt(src *document.Tree, path, message string) error {
 	return c.Found
 }
 
-// checker checks values that files of several kinds have. Each kind of file has a checker of its own on top of it.
-type checker struct{ *document.Checker }
+// checker checks what files of several kinds have. Each kind of file has a checker of its own on top of it.
+type checker struct{ *scalar.Words }
 
 // checkerOf returns a checker for what was read from a tree.
-func checkerOf(src *document.Tree) *checker { return &checker{&document.Checker{Tree: src}} }
+func checkerOf(src *document.Tree) *checker {
+	return &checker{&scalar.Words{Checker: &document.Checker{Tree: src}}}
+}
 
 const (
 	// APIVersion is the apiVersion of every file this package reads.
@@ -59,7 +62,10 @@ func decode[T any](file string, data []byte, kind string, out *T, check func(*ch
 
 // decodeTree is decode for a parsed file.
 func decodeTree[T any](src *document.Tree, kind string, out *T, check func(*checker)) (*T, error) {
-	if err := document.Decode(src, formatOf(kind), out, func(c *document.Checker) { check(&checker{c}) }); err != nil {
+	err := document.Decode(src, formatOf(kind), out, func(c *document.Checker) {
+		check(&checker{&scalar.Words{Checker: c}})
+	})
+	if err != nil {
 		return nil, err
 	}
 	return out, nil

@@ -19,11 +19,11 @@ import (
 type clusterChecker struct{ *checker }
 
 func (c clusterChecker) check(k *Cluster) {
-	c.name(k.Metadata.Name)
+	c.Name(k.Metadata.Name)
 	if k.Metadata.Version != "" {
 		c.Add("metadata.version", "a cluster has no version of its own; Kubernetes' version is kubernetes.version")
 	}
-	c.release("kubernetes.version", k.Kubernetes.Version)
+	c.Release("kubernetes.version", k.Kubernetes.Version)
 	c.upgrade(&k.Kubernetes)
 	c.networks(k)
 	c.siteAddresses(k)
@@ -39,34 +39,19 @@ func (c clusterChecker) check(k *Cluster) {
 	c.podNetwork(&k.CNI)
 	c.dns(&k.DNS)
 	c.timeServers(k.Time.Servers)
-	c.release("cri.version", k.CRI.Version)
+	c.Release("cri.version", k.CRI.Version)
 	c.runtimeClasses("cri.runtimeClasses", k.CRI.RuntimeClasses)
 	c.imageRegistry(&k.ImageRegistry)
-	c.kernel("precheck.minKernel", k.Precheck.MinKernel)
+	c.Kernel("precheck.minKernel", k.Precheck.MinKernel)
 	c.storage(&k.Storage)
 	c.addons("addons", k.Addons)
 	c.components(k)
 }
 
-// release checks a version used in download addresses: v and three numbers.
-func (c *checker) release(path, version string) {
-	if version == "" {
-		return
-	}
-	number, hasV := strings.CutPrefix(version, "v")
-	_, err := semver.StrictNewVersion(number)
-	switch {
-	case err != nil:
-		c.Add(path, "%q is not a version; write v and three numbers, as in v1.36.3", document.Shorten(version))
-	case !hasV:
-		c.Add(path, "write v%s", version)
-	}
-}
-
 // upgrade checks that versions lead upwards within one major release.
 func (c clusterChecker) upgrade(k *Kubernetes) {
 	const at = "kubernetes.upgradeFrom"
-	c.release(at, k.UpgradeFrom)
+	c.Release(at, k.UpgradeFrom)
 	from, err := semver.NewVersion(k.UpgradeFrom)
 	to, bad := semver.NewVersion(k.Version)
 	if k.UpgradeFrom == "" || err != nil || bad != nil {
@@ -246,19 +231,6 @@ func (c clusterChecker) dns(d *ClusterDNS) {
 	}
 }
 
-// kernel checks a version of Linux.
-func (c *checker) kernel(at, version string) {
-	if strings.Trim(version, "0123456789.") != "" {
-		c.Add(at, "%q is not a kernel version; write numbers and dots, as in 4.9.17", document.Shorten(version))
-	}
-}
-
-func (c *checker) dataDir(at, dir string) {
-	if dir != "" && !path.IsAbs(dir) {
-		c.Add(at, "%q: write an absolute path", document.Shorten(dir))
-	}
-}
-
 // timeServers checks values for a time service's configuration.
 func (c clusterChecker) timeServers(servers []string) {
 	for i, s := range servers {
@@ -330,7 +302,7 @@ func (c clusterChecker) etcd(e *Etcd) {
 	if b := e.Backup; b != nil && (b.Keep < 0 || b.Keep == 0 && c.Tree.Node("etcd.backup.keep") != nil) {
 		c.Add("etcd.backup.keep", "%d copies are no backup; keep at least 1", b.Keep)
 	}
-	c.dataDir("etcd.dataDir", e.DataDir)
+	c.DataDir("etcd.dataDir", e.DataDir)
 	given := []struct {
 		name string
 		set  bool
@@ -350,12 +322,12 @@ func (c clusterChecker) etcd(e *Etcd) {
 			c.Add(document.Index("etcd.endpoints", i), "%q: want https://host:port", document.Shorten(endpoint))
 			continue
 		}
-		c.hostPort(document.Index("etcd.endpoints", i), host)
+		c.HostPort(document.Index("etcd.endpoints", i), host)
 	}
 }
 
 func (c clusterChecker) podNetwork(n *CNI) {
-	c.release("cni.version", n.Version)
+	c.Release("cni.version", n.Version)
 	switch {
 	case n.Type == NetworkMultus && n.With == "":
 		c.Add("cni", "with is missing; multus needs another network for the pods' first interface")
@@ -379,7 +351,7 @@ func (c clusterChecker) imageRegistry(r *ImageRegistry) {
 	path := "imageRegistry"
 	if r.Address != "" {
 		host, below := scalar.CutPath(r.Address)
-		c.hostPort(document.Join(path, "address"), host)
+		c.HostPort(document.Join(path, "address"), host)
 		if below != "" && !document.Only(below, "./-_") {
 			c.Add(document.Join(path, "address"),
 				"%q: want host[:port][/path] with a path of lower case letters, digits and . - _ /",
@@ -429,7 +401,7 @@ func (c clusterChecker) storage(s *Storage) {
 	if s.NFSPath == "" {
 		return
 	}
-	c.dataDir(at, s.NFSPath)
+	c.DataDir(at, s.NFSPath)
 	switch {
 	case !s.NFS:
 		c.AddKey(at, "belongs to nfs: true; leave it out")
@@ -442,7 +414,7 @@ func (c clusterChecker) storage(s *Storage) {
 func (c clusterChecker) components(k *Cluster) {
 	for _, name := range sortedKeys(k.Components) {
 		v := k.Components[name].Version
-		c.version(document.Join(document.Key("components", name), "version"), v)
+		c.Version(document.Join(document.Key("components", name), "version"), v)
 		if name == "containerd" && k.CRI.Version != "" && k.CRI.Version != v {
 			c.Add(document.Key("components", name), "cri.version says %s; keep one", k.CRI.Version)
 		}

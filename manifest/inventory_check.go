@@ -17,7 +17,7 @@ type inventoryChecker struct{ *checker }
 
 func (c inventoryChecker) check(inv *Inventory) {
 	if inv.Metadata != nil {
-		c.name(inv.Metadata.Name)
+		c.Name(inv.Metadata.Name)
 	}
 	varsChecker(c).vars("vars", &inv.Vars)
 	for _, g := range inv.GroupVars.all() {
@@ -157,8 +157,8 @@ func (c varsChecker) settings(path string, s *HostSettings) {
 		c.Add(document.Join(path, "kubernetes.maxPods"), "%d is not positive", s.Kubernetes.MaxPods)
 	}
 	programs.CheckReserved(c.Checker, document.Join(path, "kubernetes.kubelet"), programs.Kubelet, s.Kubernetes.Kubelet)
-	c.dataDir(document.Join(path, "etcd.dataDir"), s.Etcd.DataDir)
-	c.kernel(document.Join(path, "precheck.minKernel"), s.Precheck.MinKernel)
+	c.DataDir(document.Join(path, "etcd.dataDir"), s.Etcd.DataDir)
+	c.Kernel(document.Join(path, "precheck.minKernel"), s.Precheck.MinKernel)
 }
 
 // login checks a host's access settings; only one way to give a password is allowed.

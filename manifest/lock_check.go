@@ -21,8 +21,8 @@ import (
 type lockChecker struct{ *checker }
 
 func (c lockChecker) check(l *Lock) {
-	c.name(l.Metadata.Name)
-	c.version("metadata.version", l.Metadata.Version)
+	c.Name(l.Metadata.Name)
+	c.Version("metadata.version", l.Metadata.Version)
 	c.pinnedDigest("manifest", l.Manifest)
 	for i, in := range l.Inputs {
 		c.pinnedDigest(document.Join(document.Index("inputs", i), "digest"), in.Digest.String())
@@ -105,7 +105,7 @@ func (c lockChecker) pinnedPackage(path string, p *Pin) {
 
 func (c lockChecker) pinnedDigest(path, s string) {
 	if s != "" {
-		c.digest(path, s)
+		c.Digest(path, s)
 	}
 }
 

@@ -137,7 +137,7 @@ func (c packageChecker) packages(list []PackageSet) {
 				c.Add(document.Index(document.Join(path, "install"), j), "%s is there twice", document.Shorten(name))
 			}
 		}
-		c.platforms(document.Join(path, "platforms"), set.Platforms)
+		c.Platforms(document.Join(path, "platforms"), set.Platforms)
 		c.packageImage(path, set)
 		c.packageKeys(path, set)
 		if set.OnlyRepositories && len(set.Repositories) == 0 {
@@ -192,7 +192,7 @@ func (c packageChecker) packageImage(path string, set *PackageSet) {
 
 func (c packageChecker) repository(path string, r Repository) {
 	if r.URL != "" {
-		c.address(document.Join(path, "url"), r.URL, "https", "http")
+		c.Address(document.Join(path, "url"), r.URL, "https", "http")
 	}
 	switch {
 	case r.Suite == "" && len(r.Components) > 0:

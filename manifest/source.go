@@ -162,12 +162,12 @@ func (c sourceChecker) hostSource(path string, s Source) {
 	if s.Host == "" {
 		c.Add(path, "host is missing; write one, or directory for files that are there already")
 	} else if domain, wild := strings.CutPrefix(s.Host, "*."); wild && strings.Contains(domain, ".") {
-		c.hostPort(document.Join(path, "host"), domain)
+		c.HostPort(document.Join(path, "host"), domain)
 	} else if strings.Contains(s.Host, "*") {
 		c.Add(document.Join(path, "host"), "%q: a pattern is *. and a domain, such as *.example.com",
 			document.Shorten(s.Host))
 	} else {
-		c.hostPort(document.Join(path, "host"), s.Host)
+		c.HostPort(document.Join(path, "host"), s.Host)
 	}
 	for i, m := range s.Mirrors {
 		at := document.Join(path, "mirror")
@@ -196,7 +196,7 @@ func (c sourceChecker) hostSource(path string, s Source) {
 
 func (c sourceChecker) mirror(path, mirror string) {
 	host, below := scalar.CutPath(mirror)
-	c.hostPort(path, host)
+	c.HostPort(path, host)
 	if strings.ContainsAny(below, "?#{} \\") || strings.Contains("/"+below+"/", "/../") {
 		c.Add(path, "%q: want host[:port][/path]", document.Shorten(mirror))
 	}
@@ -212,9 +212,9 @@ func (c sourceChecker) overrides(list []Override) {
 		case o.URL != "" && o.Host+o.Path != "":
 			c.Add(path, "has url and host or path; keep one")
 		case o.URL != "":
-			c.address(document.Join(path, "url"), o.URL, "https", "http")
+			c.Address(document.Join(path, "url"), o.URL, "https", "http")
 		default:
-			c.hostPort(document.Join(path, "host"), o.Host)
+			c.HostPort(document.Join(path, "host"), o.Host)
 			if o.Path != "" && (!strings.HasPrefix(o.Path, "/") || strings.ContainsAny(o.Path, "?#{} \\")) {
 				c.Add(document.Join(path, "path"), "%q: want the beginning of a path, such as /release",
 					document.Shorten(o.Path))
@@ -224,7 +224,7 @@ func (c sourceChecker) overrides(list []Override) {
 			}
 		}
 		if o.With != "" {
-			c.address(document.Join(path, "with"), o.With, "https", "http")
+			c.Address(document.Join(path, "with"), o.With, "https", "http")
 		}
 		if o.With == "" && len(o.SHA256) == 0 {
 			c.Add(path, "has no effect; write with, or sha256")

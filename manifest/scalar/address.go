@@ -12,10 +12,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
-// NoSecrets and SignedAddress do not repeat the secret.
+// NoSecrets and signedAddress do not repeat the secret.
 const (
 	NoSecrets     = "secrets never live in this file; take the user and password out, and log in with the docker configuration or netrc"
-	SignedAddress = "%s in an address is a secret, and would be in the lock and the bundle for all to read; take it out, and log in with netrc"
+	signedAddress = "%s in an address is a secret, and would be in the lock and the bundle for all to read; take it out, and log in with netrc"
 )
 
 // SecretParameter returns the name of the query parameter in a URL that grants access: a signature of an object store,
