@@ -24,6 +24,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // An everyHost is every host that the catalog names, in one: a file or image of the host is below the host's name, as
@@ -31,7 +32,7 @@ import (
 // upstream's.
 type everyHost struct {
 	*site
-	sources []manifest.Source
+	sources []sources.Source
 }
 
 func newEveryHost(t *testing.T, a catalog.Additions, platforms []string) *everyHost {
@@ -91,9 +92,9 @@ func checksumLine(component, file, sum string) string {
 }
 
 func (u *everyHost) reach(host string) {
-	if !slices.ContainsFunc(u.sources, func(s manifest.Source) bool { return s.Host == host }) {
-		u.sources = append(u.sources, manifest.Source{
-			Host: host, Mirrors: manifest.Mirrors{u.host + "/" + host},
+	if !slices.ContainsFunc(u.sources, func(s sources.Source) bool { return s.Host == host }) {
+		u.sources = append(u.sources, sources.Source{
+			Host: host, Mirrors: sources.Mirrors{u.host + "/" + host},
 			MirrorOnly: true, PlainHTTP: true,
 		})
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // DefaultJobs is the number of concurrent transfers if Options.Jobs is 0.
@@ -47,7 +48,7 @@ func NewHosts() *Hosts { return upstream.NewHosts() }
 type Options struct {
 	Store Store
 	// Sources configure access to upstream hosts; other hosts are contacted directly, over HTTPS.
-	Sources []manifest.Source
+	Sources []sources.Source
 	// Overrides replace the addresses and checksums of files and charts.
 	Overrides []manifest.Override
 	// Platforms are the platforms to fetch of files and images with several; empty means those of the manifest or the

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
@@ -92,10 +93,10 @@ type Bundle struct {
 	Manifests []string `yaml:"manifests,omitempty" local:"machine" doc:"Patterns of Kubernetes YAML files and kustomize directories, carried with their images."`
 	Files     []File   `yaml:"files,omitempty" doc:"Binaries, archives, scripts and other files."`
 	// Deploy lists what `kkbundle deploy` installs into a cluster that kkbundle did not make, in this order.
-	Deploy    []Addon      `yaml:"deploy,omitempty" doc:"Charts and YAML that kkbundle deploy installs into any cluster, in this order."`
-	Packages  []PackageSet `yaml:"packages,omitempty" doc:"Operating system packages by distribution."`
-	Sources   []Source     `yaml:"sources,omitempty" doc:"Mirrors, certificates and limits of upstream hosts; local directories."`
-	Overrides []Override   `yaml:"overrides,omitempty" doc:"Other addresses and checksums for files and charts that keep their names."`
+	Deploy    []Addon          `yaml:"deploy,omitempty" doc:"Charts and YAML that kkbundle deploy installs into any cluster, in this order."`
+	Packages  []PackageSet     `yaml:"packages,omitempty" doc:"Operating system packages by distribution."`
+	Sources   []sources.Source `yaml:"sources,omitempty" doc:"Mirrors, certificates and limits of upstream hosts; local directories."`
+	Overrides []Override       `yaml:"overrides,omitempty" doc:"Other addresses and checksums for files and charts that keep their names."`
 	// Trust has the trusted root for images that are verified by an identity.
 	Trust ImageTrust `yaml:"trust,omitempty" doc:"Whom signatures of images are checked with."`
 	Zone  string     `yaml:"zone,omitempty" doc:"Zone whose addresses the catalog's additions use, such as cn."`

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
@@ -33,11 +34,10 @@ func (c bundleChecker) check(b *Bundle) {
 		c.file(document.Index("files", i), &b.Files[i])
 	}
 	c.sameFile(b.Files, b.Platforms)
-	sources := sourceChecker(c)
-	sources.sources("sources", b.Sources)
+	sources.Check(c.Words, "sources", b.Sources)
 	c.clusters(b)
 	c.discovery(b)
-	sources.overrides(b.Overrides)
+	c.overrides(b.Overrides)
 	packageChecker(c).packages(b.Packages)
 	c.addons("deploy", b.Deploy)
 	c.namedAlike(b)

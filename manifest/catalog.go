@@ -13,6 +13,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // Catalog lists the addresses of cluster components, their versions compatible with each Kubernetes, and the package
@@ -36,7 +37,7 @@ type Catalog struct {
 	// RemovedArguments has, by minor release of Kubernetes, the arguments that its programs no longer take.
 	RemovedArguments map[string][]string `yaml:"removedArguments,omitempty" doc:"By minor release of Kubernetes, such as v1.27, the arguments that the release before still took, as PROGRAM --NAME or PROGRAM --NAME=WORD for one word of a list."`
 	// Zones are mirrors that are used together.
-	Zones map[string][]Source `yaml:"zones,omitempty" doc:"Mirrors for manifests that name the zone."`
+	Zones map[string][]sources.Source `yaml:"zones,omitempty" doc:"Mirrors for manifests that name the zone."`
 
 	src *document.Tree
 }
@@ -251,7 +252,7 @@ func (c catalogChecker) check(k *Catalog) {
 		}
 	}
 	for _, zone := range sortedKeys(k.Zones) {
-		sourceChecker(c).sources(document.Key("zones", zone), k.Zones[zone])
+		sources.Check(c.Words, document.Key("zones", zone), k.Zones[zone])
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 func TestContentRange(t *testing.T) {
@@ -71,12 +71,12 @@ func TestPrintable(t *testing.T) {
 
 func TestRoute(t *testing.T) {
 	t.Parallel()
-	n := NewNetwork([]manifest.Source{
-		{Host: "dl.k8s.io", Mirrors: manifest.Mirrors{"mirror.example:8443/k8s/"}},
-		{Host: "docker.io", Mirrors: manifest.Mirrors{"mirror.example:8443/hub"}},
+	n := NewNetwork([]sources.Source{
+		{Host: "dl.k8s.io", Mirrors: sources.Mirrors{"mirror.example:8443/k8s/"}},
+		{Host: "docker.io", Mirrors: sources.Mirrors{"mirror.example:8443/hub"}},
 		{Host: "mirror.example:8443", MaxConcurrent: 3},
 		{Host: "plain.example:80", PlainHTTP: true},
-		{Host: "private.example", Mirrors: manifest.Mirrors{"cache.example/x"}, PlainHTTP: true},
+		{Host: "private.example", Mirrors: sources.Mirrors{"cache.example/x"}, PlainHTTP: true},
 	}, "", NewHosts(), nil)
 	for raw, want := range map[string]string{
 		"https://dl.k8s.io/release/v1/x%2Fy?q=1#f": "https://mirror.example:8443/k8s/release/v1/x%2Fy?q=1",

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 	"github.com/kkbundle/kkbundle/web"
 	"github.com/kkbundle/kkbundle/web/dial"
 	"github.com/kkbundle/kkbundle/web/logins"
@@ -77,7 +77,7 @@ func (p *Peer) Client(trip http.RoundTripper) *http.Client {
 
 // Network connects a run with its hosts.
 type Network struct {
-	sources sources
+	sources sourceList
 	dir     BaseDir // of certificates and keys
 	hosts   *Hosts
 	log     *slog.Logger
@@ -88,7 +88,7 @@ type Network struct {
 }
 
 // NewNetwork returns the network of a run. dir is the directory of relative paths of certificates and keys.
-func NewNetwork(list []manifest.Source, dir BaseDir, hosts *Hosts, log *slog.Logger) *Network {
+func NewNetwork(list []sources.Source, dir BaseDir, hosts *Hosts, log *slog.Logger) *Network {
 	return &Network{
 		sources: list, dir: dir, hosts: hosts, log: log,
 		known: map[string][]*Peer{}, transports: map[dial.Files]*http.Transport{},
@@ -142,13 +142,13 @@ func (n *Network) newPeers(host string) ([]*Peer, error) {
 		return list, nil
 	}
 	p := &Peer{upstream: host, Host: host, Plain: source.PlainHTTP && len(list) == 0}
-	p.local = !p.Plain && len(list) == 0 && manifest.IsLoopback(host) && source.CA+source.Cert == ""
+	p.local = !p.Plain && len(list) == 0 && sources.IsLoopback(host) && source.CA+source.Cert == ""
 	list = append(list, p)
 	return list, n.connect(p, source)
 }
 
 // joinSources returns own, with missing settings from other.
-func joinSources(own, other manifest.Source) manifest.Source {
+func joinSources(own, other sources.Source) sources.Source {
 	own.CA = cmp.Or(own.CA, other.CA)
 	own.MaxConcurrent = cmp.Or(own.MaxConcurrent, other.MaxConcurrent)
 	if own.Cert == "" {
@@ -158,7 +158,7 @@ func joinSources(own, other manifest.Source) manifest.Source {
 }
 
 // connect sets up the connections of a peer.
-func (n *Network) connect(p *Peer, source manifest.Source) error {
+func (n *Network) connect(p *Peer, source sources.Source) error {
 	limit := source.MaxConcurrent
 	if limit <= 0 {
 		limit = maxConcurrent
@@ -199,12 +199,12 @@ func (n *Network) transport(f dial.Files) (*http.Transport, error) {
 	return t, nil
 }
 
-// sources configures access to hosts.
-type sources []manifest.Source
+// A sourceList configures access to hosts.
+type sourceList []sources.Source
 
 // of returns the settings of a host: by its own name, or by the longest matching pattern; else the zero value.
-func (l sources) of(host string) manifest.Source {
-	var best manifest.Source
+func (l sourceList) of(host string) sources.Source {
+	var best sources.Source
 	for _, src := range l {
 		if src.Host == "" {
 			continue
@@ -225,7 +225,7 @@ func (l sources) of(host string) manifest.Source {
 }
 
 // plainHost reports whether a source allows requests to a host without TLS: by its own name, or as a mirror.
-func (l sources) plainHost(host string) bool {
+func (l sourceList) plainHost(host string) bool {
 	if src := l.of(CanonicalHost(host)); src.PlainHTTP && len(src.Mirrors) == 0 {
 		return true
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // A sourceDir is a directory of the manifest with existing content: files by name, and blobs as in an OCI image layout.
@@ -34,7 +34,7 @@ type SourceDirs struct {
 }
 
 // OpenDirs opens the directories among the sources. Relative ones are below base.
-func OpenDirs(from []manifest.Source, base BaseDir, into *Cache, log *slog.Logger) (*SourceDirs, error) {
+func OpenDirs(from []sources.Source, base BaseDir, into *Cache, log *slog.Logger) (*SourceDirs, error) {
 	dirs := &SourceDirs{cache: into, log: log}
 	for _, src := range from {
 		if src.Directory == "" {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 //go:embed data/*.yaml
@@ -49,7 +50,7 @@ var builtin = sync.OnceValues(func() (*manifest.Catalog, error) { //nolint:goche
 func merged(all ...*manifest.Catalog) *manifest.Catalog {
 	m := &manifest.Catalog{
 		Releases: map[string]string{}, Components: map[string]manifest.CatalogEntry{},
-		Packages: map[string]manifest.CatalogPackage{}, Zones: map[string][]manifest.Source{},
+		Packages: map[string]manifest.CatalogPackage{}, Zones: map[string][]sources.Source{},
 		EndOfLife: map[string]map[string]string{},
 		Kubeadm:   map[string]manifest.KubeadmImages{}, RemovedGates: map[string][]string{},
 		RemovedArguments: map[string][]string{},

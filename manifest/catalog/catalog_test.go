@@ -12,6 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // cluster parses a cluster file of one version of Kubernetes, with more behind it.
@@ -312,7 +313,7 @@ func TestErrors(t *testing.T) {
 func TestAddTo(t *testing.T) {
 	b := &manifest.Bundle{
 		Images:  []manifest.Image{{Name: "registry.k8s.io/pause:3.10.1"}, {Name: "nginx"}},
-		Sources: []manifest.Source{{Host: "GitHub.com", Mirrors: manifest.Mirrors{"own.example"}}},
+		Sources: []sources.Source{{Host: "GitHub.com", Mirrors: sources.Mirrors{"own.example"}}},
 	}
 	c := cluster(t, "v1.34.3", "")
 	a, err := Resolve(c, list(

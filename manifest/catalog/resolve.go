@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // Additions are the items that a cluster adds to a bundle.
@@ -20,7 +21,7 @@ type Additions struct {
 	Images []manifest.Image
 	Charts []manifest.Chart
 	// Sources are the mirrors of the zone.
-	Sources []manifest.Source
+	Sources []sources.Source
 	// Notes are assumptions about facts unknown to the catalog, a sentence each.
 	Notes []string
 }
@@ -411,7 +412,7 @@ func (a Additions) AddTo(b *manifest.Bundle) (*manifest.Bundle, error) {
 		}
 	}
 	for _, s := range a.Sources {
-		if !slices.ContainsFunc(b.Sources, func(o manifest.Source) bool { return strings.EqualFold(o.Host, s.Host) }) {
+		if !slices.ContainsFunc(b.Sources, func(o sources.Source) bool { return strings.EqualFold(o.Host, s.Host) }) {
 			out.Sources = append(out.Sources, s)
 		}
 	}
