@@ -67,7 +67,7 @@ func (f *reader) kubekeySystems(systems []*object) {
 			file.Path = ""
 		}
 		if isSum(sum) {
-			file.SHA256 = manifest.Sums{manifest.AllPlatforms: sum}
+			file.SHA256 = manifest.Sums{scalar.AllPlatforms: sum}
 		}
 		f.addFile(system.node, file)
 		f.note(system.node, "the packages of %s %s (%s) stay in their ISO file, which is carried: hosts install from it once it is downloaded and named as iso under packages, with distribution: %s/%s", id, version, arch, id, version)

@@ -139,7 +139,7 @@ func TestContentIsWhatTheNameSays(t *testing.T) {
 			if _, err := fetch.Resolve(t.Context(), b, o); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("again: got %v", err)
 			}
-			b.Files[0].SHA256 = manifest.Sums{manifest.AllPlatforms: digestOf([]byte(c.body)).Encoded()}
+			b.Files[0].SHA256 = manifest.Sums{scalar.AllPlatforms: digestOf([]byte(c.body)).Encoded()}
 			if _, err := fetch.Resolve(t.Context(), b, o); err != nil {
 				t.Errorf("with its sha256: %v", err)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
@@ -165,7 +166,7 @@ func TestDirectory(t *testing.T) {
 	file := func(name string, data []byte) manifest.File {
 		f := manifest.File{Name: name, URL: "https://files.example/v1/" + name}
 		if data != nil {
-			f.SHA256 = manifest.Sums{manifest.AllPlatforms: digestOf(data).Encoded()}
+			f.SHA256 = manifest.Sums{scalar.AllPlatforms: digestOf(data).Encoded()}
 		}
 		return f
 	}

@@ -212,18 +212,15 @@ type File struct {
 	Platforms []string `yaml:"platforms,omitempty" doc:"The platforms of this file, instead of the bundle's."`
 }
 
-// AllPlatforms is the key in Sums of a file that is the same for all platforms.
-const AllPlatforms = ""
-
 // Sums are sha256 digests, 64 hexadecimal digits, by platform. In YAML a single value stands for all platforms.
 type Sums map[string]string
 
 // SetShort implements document.Shorthand.
-func (s *Sums) SetShort(text string) { *s = Sums{AllPlatforms: text} }
+func (s *Sums) SetShort(text string) { *s = Sums{scalar.AllPlatforms: text} }
 
 // MarshalYAML writes the short form if it was read.
 func (s Sums) MarshalYAML() (any, error) {
-	if all, ok := s[AllPlatforms]; ok && len(s) == 1 {
+	if all, ok := s[scalar.AllPlatforms]; ok && len(s) == 1 {
 		return all, nil
 	}
 	return map[string]string(s), nil

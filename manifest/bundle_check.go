@@ -252,14 +252,14 @@ func (c *checker) sums(path string, f *File) {
 	different := map[string]bool{}
 	for _, platform := range sortedKeys(f.SHA256) {
 		sum, at := f.SHA256[platform], path
-		if platform != AllPlatforms {
+		if platform != scalar.AllPlatforms {
 			at = document.Key(path, platform)
 		}
 		if sum = strings.ToLower(sum); !scalar.IsHex(sum, 64) {
 			c.Add(at, "%q is not a sha256; write 64 hexadecimal digits", document.Shorten(sum))
 		}
 		different[sum] = true
-		if platform == AllPlatforms {
+		if platform == scalar.AllPlatforms {
 			normal[platform] = sum
 			continue
 		}
@@ -274,7 +274,7 @@ func (c *checker) sums(path string, f *File) {
 		normal[p] = sum
 	}
 	f.SHA256 = normal
-	_, all := normal[AllPlatforms]
+	_, all := normal[scalar.AllPlatforms]
 	switch perPlatform := f.hasPlaceholders(); {
 	case all && perPlatform:
 		c.Add(path, "the address has placeholders, so each platform has its own file; write one hash for each, as in {linux/amd64: …}")

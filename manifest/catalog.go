@@ -2,7 +2,9 @@ package manifest
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -124,11 +126,11 @@ type CatalogFormer struct {
 type PlatformText map[string]string
 
 // SetShort implements document.Shorthand.
-func (t *PlatformText) SetShort(text string) { *t = PlatformText{AllPlatforms: text} }
+func (t *PlatformText) SetShort(text string) { *t = PlatformText{scalar.AllPlatforms: text} }
 
 // MarshalYAML writes the short form if it was read.
 func (t PlatformText) MarshalYAML() (any, error) {
-	if all, ok := t[AllPlatforms]; ok && len(t) == 1 {
+	if all, ok := t[scalar.AllPlatforms]; ok && len(t) == 1 {
 		return all, nil
 	}
 	return map[string]string(t), nil
@@ -185,19 +187,16 @@ type CatalogPackage struct {
 	Releases map[string][]string `yaml:"releases,omitempty" doc:"Names in one release of a distribution, such as rocky/10, instead of those of its family."`
 }
 
-// ParseCatalog reads a Catalog. The error is Problems.
-func ParseCatalog(file string, data []byte) (*Catalog, error) {
-	k := &Catalog{}
-	return decode(file, data, KindCatalog, k, func(c *checker) {
-		k.src = c.Tree
-		catalogChecker{c}.check(k)
-	})
+// check makes the checks beyond the types.
+func (k *Catalog) check(c *scalar.Words) {
+	k.src = c.Tree
+	catalogChecker{c}.check(k)
 }
 
 // Marshal returns the catalog as YAML after a header of comments. The same entries give the same bytes.
 func (k *Catalog) Marshal(header string) ([]byte, error) {
 	out := *k
-	out.APIVersion, out.Kind = APIVersion, KindCatalog
+	out.APIVersion, out.Kind = scalar.APIVersion, KindCatalog
 	body, err := yaml.Marshal(&out)
 	if err != nil {
 		return nil, fmt.Errorf("write the catalog: %w", err)
@@ -206,32 +205,36 @@ func (k *Catalog) Marshal(header string) ([]byte, error) {
 }
 
 // Problem returns an error about the value at a path of the catalog file, like Cluster.Problem.
-func (k *Catalog) Problem(path, message string) error { return problemAt(k.src, path, message) }
+func (k *Catalog) Problem(path, message string) error {
+	c := &document.Checker{Tree: k.src}
+	c.Add(path, "%s", message)
+	return c.Found
+}
 
 var minorPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^v\d+\.\d+$`) }) //nolint:gochecknoglobals // compiled once
 
 // catalogChecker makes a catalog's checks beyond the types.
-type catalogChecker struct{ *checker }
+type catalogChecker struct{ *scalar.Words }
 
 func (c catalogChecker) check(k *Catalog) {
-	for _, minor := range sortedKeys(k.Releases) {
+	for _, minor := range slices.Sorted(maps.Keys(k.Releases)) {
 		at := document.Key("releases", minor)
 		c.Release(at, k.Releases[minor])
 		if !minorPattern().MatchString(minor) || !strings.HasPrefix(k.Releases[minor], minor+".") {
 			c.AddKey(at, "want a minor release and a release of it, as in v1.36: v1.36.3")
 		}
 	}
-	c.kubeadmImages(k.Kubeadm)
-	for _, name := range sortedKeys(k.Components) {
+	checkKubeadm(c.Words, k.Kubeadm)
+	for _, name := range slices.Sorted(maps.Keys(k.Components)) {
 		one := k.Components[name]
 		c.catalogEntry(document.Key("components", name), name, &one)
 		k.Components[name] = one
 	}
-	for _, purpose := range sortedKeys(k.Packages) {
+	for _, purpose := range slices.Sorted(maps.Keys(k.Packages)) {
 		c.catalogPackage(document.Key("packages", purpose), k.Packages[purpose])
 	}
-	for _, name := range sortedKeys(k.EndOfLife) {
-		for _, line := range sortedKeys(k.EndOfLife[name]) {
+	for _, name := range slices.Sorted(maps.Keys(k.EndOfLife)) {
+		for _, line := range slices.Sorted(maps.Keys(k.EndOfLife[name])) {
 			at := document.Key(document.Key("endOfLife", name), line)
 			if !minorPattern().MatchString(line) {
 				c.AddKey(at, "%q is not a release line; write one such as v1.36", document.Shorten(line))
@@ -244,21 +247,21 @@ func (c catalogChecker) check(k *Catalog) {
 	for key, removed := range map[string]map[string][]string{
 		"removedGates": k.RemovedGates, "removedArguments": k.RemovedArguments,
 	} {
-		for _, minor := range sortedKeys(removed) {
+		for _, minor := range slices.Sorted(maps.Keys(removed)) {
 			if !minorPattern().MatchString(minor) {
 				c.AddKey(document.Key(key, minor), "%q is not a minor release; write one such as v1.27",
 					document.Shorten(minor))
 			}
 		}
 	}
-	for _, zone := range sortedKeys(k.Zones) {
+	for _, zone := range slices.Sorted(maps.Keys(k.Zones)) {
 		sources.Check(c.Words, document.Key("zones", zone), k.Zones[zone])
 	}
 }
 
-// kubeadmImages checks the images of kubeadm, in a catalog and in a lock.
-func (c *checker) kubeadmImages(all map[string]KubeadmImages) {
-	for _, release := range sortedKeys(all) {
+// checkKubeadm checks the images of kubeadm, in a catalog and in a lock.
+func checkKubeadm(c *scalar.Words, all map[string]KubeadmImages) {
+	for _, release := range slices.Sorted(maps.Keys(all)) {
 		at, one := document.Key("kubeadm", release), all[release]
 		if _, err := semver.StrictNewVersion(strings.TrimPrefix(release, "v")); err != nil ||
 			!strings.HasPrefix(release, "v") {
@@ -321,7 +324,7 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 	}
 	for i, image := range one.Images {
 		path := document.Index(document.Join(at, "images"), i)
-		if _, err := ImageName(fillSample(image.Name)); err != nil {
+		if _, err := scalar.ImageName(fillSample(image.Name)); err != nil {
 			c.Add(path, "%v", err)
 		}
 		if strings.Contains(image.Name, "{tag}") != (len(image.Tags) > 0) {
@@ -338,9 +341,9 @@ func (c catalogChecker) catalogPackage(at string, one CatalogPackage) {
 	for release, names := range one.Releases {
 		lists[document.Key(document.Join(at, "releases"), release)] = names
 	}
-	for _, path := range sortedKeys(lists) {
+	for _, path := range slices.Sorted(maps.Keys(lists)) {
 		for i, name := range lists[path] {
-			if !isPackageName(name) || strings.Contains(name, "/") {
+			if !scalar.IsPackageName(name) || strings.Contains(name, "/") {
 				c.Add(document.Index(path, i), "%q is not a package name", document.Shorten(name))
 			}
 		}
@@ -370,14 +373,14 @@ func (c catalogChecker) entryFile(at string, f *CatalogFile) {
 // platformURLs checks the addresses of a file and returns them by the usual names of their platforms.
 func (c catalogChecker) platformURLs(at string, urls PlatformText) PlatformText {
 	normal := PlatformText{}
-	for _, platform := range sortedKeys(urls) {
+	for _, platform := range slices.Sorted(maps.Keys(urls)) {
 		path := document.Join(at, "url")
-		if platform != AllPlatforms {
+		if platform != scalar.AllPlatforms {
 			path = document.Key(path, platform)
 		}
 		c.Address(path, fillSample(urls[platform]), "https", "http")
 		p, err := platform, error(nil)
-		if platform != AllPlatforms {
+		if platform != scalar.AllPlatforms {
 			p, err = scalar.PlatformString(platform)
 		}
 		if err != nil {
@@ -396,7 +399,7 @@ func fillSample(template string) string {
 
 // versionTable checks the keys of since and minimum.
 func (c catalogChecker) versionTable(at string, table map[string]string) {
-	for _, from := range sortedKeys(table) {
+	for _, from := range slices.Sorted(maps.Keys(table)) {
 		if _, err := semver.StrictNewVersion(strings.TrimPrefix(from, "v")); err != nil ||
 			!strings.HasPrefix(from, "v") {
 			c.AddKey(document.Key(at, from), "%q is not a release; write one such as v1.36.0", document.Shorten(from))

@@ -16,6 +16,12 @@ func (b *Bundle) Problem(path, message string) error { return problemAt(b.src, p
 // Problem returns an error about the value at a path of the inventory, like Cluster.Problem.
 func (inv *Inventory) Problem(path, message string) error { return problemAt(inv.src, path, message) }
 
+// ParseCatalog reads a Catalog. The error is Problems.
+func ParseCatalog(file string, data []byte) (*Catalog, error) {
+	k := &Catalog{}
+	return decode(file, data, KindCatalog, k, func(c *checker) { k.check(c.Words) })
+}
+
 func problemAt(src *document.Tree, path, message string) error {
 	c := checkerOf(src)
 	c.Add(path, "%s", message)
@@ -32,7 +38,7 @@ func checkerOf(src *document.Tree) *checker {
 
 const (
 	// APIVersion is the apiVersion of every file this package reads.
-	APIVersion = "kkbundle.io/v1"
+	APIVersion = scalar.APIVersion
 	// MaxLockSize is the maximal size of a Lock; 100,000 pins are about 45 MiB.
 	MaxLockSize = 64 << 20
 )

@@ -1,14 +1,10 @@
 package manifest
 
 import (
-	"fmt"
 	"net/url"
 	"slices"
 	"strings"
 
-	"github.com/distribution/reference"
-
-	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
@@ -18,19 +14,9 @@ const localPrefix = "local/"
 // IsLocal reports whether a reference is that of a local file or chart.
 func IsLocal(ref string) bool { return strings.HasPrefix(ref, localPrefix) }
 
-// ImageName makes an image reference fully qualified: nginx becomes docker.io/library/nginx:latest. A reference with a
-// digest and no tag gets no tag.
-func ImageName(ref string) (string, error) {
-	named, err := reference.ParseNormalizedNamed(ref)
-	if err != nil {
-		return "", fmt.Errorf("%q is not an image reference: %w", document.Shorten(ref), err)
-	}
-	return reference.TagNameOnly(named).String(), nil
-}
-
 // Ref returns the image's io.kkbundle.ref: fully qualified, with the digest if the manifest pins one.
 func (i Image) Ref() (string, error) {
-	ref, err := ImageName(i.Name)
+	ref, err := scalar.ImageName(i.Name)
 	if err != nil || i.Digest == "" || strings.Contains(ref, "@") {
 		return ref, err
 	}
@@ -88,7 +74,7 @@ func (f File) Sum(platform scalar.Platform) string {
 			return sum
 		}
 	}
-	return f.SHA256[AllPlatforms]
+	return f.SHA256[scalar.AllPlatforms]
 }
 
 // ChartRef returns a chart's io.kkbundle.ref. Name and version are those in the chart itself; they are ignored for a

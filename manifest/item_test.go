@@ -3,6 +3,8 @@ package manifest
 import (
 	"strings"
 	"testing"
+
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 func TestImageName(t *testing.T) {
@@ -19,7 +21,7 @@ func TestImageName(t *testing.T) {
 		"":                                    "", "a b": "", "Nginx": "", "nginx:": "", "nginx@sha256:00": "",
 		strings.Repeat("a", 300): "",
 	} {
-		got, err := ImageName(in)
+		got, err := scalar.ImageName(in)
 		if got != want || (err != nil) != (want == "") {
 			t.Errorf("%q: got %q, %v; want %q", in, got, err, want)
 		}
@@ -67,7 +69,7 @@ func TestFileSum(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", platform, got, want)
 		}
 	}
-	if got := (File{SHA256: Sums{AllPlatforms: "c"}}).Sum("linux/amd64"); got != "c" {
+	if got := (File{SHA256: Sums{scalar.AllPlatforms: "c"}}).Sum("linux/amd64"); got != "c" {
 		t.Errorf("one for all: got %q", got)
 	}
 }

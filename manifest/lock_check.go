@@ -27,7 +27,7 @@ func (c lockChecker) check(l *Lock) {
 	for i, in := range l.Inputs {
 		c.pinnedDigest(document.Join(document.Index("inputs", i), "digest"), in.Digest.String())
 	}
-	c.kubeadmImages(l.Kubeadm)
+	checkKubeadm(c.Words, l.Kubeadm)
 	names := map[string]int{}
 	for i, v := range l.Values {
 		if at, twice := document.Earlier(names, v.Name, i); twice {
@@ -97,7 +97,7 @@ func (c lockChecker) pinnedPackage(path string, p *Pin) {
 		c.Add(path, "a package is below %s, and nothing else has its names", packagesPrefix)
 	}
 	for _, name := range names {
-		if !isPackageName(name) || strings.Contains(name, ",") {
+		if !scalar.IsPackageName(name) || strings.Contains(name, ",") {
 			c.Add(path, "%q is not a package name", document.Shorten(name))
 		}
 	}

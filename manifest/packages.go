@@ -130,7 +130,7 @@ func (c packageChecker) packages(list []PackageSet) {
 				document.Shorten(set.Distribution))
 		}
 		for j, name := range set.Install {
-			if !isPackageName(name) {
+			if !scalar.IsPackageName(name) {
 				c.Add(document.Index(document.Join(path, "install"), j), "%q is not a package name",
 					document.Shorten(name))
 			} else if slices.Index(set.Install, name) < j {
@@ -161,13 +161,6 @@ func (c *checker) packageKeys(path string, set *PackageSet) {
 		c.Add(document.Join(path, "allowUnsigned"),
 			"is for the distribution's own repositories, which onlyRepositories leaves out; write it under repositories")
 	}
-}
-
-// isPackageName also allows names provided by RPM packages: paths and names such as perl(Foo::Bar).
-func isPackageName(s string) bool {
-	return s != "" && len(s) <= 256 && !strings.HasPrefix(s, "-") &&
-		!strings.ContainsFunc(s,
-			func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"'\;|&$<>*?`, r) })
 }
 
 func (c packageChecker) packageImage(path string, set *PackageSet) {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/internal/plain"
-	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
@@ -34,7 +33,7 @@ func Matching(items []bundle.Item, pattern string) []bundle.Item {
 	if len(found) > 0 || kind != "" && kind != bundle.KindImage {
 		return found
 	}
-	if full, err := manifest.ImageName(text); err == nil {
+	if full, err := scalar.ImageName(text); err == nil {
 		name, untagged := strings.CutSuffix(full, ":latest")
 		found = find(func(it bundle.Item) bool {
 			return it.Kind == bundle.KindImage && (it.Ref == full || untagged && imageName(it) == name)

@@ -152,7 +152,7 @@ func neededBy(d manifest.Demand) string {
 
 // filePlatforms returns the published platforms of a component's file; none means all.
 func filePlatforms(one manifest.CatalogEntry) []string {
-	if _, all := one.File.URL[manifest.AllPlatforms]; all {
+	if _, all := one.File.URL[scalar.AllPlatforms]; all {
 		return one.Platforms
 	}
 	return slices.Sorted(maps.Keys(one.File.URL))
@@ -197,7 +197,7 @@ func files(name string, one manifest.CatalogEntry, version string) []manifest.Fi
 			URL: address(file.URL[platform]), Checksums: address(file.Checksums), Mode: file.Mode,
 			Platforms: slices.Clone(one.Platforms),
 		}
-		if platform != manifest.AllPlatforms {
+		if platform != scalar.AllPlatforms {
 			f.Platforms = []string{platform}
 		}
 		list = append(list, f)

@@ -14,6 +14,9 @@ import (
 // PlatformString defines the spelling.
 type Platform = string
 
+// AllPlatforms is the key in Sums of a file that is the same for all platforms.
+const AllPlatforms = ""
+
 // PlatformString normalizes a platform: operating system and architecture in Go's spelling, and a variant only if it is
 // not the usual one (linux/arm64/v8 is linux/arm64, linux/arm is linux/arm/v7). It accepts uname's names (x86_64,
 // aarch64).

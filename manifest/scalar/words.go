@@ -9,6 +9,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
+// APIVersion is the apiVersion of every file this package reads.
+const APIVersion = "kkbundle.io/v1"
+
 // MaxToken is the longest tag in the OCI distribution specification; versions become tags.
 const MaxToken = 128
 
@@ -47,3 +50,10 @@ func parsePort(s string) (int, error) {
 
 // IsPort reports whether n is the number of a port.
 func IsPort(n int) bool { return n >= 1 && n <= 65535 }
+
+// IsPackageName also allows names provided by RPM packages: paths and names such as perl(Foo::Bar).
+func IsPackageName(s string) bool {
+	return s != "" && len(s) <= 256 && !strings.HasPrefix(s, "-") &&
+		!strings.ContainsFunc(s,
+			func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"'\;|&$<>*?`, r) })
+}
