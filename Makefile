@@ -24,7 +24,7 @@ GREMLINS_VERSION := v0.6.0
 GREMLINS := $(TOOLS)/gremlins-$(GREMLINS_VERSION)
 # The data path: what make mutants changes.
 PACKAGES ?= bundle bundle/agefile bundle/cache bundle/format bundle/ocilayout bundle/parts bundle/published bundle/transfer bundle/delta bundle/extract bundle/pull bundle/diff bundle/download \
-	fetch fetch/helmindex fetch/packages fetch/packages/deb fetch/packages/rpm fetch/packages/iso fetch/packages/signature \
+	fetch fetch/upstream fetch/registries fetch/content fetch/packagesets fetch/helmindex fetch/packages fetch/packages/deb fetch/packages/rpm fetch/packages/iso fetch/packages/signature \
 	registry registry/embedded registry/serve deploy
 VULNDB   ?= https://vuln.go.dev
 COMMIT   := $(shell git rev-parse HEAD 2>/dev/null)

@@ -21,6 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // maxMatches bounds the files that the patterns under manifests match.
@@ -307,7 +308,7 @@ func CheckFiles(file string, b *manifest.Bundle) error {
 	}
 	for i, f := range b.Files {
 		for _, platform := range f.PlatformsIn(b.Platforms) {
-			check(fmt.Sprintf("files[%d].path", i), manifest.Expand(f.Path, platform))
+			check(fmt.Sprintf("files[%d].path", i), scalar.Expand(f.Path, platform))
 		}
 	}
 	for i, s := range b.Sources {

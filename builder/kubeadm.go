@@ -20,6 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/proof/closure"
 )
 
@@ -108,7 +109,7 @@ func imagesIn(answer []byte) ([]string, error) {
 	}
 	refs := make([]string, 0, len(lines))
 	for _, line := range lines {
-		ref, err := manifest.ImageName(line)
+		ref, err := scalar.ImageName(line)
 		if err != nil {
 			return nil, fmt.Errorf("its list of images: %w", err)
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
@@ -380,7 +381,7 @@ func (p *Project) Lock() (*manifest.Lock, error) {
 // A Question is the input of fetch.Outdated.
 type Question struct {
 	Pins    []manifest.Pin
-	Sources []manifest.Source
+	Sources []sources.Source
 }
 
 // NewQuestion is NewQuestionWith without options.

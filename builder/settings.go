@@ -17,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/settingcheck"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // checkSettings asks the programs of every release of the project whether they take its settings.
@@ -98,7 +99,7 @@ type lockContents struct {
 
 // Find implements settingcheck.Contents.
 func (l lockContents) Find(_ context.Context, c *manifest.Cluster, need manifest.Need,
-	platform manifest.Platform,
+	platform scalar.Platform,
 ) (digest.Digest, error) {
 	ref, err := catalog.Ref(c, need, platform)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle/format"
 	"github.com/kkbundle/kkbundle/bundle/parts"
+	"github.com/kkbundle/kkbundle/internal/disk"
 )
 
 // createParts writes the bundle as path.001, path.002 and so on, and path.parts.json. Everything is first written under
@@ -118,7 +119,7 @@ func (w *partWriter) commit() error {
 	if err := os.Remove(w.base + parts.ListSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := syncDir(dir); err != nil {
+	if err := disk.SyncDir(dir); err != nil {
 		return err
 	}
 	for i, f := range w.temps {
@@ -129,7 +130,7 @@ func (w *partWriter) commit() error {
 	if err := w.removeSurplus(); err != nil {
 		return err
 	}
-	if err := syncDir(dir); err != nil {
+	if err := disk.SyncDir(dir); err != nil {
 		return err
 	}
 	return w.writeList()
@@ -164,7 +165,7 @@ func (w *partWriter) writeList() error {
 	if err != nil {
 		return errors.Join(err, f.Close(), os.Remove(f.Name()))
 	}
-	return errors.Join(f.Close(), syncDir(filepath.Dir(w.base)))
+	return errors.Join(f.Close(), disk.SyncDir(filepath.Dir(w.base)))
 }
 
 // close removes the files without a final name.

@@ -26,7 +26,7 @@ type places struct {
 	read   func(format.Sum) ([]byte, error)
 	length func(format.Sum) (int64, bool)
 
-	file *steadyFile
+	file *disk.SteadyFile
 
 	mu     sync.Mutex
 	next   func() (format.Segment, bool)
@@ -64,7 +64,7 @@ type placedFrames struct {
 	table []byte // of them
 }
 
-func newPlaces(ctx context.Context, file *steadyFile, plan *plan, src *Incoming) *places {
+func newPlaces(ctx context.Context, file *disk.SteadyFile, plan *plan, src *Incoming) *places {
 	p := &places{file: file, plan: plan, src: src, held: -1, arrived: make(map[format.Sum]*placedFrames)}
 	p.read = func(d format.Sum) ([]byte, error) {
 		if !src.here(d) {

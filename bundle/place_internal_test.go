@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/bundle/format"
+	"github.com/kkbundle/kkbundle/internal/disk"
 )
 
 // TestPlaceFull names the disk of the bundle, not that of the scratch space.
@@ -18,7 +19,7 @@ func TestPlaceFull(t *testing.T) {
 		t.Skipf("the full disk of this test is /dev/full: %v", err)
 	}
 	defer full.Close()
-	p := &place{of: &places{file: &steadyFile{File: full}}, blob: &format.Blob{}, room: 100}
+	p := &place{of: &places{file: &disk.SteadyFile{File: full}}, blob: &format.Blob{}, room: 100}
 	err = p.Write([]byte("frame"), 0)
 	if !errors.Is(err, syscall.ENOSPC) ||
 		!strings.HasPrefix(err.Error(),

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/bundle/parts"
+	"github.com/kkbundle/kkbundle/internal/disk"
 )
 
 // A Stamp detects writes to the file behind a Reader: it changes with the file, within the resolution of the file
@@ -36,7 +37,7 @@ func stampOf(f interface{ Stat() (fs.FileInfo, error) }) (Stamp, error) {
 	if err != nil {
 		return Stamp{}, fmt.Errorf("look at the bundle's file: %w", err)
 	}
-	return Stamp{size: info.Size(), modified: info.ModTime(), changed: changeTime(info)}, nil
+	return Stamp{size: info.Size(), modified: info.ModTime(), changed: disk.ChangeTime(info)}, nil
 }
 
 // stampParts returns the newest times of the open parts. The last part is open from the beginning and was written last,
@@ -51,7 +52,7 @@ func stampParts(s *parts.Set) (Stamp, error) {
 		if t := info.ModTime(); t.After(all.modified) {
 			all.modified = t
 		}
-		if t := changeTime(info); t.After(all.changed) {
+		if t := disk.ChangeTime(info); t.After(all.changed) {
 			all.changed = t
 		}
 	}

@@ -70,7 +70,7 @@ func Create(ctx context.Context, path string, src Source, x Index, o WriteOption
 	if err != nil {
 		return Summary{}, fmt.Errorf("write bundle %s: %w", path, err)
 	}
-	s, err := Write(ctx, &steadyFile{File: f}, src, x, o)
+	s, err := Write(ctx, &disk.SteadyFile{File: f}, src, x, o)
 	if err == nil {
 		err = f.Truncate(s.Size) // a blob that came ahead may have been written behind the end
 	}
@@ -83,7 +83,7 @@ func Create(ctx context.Context, path string, src Source, x Index, o WriteOption
 	if err != nil {
 		return Summary{}, errors.Join(describe(ctx, path, src, x, err), f.Close(), os.Remove(f.Name()))
 	}
-	return s, errors.Join(f.Close(), syncDir(filepath.Dir(path)))
+	return s, errors.Join(f.Close(), disk.SyncDir(filepath.Dir(path)))
 }
 
 const tempSuffix = ".tmp"
@@ -256,7 +256,7 @@ func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOption
 		bw.progress = func() { o.Progress(bw.off, most) }
 	}
 	if s, ok := src.(*Incoming); ok {
-		if f, ok := w.(*steadyFile); ok && s.Temporary() && len(o.Recipients) == 0 && o.Want == "" {
+		if f, ok := w.(*disk.SteadyFile); ok && s.Temporary() && len(o.Recipients) == 0 && o.Want == "" {
 			bw.file, bw.counted, bw.places = f, counted, newPlaces(ctx, f, p, s)
 			defer s.place(bw.places)() // after the fetches, which start's function waits for
 		}
@@ -296,7 +296,7 @@ type bundleWriter struct {
 	refer    func(frames *io.SectionReader) error // if not nil, takes frames that stay where they are; see Compose
 
 	places  *places // nil unless blobs that arrive are written to their places in file
-	file    *steadyFile
+	file    *disk.SteadyFile
 	counted *counter
 }
 
@@ -341,7 +341,7 @@ func (w *bundleWriter) skip(n int64) error {
 	}
 	w.off += n
 	w.counted.n += n
-	return w.file.skip(n)
+	return w.file.Skip(n)
 }
 
 func (w *bundleWriter) frame(content []byte) error {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // kubekey reads a Manifest of KubeKey v3 (apis/kubekey/v1alpha2/manifest_types.go).
@@ -66,7 +67,7 @@ func (f *reader) kubekeySystems(systems []*object) {
 			file.Path = ""
 		}
 		if isSum(sum) {
-			file.SHA256 = manifest.Sums{manifest.AllPlatforms: sum}
+			file.SHA256 = manifest.Sums{scalar.AllPlatforms: sum}
 		}
 		f.addFile(system.node, file)
 		f.note(system.node, "the packages of %s %s (%s) stay in their ISO file, which is carried: hosts install from it once it is downloaded and named as iso under packages, with distribution: %s/%s", id, version, arch, id, version)
@@ -77,7 +78,7 @@ func (f *reader) kubekeySystems(systems []*object) {
 func isoPackages(file, distribution, arch, sum string) manifest.PackageSet {
 	set := manifest.PackageSet{Distribution: distribution, ISO: file}
 	if arch != "" {
-		set.Platforms = []manifest.Platform{"linux/" + arch}
+		set.Platforms = []scalar.Platform{"linux/" + arch}
 	}
 	if isSum(sum) {
 		set.SHA256 = sum

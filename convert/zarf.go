@@ -11,6 +11,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
@@ -233,7 +234,7 @@ func (f *reader) remote(n *yaml.Node, address string) {
 	url, sum, _ := strings.Cut(address, "@")
 	file := manifest.File{Name: fileName(url), URL: url}
 	if sum != "" {
-		file.SHA256 = manifest.Sums{manifest.AllPlatforms: sum}
+		file.SHA256 = manifest.Sums{scalar.AllPlatforms: sum}
 	}
 	f.addFile(n, file)
 	f.note(n, "the manifest %s is carried as a file without its images: download it and list it under manifests",
@@ -257,7 +258,7 @@ func (f *reader) zarfFile(o *object) {
 		source, sum = source[:at], source[at+1:]
 	}
 	if sum != "" {
-		file.SHA256 = manifest.Sums{manifest.AllPlatforms: sum}
+		file.SHA256 = manifest.Sums{scalar.AllPlatforms: sum}
 	}
 	o.drop("extractPath", "the archive is carried as a whole")
 	o.drop("symlinks", "a file is carried, not installed")

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // Redirecting is a decision about the admission policy that leads images of pods of operators and jobs to the registry.
@@ -389,7 +389,7 @@ func spellings(ref string) []string {
 		}
 	}
 	return slices.DeleteFunc(list, func(text string) bool {
-		name, err := manifest.ImageName(text)
+		name, err := scalar.ImageName(text)
 		return err != nil || name != ref // such as a repository of Docker Hub that looks like another registry
 	})
 }

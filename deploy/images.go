@@ -17,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/discover"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/registry"
 )
 
@@ -80,7 +81,7 @@ func newImages(items []bundle.Item, b *manifest.Bundle, at Endpoint,
 // destination returns where nodes pull an image from. ok is false if the bundle lacks the image. Images that the site
 // has put into the registry itself stay as they are.
 func (m *images) destination(text string) (to string, ok bool) {
-	ref, err := manifest.ImageName(text)
+	ref, err := scalar.ImageName(text)
 	if err != nil {
 		return "", false
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // Bounds of one result. They are far above real charts; a source that exceeds them is refused, not truncated.
@@ -202,7 +203,7 @@ func Undecided(doubts []Doubt, known []string) []Doubt {
 		answered[withoutTag(name)+" "] = true
 	}
 	return slices.DeleteFunc(slices.Clone(doubts), func(d Doubt) bool {
-		ref, err := manifest.ImageName(d.Text)
+		ref, err := scalar.ImageName(d.Text)
 		if err != nil {
 			return false
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/discover"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -391,7 +392,7 @@ func FuzzYAML(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, _ := find.YAML(data, discover.Place{File: "f"})
 		for _, image := range r.Images {
-			if again, err := manifest.ImageName(image.Ref); err != nil || again != image.Ref {
+			if again, err := scalar.ImageName(image.Ref); err != nil || again != image.Ref {
 				t.Errorf("%q is called an image: %q, %v", image.Ref, again, err)
 			}
 		}

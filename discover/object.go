@@ -103,7 +103,7 @@ var errNoObject = errors.New("apiVersion and kind are missing: not a Kubernetes 
 
 func (w *walk) document(v any) error {
 	m, ok := v.(map[string]any)
-	if !ok || scalar(m["kind"]) == "" || scalar(m["apiVersion"]) == "" {
+	if !ok || textOf(m["kind"]) == "" || textOf(m["apiVersion"]) == "" {
 		return errNoObject
 	}
 	w.object(m, 0)
@@ -116,7 +116,7 @@ func (w *walk) object(m map[string]any, depth int) {
 		w.err = fmt.Errorf("%w: more than %d objects", ErrTooLarge, maxObjects)
 		return
 	}
-	kind, apiVersion := scalar(m["kind"]), scalar(m["apiVersion"])
+	kind, apiVersion := textOf(m["kind"]), textOf(m["apiVersion"])
 	if items, ok := m["items"].([]any); ok && strings.HasSuffix(kind, "List") {
 		for _, one := range items {
 			if inner, ok := one.(map[string]any); ok {
@@ -144,11 +144,11 @@ func (w *walk) object(m map[string]any, depth int) {
 
 func objectName(m map[string]any, kind string) string {
 	meta, _ := m["metadata"].(map[string]any)
-	name := scalar(meta["name"])
+	name := textOf(meta["name"])
 	if name == "" {
-		name = scalar(meta["generateName"])
+		name = textOf(meta["generateName"])
 	}
-	if ns := scalar(meta["namespace"]); ns != "" {
+	if ns := textOf(meta["namespace"]); ns != "" {
 		name = ns + "/" + name
 	}
 	return strings.TrimSpace(shorten(kind + " " + name))

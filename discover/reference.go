@@ -5,7 +5,7 @@ import (
 
 	"github.com/distribution/reference"
 
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // noImage is the text of a doubt about an empty image, so that excludeImages can name it.
@@ -41,9 +41,9 @@ func field(s string) (ref, why string) {
 	case len(s) > maxReference:
 		return "", whyInvalid
 	}
-	ref, err := manifest.ImageName(s)
+	ref, err := scalar.ImageName(s)
 	if err != nil && strings.TrimSpace(s) != s {
-		if _, err := manifest.ImageName(strings.TrimSpace(s)); err == nil {
+		if _, err := scalar.ImageName(strings.TrimSpace(s)); err == nil {
 			return "", whyBlanks
 		}
 	}
@@ -65,7 +65,7 @@ func full(s string) (ref string, ok bool) {
 	if !slash || len(s) > maxReference || !versioned(rest) || !isRegistry(host) {
 		return "", false
 	}
-	ref, err := manifest.ImageName(s)
+	ref, err := scalar.ImageName(s)
 	return ref, err == nil
 }
 

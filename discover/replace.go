@@ -22,7 +22,7 @@ func NewReplacer(own []manifest.ImageRule) (*Replacer, error) {
 // Object replaces the texts in an object that the rules name by the result of to.
 func (r *Replacer) Object(object map[string]any, to func(ref string) string) {
 	for _, one := range r.rules {
-		if !one.fits(scalar(object["kind"]), scalar(object["apiVersion"])) {
+		if !one.fits(textOf(object["kind"]), textOf(object["apiVersion"])) {
 			continue
 		}
 		for _, p := range one.paths {

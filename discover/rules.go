@@ -124,7 +124,7 @@ func (t imageTemplate) fill(object map[string]any) (text, at string, ok bool) {
 	for i, p := range t.paths {
 		var value string
 		p.each("", object, func(where string, v any) {
-			if s := scalar(v); s != "" && value == "" {
+			if s := textOf(v); s != "" && value == "" {
 				value, at = s, where
 			}
 		})
@@ -136,8 +136,8 @@ func (t imageTemplate) fill(object map[string]any) (text, at string, ok bool) {
 	return text, at, true
 }
 
-// scalar returns a text, or a number as written.
-func scalar(v any) string {
+// textOf returns a text, or a number as written.
+func textOf(v any) string {
 	switch v := v.(type) {
 	case string:
 		return v

@@ -9,7 +9,7 @@ import (
 // env examines an environment variable. RELATED_IMAGE_… is the convention of operators (Operator SDK), …_IMAGE a common
 // habit.
 func (w *walk) env(at string, m map[string]any) {
-	name, value := scalar(m["name"]), scalar(m["value"])
+	name, value := textOf(m["name"]), textOf(m["value"])
 	if value == "" {
 		return // set from a field or a secret, or unset
 	}
@@ -31,7 +31,7 @@ func (w *walk) env(at string, m map[string]any) {
 func (w *walk) args(at string, list []any) {
 	flag := ""
 	for i, one := range list {
-		s := scalar(one)
+		s := textOf(one)
 		where := indexPath(at, i)
 		before := flag
 		flag = ""
@@ -138,12 +138,12 @@ func (w *walk) keyed(at, s string) {
 // split finds images given in parts, such as {registry: …, repository: …, tag: …}.
 func (w *walk) split(at, key string, m map[string]any) {
 	repository, ok := m["repository"].(string)
-	tag := scalar(m["tag"])
+	tag := textOf(m["tag"])
 	if !ok || repository == "" || strings.Contains(repository, "://") || tag == "" && !isImageKey(key) {
 		return
 	}
 	text := repository
-	if registry := scalar(m["registry"]); registry != "" {
+	if registry := textOf(m["registry"]); registry != "" {
 		text = registry + "/" + repository
 	}
 	if tag != "" {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
 
@@ -117,7 +118,7 @@ func TestProxyWantsLogin(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://anna:s3cret@"+strings.TrimPrefix(refusing.URL, "http://"))
 	t.Setenv("NO_PROXY", "")
 	o := options(newStore(t))
-	o.Sources = []manifest.Source{{Host: "reg.lab:5000", PlainHTTP: true}}
+	o.Sources = []sources.Source{{Host: "reg.lab:5000", PlainHTTP: true}}
 	_, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, "reg.lab:5000/app:1"), o)
 	wantError(t, err, "proxy before reg.lab:5000 requires a login", "HTTP_PROXY")
 	if strings.Contains(err.Error(), "s3cret") {

@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/registries"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -16,7 +17,7 @@ type Artifact struct {
 	Digest   digest.Digest // digest of the manifest
 	Manifest []byte        // at most 4 MiB
 	s        *session
-	repo     *repository
+	repo     *registries.Repository
 }
 
 // Wanted is an item with the blobs of an artifact that it needs.
@@ -40,11 +41,11 @@ func OpenArtifact(ctx context.Context, repo name.Repository, reference string, o
 }
 
 func (a *Artifact) open(ctx context.Context, repo name.Repository, reference string) (err error) {
-	if a.repo, err = a.s.registries.repository(repo); err != nil {
+	if a.repo, err = a.s.registries.Repository(repo); err != nil {
 		return err
 	}
 	var desc ocispec.Descriptor
-	desc, a.Manifest, err = a.repo.named(ctx, reference)
+	desc, a.Manifest, err = a.repo.Named(ctx, reference)
 	a.Digest = desc.Digest
 	return err
 }
@@ -56,10 +57,10 @@ func (a *Artifact) Fetch(ctx context.Context, wanted []Wanted) error {
 	for _, w := range wanted {
 		p := &plan{pin: manifest.Pin{Kind: w.Kind, Ref: w.Ref, Platform: w.Platform}}
 		for _, d := range w.Blobs {
-			if err := checkDescriptor(d); err != nil {
+			if err := registries.CheckDescriptor(d); err != nil {
 				return fmt.Errorf("%s: %w", a.repo, err)
 			}
-			p.blobs = append(p.blobs, a.repo.blob(d.Digest, d.Size).blob())
+			p.blobs = append(p.blobs, blobOf(a.repo.Blob(d.Digest, d.Size)))
 		}
 		j.plans = append(j.plans, p)
 	}
@@ -73,16 +74,16 @@ func (a *Artifact) Fetch(ctx context.Context, wanted []Wanted) error {
 
 // Document returns another manifest of the artifact's repository.
 func (a *Artifact) Document(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
-	if err := checkDescriptor(d); err != nil {
+	if err := registries.CheckDescriptor(d); err != nil {
 		return nil, fmt.Errorf("%s: %w", a.repo, err)
 	}
-	_, data, err := a.repo.manifest(ctx, ocispec.Descriptor{Digest: d.Digest, Size: d.Size})
+	_, data, err := a.repo.Manifest(ctx, ocispec.Descriptor{Digest: d.Digest, Size: d.Size})
 	return data, err
 }
 
 // Referrers lists the manifests whose subject is the artifact. The list is the registry's claim.
 func (a *Artifact) Referrers(ctx context.Context) ([]ocispec.Descriptor, error) {
-	return (&lookup{repo: a.repo}).referrers(ctx, a.Digest)
+	return a.repo.Listed(ctx, a.Digest)
 }
 
 // Close ends the connections.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // outage runs a build of many files from one server. From the second request on it answers nothing properly, until so
@@ -35,7 +36,7 @@ func outage(t *testing.T, refuse func(http.ResponseWriter), until int64) (refuse
 	o := fetch.Options{
 		Store: newStore(t), Platforms: []string{"linux/amd64"}, Logger: slog.New(slog.DiscardHandler),
 		Hosts: fetch.NewHosts(), Jobs: 8,
-		Sources: []manifest.Source{{Host: host, PlainHTTP: true}},
+		Sources: []sources.Source{{Host: host, PlainHTTP: true}},
 		Retry: fetch.Retry{
 			Attempts: attempts, Wait: 2 * time.Millisecond, MaxWait: 20 * time.Millisecond,
 			Idle: never,

@@ -23,6 +23,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // An everyHost is every host that the catalog names, in one: a file or image of the host is below the host's name, as
@@ -30,7 +32,7 @@ import (
 // upstream's.
 type everyHost struct {
 	*site
-	sources []manifest.Source
+	sources []sources.Source
 }
 
 func newEveryHost(t *testing.T, a catalog.Additions, platforms []string) *everyHost {
@@ -59,7 +61,7 @@ func newEveryHost(t *testing.T, a catalog.Additions, platforms []string) *everyH
 			}
 			u.publish(t, manifest.FileURL(f, p), content)
 			if f.Checksums != "" {
-				at := manifest.Expand(f.Checksums, p)
+				at := scalar.Expand(f.Checksums, p)
 				if sums[at] == nil {
 					sums[at] = &bytes.Buffer{}
 				}
@@ -90,9 +92,9 @@ func checksumLine(component, file, sum string) string {
 }
 
 func (u *everyHost) reach(host string) {
-	if !slices.ContainsFunc(u.sources, func(s manifest.Source) bool { return s.Host == host }) {
-		u.sources = append(u.sources, manifest.Source{
-			Host: host, Mirrors: manifest.Mirrors{u.host + "/" + host},
+	if !slices.ContainsFunc(u.sources, func(s sources.Source) bool { return s.Host == host }) {
+		u.sources = append(u.sources, sources.Source{
+			Host: host, Mirrors: sources.Mirrors{u.host + "/" + host},
 			MirrorOnly: true, PlainHTTP: true,
 		})
 	}

@@ -19,6 +19,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/fetch/helmindex"
+	"github.com/kkbundle/kkbundle/fetch/registries"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -43,9 +45,9 @@ func chartLabel(c manifest.Chart) string {
 type helmCharts struct {
 	kept       kept
 	web        *webFiles
-	registries *registries
+	registries *registries.Registries
 	local      *localFiles
-	cache      *cache
+	cache      *upstream.Cache
 }
 
 // resolve pins a chart.
@@ -96,7 +98,7 @@ func (h *helmCharts) resolveLocal(ctx context.Context, c manifest.Chart) (manife
 func (h *helmCharts) storeLocal(ctx context.Context, file string, want digest.Digest,
 	planned bool,
 ) (ocispec.Descriptor, error) {
-	name := h.local.dir.path(file)
+	name := h.local.dir.Path(file)
 	info, err := os.Stat(name)
 	if err != nil {
 		return ocispec.Descriptor{}, err
@@ -104,14 +106,14 @@ func (h *helmCharts) storeLocal(ctx context.Context, file string, want digest.Di
 	if !info.IsDir() {
 		return h.local.store(ctx, file, want, planned)
 	}
-	return once(&h.cache.flights, "local "+name+" "+want.String(), func() (ocispec.Descriptor, error) {
+	return upstream.Once(&h.cache.Flights, "local "+name+" "+want.String(), func() (ocispec.Descriptor, error) {
 		loaded, err := charts.LoadDir(name)
 		if err != nil {
 			return ocispec.Descriptor{}, err
 		}
-		return h.cache.copyIn(ctx, "local "+name, want, func(w io.Writer) error {
+		return h.cache.CopyIn(ctx, "local "+name, want, func(w io.Writer) error {
 			if !planned {
-				w = io.MultiWriter(w, totalWriter{h.cache.events})
+				w = io.MultiWriter(w, totalWriter(h.cache.Count))
 			}
 			return loaded.Archive(w)
 		})
@@ -119,22 +121,22 @@ func (h *helmCharts) storeLocal(ctx context.Context, file string, want digest.Di
 }
 
 // totalWriter adds the written bytes to the session's total.
-type totalWriter struct{ events *progress }
+type totalWriter func(total, done, cached int64)
 
 func (t totalWriter) Write(p []byte) (int, error) {
-	t.events.count(int64(len(p)), 0, 0)
+	t(int64(len(p)), 0, 0)
 	return len(p), nil
 }
 
 // load loads a chart archive from the store.
 func (h *helmCharts) load(ctx context.Context, d digest.Digest) (*charts.Chart, error) {
-	rc, err := h.cache.store.Open(ctx, d)
+	rc, err := h.cache.Store.Open(ctx, d)
 	if err != nil {
-		return nil, &storeError{err}
+		return nil, &upstream.StoreError{Cause: err}
 	}
 	c, err := charts.Load(rc)
 	if closeErr := rc.Close(); err == nil && closeErr != nil {
-		return nil, &storeError{closeErr}
+		return nil, &upstream.StoreError{Cause: closeErr}
 	}
 	return c, err
 }
@@ -200,9 +202,9 @@ func (h *helmCharts) pinProvenance(ctx context.Context, pin manifest.Pin, addres
 	if err != nil {
 		return pin, err
 	}
-	data, _, err := d.get(ctx, http.MethodGet, maxProvenance)
+	data, _, err := d.Get(ctx, http.MethodGet, maxProvenance)
 	// Object stores answer 403 for missing files.
-	if lacking(err, http.StatusNotFound, http.StatusGone, http.StatusForbidden, http.StatusUnauthorized) {
+	if upstream.Lacking(err, http.StatusNotFound, http.StatusGone, http.StatusForbidden, http.StatusUnauthorized) {
 		return pin, nil
 	}
 	if err != nil {
@@ -211,12 +213,12 @@ func (h *helmCharts) pinProvenance(ctx context.Context, pin manifest.Pin, addres
 	if !strings.Contains(string(data), "-----BEGIN PGP SIGN") {
 		return pin, nil // an error page for people
 	}
-	pin.Provenance = sha256Of(data)
-	return pin, h.cache.put(ctx, data, pin.Provenance)
+	pin.Provenance = upstream.SHA256Of(data)
+	return pin, h.cache.Put(ctx, data, pin.Provenance)
 }
 
 // provenance returns the download of the provenance file beside a chart archive.
-func (h *helmCharts) provenance(address string, want digest.Digest) (*download, error) {
+func (h *helmCharts) provenance(address string, want digest.Digest) (*upstream.Download, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, err
@@ -239,11 +241,11 @@ func ociRepository(repo, chart string) (name.Repository, error) {
 }
 
 func (h *helmCharts) resolveOCI(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
-	upstream, err := ociRepository(c.Repo, c.Name)
+	home, err := ociRepository(c.Repo, c.Name)
 	if err != nil {
 		return manifest.Pin{}, err
 	}
-	repo, err := h.registries.repository(upstream)
+	repo, err := h.registries.Repository(home)
 	if err != nil {
 		return manifest.Pin{}, err
 	}
@@ -262,7 +264,7 @@ func (h *helmCharts) resolveOCI(ctx context.Context, c manifest.Chart) (manifest
 		Digest:    root.Digest,
 		Size:      root.Size,
 		MediaType: root.MediaType,
-		Verified:  vouches(repo.peers),
+		Verified:  vouches(repo.Peers),
 	}
 	if !isPrecise(tag) {
 		if pin.Version, err = chartVersionOf(ctx, repo, doc); err != nil {
@@ -272,24 +274,24 @@ func (h *helmCharts) resolveOCI(ctx context.Context, c manifest.Chart) (manifest
 	pin.Ref = manifest.ChartRef(c, c.Name, pin.Version)
 	if c.Version != "" && !c.Fits(pin) {
 		return manifest.Pin{}, fmt.Errorf("chart %s in %s: the tag %s has version %s of the chart: name that version",
-			c.Name, c.Repo, printable(tag), printable(pin.Version))
+			c.Name, c.Repo, upstream.Printable(tag), upstream.Printable(pin.Version))
 	}
 	return h.verifyOCIChart(ctx, repo, c.Verify, pin, doc)
 }
 
 // tagged returns the tag of a chart's version, as a version, and its manifest.
-func (h *helmCharts) tagged(ctx context.Context, repo *repository,
+func (h *helmCharts) tagged(ctx context.Context, repo *registries.Repository,
 	c manifest.Chart,
 ) (tag string, root ocispec.Descriptor, data []byte, err error) {
 	exact := isPrecise(c.Version)
 	if exact {
-		root, data, err = repo.resolve(ctx, asTag(c.Version))
-		if err == nil || !lacking(err, http.StatusNotFound) {
+		root, data, err = repo.Resolve(ctx, asTag(c.Version))
+		if err == nil || !upstream.Lacking(err, http.StatusNotFound) {
 			return c.Version, root, data, err
 		}
 	}
 	missing := err
-	tags, err := repo.tags(ctx)
+	tags, err := repo.Tags(ctx)
 	if err != nil {
 		return "", root, nil, cmp.Or(missing, err)
 	}
@@ -305,7 +307,7 @@ func (h *helmCharts) tagged(ctx context.Context, repo *repository,
 	if tag, err = pickVersion(tags, c.Version, func(v string) string { return v }); err != nil {
 		return "", root, nil, fmt.Errorf("chart %s in %s: %w", c.Name, c.Repo, err)
 	}
-	root, data, err = repo.resolve(ctx, asTag(tag))
+	root, data, err = repo.Resolve(ctx, asTag(tag))
 	return tag, root, data, err
 }
 
@@ -322,10 +324,10 @@ func isPrecise(tag string) bool {
 }
 
 // chartOf returns the manifest of the chart that a tag leads to.
-func chartOf(ctx context.Context, repo *repository, root ocispec.Descriptor,
+func chartOf(ctx context.Context, repo *registries.Repository, root ocispec.Descriptor,
 	data []byte,
-) (_ ocispec.Descriptor, doc manifestDoc, err error) {
-	if isIndex(root.MediaType) {
+) (_ ocispec.Descriptor, doc registries.Manifest, err error) {
+	if registries.IsIndex(root.MediaType) {
 		if root, data, err = chartIn(ctx, repo, root, data); err != nil {
 			return root, doc, err
 		}
@@ -336,10 +338,10 @@ func chartOf(ctx context.Context, repo *repository, root ocispec.Descriptor,
 
 // chartIn returns the chart among the manifests of an index. Some projects publish their images and their chart under
 // one tag; Helm takes the chart.
-func chartIn(ctx context.Context, repo *repository, root ocispec.Descriptor,
+func chartIn(ctx context.Context, repo *registries.Repository, root ocispec.Descriptor,
 	data []byte,
 ) (ocispec.Descriptor, []byte, error) {
-	doc, err := parseManifest(root, data)
+	doc, err := registries.ParseManifest(root, data)
 	if err != nil {
 		return root, nil, err
 	}
@@ -349,13 +351,13 @@ func chartIn(ctx context.Context, repo *repository, root ocispec.Descriptor,
 		named := child.ArtifactType == chartConfig
 		isImage := child.Platform != nil && child.Platform.Architecture != "" &&
 			child.Platform.Architecture != "unknown"
-		if isIndex(child.MediaType) || !named && (child.ArtifactType != "" || isImage) {
+		if registries.IsIndex(child.MediaType) || !named && (child.ArtifactType != "" || isImage) {
 			continue
 		}
 		if read++; read > most {
 			break
 		}
-		desc, text, err := repo.manifest(ctx, ocispec.Descriptor{
+		desc, text, err := repo.Manifest(ctx, ocispec.Descriptor{
 			Digest: child.Digest, Size: child.Size,
 			MediaType: child.MediaType,
 		})
@@ -370,38 +372,35 @@ func chartIn(ctx context.Context, repo *repository, root ocispec.Descriptor,
 }
 
 // chartVersionOf returns the version in the config of a chart, which is its Chart.yaml.
-func chartVersionOf(ctx context.Context, repo *repository, doc manifestDoc) (string, error) {
-	if doc.Config.Size > maxConfig {
+func chartVersionOf(ctx context.Context, repo *registries.Repository, doc registries.Manifest) (string, error) {
+	if doc.Config.Size > registries.MaxConfig {
 		return "", fmt.Errorf("config %s: %d bytes are more than the %d allowed", doc.Config.Digest, doc.Config.Size,
-			maxConfig)
+			registries.MaxConfig)
 	}
-	if err := repo.loader.fetchBlob(ctx, repo.blob(doc.Config.Digest, doc.Config.Size)); err != nil {
+	data, err := repo.Small(ctx, *doc.Config, registries.MaxConfig)
+	if err != nil {
 		return "", err
-	}
-	data, ok, err := repo.loader.cache.stored(ctx, doc.Config.Digest, maxConfig)
-	if err != nil || !ok {
-		return "", &storeError{cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", doc.Config.Digest))}
 	}
 	var config struct {
 		Version string `json:"version"`
 	}
-	if err := capped.JSON(data, maxValues, &config); err != nil {
+	if err := capped.JSON(data, registries.MaxValues, &config); err != nil {
 		return "", fmt.Errorf("config %s: %w", doc.Config.Digest, err)
 	}
 	if _, err := semver.NewVersion(config.Version); err != nil {
 		return "", fmt.Errorf("config %s: the chart's version %q is no version", doc.Config.Digest,
-			printable(config.Version))
+			upstream.Printable(config.Version))
 	}
 	return config.Version, nil
 }
 
 // chartManifest checks that a manifest is that of a Helm chart.
-func chartManifest(root ocispec.Descriptor, data []byte) (manifestDoc, error) {
-	doc, err := parseManifest(root, data)
+func chartManifest(root ocispec.Descriptor, data []byte) (registries.Manifest, error) {
+	doc, err := registries.ParseManifest(root, data)
 	if err != nil {
 		return doc, err
 	}
-	if isIndex(root.MediaType) || doc.Config == nil || doc.Config.MediaType != chartConfig {
+	if registries.IsIndex(root.MediaType) || doc.Config == nil || doc.Config.MediaType != chartConfig {
 		return doc, errors.New("not a Helm chart")
 	}
 	return doc, nil
@@ -409,7 +408,7 @@ func chartManifest(root ocispec.Descriptor, data []byte) (manifestDoc, error) {
 
 // plan returns the plan of a pinned chart.
 func (h *helmCharts) plan(ctx context.Context, pin manifest.Pin) (*plan, error) {
-	if isManifest(pin.MediaType) {
+	if registries.IsManifest(pin.MediaType) {
 		return h.planOCI(ctx, pin)
 	}
 	p := &plan{}
@@ -423,9 +422,9 @@ func (h *helmCharts) plan(ctx context.Context, pin manifest.Pin) (*plan, error) 
 		if err != nil {
 			return nil, err
 		}
-		p.blobs = []blob{archive.pinned(pin)}
+		p.blobs = []blob{pinnedBlob(archive, pin)}
 		if signed != nil {
-			p.blobs = append(p.blobs, signed.blob())
+			p.blobs = append(p.blobs, blobOf(signed))
 		}
 	}
 	p.needAll()
@@ -434,9 +433,9 @@ func (h *helmCharts) plan(ctx context.Context, pin manifest.Pin) (*plan, error) 
 }
 
 // downloads returns those of a pinned archive and of its provenance file, nil if it has none.
-func (h *helmCharts) downloads(pin manifest.Pin) (archive, signed *download, err error) {
+func (h *helmCharts) downloads(pin manifest.Pin) (archive, signed *upstream.Download, err error) {
 	if pin.Provenance != "" {
-		if err := checkDigest(pin.Provenance); err != nil {
+		if err := upstream.CheckDigest(pin.Provenance); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -452,31 +451,31 @@ func (h *helmCharts) downloads(pin manifest.Pin) (archive, signed *download, err
 
 func (h *helmCharts) planOCI(ctx context.Context, pin manifest.Pin) (*plan, error) {
 	rest, _ := strings.CutSuffix(pin.Ref, ":"+pin.Version)
-	upstream, err := name.NewRepository(strings.TrimPrefix(rest, "oci://"), name.StrictValidation)
+	home, err := name.NewRepository(strings.TrimPrefix(rest, "oci://"), name.StrictValidation)
 	if err != nil {
 		return nil, fmt.Errorf("not an OCI reference: %w", err)
 	}
-	repo, err := h.registries.repository(upstream)
+	repo, err := h.registries.Repository(home)
 	if err != nil {
 		return nil, err
 	}
-	img, err := repo.pinned(ctx, pin, nil)
+	img, err := pinnedImage(ctx, repo, pin, nil)
 	if err != nil {
 		return nil, err
 	}
-	p := repo.plan(img)
+	p := planOf(repo, img)
 	p.needAll()
-	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) { return img.root, h.checkOCI(ctx, pin, img) }
+	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) { return img.Root, h.checkOCI(ctx, pin, img) }
 	return p, nil
 }
 
 // checkOCI loads a chart from a registry, so that an invalid chart is found before the site has it.
-func (h *helmCharts) checkOCI(ctx context.Context, pin manifest.Pin, img image) error {
-	i := slices.IndexFunc(img.blobs, isChartArchive)
+func (h *helmCharts) checkOCI(ctx context.Context, pin manifest.Pin, img registries.Image) error {
+	i := slices.IndexFunc(img.Blobs, isChartArchive)
 	if i < 0 {
 		return errNoArchive
 	}
-	c, err := h.load(ctx, img.blobs[i].Digest)
+	c, err := h.load(ctx, img.Blobs[i].Digest)
 	if err != nil {
 		return err
 	}
@@ -491,8 +490,8 @@ func sameChart(pin manifest.Pin, c *charts.Chart) error {
 	if c.Name() == pin.Name && (c.Version() == pin.Version || equalVersions(c.Version(), pin.Version)) {
 		return nil
 	}
-	return fmt.Errorf("the archive has chart %s %s instead of %s %s", printable(c.Name()), printable(c.Version()),
-		pin.Name, pin.Version)
+	return fmt.Errorf("the archive has chart %s %s instead of %s %s", upstream.Printable(c.Name()),
+		upstream.Printable(c.Version()), pin.Name, pin.Version)
 }
 
 func equalVersions(a, b string) bool {
@@ -515,10 +514,12 @@ func (h *helmCharts) artifact(ctx context.Context, pin manifest.Pin) (ocispec.De
 		return ocispec.Descriptor{}, err
 	}
 	m := ocispec.Manifest{
-		Config:      ocispec.Descriptor{MediaType: chartConfig, Digest: sha256Of(config), Size: int64(len(config))},
+		Config: ocispec.Descriptor{
+			MediaType: chartConfig, Digest: upstream.SHA256Of(config), Size: int64(len(config)),
+		},
 		Annotations: c.Annotations(),
 	}
-	if err := h.cache.put(ctx, config, m.Config.Digest); err != nil {
+	if err := h.cache.Put(ctx, config, m.Config.Digest); err != nil {
 		return ocispec.Descriptor{}, err
 	}
 	for _, layer := range []ocispec.Descriptor{
@@ -528,15 +529,17 @@ func (h *helmCharts) artifact(ctx context.Context, pin manifest.Pin) (ocispec.De
 		if layer.Digest == "" {
 			continue
 		}
-		size, ok, err := h.cache.store.Stat(ctx, layer.Digest)
+		size, ok, err := h.cache.Store.Stat(ctx, layer.Digest)
 		if err != nil || !ok {
 			return ocispec.Descriptor{},
-				&storeError{cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", layer.Digest))}
+				&upstream.StoreError{
+					Cause: cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", layer.Digest)),
+				}
 		}
 		layer.Size = size
 		m.Layers = append(m.Layers, layer)
 	}
 	// Helm's order.
 	slices.SortFunc(m.Layers, func(a, b ocispec.Descriptor) int { return cmp.Compare(a.Digest, b.Digest) })
-	return h.cache.putManifest(ctx, m)
+	return putManifest(ctx, h.cache, m)
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
 
@@ -521,7 +522,7 @@ func TestChartIndexToRegistry(t *testing.T) {
 			sum := digestOf(archive).Encoded()
 			leadsTo(s, address, version, sum)
 			o := u.options(newStore(t))
-			o.Sources = append(o.Sources, manifest.Source{Host: s.host, CA: s.ca})
+			o.Sources = append(o.Sources, sources.Source{Host: s.host, CA: s.ca})
 			b := oneChart(manifest.Chart{Name: "app", Repo: s.url + "/repo", Version: "1.x"})
 			l, err := fetch.Resolve(t.Context(), b, o)
 			if err != nil {
@@ -633,8 +634,8 @@ func TestChartIndexToRegistryForms(t *testing.T) {
 			leadsTo(s, c.address, "1.0.0", c.sum)
 			o := u.options(newStore(t))
 			o.Keychain = authn.NewMultiKeychain(u.Keychain(), own.Keychain())
-			o.Sources = append(o.Sources, manifest.Source{Host: s.host, CA: s.ca},
-				manifest.Source{Host: own.Host, CA: own.CAFile})
+			o.Sources = append(o.Sources, sources.Source{Host: s.host, CA: s.ca},
+				sources.Source{Host: own.Host, CA: own.CAFile})
 			l, err := fetch.Resolve(t.Context(),
 				oneChart(manifest.Chart{Name: "app", Repo: s.url + "/repo", Version: "1.0.0"}), o)
 			if err == nil {
@@ -675,7 +676,7 @@ func TestChartIndexToRegistrySigned(t *testing.T) {
 		s := newSite(t, true)
 		leadsTo(s, "oci://docker.io/charts/app:"+c.version, c.version, "")
 		o := u.options(newStore(t))
-		o.Dir, o.Sources = dir, append(o.Sources, manifest.Source{Host: s.host, CA: s.ca})
+		o.Dir, o.Sources = dir, append(o.Sources, sources.Source{Host: s.host, CA: s.ca})
 		b := oneChart(manifest.Chart{
 			Name: "app", Repo: s.url + "/repo", Version: c.version,
 			Verify: &manifest.ChartVerify{Key: c.key},

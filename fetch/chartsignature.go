@@ -11,6 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/fetch/packages/signature"
+	"github.com/kkbundle/kkbundle/fetch/registries"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -23,10 +25,10 @@ var errUnsignedChart = errors.New(
 
 // checkChart requires a provenance file of Helm that a given key signed, for this chart and archive. The format is that
 // of helm package --sign: a clear-signed text with Chart.yaml, "..." and the digests of the files.
-func (dir baseDir) checkChart(v *manifest.ChartVerify, pin manifest.Pin, archive digest.Digest,
+func checkChart(dir upstream.BaseDir, v *manifest.ChartVerify, pin manifest.Pin, archive digest.Digest,
 	provenance []byte,
 ) error {
-	data, err := capped.ReadFile(dir.path(v.Key), signature.MaxKeyring)
+	data, err := capped.ReadFile(dir.Path(v.Key), signature.MaxKeyring)
 	if err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}
@@ -61,8 +63,8 @@ func describes(text []byte, pin manifest.Pin, archive digest.Digest) error {
 		return fmt.Errorf("provenance file: %w", err)
 	}
 	if chart.Name != pin.Name || chart.Version != pin.Version && !equalVersions(chart.Version, pin.Version) {
-		return fmt.Errorf("provenance file: it is signed for chart %s %s instead of %s %s", printable(chart.Name),
-			printable(chart.Version), pin.Name, pin.Version)
+		return fmt.Errorf("provenance file: it is signed for chart %s %s instead of %s %s",
+			upstream.Printable(chart.Name), upstream.Printable(chart.Version), pin.Name, pin.Version)
 	}
 	for _, sum := range sums.Files {
 		if sum == archive.String() {
@@ -82,12 +84,12 @@ func (h *helmCharts) verifyChart(ctx context.Context, v *manifest.ChartVerify, p
 	if pin.Provenance == "" {
 		return pin, errUnsignedChart
 	}
-	provenance, ok, err := h.cache.stored(ctx, pin.Provenance, maxProvenance)
+	provenance, ok, err := h.cache.Stored(ctx, pin.Provenance, maxProvenance)
 	if err == nil && !ok {
-		err = &storeError{fmt.Errorf("blob %s has disappeared from the cache", pin.Provenance)}
+		err = &upstream.StoreError{Cause: fmt.Errorf("blob %s has disappeared from the cache", pin.Provenance)}
 	}
 	if err == nil {
-		err = h.local.dir.checkChart(v, pin, archive, provenance)
+		err = checkChart(h.local.dir, v, pin, archive, provenance)
 	}
 	if err != nil {
 		return pin, err
@@ -97,20 +99,20 @@ func (h *helmCharts) verifyChart(ctx context.Context, v *manifest.ChartVerify, p
 }
 
 // verifyOCIChart checks the provenance file in a chart's artifact.
-func (h *helmCharts) verifyOCIChart(ctx context.Context, r *repository, v *manifest.ChartVerify, pin manifest.Pin,
-	doc manifestDoc,
+func (h *helmCharts) verifyOCIChart(ctx context.Context, r *registries.Repository, v *manifest.ChartVerify,
+	pin manifest.Pin, doc registries.Manifest,
 ) (manifest.Pin, error) {
 	if v == nil {
 		return pin, nil
 	}
-	archive, signed, err := doc.chartLayers()
+	archive, signed, err := chartLayers(doc)
 	if err != nil {
 		return pin, err
 	}
 	if signed.Digest == "" {
 		return pin, errUnsignedChart
 	}
-	if err := r.loader.fetchBlob(ctx, r.blob(signed.Digest, signed.Size)); err != nil {
+	if err := r.Bring(ctx, signed.Digest, signed.Size); err != nil {
 		return pin, err
 	}
 	pin.Provenance = signed.Digest

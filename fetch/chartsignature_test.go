@@ -15,6 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/fetch/packages/packagestest"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
 
@@ -187,27 +188,27 @@ func TestVerifiedByMirror(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		url       string
-		sources   []manifest.Source
+		sources   []sources.Source
 		overrides []manifest.Override
 		want      manifest.Verification
 	}{
 		"upstream": {
-			url: upstream.url, sources: []manifest.Source{{Host: upstream.host, CA: upstream.ca}},
+			url: upstream.url, sources: []sources.Source{{Host: upstream.host, CA: upstream.ca}},
 			want: manifest.VerifiedUpstream,
 		},
 		"mirror": {
 			url: upstream.url,
-			sources: []manifest.Source{
+			sources: []sources.Source{
 				{Host: upstream.host, Mirrors: []string{mirror.host}, CA: mirror.ca},
 				{Host: mirror.host, CA: mirror.ca},
 			}, want: manifest.VerifiedMirror,
 		},
 		"without TLS": {
-			url: plain.url, sources: []manifest.Source{{Host: plain.host, PlainHTTP: true}},
+			url: plain.url, sources: []sources.Source{{Host: plain.host, PlainHTTP: true}},
 			want: manifest.VerifiedMirror,
 		},
 		"override": {
-			url: upstream.url, sources: []manifest.Source{
+			url: upstream.url, sources: []sources.Source{
 				{Host: upstream.host, CA: upstream.ca},
 				{Host: mirror.host, CA: mirror.ca},
 			},

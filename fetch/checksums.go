@@ -9,6 +9,9 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/fetch/content"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 )
 
 const maxChecksums = 1 << 20 // bytes of a checksum file
@@ -63,12 +66,12 @@ func findChecksum(data []byte, filePath string) (digest.Digest, error) {
 	switch {
 	case len(bare) == 1 && len(all) == 1:
 		return agreed(bare, path.Base(filePath))
-	case len(all) == 0 && isHTML(data):
-		return "", fmt.Errorf("no sha256 found: the file is a web page (HTML): %s", askedToSignIn)
+	case len(all) == 0 && content.IsHTML(data):
+		return "", fmt.Errorf("no sha256 found: the file is a web page (HTML): %s", content.AskedToSignIn)
 	case len(all) == 0:
 		return "", fmt.Errorf("no sha256 found: %s", understood(data))
 	}
-	return "", fmt.Errorf("%d sha256 sums, but none for %s", len(all), printable(path.Base(filePath)))
+	return "", fmt.Errorf("%d sha256 sums, but none for %s", len(all), upstream.Printable(path.Base(filePath)))
 }
 
 // understood describes the accepted formats of checksum files, and the problem with this one.
@@ -86,7 +89,7 @@ func understood(data []byte) string {
 func agreed(found []checksumLine, name string) (digest.Digest, error) {
 	for _, e := range found {
 		if e.sum != found[0].sum {
-			return "", fmt.Errorf("different sha256 sums for %s", printable(name))
+			return "", fmt.Errorf("different sha256 sums for %s", upstream.Printable(name))
 		}
 	}
 	return digest.NewDigestFromEncoded(digest.SHA256, found[0].sum), nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 const signInPage = "\n<!-- portal --><!DOCTYPE html><html><body>Sign in</body></html>"
@@ -48,7 +49,7 @@ func TestContentIsWhatTheNameSays(t *testing.T) {
 	iso := strings.Repeat("\x00", 16*2048) + "\x01CD001\x01"
 	for name, c := range map[string]struct {
 		file, contentType, body string
-		mode                    manifest.FileMode
+		mode                    scalar.FileMode
 		want                    string
 	}{
 		"a page as an archive": {
@@ -138,7 +139,7 @@ func TestContentIsWhatTheNameSays(t *testing.T) {
 			if _, err := fetch.Resolve(t.Context(), b, o); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("again: got %v", err)
 			}
-			b.Files[0].SHA256 = manifest.Sums{manifest.AllPlatforms: digestOf([]byte(c.body)).Encoded()}
+			b.Files[0].SHA256 = manifest.Sums{scalar.AllPlatforms: digestOf([]byte(c.body)).Encoded()}
 			if _, err := fetch.Resolve(t.Context(), b, o); err != nil {
 				t.Errorf("with its sha256: %v", err)
 			}

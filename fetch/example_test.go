@@ -11,6 +11,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // Pin the items of a manifest and bring their bytes into a cache.
@@ -32,7 +33,7 @@ func Example() {
 
 	b := &manifest.Bundle{
 		Metadata:  manifest.Metadata{Name: "shop", Version: "1.0.0"},
-		Platforms: []manifest.Platform{"linux/amd64"},
+		Platforms: []scalar.Platform{"linux/amd64"},
 		Files:     []manifest.File{{Name: "notes", Path: "notes.txt"}},
 	}
 	o := fetch.Options{Store: cache, Dir: dir, Platforms: b.Platforms}

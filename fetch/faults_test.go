@@ -35,6 +35,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // A world is everything that a small build asks for: an image for two platforms, a chart in a registry that wants
@@ -376,8 +377,8 @@ func build(ctx context.Context, store fetch.Store, mirror string, retry fetch.Re
 		Retry: retry,
 	}
 	for _, host := range []string{"registry.example", "files.example"} {
-		o.Sources = append(o.Sources, manifest.Source{
-			Host: host, Mirrors: manifest.Mirrors{mirror}, MirrorOnly: true,
+		o.Sources = append(o.Sources, sources.Source{
+			Host: host, Mirrors: sources.Mirrors{mirror}, MirrorOnly: true,
 			PlainHTTP: true,
 		})
 	}

@@ -11,51 +11,44 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"strings"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // DefaultJobs is the number of concurrent transfers if Options.Jobs is 0.
 const DefaultJobs = 8
 
-// A Store receives blobs whose size and digest may be unknown so far. Its methods are called concurrently, but within a
-// run no two writers with the same key are open at the same time.
-type Store interface {
-	// Stat returns the size of a complete blob.
-	Stat(ctx context.Context, d digest.Digest) (size int64, ok bool, err error)
-	// Open reads a complete blob.
-	Open(ctx context.Context, d digest.Digest) (io.ReadCloser, error)
-	// Begin returns a writer that continues after the last one under the same key, and the number of bytes already
-	// written.
-	Begin(ctx context.Context, key string) (w BlobWriter, offset int64, err error)
-}
+// LevelNote is the level of log records that people should see and that are no warnings.
+const LevelNote = upstream.LevelNote
 
-// A BlobWriter takes the bytes of one blob. It is an alias of an interface literal, so that a Store need not import
-// this package.
-type BlobWriter = interface {
-	io.Writer
-	// Commit keeps the blob if it has that size and digest (-1 and "" if unknown), and returns both. An error without
-	// an operating system cause means the content is wrong; then nothing is kept.
-	Commit(ctx context.Context, size int64, want digest.Digest) (ocispec.Descriptor, error)
-	// Reset discards the written bytes.
-	Reset() error
-	// Close without Commit keeps the written bytes for a later Begin.
-	Close() error
-}
+// The settings of package upstream, which knows the servers and the downloads from them.
+type (
+	// A Store receives blobs.
+	Store = upstream.Store
+	// A BlobWriter takes the bytes of one blob.
+	BlobWriter = upstream.BlobWriter
+	// Hosts holds a run's knowledge about the contacted hosts.
+	Hosts = upstream.Hosts
+	// Retry configures the number and timing of attempts.
+	Retry = upstream.Retry
+)
+
+// NewHosts returns an empty Hosts.
+func NewHosts() *Hosts { return upstream.NewHosts() }
 
 // Options configure fetching. Only Store is required.
 type Options struct {
 	Store Store
 	// Sources configure access to upstream hosts; other hosts are contacted directly, over HTTPS.
-	Sources []manifest.Source
+	Sources []sources.Source
 	// Overrides replace the addresses and checksums of files and charts.
 	Overrides []manifest.Override
 	// Platforms are the platforms to fetch of files and images with several; empty means those of the manifest or the
@@ -93,15 +86,6 @@ type Options struct {
 	FirstUse func(FirstUse) error
 	// Progress is called often, and concurrently.
 	Progress func(Event)
-}
-
-// Retry configures the number and timing of attempts. Each zero field has the default in its comment.
-type Retry struct {
-	Attempts      int           // consecutive requests without a new byte before giving up; 6
-	Wait          time.Duration // before the second attempt, doubled for each further one, half of it random; 500 ms
-	MaxWait       time.Duration // upper bound of the doubling; 30 s
-	MaxRetryAfter time.Duration // the longest accepted Retry-After; a server that asks for more is an error; 5 min
-	Idle          time.Duration // how long a server may send nothing before the connection is closed; 60 s
 }
 
 // An Item is one complete item in the Store.
@@ -212,7 +196,7 @@ func (e *ItemError) item() string {
 
 // cause returns the reason without the item: items of a host that cannot be reached have the same one.
 func (e *ItemError) cause() string {
-	if gone, ok := errors.AsType[*unreachableError](e.Err); ok {
+	if gone, ok := errors.AsType[*upstream.UnreachableError](e.Err); ok {
 		return gone.Error()
 	}
 	return strings.TrimPrefix(strings.TrimPrefix(e.Err.Error(), e.Ref), ": ")

@@ -7,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
 	"path"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"unicode"
@@ -21,7 +21,10 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/content"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/web"
 	"github.com/kkbundle/kkbundle/web/logins"
 	"github.com/kkbundle/kkbundle/web/proxy"
@@ -39,7 +42,7 @@ type files struct {
 	kept      kept
 	web       *webFiles
 	local     *localFiles
-	cache     *cache
+	cache     *upstream.Cache
 	platforms []string // of the run
 	// contentLater means that items are finished before their content of known size arrives.
 	contentLater bool
@@ -62,7 +65,7 @@ func (f *files) described(file manifest.File, platform string) (pin manifest.Pin
 	if sum := cmp.Or(f.web.overrideSum(pin.Ref, platform), file.Sum(sumFor)); sum != "" {
 		known = digest.NewDigestFromEncoded(digest.SHA256, strings.ToLower(sum))
 		pin.Verified = manifest.VerifiedManifest
-		if err := checkDigest(known); err != nil {
+		if err := upstream.CheckDigest(known); err != nil {
 			return pin, "", err
 		}
 	}
@@ -79,7 +82,7 @@ func (f *files) resolve(ctx context.Context, file manifest.File, platform string
 		pin.URL = local
 		return f.pinLocal(ctx, pin, known)
 	}
-	checksums := manifest.Expand(file.Checksums, platform)
+	checksums := scalar.Expand(file.Checksums, platform)
 	if known == "" && checksums != "" {
 		pin.Checksums, _ = f.web.override(checksums)
 	}
@@ -114,8 +117,9 @@ func (f *files) pinLocal(ctx context.Context, pin manifest.Pin, known digest.Dig
 
 // webFiles reads files of web servers.
 type webFiles struct {
-	network   *network
-	loader    *downloader
+	network   *upstream.Network
+	loader    *upstream.Downloader
+	log       *slog.Logger
 	logins    logins.Netrc
 	overrides []manifest.Override
 	platforms []string // of the run
@@ -132,76 +136,83 @@ func (w *webFiles) pinURL(ctx context.Context, pin manifest.Pin, address string,
 	if err != nil {
 		return pin, err
 	}
-	pin.From = d.from
+	pin.From = d.From
 	if known == "" {
 		pin.Verified = manifest.VerifiedFirstUse
-		desc, err := once(&w.loader.cache.flights, "url "+address,
+		desc, err := upstream.Once(&w.loader.Cache.Flights, "url "+address,
 			func() (ocispec.Descriptor, error) { return w.firstUse(ctx, pin, d) })
 		if pin.Digest, pin.Size = desc.Digest, desc.Size; err != nil {
 			return pin, err
 		}
-		doubt, err := w.loader.cache.checkContent(ctx, pin, address, d.html)
+		head, err := w.loader.Cache.Head(ctx, pin.Digest, content.MaxHead)
+		if err != nil {
+			return pin, err
+		}
+		doubt, err := content.Check(head, pin, address, d.HTML)
 		if doubt != "" {
-			w.network.log.WarnContext(ctx, "a file without a checksum may not be what its name says", "file", address,
+			w.log.WarnContext(ctx, "a file without a checksum may not be what its name says", "file", address,
 				"reason", doubt)
 		}
 		return pin, err
 	}
 	pin.Digest = known
-	size, ok, err := w.loader.cache.store.Stat(ctx, known)
+	size, ok, err := w.loader.Cache.Store.Stat(ctx, known)
 	if err != nil {
-		return pin, &storeError{err}
+		return pin, &upstream.StoreError{Cause: err}
 	}
 	desc := ocispec.Descriptor{Size: size}
 	if !ok {
-		desc, ok, err = w.loader.dirs.find(ctx, d)
+		desc, ok, err = w.loader.Dirs.Find(ctx, d)
 	}
 	if err != nil || ok {
 		pin.Size = desc.Size
 		return pin, err
 	}
-	if pin.Size, err = d.head(ctx); err != nil || pin.Size > 0 {
+	if pin.Size, err = d.Head(ctx); err != nil || pin.Size > 0 {
 		return pin, err
 	}
 	// Lock files must not depend on the cache, so the size is always looked up.
-	desc, err = once(&w.loader.cache.flights, "blob "+known.String(),
-		func() (ocispec.Descriptor, error) { return d.run(ctx) })
+	desc, err = upstream.Once(&w.loader.Cache.Flights, "blob "+known.String(),
+		func() (ocispec.Descriptor, error) { return d.Run(ctx) })
 	pin.Size = desc.Size
 	return pin, err
 }
 
 // firstUse fetches a file without a published digest: from a directory that has it, or from upstream unless it is
 // unchanged there. Charts are always fetched: a file that turns out to be no chart must not be recorded.
-func (w *webFiles) firstUse(ctx context.Context, pin manifest.Pin, d *download) (ocispec.Descriptor, error) {
-	desc, ok, err := w.loader.dirs.find(ctx, d)
+func (w *webFiles) firstUse(ctx context.Context, pin manifest.Pin, d *upstream.Download) (ocispec.Descriptor, error) {
+	desc, ok, err := w.loader.Dirs.Find(ctx, d)
 	if err != nil || ok {
 		return desc, err
 	}
-	d.remember = pin.Kind == manifest.ItemFile && w.loader.records != nil
-	return d.run(ctx)
+	d.Remember = pin.Kind == manifest.ItemFile && w.loader.Records != nil
+	return d.Run(ctx)
 }
 
 // urlDownload returns the download of a file or chart archive.
-func (w *webFiles) urlDownload(address string, want digest.Digest, size int64) (*download, error) {
+func (w *webFiles) urlDownload(address string, want digest.Digest, size int64) (*upstream.Download, error) {
 	asked, replaced := w.override(address)
-	places, err := w.network.route(asked)
+	places, err := w.network.Route(asked)
 	if err != nil {
 		return nil, err
 	}
-	d := &download{loader: w.loader, name: address, names: fileNames(address, want), want: want, size: size}
-	if replaced {
-		d.from = asked
-		d.name = address + " (fetched from " + asked + ")"
+	d := &upstream.Download{
+		Loader: w.loader, What: address, Names: upstream.FileNames(address, want), Want: want,
+		Size: size,
 	}
-	for _, p := range places {
-		o := origin{place: p, header: http.Header{}}
-		o.client = func(context.Context) (*http.Client, error) { return p.peer.client(p.peer.trip), nil }
-		if l, ok := w.logins.Find(p.url.Hostname()); ok {
-			req := http.Request{Header: o.header}
+	if replaced {
+		d.From = asked
+		d.What = address + " (fetched from " + asked + ")"
+	}
+	for _, o := range places {
+		o.Header = http.Header{}
+		o.Client = func(context.Context) (*http.Client, error) { return o.Peer.WebClient(), nil }
+		if l, ok := w.logins.Find(o.URL.Hostname()); ok {
+			req := http.Request{Header: o.Header}
 			req.SetBasicAuth(l.User, l.Password)
 		}
-		o.explain = func(err error) error { return explainStatus(p.peer, err) }
-		d.places = append(d.places, o)
+		o.Explain = func(err error) error { return explainStatus(o.Peer, err) }
+		d.Places = append(d.Places, o)
 	}
 	return d, nil
 }
@@ -229,7 +240,7 @@ func (w *webFiles) overrideSum(address, platform string) string {
 }
 
 // explainStatus adds cause and remedy to a web server's refusal.
-func explainStatus(p *peer, err error) error {
+func explainStatus(p *upstream.Peer, err error) error {
 	status := web.Status(err)
 	if status == nil {
 		return err
@@ -238,85 +249,13 @@ func explainStatus(p *peer, err error) error {
 	case http.StatusNotFound, http.StatusGone:
 		return fmt.Errorf("no such file on %s: %w", p, err)
 	case http.StatusUnauthorized:
-		return fmt.Errorf("%s requires a login or rejects the one given: put user and password for it into netrc (~/.netrc or $NETRC): %w", p.host, err)
+		return fmt.Errorf("%s requires a login or rejects the one given: put user and password for it into netrc (~/.netrc or $NETRC): %w", p.Host, err)
 	case http.StatusForbidden:
-		return fmt.Errorf("%s denies access: check that the file exists, and the login in netrc (~/.netrc or $NETRC): %w", p.host, err)
+		return fmt.Errorf("%s denies access: check that the file exists, and the login in netrc (~/.netrc or $NETRC): %w", p.Host, err)
 	case http.StatusProxyAuthRequired:
-		return fmt.Errorf("%s: %w", proxy.LoginText(p.host), err)
+		return fmt.Errorf("%s: %w", proxy.LoginText(p.Host), err)
 	}
 	return err
-}
-
-// get reads a small file. A status other than 200 is a *web.StatusError.
-func (d *download) get(ctx context.Context, method string, limit int64) (data []byte, header http.Header, err error) {
-	err = d.each(ctx, func(o origin) error {
-		client, err := o.client(ctx)
-		if err != nil {
-			return err
-		}
-		req, err := o.request(ctx, method)
-		if err != nil {
-			return err
-		}
-		req.Header.Set("Accept-Encoding", "identity")
-		data, header, err = d.loader.sender.small(ctx, o.peer, client, req, limit)
-		return err
-	})
-	return data, header, err
-}
-
-// head returns the server's size of the file, 0 if unknown. A missing file is an error already here.
-func (d *download) head(ctx context.Context) (int64, error) {
-	size, _, err := d.version(ctx)
-	return size, err
-}
-
-// version is head, and returns the validator of the server's version of the file, "" if it has none.
-func (d *download) version(ctx context.Context) (size int64, valid string, err error) {
-	_, header, err := d.get(ctx, http.MethodHead, 0)
-	if answeredWith(err, http.StatusNotFound, http.StatusGone, http.StatusUnauthorized) {
-		err = d.present(ctx) // some servers answer so to every HEAD
-	}
-	switch {
-	case err != nil && (web.Status(err) == nil || answeredWith(err, http.StatusNotFound, http.StatusGone,
-		http.StatusUnauthorized)):
-		return 0, "", err
-	case err != nil || header == nil:
-		return 0, "", nil // some servers refuse HEAD; GET will tell
-	}
-	size, err = strconv.ParseInt(header.Get("Content-Length"), 10, 64)
-	if err != nil || size < 0 || contentEncoding(header) != "" {
-		return 0, "", nil
-	}
-	return size, validator(header), nil
-}
-
-// present returns an error if GET does not find the file either. It reads nothing of it.
-func (d *download) present(ctx context.Context) error {
-	return d.each(ctx, func(o origin) error {
-		return d.loader.sender.retry(ctx, o.peer, o.url.Redacted(),
-			func() error { return o.present(ctx, d.loader.sender) })
-	})
-}
-
-// present asks once with GET whether the place has the file.
-func (o origin) present(ctx context.Context, s *sender) error {
-	client, err := o.client(ctx)
-	if err != nil {
-		return err
-	}
-	req, err := o.request(ctx, http.MethodGet)
-	if err != nil {
-		return err
-	}
-	resp, err := s.send(ctx, o.peer, client, req)
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return errors.Join(newStatusError(resp), resp.Body.Close())
-	}
-	return resp.Body.Close()
 }
 
 // plan returns the plan of a pinned file.
@@ -331,7 +270,7 @@ func (f *files) plan(pin manifest.Pin) (*plan, error) {
 		if err != nil {
 			return nil, err
 		}
-		b = d.pinned(pin)
+		b = pinnedBlob(d, pin)
 	}
 	return &plan{
 		blobs:  []blob{b},
@@ -339,9 +278,9 @@ func (f *files) plan(pin manifest.Pin) (*plan, error) {
 	}, nil
 }
 
-// pinned returns the blob of a pin, with the remedy for other content.
-func (d *download) pinned(pin manifest.Pin) blob {
-	b := d.blob()
+// pinnedBlob returns the blob of a pin, with the remedy for other content.
+func pinnedBlob(d *upstream.Download, pin manifest.Pin) blob {
+	b := blobOf(d)
 	fetch := b.fetch
 	b.fetch = func(ctx context.Context) error { return distrust(pin, fetch(ctx)) }
 	return b
@@ -349,7 +288,7 @@ func (d *download) pinned(pin manifest.Pin) blob {
 
 // distrust adds the remedy for content that differs from the lock, depending on the source of the digest.
 func distrust(pin manifest.Pin, err error) error {
-	if !errors.Is(err, errMismatch) {
+	if !errors.Is(err, upstream.ErrMismatch) {
 		return err
 	}
 	switch pin.Verified {
@@ -379,7 +318,7 @@ func (f *files) localFetch(pin manifest.Pin) func(context.Context) error {
 
 // changedLocally adds the remedy for a local file that differs from the lock.
 func changedLocally(err error) error {
-	if errors.Is(err, errMismatch) {
+	if errors.Is(err, upstream.ErrMismatch) {
 		return fmt.Errorf("%w; changed since the lock was written: write a new lock with kkbundle lock", err)
 	}
 	return err
@@ -387,16 +326,16 @@ func changedLocally(err error) error {
 
 // localFiles brings files of this machine into the cache.
 type localFiles struct {
-	dir   baseDir
-	cache *cache
+	dir   upstream.BaseDir
+	cache *upstream.Cache
 }
 
 // store stores a local file. planned means that its size is already in the session's total.
 func (l *localFiles) store(ctx context.Context, file string, want digest.Digest,
 	planned bool,
 ) (ocispec.Descriptor, error) {
-	name := l.dir.path(file)
-	return once(&l.cache.flights, "local "+name+" "+want.String(), func() (ocispec.Descriptor, error) {
+	name := l.dir.Path(file)
+	return upstream.Once(&l.cache.Flights, "local "+name+" "+want.String(), func() (ocispec.Descriptor, error) {
 		f, err := os.Open(name)
 		if err != nil {
 			return ocispec.Descriptor{}, err
@@ -410,10 +349,10 @@ func (l *localFiles) store(ctx context.Context, file string, want digest.Digest,
 			return ocispec.Descriptor{}, fmt.Errorf("%s is not a regular file", name)
 		}
 		if !planned {
-			l.cache.events.count(info.Size(), 0, 0)
+			l.cache.Count(info.Size(), 0, 0)
 		}
-		desc, err := l.cache.copyIn(ctx, "local "+name, want, func(w io.Writer) error {
-			n, err := io.Copy(w, stopping(ctx, f))
+		desc, err := l.cache.CopyIn(ctx, "local "+name, want, func(w io.Writer) error {
+			n, err := io.Copy(w, upstream.Stopping(ctx, f))
 			if err == nil && n != info.Size() {
 				err = fmt.Errorf("changed while it was read: %d bytes became %d", info.Size(), n)
 			}
@@ -426,87 +365,20 @@ func (l *localFiles) store(ctx context.Context, file string, want digest.Digest,
 	})
 }
 
-type readerFunc func(p []byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
-
-// begin returns a writer of an empty blob.
-func (c *cache) begin(ctx context.Context, key string) (BlobWriter, error) {
-	w, offset, err := c.store.Begin(ctx, key)
-	if err != nil {
-		return nil, &storeError{err}
-	}
-	if offset > 0 {
-		if err := w.Reset(); err != nil {
-			return nil, closed(w, &storeError{err})
-		}
-	}
-	return w, nil
-}
-
-// closed closes the writer and returns err, or else the error of closing.
-func closed(w BlobWriter, err error) error {
-	if closeErr := w.Close(); closeErr != nil && err == nil {
-		return &storeError{closeErr}
-	}
-	return err
-}
-
-// copyIn stores the output of produce, always from the start.
-func (c *cache) copyIn(ctx context.Context, key string, want digest.Digest,
-	produce func(io.Writer) error,
-) (desc ocispec.Descriptor, err error) {
-	w, err := c.begin(ctx, key)
-	if err != nil {
-		return desc, err
-	}
-	defer func() { err = closed(w, err) }()
-	counted := &countingWriter{events: c.events, w: w}
-	if err := produce(counted); err != nil {
-		c.events.count(0, -counted.n, 0)
-		return desc, errors.Join(err, w.Reset())
-	}
-	if desc, err = w.Commit(ctx, counted.n, want); err == nil {
-		return desc, nil
-	}
-	c.events.count(0, -counted.n, 0)
-	switch {
-	case context.Cause(ctx) != nil:
-		return desc, context.Cause(ctx)
-	case isSystem(err):
-		return desc, &storeError{err}
-	}
-	return desc, fmt.Errorf("%w: %w", errMismatch, err)
-}
-
-type countingWriter struct {
-	events *progress
-	w      io.Writer
-	n      int64
-}
-
-func (c *countingWriter) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
-	c.n += int64(n)
-	c.events.count(0, int64(n), 0)
-	if err != nil {
-		err = &storeError{err}
-	}
-	return n, err
-}
-
 // manifest makes the artifact of a file in the store. Its bytes depend only on the pin.
 func (f *files) manifest(ctx context.Context, pin manifest.Pin) (ocispec.Descriptor, error) {
-	size, ok, err := f.cache.store.Stat(ctx, pin.Digest)
+	size, ok, err := f.cache.Store.Stat(ctx, pin.Digest)
 	if err != nil {
-		return ocispec.Descriptor{}, &storeError{err}
+		return ocispec.Descriptor{}, &upstream.StoreError{Cause: err}
 	}
 	switch {
 	case ok:
 	case f.contentLater && pin.Size > 0:
 		size = pin.Size
 	default:
-		return ocispec.Descriptor{}, &storeError{fmt.Errorf("blob %s has disappeared from the cache", pin.Digest)}
+		return ocispec.Descriptor{}, &upstream.StoreError{
+			Cause: fmt.Errorf("blob %s has disappeared from the cache", pin.Digest),
+		}
 	}
 	layer := ocispec.Descriptor{
 		MediaType:   fileContent,
@@ -518,10 +390,10 @@ func (f *files) manifest(ctx context.Context, pin manifest.Pin) (ocispec.Descrip
 		layer.Annotations[fileMode] = pin.Mode.String()
 	}
 	empty := ocispec.DescriptorEmptyJSON
-	if err := f.cache.put(ctx, empty.Data, empty.Digest); err != nil {
+	if err := f.cache.Put(ctx, empty.Data, empty.Digest); err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	desc, err := f.cache.putManifest(ctx, ocispec.Manifest{
+	desc, err := putManifest(ctx, f.cache, ocispec.Manifest{
 		ArtifactType: fileArtifact,
 		Config:       ocispec.Descriptor{MediaType: empty.MediaType, Digest: empty.Digest, Size: empty.Size},
 		Layers:       []ocispec.Descriptor{layer},
@@ -535,15 +407,15 @@ func (f *files) manifest(ctx context.Context, pin manifest.Pin) (ocispec.Descrip
 }
 
 // putManifest writes an OCI manifest. Its JSON has the fields in the order of the type, and sorted annotations.
-func (c *cache) putManifest(ctx context.Context, m ocispec.Manifest) (ocispec.Descriptor, error) {
+func putManifest(ctx context.Context, c *upstream.Cache, m ocispec.Manifest) (ocispec.Descriptor, error) {
 	m.Versioned = specs.Versioned{SchemaVersion: 2}
 	m.MediaType = ocispec.MediaTypeImageManifest
 	data, err := json.Marshal(m)
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	desc := ocispec.Descriptor{MediaType: m.MediaType, Digest: sha256Of(data), Size: int64(len(data))}
-	return desc, c.put(ctx, data, desc.Digest)
+	desc := ocispec.Descriptor{MediaType: m.MediaType, Digest: upstream.SHA256Of(data), Size: int64(len(data))}
+	return desc, c.Put(ctx, data, desc.Digest)
 }
 
 // fileTitle returns the name under which tools write an unpacked file: the last part of its address.

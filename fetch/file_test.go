@@ -10,6 +10,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 func writeFile(t testing.TB, name, text string) string {
@@ -172,7 +173,7 @@ func TestFirstUseIsAnnounced(t *testing.T) {
 			{Name: "a", URL: s.url + "/a"},
 			{Name: "again", URL: s.url + "/a"},
 			{Name: "b", URL: s.url + "/b"},
-			{Name: "summed", URL: s.url + "/summed", SHA256: manifest.Sums{manifest.AllPlatforms: digestOf(noise(92, 3000)).Encoded()}},
+			{Name: "summed", URL: s.url + "/summed", SHA256: manifest.Sums{scalar.AllPlatforms: digestOf(noise(92, 3000)).Encoded()}},
 			{Name: "local", Path: writeFile(t, "local", "text")},
 		},
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/registries"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -67,21 +69,21 @@ func (h *helmCharts) bringArchive(ctx context.Context, pin manifest.Pin) (digest
 		return "", err
 	}
 	for _, b := range p.blobs {
-		_, ok, err := h.cache.store.Stat(ctx, b.digest)
+		_, ok, err := h.cache.Store.Stat(ctx, b.digest)
 		if err != nil {
-			return "", &storeError{err}
+			return "", &upstream.StoreError{Cause: err}
 		}
 		if ok {
 			continue
 		}
 		if b.size > 0 {
-			h.cache.events.count(b.size, 0, 0)
+			h.cache.Count(b.size, 0, 0)
 		}
 		if err := b.fetch(ctx); err != nil {
 			return "", err
 		}
 	}
-	if !isManifest(pin.MediaType) {
+	if !registries.IsManifest(pin.MediaType) {
 		return pin.Digest, nil
 	}
 	return h.archiveOf(ctx, pin)
@@ -89,9 +91,11 @@ func (h *helmCharts) bringArchive(ctx context.Context, pin manifest.Pin) (digest
 
 // archiveOf returns the archive layer of a chart from a registry, after plan has read its manifest.
 func (h *helmCharts) archiveOf(ctx context.Context, pin manifest.Pin) (digest.Digest, error) {
-	data, ok, err := h.cache.stored(ctx, pin.Digest, maxConfig)
+	data, ok, err := h.cache.Stored(ctx, pin.Digest, registries.MaxConfig)
 	if err != nil || !ok {
-		return "", &storeError{errors.Join(err, errors.New("the chart's manifest has disappeared from the cache"))}
+		return "", &upstream.StoreError{
+			Cause: errors.Join(err, errors.New("the chart's manifest has disappeared from the cache")),
+		}
 	}
 	doc, err := chartManifest(ocispec.Descriptor{Digest: pin.Digest, MediaType: pin.MediaType}, data)
 	if err != nil {

@@ -3,6 +3,7 @@ package fetch
 import (
 	"context"
 
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -38,7 +39,7 @@ func (s *session) announceFirstUse(ctx context.Context, b *manifest.Bundle) erro
 	if s.firstUse == nil {
 		return nil
 	}
-	var list []*download
+	var list []*upstream.Download
 	seen := map[string]bool{}
 	for _, f := range s.platformFiles(b) {
 		if f.err != nil || seen[manifest.FileURL(f.File, f.platform)] {
@@ -50,12 +51,12 @@ func (s *session) announceFirstUse(ctx context.Context, b *manifest.Bundle) erro
 		}
 	}
 	sizes, errs := make([]int64, len(list)), make([]error, len(list))
-	s.each(len(list), func(i int) { sizes[i], errs[i] = s.cache.left(ctx, list[i]) })
+	s.each(len(list), func(i int) { sizes[i], errs[i] = list[i].Left(ctx) })
 	var found FirstUse
 	for i, size := range sizes {
 		switch {
 		case errs[i] != nil: // resolving the file reports it
-		case size == unknownSize:
+		case size == upstream.UnknownSize:
 			found.Unknown++
 		default:
 			found.Sizes = append(found.Sizes, size)
@@ -67,34 +68,9 @@ func (s *session) announceFirstUse(ctx context.Context, b *manifest.Bundle) erro
 	return s.firstUse(found)
 }
 
-const unknownSize = -1
-
-// left returns the bytes of a file that are not in the store yet, unknownSize if its server says no size.
-func (c *cache) left(ctx context.Context, d *download) (int64, error) {
-	size, valid, err := d.version(ctx)
-	r, resumes := c.store.(resumer)
-	switch {
-	case err != nil:
-		return 0, err
-	case size == 0:
-		return unknownSize, nil
-	case !resumes:
-		return size, nil
-	}
-	there := int64(0)
-	for _, o := range d.places {
-		n, err := r.Partial(ctx, partKey(o.url, valid, size))
-		if err != nil {
-			return 0, &storeError{err}
-		}
-		there = max(there, n)
-	}
-	return size - min(there, size), nil
-}
-
 // unpublished returns the download of a file that has to be fetched before its digest is known. It returns nil for
 // other files, and for those that a directory has, or that were downloaded before and are probably unchanged.
-func (f *files) unpublished(ctx context.Context, file platformFile) *download {
+func (f *files) unpublished(ctx context.Context, file platformFile) *upstream.Download {
 	pin, known, err := f.described(file.File, file.platform)
 	if _, local := file.LocalPath(file.platform); local || err != nil || known != "" || file.Checksums != "" {
 		return nil
@@ -103,15 +79,11 @@ func (f *files) unpublished(ctx context.Context, file platformFile) *download {
 		return nil
 	}
 	d, err := f.web.urlDownload(pin.Ref, "", -1)
-	if err != nil || f.web.loader.dirs.have(d) {
+	if err != nil || f.web.loader.Dirs.Have(d) {
 		return nil
 	}
-	if records := f.web.loader.records; records != nil {
-		for _, o := range d.places {
-			if records.recall(ctx, o.url.String()) != nil {
-				return nil
-			}
-		}
+	if d.Remembered(ctx) {
+		return nil
 	}
 	return d
 }

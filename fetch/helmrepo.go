@@ -13,8 +13,10 @@ import (
 	"github.com/Masterminds/semver/v3"
 	"github.com/opencontainers/go-digest"
 
+	"github.com/kkbundle/kkbundle/fetch/content"
 	"github.com/kkbundle/kkbundle/fetch/helmindex"
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 const maxIndex = 64 << 20 // bytes of a repository's index.yaml; the largest known has some 20 MB
@@ -41,8 +43,8 @@ func archiveAddress(v helmindex.Version, repo string) (string, error) {
 	if err != nil {
 		return "", errors.New("the index has an invalid address for it")
 	}
-	if name := manifest.SecretParameter(to); name != "" {
-		return "", fmt.Errorf("the index has an address for it with a secret in it (%s), which would appear in the lock and soon expire; fetch the archive yourself and name it under path", printable(name))
+	if name := scalar.SecretParameter(to); name != "" {
+		return "", fmt.Errorf("the index has an address for it with a secret in it (%s), which would appear in the lock and soon expire; fetch the archive yourself and name it under path", upstream.Printable(name))
 	}
 	return to.String(), nil
 }
@@ -54,8 +56,8 @@ func (h *helmCharts) versions(ctx context.Context, repo, chart string) ([]helmin
 	if err != nil {
 		return nil, err
 	}
-	if isHTML(index) {
-		return nil, fmt.Errorf("%s is a web page (HTML), not an index of charts: %s", address, askedToSignIn)
+	if content.IsHTML(index) {
+		return nil, fmt.Errorf("%s is a web page (HTML), not an index of charts: %s", address, content.AskedToSignIn)
 	}
 	versions, err := helmindex.Parse(index, chart)
 	if err != nil {
@@ -71,7 +73,7 @@ func indexAddress(repo string) string { return strings.TrimSuffix(repo, "/") + "
 
 // page returns a small file about several items, fetched once per run.
 func (w *webFiles) page(ctx context.Context, address string, limit int64) ([]byte, error) {
-	return once(&w.loader.cache.flights, "page "+address, func() ([]byte, error) {
+	return upstream.Once(&w.loader.Cache.Flights, "page "+address, func() ([]byte, error) {
 		w.mu.Lock()
 		known, ok := w.pages[address]
 		w.mu.Unlock()
@@ -82,7 +84,7 @@ func (w *webFiles) page(ctx context.Context, address string, limit int64) ([]byt
 		if err != nil {
 			return nil, err
 		}
-		data, _, err := d.get(ctx, http.MethodGet, limit)
+		data, _, err := d.Get(ctx, http.MethodGet, limit)
 		if err != nil {
 			return nil, err
 		}
@@ -127,7 +129,7 @@ func pickVersion[T any](list []T, want string, version func(T) string) (T, error
 	}
 	var newest []string
 	for _, c := range all[:min(len(all), 5)] {
-		newest = append(newest, printable(version(c.item)))
+		newest = append(newest, upstream.Printable(version(c.item)))
 	}
 	return none, fmt.Errorf("there is no version %s; the newest are %s", cmp.Or(want, "that is stable"),
 		strings.Join(newest, ", "))

@@ -26,6 +26,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
 
@@ -70,8 +71,8 @@ func (u *upstream) options(store fetch.Store) fetch.Options {
 	o := options(store)
 	o.Keychain = u.Keychain()
 	for host, path := range map[string]string{"registry.k8s.io": "/k8s", "docker.io": "/hub"} {
-		o.Sources = append(o.Sources, manifest.Source{
-			Host: host, Mirrors: manifest.Mirrors{u.Host + path},
+		o.Sources = append(o.Sources, sources.Source{
+			Host: host, Mirrors: sources.Mirrors{u.Host + path},
 			MirrorOnly: true, CA: u.CAFile, PlainHTTP: u.CAFile == "",
 		})
 	}
@@ -450,7 +451,7 @@ func TestImageForeignLayer(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := options(newStore(t))
-	o.Sources = []manifest.Source{{Host: host, PlainHTTP: true}}
+	o.Sources = []sources.Source{{Host: host, PlainHTTP: true}}
 	_, err = fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, host+"/win:1"), o)
 	wantError(t, err, "redistributed", "foreign")
 }
@@ -612,8 +613,8 @@ func TestSharedBlob(t *testing.T) {
 func TestAllUnreachable(t *testing.T) {
 	t.Parallel()
 	o := options(newStore(t))
-	o.Sources = []manifest.Source{{
-		Host: "registry.k8s.io", Mirrors: manifest.Mirrors{"127.0.0.1:1/k8s"},
+	o.Sources = []sources.Source{{
+		Host: "registry.k8s.io", Mirrors: sources.Mirrors{"127.0.0.1:1/k8s"},
 		MirrorOnly: true, PlainHTTP: true,
 	}}
 	_, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, "registry.k8s.io/a:1"), o)
@@ -640,7 +641,7 @@ func TestImageOnThisMachine(t *testing.T) {
 	}
 	strict := options(newStore(t))
 	secure := newUpstream(t, registrytest.Options{TLS: true})
-	strict.Sources = []manifest.Source{{Host: u.Host, CA: secure.CAFile}}
+	strict.Sources = []sources.Source{{Host: u.Host, CA: secure.CAFile}}
 	_, err = fetch.Resolve(t.Context(), b, strict)
 	wantError(t, err, "plainHTTP: true")
 }

@@ -7,14 +7,11 @@ import (
 	"net/http"
 	"strings"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-
+	"github.com/kkbundle/kkbundle/fetch/registries"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 )
-
-// errForeign means that a layer's licence forbids its redistribution.
-var errForeign = errors.New("images with such layers cannot be bundled")
 
 // A pinnedIndex is an image whose reference has the digest of an index of more platforms than were asked for.
 type pinnedIndex struct {
@@ -22,31 +19,27 @@ type pinnedIndex struct {
 	lost            error // why not all platforms can be had
 }
 
-// whole reads an image with all platforms of its index.
-func (r *repository) whole(ctx context.Context, root ocispec.Descriptor, wanted []string) (image, error) {
-	return (&imageWalk{repo: r, wanted: wanted, complete: true}).read(ctx, root)
-}
-
 // completed returns an image with all platforms of its index, and true, if the policy wants that and upstream allows
 // it; else found. Reading the other platforms' manifests costs a few requests, so it is only for images that the
 // policy or the report is about.
-func (i *images) completed(ctx context.Context, repo *repository, found image, ref string,
+func (i *images) completed(ctx context.Context, repo *registries.Repository, found registries.Image, ref string,
 	policy manifest.IndexPolicy,
-) (image, bool, error) {
+) (registries.Image, bool, error) {
 	pinned := strings.Contains(ref, "@")
-	if !isIndex(found.root.MediaType) || len(found.absent) == 0 || !pinned && policy != manifest.IndexesComplete {
+	if !registries.IsIndex(found.Root.MediaType) || len(found.Absent) == 0 ||
+		!pinned && policy != manifest.IndexesComplete {
 		return found, false, nil
 	}
-	whole, err := repo.whole(ctx, found.root, found.platforms)
-	lost := err != nil && (errors.Is(err, errForeign) || lacking(err, http.StatusNotFound))
+	whole, err := repo.Whole(ctx, found.Root, found.Platforms)
+	lost := err != nil && (errors.Is(err, registries.ErrForeign) || upstream.Lacking(err, http.StatusNotFound))
 	switch {
 	case policy == manifest.IndexesSelected: // the other platforms are only weighed
-		i.record(ref, pinnedIndex{selected: found.size(), whole: whole.size()})
+		i.record(ref, pinnedIndex{selected: found.Size(), whole: whole.Size()})
 		return found, false, ctx.Err()
 	case err != nil && (!lost || policy == manifest.IndexesComplete):
 		return found, false, err
 	case pinned:
-		i.record(ref, pinnedIndex{selected: found.size(), whole: whole.size(), lost: err})
+		i.record(ref, pinnedIndex{selected: found.Size(), whole: whole.Size(), lost: err})
 	}
 	if lost {
 		return found, false, nil
@@ -60,7 +53,7 @@ func (i *images) tellIndex(ctx context.Context, pin manifest.Pin) {
 	i.mu.Lock()
 	x, sized := i.indexes[pin.Ref]
 	i.mu.Unlock()
-	if !sized || !i.registries.network.hosts.first(pin.Ref) {
+	if !sized || !i.hosts.First(pin.Ref) {
 		return
 	}
 	about := []any{
@@ -84,26 +77,15 @@ func (i *images) tellIndex(ctx context.Context, pin manifest.Pin) {
 }
 
 // sparse records a pinned index of a lock that goes without some platforms.
-func (i *images) sparse(pin manifest.Pin, img image) {
-	if pin.Complete || len(img.absent) == 0 || !strings.Contains(pin.Ref, "@") {
+func (i *images) sparse(pin manifest.Pin, img registries.Image) {
+	if pin.Complete || len(img.Absent) == 0 || !strings.Contains(pin.Ref, "@") {
 		return
 	}
-	i.record(pin.Ref, pinnedIndex{selected: img.size()})
+	i.record(pin.Ref, pinnedIndex{selected: img.Size()})
 }
 
 func (i *images) record(ref string, x pinnedIndex) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.indexes[ref] = x
-}
-
-// size returns the bytes of an image's manifests and blobs.
-func (i image) size() (sum int64) {
-	for _, d := range i.manifests {
-		sum += max(d.Size, 0)
-	}
-	for _, d := range i.blobs {
-		sum += d.Size
-	}
-	return sum
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/registries"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -28,7 +30,7 @@ func registryAddress(address string) (repo name.Repository, reference string, er
 	}
 	if u.User != nil {
 		return repo, "", fmt.Errorf("%s: the address has a login in it; log in with kkbundle login %s",
-			printable(u.Redacted()), printable(u.Host))
+			upstream.Printable(u.Redacted()), upstream.Printable(u.Host))
 	}
 	rest, pinned, _ := strings.Cut(u.Host+u.Path, "@")
 	if i := strings.LastIndexByte(rest, ':'); i > strings.LastIndexByte(rest, '/') {
@@ -36,12 +38,12 @@ func registryAddress(address string) (repo name.Repository, reference string, er
 	}
 	if pinned != "" {
 		reference = pinned
-		if err := checkDigest(digest.Digest(pinned)); err != nil {
-			return repo, "", fmt.Errorf("%s: %w", printable(address), err)
+		if err := upstream.CheckDigest(digest.Digest(pinned)); err != nil {
+			return repo, "", fmt.Errorf("%s: %w", upstream.Printable(address), err)
 		}
 	}
 	if repo, err = name.NewRepository(rest, name.StrictValidation); err != nil {
-		return repo, "", fmt.Errorf("%s is not an OCI reference: %w", printable(address), err)
+		return repo, "", fmt.Errorf("%s is not an OCI reference: %w", upstream.Printable(address), err)
 	}
 	return repo, reference, nil
 }
@@ -50,58 +52,58 @@ func registryAddress(address string) (repo name.Repository, reference string, er
 // a repository, the pin is that of the archive: its digest is the one in the index, which must agree, and the chart's
 // artifact is made of it.
 func (h *helmCharts) pinIndexed(ctx context.Context, pin manifest.Pin, known digest.Digest) (manifest.Pin, error) {
-	upstream, reference, err := registryAddress(pin.URL)
+	home, reference, err := registryAddress(pin.URL)
 	if err != nil {
 		return pin, err
 	}
-	repo, err := h.registries.repository(upstream)
+	repo, err := h.registries.Repository(home)
 	if err != nil {
 		return pin, err
 	}
-	root, data, err := repo.named(ctx, cmp.Or(reference, asTag(pin.Version)))
+	root, data, err := repo.Named(ctx, cmp.Or(reference, asTag(pin.Version)))
 	if err != nil {
 		return pin, err
 	}
 	_, doc, err := chartOf(ctx, repo, root, data)
 	if err != nil {
-		return pin, fmt.Errorf("%s: %w", printable(pin.URL), err)
+		return pin, fmt.Errorf("%s: %w", upstream.Printable(pin.URL), err)
 	}
-	archive, signed, err := doc.chartLayers()
+	archive, signed, err := chartLayers(doc)
 	if err != nil {
-		return pin, fmt.Errorf("%s: %w", printable(pin.URL), err)
+		return pin, fmt.Errorf("%s: %w", upstream.Printable(pin.URL), err)
 	}
 	switch {
 	case known == "" && pin.Verified == manifest.VerifiedUpstream:
-		pin.Verified = vouches(repo.peers) // the index says where the chart is, the registry what it is
+		pin.Verified = vouches(repo.Peers) // the index says where the chart is, the registry what it is
 	case known != "" && known != archive.Digest:
 		return pin, fmt.Errorf("%s has an archive with digest %s, but the index says %s: ask its publisher which one is right; with the registry as repo (oci://…) the index is not used",
-			printable(pin.URL), archive.Digest, known)
+			upstream.Printable(pin.URL), archive.Digest, known)
 	}
 	pin.Digest, pin.Size, pin.Provenance = archive.Digest, archive.Size, signed.Digest
 	if signed.Digest == "" {
 		return pin, nil
 	}
-	return pin, repo.loader.fetchBlob(ctx, repo.blob(signed.Digest, signed.Size))
+	return pin, repo.Bring(ctx, signed.Digest, signed.Size)
 }
 
 // indexedDownloads is downloads for an archive in a registry.
-func (h *helmCharts) indexedDownloads(pin manifest.Pin) (archive, signed *download, err error) {
-	upstream, _, err := registryAddress(pin.URL)
+func (h *helmCharts) indexedDownloads(pin manifest.Pin) (archive, signed *upstream.Download, err error) {
+	home, _, err := registryAddress(pin.URL)
 	if err != nil {
 		return nil, nil, err
 	}
-	repo, err := h.registries.repository(upstream)
+	repo, err := h.registries.Repository(home)
 	if err != nil {
 		return nil, nil, err
 	}
 	if pin.Provenance != "" {
-		signed = repo.blob(pin.Provenance, -1)
+		signed = repo.Blob(pin.Provenance, -1)
 	}
-	return repo.blob(pin.Digest, pinnedSize(pin)), signed, nil
+	return repo.Blob(pin.Digest, pinnedSize(pin)), signed, nil
 }
 
 // chartLayers returns the layers of a chart: its archive and its provenance file, the zero value if it has none.
-func (m manifestDoc) chartLayers() (archive, signed ocispec.Descriptor, err error) {
+func chartLayers(m registries.Manifest) (archive, signed ocispec.Descriptor, err error) {
 	i := slices.IndexFunc(m.Layers, isChartArchive)
 	if i < 0 {
 		return archive, signed, errNoArchive

@@ -2,7 +2,6 @@ package fetch
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -167,22 +166,4 @@ func (j *Job) transfer(ctx context.Context, tasks []*task) ([]Item, error) {
 		}
 	}
 	return items, j.failed.err(ctx, j.items)
-}
-
-// A resumer is a Store that reports the size of partial blobs from an earlier run.
-type resumer interface {
-	Partial(ctx context.Context, key string) (int64, error)
-}
-
-// resumable returns how many bytes of a blob need no transfer.
-func (c *cache) resumable(ctx context.Context, b blob) (int64, error) {
-	r, ok := c.store.(resumer)
-	if !ok || b.size < 0 {
-		return 0, nil
-	}
-	n, err := r.Partial(ctx, b.digest.String())
-	if err != nil {
-		return 0, fmt.Errorf("fetch: %w", &storeError{err})
-	}
-	return min(n, b.size), nil
 }

@@ -7,6 +7,8 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/registries"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -40,15 +42,15 @@ func lookedUp(pin manifest.Pin) bool {
 }
 
 // image returns the manifest that an image's tag was pinned to, if it can still be had.
-func (k kept) image(ctx context.Context, repo *repository,
+func (k kept) image(ctx context.Context, repo *registries.Repository,
 	ref string,
 ) (root ocispec.Descriptor, pin manifest.Pin, ok bool, err error) {
 	pin, ok = k.pins[keptItem{kind: manifest.ItemImage, ref: ref}]
 	if !ok {
 		return root, pin, false, nil
 	}
-	root, _, err = repo.manifest(ctx, ocispec.Descriptor{Digest: pin.Digest, Size: -1})
-	if lacking(err, http.StatusNotFound, http.StatusGone) {
+	root, _, err = repo.Manifest(ctx, ocispec.Descriptor{Digest: pin.Digest, Size: -1})
+	if upstream.Lacking(err, http.StatusNotFound, http.StatusGone) {
 		return root, pin, false, nil // upstream has removed it; the tag leads to its successor
 	}
 	return root, pin, err == nil, err
@@ -69,7 +71,7 @@ func (k kept) file(want manifest.Pin, site *webFiles) (manifest.Pin, bool) {
 func (k kept) chart(c manifest.Chart, site *webFiles) (manifest.Pin, bool) {
 	var fitting []manifest.Pin
 	for _, pin := range k.charts {
-		sameSource := isManifest(pin.MediaType) || isRegistryAddress(pin.URL) ||
+		sameSource := registries.IsManifest(pin.MediaType) || isRegistryAddress(pin.URL) ||
 			site.hasSource(cmp.Or(pin.URL, pin.Ref), pin.From)
 		if c.Path == "" && c.Fits(pin) && (lookedUp(pin) || c.Verify != nil) && sameSource {
 			fitting = append(fitting, pin)

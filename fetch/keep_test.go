@@ -8,6 +8,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
 
@@ -105,7 +106,7 @@ func TestKeepFilesAndCharts(t *testing.T) {
 		t.Errorf("upstream was asked for pinned items %d times", n-asked)
 	}
 	b.Charts[0].Version = "^1.1"
-	b.Files[0].SHA256 = manifest.Sums{manifest.AllPlatforms: digestOf([]byte("two")).Encoded()}
+	b.Files[0].SHA256 = manifest.Sums{scalar.AllPlatforms: digestOf([]byte("two")).Encoded()}
 	l, err = fetch.Resolve(t.Context(), b, o)
 	if err != nil || l.Items[0].Version != "1.1.0" || l.Items[1].Digest != digestOf([]byte("two")) ||
 		l.Items[1].Verified != manifest.VerifiedManifest {

@@ -5,14 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/fetch/registries"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 )
 
 // A Listed is a tag that a registry has.
@@ -62,7 +63,7 @@ const catalogTime = 30 * time.Second
 // listed returns the repositories that a registry lists. If none is prefix or below it, prefix is asked for its tags.
 func (s *session) listed(ctx context.Context, registry name.Registry, prefix string) ([]string, error) {
 	if prefix == "" {
-		names, err := s.registries.catalog(ctx, registry)
+		names, err := s.registries.Catalog(ctx, registry)
 		if err != nil {
 			err = fmt.Errorf("%w: name one, %s/REPOSITORY: %w", ErrNoList, registry.RegistryStr(), err)
 		}
@@ -70,11 +71,11 @@ func (s *session) listed(ctx context.Context, registry name.Registry, prefix str
 	}
 	limited, cancel := context.WithTimeout(ctx, catalogTime)
 	defer cancel()
-	names, err := s.registries.catalog(limited, registry)
+	names, err := s.registries.Catalog(limited, registry)
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
-	case answeredWith(err, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound,
+	case upstream.AnsweredWith(err, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound,
 		http.StatusMethodNotAllowed, http.StatusNotImplemented):
 		return []string{prefix}, nil // its tags can be asked for all the same
 	case err == nil && slices.ContainsFunc(names, func(n string) bool { return isBelow(n, prefix) }):
@@ -87,7 +88,7 @@ func (s *session) listed(ctx context.Context, registry name.Registry, prefix str
 	tags, absent := s.listTags(ctx, registry.RegistryStr()+"/"+prefix, nil)
 	switch {
 	case absent == nil && len(tags) > 0:
-		s.network.log.WarnContext(ctx, "the registry's list of repositories cannot be used: repositories below this one are not looked for",
+		s.log.WarnContext(ctx, "the registry's list of repositories cannot be used: repositories below this one are not looked for",
 			"repository", registry.RegistryStr()+"/"+prefix, "reason", reason)
 		return []string{prefix}, nil
 	case err != nil:
@@ -138,15 +139,15 @@ func Tags(ctx context.Context, repositories []string, keep func(repository, tag 
 func (s *session) listTags(ctx context.Context, repository string,
 	keep func(repository, tag string) bool,
 ) ([]Listed, error) {
-	upstream, err := name.NewRepository(repository)
+	home, err := name.NewRepository(repository)
 	if err != nil {
-		return nil, fmt.Errorf("repository %s: %w", printable(repository), err)
+		return nil, fmt.Errorf("repository %s: %w", upstream.Printable(repository), err)
 	}
-	repo, err := s.registries.repository(upstream)
+	repo, err := s.registries.Repository(home)
 	if err != nil {
 		return nil, err
 	}
-	tags, err := repo.tags(ctx)
+	tags, err := repo.Tags(ctx)
 	if isGone(err) {
 		return nil, nil // its last tag was deleted; registries list the empty repository still
 	}
@@ -155,13 +156,13 @@ func (s *session) listTags(ctx context.Context, repository string,
 	}
 	slices.Sort(tags)
 	tags = slices.DeleteFunc(slices.Compact(tags), func(tag string) bool {
-		_, err := name.NewTag(upstream.Name() + ":" + tag)
+		_, err := name.NewTag(home.Name() + ":" + tag)
 		return err != nil || attachedTag.MatchString(tag) || keep != nil && !keep(repository, tag)
 	})
 	if len(tags) == 0 {
 		return nil, nil
 	}
-	charts, err := repo.hasCharts(ctx, tags[len(tags)-1])
+	charts, err := hasCharts(ctx, repo, tags[len(tags)-1])
 	if err != nil {
 		return nil, fmt.Errorf("%s:%s: %w", repository, tags[len(tags)-1], err)
 	}
@@ -177,36 +178,14 @@ func (s *session) listTags(ctx context.Context, repository string,
 var attachedTag = regexp.MustCompile(`^sha256-[0-9a-f]{64}(\.[a-z]+)?$`)
 
 // hasCharts reports whether a tag is that of a Helm chart.
-func (r *repository) hasCharts(ctx context.Context, tag string) (bool, error) {
-	desc, data, err := r.read(ctx, r.url("manifests", tag), ocispec.Descriptor{Size: -1})
-	if err != nil || isIndex(desc.MediaType) {
+func hasCharts(ctx context.Context, r *registries.Repository, tag string) (bool, error) {
+	desc, data, err := r.Peek(ctx, tag)
+	if err != nil || registries.IsIndex(desc.MediaType) {
 		return false, err
 	}
-	doc, err := parseManifest(desc, data)
+	doc, err := registries.ParseManifest(desc, data)
 	if err != nil {
 		return false, err
 	}
 	return doc.Config != nil && doc.Config.MediaType == chartConfig, nil
 }
-
-// catalog lists the repositories of a registry.
-func (g *registries) catalog(ctx context.Context, registry name.Registry) (all []string, err error) {
-	peers, err := g.network.peers(canonicalHost(registry.RegistryStr()))
-	if err != nil {
-		return nil, err
-	}
-	u := &url.URL{Scheme: "https", Host: registry.RegistryStr(), Path: "/v2/_catalog"}
-	err = g.loader.sender.inTurn(ctx, peers, func(i int) error {
-		e, err := g.newEndpoint(peers[i], registry.Repo("_catalog"))
-		if err != nil {
-			return err
-		}
-		e.scope = catalogScope
-		all, err = e.pages(ctx, u, "repositories")
-		return err
-	})
-	return all, err
-}
-
-// catalogScope is the scope of a token for the list of repositories (distribution's docs/spec/auth/scope.md).
-const catalogScope = "registry:catalog:*"

@@ -9,6 +9,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // TestMirrorsInTurn has a mirror that is broken, one that lacks something and has something wrong, and the host itself.
@@ -36,7 +38,7 @@ func TestMirrorsInTurn(t *testing.T) {
 	said := &lines{}
 	o := options(newStore(t), broken, second)
 	o.Jobs, o.Logger, o.Hosts = 1, said.logger(), fetch.NewHosts()
-	o.Sources = append(o.Sources, manifest.Source{Host: upstream.host, Mirrors: manifest.Mirrors{
+	o.Sources = append(o.Sources, sources.Source{Host: upstream.host, Mirrors: sources.Mirrors{
 		broken.host + "/m",
 		second.host + "/x/y",
 	}, PlainHTTP: true})
@@ -88,9 +90,9 @@ func TestMirrorThenUpstream(t *testing.T) {
 			mirror, upstream := newSite(t, true), newSite(t, true)
 			pin := filePin(upstream.put("/f", data), data)
 			o := options(newMemoryStore(), mirror)
-			o.Sources = append(o.Sources, manifest.Source{
+			o.Sources = append(o.Sources, sources.Source{
 				Host:    upstream.host,
-				Mirrors: manifest.Mirrors{prepare(mirror)}, CA: upstream.ca,
+				Mirrors: sources.Mirrors{prepare(mirror)}, CA: upstream.ca,
 			})
 			if _, err := fetch.All(t.Context(), lock(pin), o); err != nil {
 				t.Fatal(err)
@@ -123,10 +125,10 @@ func TestHostPattern(t *testing.T) {
 		"own.corp.example": false,
 	} {
 		o := options(newStore(t))
-		o.Sources = []manifest.Source{
-			{Host: "*.corp.example", Mirrors: manifest.Mirrors{s.host}, MirrorOnly: true, PlainHTTP: true},
-			{Host: "own.corp.example", Mirrors: manifest.Mirrors{"127.0.0.1:1"}, MirrorOnly: true, PlainHTTP: true},
-			{Host: "corp.example", Mirrors: manifest.Mirrors{"127.0.0.1:1"}, MirrorOnly: true, PlainHTTP: true},
+		o.Sources = []sources.Source{
+			{Host: "*.corp.example", Mirrors: sources.Mirrors{s.host}, MirrorOnly: true, PlainHTTP: true},
+			{Host: "own.corp.example", Mirrors: sources.Mirrors{"127.0.0.1:1"}, MirrorOnly: true, PlainHTTP: true},
+			{Host: "corp.example", Mirrors: sources.Mirrors{"127.0.0.1:1"}, MirrorOnly: true, PlainHTTP: true},
 		}
 		_, err := fetch.All(t.Context(), lock(filePin("https://"+host+"/f", data)), o)
 		if (err == nil) != ok {
@@ -164,7 +166,7 @@ func TestDirectory(t *testing.T) {
 	file := func(name string, data []byte) manifest.File {
 		f := manifest.File{Name: name, URL: "https://files.example/v1/" + name}
 		if data != nil {
-			f.SHA256 = manifest.Sums{manifest.AllPlatforms: digestOf(data).Encoded()}
+			f.SHA256 = manifest.Sums{scalar.AllPlatforms: digestOf(data).Encoded()}
 		}
 		return f
 	}
@@ -174,9 +176,9 @@ func TestDirectory(t *testing.T) {
 	said := &lines{}
 	o := options(newStore(t))
 	o.Logger = said.logger()
-	o.Sources = []manifest.Source{
+	o.Sources = []sources.Source{
 		{Directory: dir},
-		{Host: "files.example", Mirrors: manifest.Mirrors{s.host}, MirrorOnly: true, PlainHTTP: true},
+		{Host: "files.example", Mirrors: sources.Mirrors{s.host}, MirrorOnly: true, PlainHTTP: true},
 	}
 	l, err := fetch.Resolve(t.Context(), b, o)
 	if err != nil {
@@ -221,8 +223,8 @@ func TestDirectoryLayout(t *testing.T) {
 		}
 	}
 	o := options(newStore(t))
-	o.Sources = []manifest.Source{{Directory: dir}, {
-		Host: "registry.example", Mirrors: manifest.Mirrors{"127.0.0.1:1"},
+	o.Sources = []sources.Source{{Directory: dir}, {
+		Host: "registry.example", Mirrors: sources.Mirrors{"127.0.0.1:1"},
 		MirrorOnly: true,
 	}}
 	o.Platforms = []string{"linux/amd64", "linux/arm64"}

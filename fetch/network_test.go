@@ -32,6 +32,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // lines is a logger that keeps what it is told.
@@ -136,7 +137,7 @@ func TestProxy(t *testing.T) {
 	run := func() (*lines, error) {
 		said := &lines{}
 		o := options(newStore(t))
-		o.Sources = []manifest.Source{{Host: "example.com", CA: s.ca}} // what the certificate is for
+		o.Sources = []sources.Source{{Host: "example.com", CA: s.ca}} // what the certificate is for
 		o.Logger = said.logger()
 		_, err := fetch.All(t.Context(), lock(filePin("https://example.com/f", data)), o)
 		return said, err
@@ -182,7 +183,7 @@ func TestProxy(t *testing.T) {
 	t.Setenv("NO_PROXY", "example.com")
 	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1")
 	o := options(newStore(t))
-	o.Sources = []manifest.Source{{Host: "example.com", Mirrors: manifest.Mirrors{s.host}, MirrorOnly: true, CA: s.ca}}
+	o.Sources = []sources.Source{{Host: "example.com", Mirrors: sources.Mirrors{s.host}, MirrorOnly: true, CA: s.ca}}
 	if _, err := fetch.All(t.Context(), lock(filePin("https://example.com/f", data)), o); err != nil {
 		t.Errorf("what needs no proxy: %v", err)
 	}
@@ -381,7 +382,7 @@ func TestClientCertificate(t *testing.T) {
 	said := &lines{}
 	o := options(newStore(t))
 	o.Logger = said.logger()
-	o.Sources = []manifest.Source{{
+	o.Sources = []sources.Source{{
 		Host: strings.TrimPrefix(origin.URL, "https://"), CA: caFile(t, origin), Cert: cert,
 		Key: key,
 	}}

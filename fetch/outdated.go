@@ -17,8 +17,11 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/kkbundle/kkbundle/fetch/registries"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/web"
 )
 
@@ -64,7 +67,7 @@ func Outdated(ctx context.Context, pins []manifest.Pin, o Options) ([]Newer, err
 // A versionLookup asks upstream for versions.
 type versionLookup struct {
 	web        *webFiles
-	registries *registries
+	registries *registries.Registries
 	charts     *helmCharts
 	flights    singleflight.Group
 }
@@ -88,7 +91,7 @@ func (l *versionLookup) newer(ctx context.Context, n *Newer) error {
 }
 
 func (l *versionLookup) newerImage(ctx context.Context, n *Newer) error {
-	upstream, tag, _, err := imageRef(n.Pin.Ref)
+	home, tag, _, err := registries.ParseImage(n.Pin.Ref)
 	if err != nil {
 		return err
 	}
@@ -96,17 +99,17 @@ func (l *versionLookup) newerImage(ctx context.Context, n *Newer) error {
 		n.Unknown = "pinned by a digest without a tag"
 		return nil
 	}
-	return l.newerTag(ctx, n, upstream, tag)
+	return l.newerTag(ctx, n, home, tag)
 }
 
 // newerTag compares with the tags of a repository.
-func (l *versionLookup) newerTag(ctx context.Context, n *Newer, upstream name.Repository, tag string) error {
-	repo, err := l.registries.repository(upstream)
+func (l *versionLookup) newerTag(ctx context.Context, n *Newer, home name.Repository, tag string) error {
+	repo, err := l.registries.Repository(home)
 	if err != nil {
 		return err
 	}
 	if n.Pin.Digest != "" {
-		d, err := repo.head(ctx, tag)
+		d, err := repo.Head(ctx, tag)
 		if n.Removed = isGone(err); err != nil && !n.Removed {
 			return err
 		}
@@ -120,28 +123,12 @@ func (l *versionLookup) newerTag(ctx context.Context, n *Newer, upstream name.Re
 		}
 		return nil
 	}
-	tags, err := once(&l.flights, "tags "+repo.String(), func() ([]string, error) { return repo.tags(ctx) })
+	tags, err := upstream.Once(&l.flights, "tags "+repo.String(), func() ([]string, error) { return repo.Tags(ctx) })
 	if err != nil {
 		return err
 	}
 	n.pick(tag, tags)
 	return nil
-}
-
-// head returns the present digest of a tag.
-func (r *repository) head(ctx context.Context, tag string) (digest.Digest, error) {
-	u := r.url("manifests", tag)
-	header, err := r.ask(ctx, u)
-	if err == nil {
-		if d := digest.Digest(header.Get("Docker-Content-Digest")); checkDigest(d) == nil {
-			return d, nil
-		}
-	}
-	if err != nil && web.Status(err) == nil {
-		return "", err
-	}
-	got, _, err := r.read(ctx, u, ocispec.Descriptor{Size: -1})
-	return got.Digest, err
 }
 
 // pick finds the newest among versions of the same flavour.
@@ -180,14 +167,14 @@ func (l *versionLookup) newerChart(ctx context.Context, n *Newer) error {
 		return l.newerFile(ctx, n)
 	}
 	if isRegistryAddress(repo) {
-		upstream, err := ociRepository(repo, chart)
+		home, err := ociRepository(repo, chart)
 		if err != nil {
 			return err
 		}
-		if err := l.newerTag(ctx, n, upstream, asTag(n.Pin.Version)); err != nil {
+		if err := l.newerTag(ctx, n, home, asTag(n.Pin.Version)); err != nil {
 			return err
 		}
-		if err := l.unmoved(ctx, n, upstream); err != nil {
+		if err := l.unmoved(ctx, n, home); err != nil {
 			return err
 		}
 		for _, v := range []*string{&n.Patch, &n.Minor, &n.Latest} {
@@ -214,13 +201,13 @@ func (l *versionLookup) newerChart(ctx context.Context, n *Newer) error {
 
 // unmoved clears Removed and Moved of a chart that is where it was: its version need not be a tag if a moving tag led
 // to it, and a tag may lead to an index that has it.
-func (l *versionLookup) unmoved(ctx context.Context, n *Newer, upstream name.Repository) error {
-	repo, err := l.registries.repository(upstream)
+func (l *versionLookup) unmoved(ctx context.Context, n *Newer, home name.Repository) error {
+	repo, err := l.registries.Repository(home)
 	if err != nil {
 		return err
 	}
 	if n.Removed {
-		_, err := repo.head(ctx, n.Pin.Digest.String())
+		_, err := repo.Head(ctx, n.Pin.Digest.String())
 		if n.Removed = isGone(err); n.Removed {
 			return nil
 		}
@@ -229,12 +216,11 @@ func (l *versionLookup) unmoved(ctx context.Context, n *Newer, upstream name.Rep
 	if n.Moved == "" {
 		return nil
 	}
-	desc, data, err := repo.read(ctx, repo.url("manifests", n.Moved.String()),
-		ocispec.Descriptor{Digest: n.Moved, Size: -1})
+	desc, data, err := repo.Peek(ctx, n.Moved.String())
 	if err != nil {
 		return err
 	}
-	doc, err := parseManifest(desc, data)
+	doc, err := registries.ParseManifest(desc, data)
 	if slices.ContainsFunc(doc.Manifests, func(d ocispec.Descriptor) bool { return d.Digest == n.Pin.Digest }) {
 		n.Moved = ""
 	}
@@ -289,7 +275,7 @@ func (l *versionLookup) asks(ctx context.Context, n *Newer) error {
 	if u, err := url.Parse(address); err != nil || u.Scheme != "https" && u.Scheme != "http" {
 		return nil //nolint:nilerr // a package in a disk image, for example
 	}
-	_, err := l.head(ctx, address, "ask for "+manifest.WithoutSecrets(address), l.exists)
+	_, err := l.head(ctx, address, "ask for "+scalar.WithoutSecrets(address), l.exists)
 	if n.Removed = isGone(err); n.Removed {
 		return nil
 	}
@@ -298,16 +284,16 @@ func (l *versionLookup) asks(ctx context.Context, n *Newer) error {
 
 // exists returns an error if a server answers that an address has nothing. Other answers tell nothing: some servers
 // refuse HEAD.
-func (l *versionLookup) exists(ctx context.Context, o origin) (string, error) {
-	client, err := o.client(ctx)
+func (l *versionLookup) exists(ctx context.Context, o upstream.Origin) (string, error) {
+	client, err := o.Client(ctx)
 	if err != nil {
 		return "", err
 	}
-	req, err := o.request(ctx, http.MethodHead)
+	req, err := o.Request(ctx, http.MethodHead)
 	if err != nil {
 		return "", err
 	}
-	res, err := l.web.loader.sender.send(ctx, o.peer, client, req)
+	res, err := l.web.loader.Sender.Send(ctx, o.Peer, client, req)
 	if err != nil {
 		return "", err
 	}
@@ -315,7 +301,7 @@ func (l *versionLookup) exists(ctx context.Context, o origin) (string, error) {
 		return "", err
 	}
 	if res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusGone {
-		return "", o.present(ctx, l.web.loader.sender) // some servers answer so to every HEAD
+		return "", o.Present(ctx, l.web.loader.Sender) // some servers answer so to every HEAD
 	}
 	return "", nil
 }
@@ -336,7 +322,7 @@ func (l *versionLookup) newerStable(ctx context.Context, n *Newer, stable catalo
 		}
 		text := strings.TrimSpace(string(data))
 		if _, ok := parseVersion(text); !ok {
-			return fmt.Errorf("%s: %q is not a version", address, printable(text))
+			return fmt.Errorf("%s: %q is not a version", address, upstream.Printable(text))
 		}
 		found = append(found, text)
 	}
@@ -403,11 +389,11 @@ func feedTags(data []byte) []string {
 // latestRelease returns the tag of a project's latest release, from the redirect of GitHub's address for it. It is ""
 // without a redirect, for example on a mirror of files.
 func (l *versionLookup) latestRelease(ctx context.Context, project string) (string, error) {
-	return once(&l.flights, "release "+project, func() (string, error) {
+	return upstream.Once(&l.flights, "release "+project, func() (string, error) {
 		return l.head(ctx, "https://github.com/"+project+"/releases/latest", "find the latest release of "+project,
-			func(ctx context.Context, o origin) (string, error) {
+			func(ctx context.Context, o upstream.Origin) (string, error) {
 				tag, err := l.leadsTo(ctx, o, "/releases/tag/")
-				if err == nil && tag == "" && o.peer.spare {
+				if err == nil && tag == "" && o.Peer.Spare {
 					err = &web.StatusError{Code: http.StatusNotFound} // the next place may have it
 				}
 				return tag, err
@@ -417,14 +403,14 @@ func (l *versionLookup) latestRelease(ctx context.Context, project string) (stri
 
 // head asks each place of an address until one answers.
 func (l *versionLookup) head(ctx context.Context, address, what string,
-	ask func(context.Context, origin) (string, error),
+	ask func(context.Context, upstream.Origin) (string, error),
 ) (text string, err error) {
 	d, err := l.web.urlDownload(address, "", -1)
 	if err != nil {
 		return "", err
 	}
-	err = d.each(ctx, func(o origin) error {
-		return l.web.loader.sender.retry(ctx, o.peer, what, func() (err error) {
+	err = d.Each(ctx, func(o upstream.Origin) error {
+		return l.web.loader.Sender.Retry(ctx, o.Peer, what, func() (err error) {
 			text, err = ask(ctx, o)
 			return err
 		})
@@ -434,18 +420,18 @@ func (l *versionLookup) head(ctx context.Context, address, what string,
 
 // leadsTo requests an address and returns the part after mark in the address that it redirects to, "" if there is no
 // redirect.
-func (l *versionLookup) leadsTo(ctx context.Context, o origin, mark string) (string, error) {
-	client, err := o.client(ctx)
+func (l *versionLookup) leadsTo(ctx context.Context, o upstream.Origin, mark string) (string, error) {
+	client, err := o.Client(ctx)
 	if err != nil {
 		return "", err
 	}
 	stay := *client
 	stay.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	req, err := o.request(ctx, http.MethodHead)
+	req, err := o.Request(ctx, http.MethodHead)
 	if err != nil {
 		return "", err
 	}
-	res, err := l.web.loader.sender.send(ctx, o.peer, &stay, req)
+	res, err := l.web.loader.Sender.Send(ctx, o.Peer, &stay, req)
 	if err != nil {
 		return "", err
 	}
@@ -465,4 +451,6 @@ func (noStore) Stat(context.Context, digest.Digest) (int64, bool, error) { retur
 
 func (noStore) Open(context.Context, digest.Digest) (io.ReadCloser, error) { return nil, errNoStore }
 
-func (noStore) Begin(context.Context, string) (BlobWriter, int64, error) { return nil, 0, errNoStore }
+func (noStore) Begin(context.Context, string) (upstream.BlobWriter, int64, error) {
+	return nil, 0, errNoStore
+}

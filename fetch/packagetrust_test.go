@@ -13,6 +13,7 @@ import (
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/fetch/packages/packagestest"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 const signedRPMs = "packages/rpm/testdata/" // built by rpmbuild and signed by rpmsign, see the tests there
@@ -100,7 +101,7 @@ func TestRPMSignatures(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := fetch.Options{Store: newStore(t), Dir: dir, Sources: []manifest.Source{{Host: s.host, CA: s.ca}}}
+			o := fetch.Options{Store: newStore(t), Dir: dir, Sources: []sources.Source{{Host: s.host, CA: s.ca}}}
 			c.repository.URL = s.url + c.repository.URL
 			b := rpmSet(c.repository)
 			if c.problem != "" {
@@ -141,8 +142,8 @@ func TestRPMDistributionWithoutKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	packagestest.WriteFile(t, dir+"/rocky.asc", data)
-	source := manifest.Source{Host: "dl.rockylinux.org", Mirrors: []string{s.host}, MirrorOnly: true, CA: s.ca}
-	o := fetch.Options{Store: newStore(t), Dir: dir, Sources: []manifest.Source{source}}
+	source := sources.Source{Host: "dl.rockylinux.org", Mirrors: []string{s.host}, MirrorOnly: true, CA: s.ca}
+	o := fetch.Options{Store: newStore(t), Dir: dir, Sources: []sources.Source{source}}
 	b := rpmSet()
 	set := &b.Packages[0]
 	set.Distribution = "rocky/9"

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -39,11 +40,12 @@ type blob struct {
 	fetch     func(context.Context) error // fetches it into the store; a known size is already in the session's total
 }
 
-func (d *download) blob() blob {
-	d.planned = d.size >= 0
+// blobOf returns the content that a download brings.
+func blobOf(d *upstream.Download) blob {
+	d.Planned = d.Size >= 0
 	return blob{
-		digest: d.want, size: d.size,
-		fetch: func(ctx context.Context) error { return d.loader.fetchBlob(ctx, d) },
+		digest: d.Want, size: d.Size,
+		fetch: func(ctx context.Context) error { return d.Loader.Fetch(ctx, d) },
 	}
 }
 
@@ -69,7 +71,7 @@ type task struct {
 func (t *task) run(ctx context.Context) error {
 	err := t.fetch(ctx)
 	for _, fetch := range t.others {
-		var store *storeError
+		var store *upstream.StoreError
 		if err == nil || ctx.Err() != nil || errors.As(err, &store) {
 			return err
 		}
@@ -104,7 +106,7 @@ func (s *session) planItem(ctx context.Context, pin manifest.Pin, referrers refe
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	if err := checkDigest(pin.Digest); err != nil {
+	if err := upstream.CheckDigest(pin.Digest); err != nil {
 		return nil, err
 	}
 	switch pin.Kind {
@@ -138,9 +140,9 @@ func (s *session) tasks(ctx context.Context, plans []*plan, have map[digest.Dige
 		for _, b := range p.blobs {
 			size, known := have[b.digest]
 			if !known && byDigest[b.digest] == nil {
-				n, ok, err := s.cache.store.Stat(ctx, b.digest)
+				n, ok, err := s.cache.Store.Stat(ctx, b.digest)
 				if err != nil {
-					return nil, sum, fmt.Errorf("fetch: %w", &storeError{err})
+					return nil, sum, fmt.Errorf("fetch: %w", &upstream.StoreError{Cause: err})
 				}
 				if ok {
 					size, known, have[b.digest] = n, true, n
@@ -161,7 +163,7 @@ func (s *session) tasks(ctx context.Context, plans []*plan, have map[digest.Dige
 			sum.Unknown++
 			continue
 		}
-		n, err := s.cache.resumable(ctx, t.blob)
+		n, err := s.cache.Resumable(ctx, t.digest, t.size)
 		if err != nil {
 			return nil, sum, err
 		}
@@ -360,7 +362,7 @@ func (s *session) packageEntries(b *manifest.Bundle) (list []entry) {
 					if err != nil {
 						return nil, err
 					}
-					return s.packages.resolve(ctx, set, p)
+					return s.packages.Resolve(ctx, set, p)
 				},
 			})
 		}

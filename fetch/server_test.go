@@ -26,6 +26,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // A site is a real HTTP server with files, ranges and validators, which misbehaves where a test wants it.
@@ -202,7 +203,7 @@ func options(store fetch.Store, sites ...*site) fetch.Options {
 		Retry:     fetch.Retry{Attempts: 4, Wait: time.Millisecond, MaxWait: 5 * time.Millisecond, Idle: never},
 	}
 	for _, s := range sites {
-		o.Sources = append(o.Sources, manifest.Source{Host: s.host, CA: s.ca, PlainHTTP: s.ca == ""})
+		o.Sources = append(o.Sources, sources.Source{Host: s.host, CA: s.ca, PlainHTTP: s.ca == ""})
 	}
 	return o
 }

@@ -10,13 +10,13 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sync/singleflight"
 
+	"github.com/kkbundle/kkbundle/fetch/packagesets"
+	"github.com/kkbundle/kkbundle/fetch/registries"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/web"
 	"github.com/kkbundle/kkbundle/web/logins"
 )
 
@@ -26,14 +26,15 @@ type session struct {
 	find       func(context.Context, []Chart) ([]Found, error)
 	firstUse   func(FirstUse) error
 	events     *progress
-	network    *network
-	dirs       *sourceDirs
-	cache      *cache
-	registries *registries
+	log        *slog.Logger
+	network    *upstream.Network
+	dirs       *upstream.SourceDirs
+	cache      *upstream.Cache
+	registries *registries.Registries
 	images     *images
 	files      *files
 	charts     *helmCharts
-	packages   *packageSets
+	packages   *packagesets.Sets
 }
 
 func newSession(o Options) (*session, error) {
@@ -49,38 +50,35 @@ func newSession(o Options) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	base := baseDir(o.Dir)
+	base := upstream.BaseDir(o.Dir)
 	s := &session{
-		jobs: o.Jobs, find: o.Find, firstUse: o.FirstUse, events: &progress{report: o.Progress}, network: newNetwork(o),
+		jobs: o.Jobs, find: o.Find, firstUse: o.FirstUse, events: &progress{report: o.Progress}, log: o.Logger,
+		network: upstream.NewNetwork(o.Sources, base, o.Hosts, o.Logger),
 	}
-	s.cache = &cache{store: o.Store, events: s.events}
-	if s.dirs, err = openDirs(o.Sources, base, s.cache, o.Logger); err != nil {
+	s.cache = &upstream.Cache{Store: o.Store, Count: s.events.count}
+	if s.dirs, err = upstream.OpenDirs(o.Sources, base, s.cache, o.Logger); err != nil {
 		return nil, err
 	}
-	loader := &downloader{
-		sender: &sender{limits: o.Retry, log: o.Logger}, cache: s.cache, dirs: s.dirs, maxUnknown: o.MaxUnknown,
-		buffers: sync.Pool{New: func() any { b := make([]byte, copyBuffer); return &b }},
-	}
-	if o.Memory != "" {
-		loader.records = &records{dir: o.Memory, store: o.Store, log: o.Logger}
+	loader := &upstream.Downloader{
+		Sender: &upstream.Sender{Limits: o.Retry, Log: o.Logger}, Cache: s.cache, Dirs: s.dirs,
+		Records: upstream.NewRecords(o.Memory, o.Store, o.Logger), MaxUnknown: o.MaxUnknown,
 	}
 	site := &webFiles{
-		network: s.network, loader: loader, logins: logins, overrides: o.Overrides, platforms: platforms,
+		network: s.network, loader: loader, log: o.Logger, logins: logins, overrides: o.Overrides, platforms: platforms,
 		pages: map[string][]byte{},
 	}
 	local := &localFiles{dir: base, cache: s.cache}
-	s.registries = &registries{
-		network: s.network, loader: loader, keychain: o.Keychain, repos: map[string]*repository{},
-		apis: map[string]*referrersAPI{},
-	}
+	s.registries = registries.New(s.network, loader, o.Keychain)
 	kept := newKept(o.Keep)
 	s.images = &images{
-		kept: kept, registries: s.registries, dir: base, log: o.Logger, platforms: platforms,
+		kept: kept, registries: s.registries, dir: base, log: o.Logger, hosts: o.Hosts, platforms: platforms,
 		policy: o.Policy, indexes: map[string]pinnedIndex{},
 	}
 	s.files = &files{kept: kept, web: site, local: local, cache: s.cache, platforms: platforms}
 	s.charts = &helmCharts{kept: kept, web: site, registries: s.registries, local: local, cache: s.cache}
-	s.packages = &packageSets{web: site, local: local, log: o.Logger, jobs: o.Jobs}
+	s.packages = &packagesets.Sets{
+		Network: networkFiles{site}, Override: site.override, Dir: base, Log: o.Logger, Jobs: o.Jobs,
+	}
 	return s, nil
 }
 
@@ -95,33 +93,15 @@ func (o Options) withDefaults() Options {
 	o.Policy = cmp.Or(o.Policy, manifest.PolicyStrict)
 	o.Hosts = cmp.Or(o.Hosts, NewHosts())
 	if o.MaxUnknown <= 0 {
-		o.MaxUnknown = maxUnknown
+		o.MaxUnknown = upstream.MaxUnknown
 	}
-	o.Retry = o.Retry.withDefaults()
+	o.Retry = o.Retry.WithDefaults()
 	return o
 }
 
-func (r Retry) withDefaults() Retry {
-	set := func(d *time.Duration, value time.Duration) {
-		if *d <= 0 {
-			*d = value
-		}
-	}
-	if r.Attempts <= 0 {
-		r.Attempts = 6
-	}
-	set(&r.Wait, web.Patience().First)
-	set(&r.MaxWait, web.Patience().Longest)
-	set(&r.MaxRetryAfter, web.MaxRetryAfter)
-	set(&r.Idle, web.Idle)
-	return r
-}
-
-func (r Retry) backoff() web.Backoff { return web.Backoff{First: r.Wait, Longest: r.MaxWait} }
-
 func (s *session) close() {
-	s.network.close()
-	s.dirs.close()
+	s.network.Close()
+	s.dirs.Close()
 }
 
 // each calls f with 0 to n-1, at most s.jobs at once.
@@ -154,16 +134,6 @@ func (p *progress) emit(e Event) {
 	}
 	e.Total, e.Done, e.Cached = p.total.Load(), p.done.Load(), p.cached.Load()
 	p.report(e)
-}
-
-// once runs f, or waits for a running f with the same key and shares its outcome.
-func once[T any](flights *singleflight.Group, key string, f func() (T, error)) (T, error) {
-	v, err, _ := flights.Do(key, func() (any, error) { return f() })
-	if err != nil {
-		var zero T
-		return zero, err
-	}
-	return v.(T), nil // f returns a T
 }
 
 // failures collects the errors of concurrent items.

@@ -3,7 +3,6 @@ package fetch
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,10 +11,15 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/registries"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/proof/trust"
 )
+
+// largeReferrer is the size, in bytes, from which a referrer is logged, since the manifest does not list it.
+const largeReferrer = 64 << 20
 
 // maxSignatures bounds the signatures tried for one image.
 const maxSignatures = 200
@@ -108,18 +112,16 @@ func (e *UnsignedError) Unwrap() []error {
 
 // pinAttached looks up the referrers of an image, checks the signature if required, and returns all pins.
 func (i *images) pinAttached(
-	ctx context.Context, repo *repository, img manifest.Image, found image, pin manifest.Pin,
+	ctx context.Context, repo *registries.Repository, img manifest.Image, found registries.Image, pin manifest.Pin,
 ) ([]manifest.Pin, error) {
 	policy := cmp.Or(img.Referrers, i.referrers, manifest.ReferrersAll)
 	if policy == manifest.ReferrersNone && img.Verify == nil {
 		return []manifest.Pin{pin}, nil
 	}
-	l := &lookup{repo: repo, signaturesOnly: policy != manifest.ReferrersAll}
-	l.run(ctx, found.manifests)
+	attached, unknown := repo.Attached(ctx, found.Manifests, policy != manifest.ReferrersAll)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	unknown := l.problem()
 	if img.Verify != nil {
 		pin.Key, pin.Identity, pin.Issuer = img.Verify.Key, img.Verify.Identity, img.Verify.Issuer
 		if pin.Identity != "" {
@@ -129,7 +131,7 @@ func (i *images) pinAttached(
 		if err != nil {
 			return nil, err
 		}
-		c := signatureCheck{repo: repo, name: imageName(pin.Ref), by: by, image: found, referrers: l.found}
+		c := signatureCheck{repo: repo, name: imageName(pin.Ref), by: by, image: found, referrers: attached}
 		if err := c.run(ctx, pin, unknown); err != nil {
 			return nil, err
 		}
@@ -140,34 +142,34 @@ func (i *images) pinAttached(
 			oneLine(unknown))
 	}
 	pins := []manifest.Pin{pin}
-	for _, a := range l.found {
-		p := a.pin(imageName(pin.Ref))
-		p.Verified = vouches(repo.peers)
-		if a.size > largeReferrer {
+	for _, a := range attached {
+		p := referrerPin(a, imageName(pin.Ref))
+		p.Verified = vouches(repo.Peers)
+		if a.Size > largeReferrer {
 			i.log.WarnContext(ctx, "a large artifact is attached to an image", "item", pin.Ref, "referrer", p.Ref,
-				"type", p.ArtifactType, "bytes", a.size)
+				"type", p.ArtifactType, "bytes", a.Size)
 		}
 		pins = append(pins, p)
 	}
 	return pins, nil
 }
 
-func (a referrer) pin(repository string) manifest.Pin {
+func referrerPin(a registries.Referrer, repository string) manifest.Pin {
 	return manifest.Pin{
 		Kind:         manifest.ItemReferrer,
-		Ref:          a.ref(repository),
+		Ref:          a.Ref(repository),
 		Name:         repository,
-		Digest:       a.desc.Digest,
-		Size:         a.desc.Size,
-		MediaType:    a.desc.MediaType,
-		ArtifactType: a.desc.ArtifactType,
-		Subject:      a.subject,
+		Digest:       a.Desc.Digest,
+		Size:         a.Desc.Size,
+		MediaType:    a.Desc.MediaType,
+		ArtifactType: a.Desc.ArtifactType,
+		Subject:      a.Subject,
 	}
 }
 
 // publicKey reads a key named by the manifest or the lock.
 func (i *images) publicKey(path string) (*trust.PublicKey, error) {
-	data, err := capped.ReadFile(i.dir.path(path), trust.MaxKey)
+	data, err := capped.ReadFile(i.dir.Path(path), trust.MaxKey)
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
@@ -192,7 +194,7 @@ func pinnedReferrers(pins []manifest.Pin) referrerPins {
 }
 
 // checkPinned checks an image's pinned signatures again, before large transfers.
-func (i *images) checkPinned(ctx context.Context, repo *repository, img image, pin manifest.Pin,
+func (i *images) checkPinned(ctx context.Context, repo *registries.Repository, img registries.Image, pin manifest.Pin,
 	pinned referrerPins,
 ) error {
 	if !mustBeSigned(pin) {
@@ -211,12 +213,12 @@ func (i *images) checkPinned(ctx context.Context, repo *repository, img image, p
 			pin.Root, now.RootDigest, pin.RootDigest)
 	}
 	c := signatureCheck{repo: repo, name: imageName(pin.Ref), by: by, image: img}
-	for _, m := range img.manifests {
+	for _, m := range img.Manifests {
 		for _, p := range pinned[m.Digest] {
 			if imageName(p.Ref) != c.name {
 				continue
 			}
-			a, err := repo.pinnedReferrer(ctx, p)
+			a, err := pinnedReferrer(ctx, repo, p)
 			if err != nil {
 				return gone(err)
 			}
@@ -228,11 +230,11 @@ func (i *images) checkPinned(ctx context.Context, repo *repository, img image, p
 
 // A signatureCheck looks for signatures of an image.
 type signatureCheck struct {
-	repo      *repository
+	repo      *registries.Repository
 	name      string // of the repository, in references
 	by        signer
-	image     image
-	referrers []referrer
+	image     registries.Image
+	referrers []registries.Referrer
 
 	decided map[digest.Digest]bool // manifests and indexes that were looked at
 	tried   int
@@ -244,13 +246,13 @@ type signatureCheck struct {
 // children, but publishers that sign each platform's image may leave the index unsigned. BuildKit's attestations beside
 // a child never run, and need no signature.
 func (c *signatureCheck) run(ctx context.Context, pin manifest.Pin, unknown error) error {
-	slices.SortFunc(c.referrers, func(a, b referrer) int { return cmp.Compare(a.ref(""), b.ref("")) })
-	ok, err := c.covered(ctx, c.image.root.Digest)
+	slices.SortFunc(c.referrers, func(a, b registries.Referrer) int { return cmp.Compare(a.Ref(""), b.Ref("")) })
+	ok, err := c.covered(ctx, c.image.Root.Digest)
 	if err != nil || ok {
 		return err
 	}
 	e := &UnsignedError{
-		Digest: c.image.root.Digest, Key: pin.Key, KeyDigest: pin.KeyDigest, Identity: pin.Identity,
+		Digest: c.image.Root.Digest, Key: pin.Key, KeyDigest: pin.KeyDigest, Identity: pin.Identity,
 		Issuer: pin.Issuer, Refused: c.refused, Unknown: unknown,
 	}
 	for _, d := range c.missing {
@@ -258,7 +260,7 @@ func (c *signatureCheck) run(ctx context.Context, pin manifest.Pin, unknown erro
 			e.Missing = append(e.Missing, d)
 		}
 	}
-	if children := c.image.children[e.Digest]; len(e.Missing) == len(children) {
+	if children := c.image.Children[e.Digest]; len(e.Missing) == len(children) {
 		e.Missing = nil // nothing is signed: naming the index is enough
 	}
 	return e
@@ -282,7 +284,7 @@ func (c *signatureCheck) decide(ctx context.Context, d digest.Digest) (bool, err
 	if ok || err != nil {
 		return ok, err
 	}
-	children := c.image.children[d]
+	children := c.image.Children[d]
 	all := len(children) > 0
 	for _, child := range children { // check every child, to name all that lack a signature
 		ok, err := c.covered(ctx, child)
@@ -299,11 +301,11 @@ func (c *signatureCheck) decide(ctx context.Context, d digest.Digest) (bool, err
 
 func (c *signatureCheck) signed(ctx context.Context, d digest.Digest) (bool, error) {
 	for _, a := range c.referrers {
-		if a.subject != d || isIndex(a.desc.MediaType) {
+		if a.Subject != d || registries.IsIndex(a.Desc.MediaType) {
 			continue
 		}
-		for i, layer := range a.doc.Layers {
-			if !isSignatureLayer(layer) {
+		for i, layer := range a.Doc.Layers {
+			if !registries.IsSignatureLayer(layer) {
 				continue
 			}
 			if c.tried++; c.tried > maxSignatures {
@@ -317,8 +319,8 @@ func (c *signatureCheck) signed(ctx context.Context, d digest.Digest) (bool, err
 			if refused == nil {
 				return true, nil
 			}
-			ref := a.ref(c.name)
-			if len(a.doc.Layers) > 1 {
+			ref := a.Ref(c.name)
+			if len(a.Doc.Layers) > 1 {
 				ref += fmt.Sprintf(" (layer %d)", i+1)
 			}
 			c.refused = append(c.refused, RefusedSignature{Subject: d, Ref: ref, Err: refused})
@@ -332,48 +334,20 @@ func (c *signatureCheck) verify(ctx context.Context, d digest.Digest, layer ocis
 	if layer.Size > trust.MaxSignature {
 		return fmt.Errorf("%w: %d bytes", trust.ErrMalformed, layer.Size), nil
 	}
-	data, err := c.repo.small(ctx, layer, trust.MaxSignature)
+	data, err := c.repo.Small(ctx, layer, trust.MaxSignature)
 	if err != nil {
 		return nil, gone(err)
 	}
 	if layer.MediaType == trust.MediaTypeSimpleSigning {
 		return c.by.simple(trust.SimpleSignature{Payload: data, Annotations: layer.Annotations}, d), nil
 	}
-	_, signed, err := c.repo.manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1})
+	_, signed, err := c.repo.Manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1})
 	if err != nil {
 		return nil, err
 	}
 	claim, refused := c.by.bundle(data, signed)
 	if refused == nil && !claim.IsSignature() {
-		refused = fmt.Errorf("an attestation (%s), not a signature", printable(claim.Predicate))
+		refused = fmt.Errorf("an attestation (%s), not a signature", upstream.Printable(claim.Predicate))
 	}
 	return refused, nil
-}
-
-func isSignatureLayer(layer ocispec.Descriptor) bool {
-	return layer.MediaType == trust.MediaTypeSimpleSigning || layer.MediaType == trust.MediaTypeBundle
-}
-
-// isSignature reports whether a referrer's own description is that of a signature.
-func (a referrer) isSignature() bool {
-	switch a.desc.ArtifactType {
-	case "application/vnd.cncf.notary.signature", "application/vnd.dev.cosign.artifact.sig.v1+json":
-		return true
-	case trust.MediaTypeBundle: // may be an attestation, too
-		predicate := a.doc.Annotations["dev.sigstore.bundle.predicateType"]
-		return predicate == "" || predicate == trust.PredicateSign
-	}
-	return slices.ContainsFunc(a.doc.Layers, isSignatureLayer)
-}
-
-// small reads a blob of at most limit bytes.
-func (r *repository) small(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
-	if err := r.loader.fetchBlob(ctx, r.blob(d.Digest, d.Size)); err != nil {
-		return nil, err
-	}
-	data, ok, err := r.loader.cache.stored(ctx, d.Digest, limit)
-	if err == nil && !ok {
-		err = &storeError{errors.New("blob " + d.Digest.String() + " has disappeared from the cache")}
-	}
-	return data, err
 }

@@ -30,7 +30,7 @@ func (i *images) signer(pin *manifest.Pin) (signer, error) {
 		pin.KeyDigest = key.Fingerprint()
 		return keySigner{key}, nil
 	}
-	data, err := capped.ReadFile(i.dir.path(pin.Root), keyless.MaxRoot)
+	data, err := capped.ReadFile(i.dir.Path(pin.Root), keyless.MaxRoot)
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 func TestRedirect(t *testing.T) {
@@ -101,8 +102,8 @@ func TestMirror(t *testing.T) {
 	s := newSite(t, false)
 	s.put("/k8s/files/release/v1/kubeadm", data)
 	o := options(newStore(t))
-	o.Sources = []manifest.Source{{
-		Host: "dl.k8s.io", Mirrors: manifest.Mirrors{s.host + "/k8s/files"},
+	o.Sources = []sources.Source{{
+		Host: "dl.k8s.io", Mirrors: sources.Mirrors{s.host + "/k8s/files"},
 		MirrorOnly: true, PlainHTTP: true,
 	}}
 	b := &manifest.Bundle{

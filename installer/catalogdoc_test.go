@@ -14,6 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // The tables of docs/build/catalog.md are what the catalog and the tasks say; -update writes them.
@@ -87,7 +88,7 @@ func contents(one manifest.CatalogEntry) string {
 		if f.Checksums == "" {
 			text += " without upstream's checksum"
 		}
-		if _, all := f.URL[manifest.AllPlatforms]; !all {
+		if _, all := f.URL[scalar.AllPlatforms]; !all {
 			text += " for " + strings.Join(slices.Sorted(maps.Keys(f.URL)), ", ")
 		}
 		list = append(list, text)

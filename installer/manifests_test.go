@@ -19,6 +19,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // A pretended kubectl keeps what was applied last; nothing stands in for an API server but the answers that the tasks
@@ -89,7 +90,7 @@ func TestManifestsTask(t *testing.T) {
 	cp.Answer("kubectl", p.run)
 	wantedAddon := manifest.Addon{
 		Release: "notes", Namespace: "shop", Manifests: []string{"a.yaml"}, Wait: "ready",
-		Timeout: manifest.Duration(addon.ChartWait),
+		Timeout: scalar.Duration(addon.ChartWait),
 	}
 	a, err := addon.ManifestsOf(r.Site, wantedAddon)
 	if err != nil {

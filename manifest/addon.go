@@ -5,10 +5,11 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // defaultAddonTimeout is the helm command's default.
-const defaultAddonTimeout = Duration(5 * time.Minute)
+const defaultAddonTimeout = scalar.Duration(5 * time.Minute)
 
 // Addon is a chart, or YAML, to install into a cluster: addons of a cluster file, and deploy of a manifest.
 type Addon struct {
@@ -24,7 +25,7 @@ type Addon struct {
 	// Wait requires the entry's pods to be ready before the next entry; ready by default.
 	Wait AddonWait `yaml:"wait,omitempty" enum:"ready,none" doc:"ready: its pods must be ready before the next entry begins. Default ready."`
 	// Timeout is the limit for that, 5m by default.
-	Timeout Duration `yaml:"timeout,omitempty" doc:"Longest time until its pods are ready. Default 5m."`
+	Timeout scalar.Duration `yaml:"timeout,omitempty" doc:"Longest time until its pods are ready. Default 5m."`
 	// OnFailure decides about a chart that fails; rollback by default.
 	OnFailure FailurePolicy `yaml:"onFailure,omitempty" enum:"rollback,keep" doc:"After a failure of a chart: rollback to the previous release, or keep the failed one for inspection. Default rollback."`
 }

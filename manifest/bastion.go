@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 const (
@@ -45,7 +46,7 @@ func parseBastion(s string) ([]hop, error) {
 			}
 		}
 		var err error
-		if h.host, h.port, err = splitHostPort(part); err != nil {
+		if h.host, h.port, err = scalar.SplitHostPort(part); err != nil {
 			return nil, fmt.Errorf("%w; write [user@]host[:port], several with commas between, or none", err)
 		}
 	}

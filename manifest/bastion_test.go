@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 func parseInventory(t *testing.T, text string) *Inventory {
@@ -91,14 +93,14 @@ func TestResolved(t *testing.T) {
 func TestInventoryLargest(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("vars: {ssh: {bastion: \"jump.example,h1\"}, labels: {a: b}}\nhosts:\n")
-	for i := range MaxHosts {
+	for i := range scalar.MaxHosts {
 		fmt.Fprintf(&b, "  h%d: {address: 10.%d.%d.%d, cluster: {kubernetes: {maxPods: 50}}}\n", i, i>>16, i>>8&255,
 			i&255)
 	}
 	b.WriteString("groups: {kube_control_plane: [h0], kube_worker: [\"h[1:9999]\"]}\n")
 	inv := parseInventory(t, b.String())
 	hosts := inv.Hosts()
-	if len(hosts) != MaxHosts || len(hosts[MaxHosts-1].Hops) != 2 {
+	if len(hosts) != scalar.MaxHosts || len(hosts[scalar.MaxHosts-1].Hops) != 2 {
 		t.Fatalf("%d hosts, the last %+v", len(hosts), hosts[len(hosts)-1])
 	}
 	c, err := ParseCluster("c",
@@ -106,7 +108,7 @@ func TestInventoryLargest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	last, err := c.ForHost(inv, hosts[MaxHosts-1])
+	last, err := c.ForHost(inv, hosts[scalar.MaxHosts-1])
 	if err != nil || last.Kubernetes.MaxPods != 50 {
 		t.Errorf("%+v, %v", last, err)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
@@ -19,10 +21,6 @@ const (
 	KindTrust   = "Trust"
 	KindCatalog = "Catalog"
 )
-
-// Platform is an operating system and architecture, linux/amd64, with a variant if there are several, linux/arm/v7.
-// PlatformString defines the spelling.
-type Platform = string
 
 // Metadata names a file's object.
 type Metadata struct {
@@ -95,10 +93,10 @@ type Bundle struct {
 	Manifests []string `yaml:"manifests,omitempty" local:"machine" doc:"Patterns of Kubernetes YAML files and kustomize directories, carried with their images."`
 	Files     []File   `yaml:"files,omitempty" doc:"Binaries, archives, scripts and other files."`
 	// Deploy lists what `kkbundle deploy` installs into a cluster that kkbundle did not make, in this order.
-	Deploy    []Addon      `yaml:"deploy,omitempty" doc:"Charts and YAML that kkbundle deploy installs into any cluster, in this order."`
-	Packages  []PackageSet `yaml:"packages,omitempty" doc:"Operating system packages by distribution."`
-	Sources   []Source     `yaml:"sources,omitempty" doc:"Mirrors, certificates and limits of upstream hosts; local directories."`
-	Overrides []Override   `yaml:"overrides,omitempty" doc:"Other addresses and checksums for files and charts that keep their names."`
+	Deploy    []Addon          `yaml:"deploy,omitempty" doc:"Charts and YAML that kkbundle deploy installs into any cluster, in this order."`
+	Packages  []PackageSet     `yaml:"packages,omitempty" doc:"Operating system packages by distribution."`
+	Sources   []sources.Source `yaml:"sources,omitempty" doc:"Mirrors, certificates and limits of upstream hosts; local directories."`
+	Overrides []Override       `yaml:"overrides,omitempty" doc:"Other addresses and checksums for files and charts that keep their names."`
 	// Trust has the trusted root for images that are verified by an identity.
 	Trust ImageTrust `yaml:"trust,omitempty" doc:"Whom signatures of images are checked with."`
 	Zone  string     `yaml:"zone,omitempty" doc:"Zone whose addresses the catalog's additions use, such as cn."`
@@ -208,24 +206,21 @@ type File struct {
 	// SHA256 is the expected content by platform.
 	SHA256 Sums `yaml:"sha256,omitempty" doc:"Expected sha256 by platform, or one for a file that all platforms share."`
 	// Checksums is the URL of an upstream checksum file, with the same placeholders as URL.
-	Checksums string   `yaml:"checksums,omitempty" doc:"Address of upstream's checksums: one hash, or lines of hash and file name."`
-	Mode      FileMode `yaml:"mode,omitempty" doc:"Permissions in octal, such as 0755."`
+	Checksums string          `yaml:"checksums,omitempty" doc:"Address of upstream's checksums: one hash, or lines of hash and file name."`
+	Mode      scalar.FileMode `yaml:"mode,omitempty" doc:"Permissions in octal, such as 0755."`
 	// Platforms replace the bundle's for this file; only for a file that differs by platform.
 	Platforms []string `yaml:"platforms,omitempty" doc:"The platforms of this file, instead of the bundle's."`
 }
-
-// AllPlatforms is the key in Sums of a file that is the same for all platforms.
-const AllPlatforms = ""
 
 // Sums are sha256 digests, 64 hexadecimal digits, by platform. In YAML a single value stands for all platforms.
 type Sums map[string]string
 
 // SetShort implements document.Shorthand.
-func (s *Sums) SetShort(text string) { *s = Sums{AllPlatforms: text} }
+func (s *Sums) SetShort(text string) { *s = Sums{scalar.AllPlatforms: text} }
 
 // MarshalYAML writes the short form if it was read.
 func (s Sums) MarshalYAML() (any, error) {
-	if all, ok := s[AllPlatforms]; ok && len(s) == 1 {
+	if all, ok := s[scalar.AllPlatforms]; ok && len(s) == 1 {
 		return all, nil
 	}
 	return map[string]string(s), nil

@@ -1,10 +1,6 @@
 package manifest
 
 import (
-	"errors"
-	"fmt"
-	"net/netip"
-	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -13,6 +9,8 @@ import (
 	"github.com/distribution/reference"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
@@ -20,13 +18,13 @@ import (
 type bundleChecker struct{ *checker }
 
 func (c bundleChecker) check(b *Bundle) {
-	c.name(b.Metadata.Name)
+	c.Name(b.Metadata.Name)
 	if b.Metadata.Version == "" {
 		c.Add("metadata", "version is missing; it becomes part of the bundle's file name")
 	} else {
-		c.version("metadata.version", b.Metadata.Version)
+		c.Version("metadata.version", b.Metadata.Version)
 	}
-	c.platforms("platforms", b.Platforms)
+	c.Platforms("platforms", b.Platforms)
 	c.images(b.Images, b.Trust.Root)
 	for i := range b.Charts {
 		c.chart(document.Index("charts", i), &b.Charts[i])
@@ -36,11 +34,10 @@ func (c bundleChecker) check(b *Bundle) {
 		c.file(document.Index("files", i), &b.Files[i])
 	}
 	c.sameFile(b.Files, b.Platforms)
-	sources := sourceChecker(c)
-	sources.sources("sources", b.Sources)
+	sources.Check(c.Words, "sources", b.Sources)
 	c.clusters(b)
 	c.discovery(b)
-	sources.overrides(b.Overrides)
+	c.overrides(b.Overrides)
 	packageChecker(c).packages(b.Packages)
 	c.addons("deploy", b.Deploy)
 	c.namedAlike(b)
@@ -90,56 +87,15 @@ func (c bundleChecker) clusters(b *Bundle) {
 	}
 }
 
-func (c *checker) name(name string) {
-	if name != "" && !document.IsName(name, true) {
-		c.Add("metadata.name", "%q is not a name; use lower case letters, digits, hyphens and dots",
-			document.Shorten(name))
-	}
-}
-
-func (c *checker) version(path, version string) {
-	if version != "" && (!isToken(version) || len(version) > maxToken) {
-		c.Add(path, "%q is not a version; use letters, digits and . _ + -, at most %d of them",
-			document.Shorten(version), maxToken)
-	}
-}
-
-// maxToken is the longest tag in the OCI distribution specification; versions become tags.
-const maxToken = 128
-
-// isToken reports whether s is a valid version everywhere: it begins with a letter or digit.
-func isToken(s string) bool {
-	return s != "" && !strings.ContainsAny(s[:1], "._+-") && document.Only(strings.ToLower(s), "._+-")
-}
-
-// isFileName reports whether s is a valid file name everywhere. Versions in names of Debian packages may contain ~
-// (deb-version(7)). Shells and kkbundle expand a leading ~ to a home directory, so it may not be first.
-func isFileName(s string) bool { return isToken(strings.ReplaceAll(s, "~", "-")) }
-
-func (c *checker) platforms(at string, list []string) {
-	for i, written := range list {
-		path := document.Index(at, i)
-		p, err := PlatformString(written)
-		if err != nil {
-			c.Add(path, "%v", err)
-			continue
-		}
-		if first := slices.Index(list[:i], p); first >= 0 {
-			c.Add(path, "%s is there twice, first on %s", p, c.Place(document.Index(at, first)))
-		}
-		list[i] = p
-	}
-}
-
 func (c bundleChecker) images(list []Image, root string) {
 	first := map[string]int{}
 	for i, image := range list {
 		path := document.Index("images", i)
-		c.platforms(document.Join(path, "platforms"), image.Platforms)
+		c.Platforms(document.Join(path, "platforms"), image.Platforms)
 		c.key(path, image.Verify, root)
 		named, err := reference.ParseNormalizedNamed(image.Name)
 		if _, after, _ := strings.Cut(image.Name, "@"); err != nil && strings.Contains(after, "/") {
-			c.Add(path, "%s", noSecrets) // user:password@host/path; a digest has no slash
+			c.Add(path, "%s", scalar.NoSecrets) // user:password@host/path; a digest has no slash
 			continue
 		}
 		if err != nil {
@@ -148,12 +104,12 @@ func (c bundleChecker) images(list []Image, root string) {
 			continue
 		}
 		digest := image.Digest
-		if digest != "" && !c.digest(document.Join(path, "digest"), digest) {
+		if digest != "" && !c.Digest(document.Join(path, "digest"), digest) {
 			continue
 		}
 		if d, ok := named.(reference.Digested); ok {
 			inName := d.Digest().String()
-			if c.digest(path, inName) && digest != "" && digest != inName {
+			if c.Digest(path, inName) && digest != "" && digest != inName {
 				c.Add(path, "the name pins %s and digest pins %s; keep one", inName, digest)
 			}
 		}
@@ -190,20 +146,6 @@ func (c bundleChecker) key(path string, v *Verify, root string) {
 	}
 }
 
-// digest reports whether s is a sha256 digest, and adds a problem otherwise.
-func (c *checker) digest(path, s string) bool {
-	algorithm, hex, _ := strings.Cut(s, ":")
-	switch {
-	case algorithm == "sha256" && isHex(hex, 64):
-		return true
-	case isToken(algorithm) && algorithm != "sha256" && hex != "":
-		c.Add(path, "%q: only sha256 digests are read", document.Shorten(s))
-	default:
-		c.Add(path, "%q is not a digest; write sha256: and 64 hexadecimal digits in lower case", document.Shorten(s))
-	}
-	return false
-}
-
 func (c bundleChecker) chart(path string, chart *Chart) {
 	if chart.Verify != nil && chart.Path != "" {
 		c.Add(document.Join(path, "verify"), "is for published charts; a local chart is used as it is")
@@ -220,7 +162,7 @@ func (c bundleChecker) chart(path string, chart *Chart) {
 	case len(places) > 1:
 		c.Add(path, "has %s; keep one", strings.Join(places, " and "))
 	case chart.Repo != "":
-		c.address(document.Join(path, "repo"), chart.Repo, "https", "http", "oci")
+		c.Address(document.Join(path, "repo"), chart.Repo, "https", "http", "oci")
 		if strings.Contains(chart.Repo, "?") {
 			c.Add(document.Join(path, "repo"),
 				"a repository is an address without a query; leave out the part from ? on")
@@ -232,7 +174,7 @@ func (c bundleChecker) chart(path string, chart *Chart) {
 			c.Add(path, "version is missing; write one, or a range such as 4.14.x")
 		}
 	case chart.URL != "":
-		c.address(document.Join(path, "url"), chart.URL, "https", "http")
+		c.Address(document.Join(path, "url"), chart.URL, "https", "http")
 		if chart.Version != "" {
 			c.Add(document.Join(path, "version"), "an archive has its version in its Chart.yaml; leave it out here")
 		}
@@ -242,7 +184,7 @@ func (c bundleChecker) chart(path string, chart *Chart) {
 	if chart.ImagesListed && len(chart.Values) > 0 {
 		c.Add(document.Join(path, "values"), "with imagesListed the chart is not rendered; leave one of them out")
 	}
-	if chart.Name != "" && !isToken(chart.Name) {
+	if chart.Name != "" && !scalar.IsToken(chart.Name) {
 		c.Add(document.Join(path, "name"), "%q is not a chart name; use letters, digits, hyphens and dots",
 			document.Shorten(chart.Name))
 	}
@@ -264,97 +206,19 @@ func (c bundleChecker) sameChart(list []Chart) {
 			id = ChartRef(chart, chart.Name, chart.Version)
 		}
 		if at, twice := document.Earlier(first, id, i); twice && id != "" {
-			c.Add(document.Index("charts", i), "%s is there twice, first on %s", shown(id),
+			c.Add(document.Index("charts", i), "%s is there twice, first on %s", scalar.Shown(id),
 				c.Place(document.Index("charts", at)))
 		}
 	}
 }
 
-// noSecrets and signedAddress do not repeat the secret.
-const (
-	noSecrets     = "secrets never live in this file; take the user and password out, and log in with the docker configuration or netrc"
-	signedAddress = "%s in an address is a secret, and would be in the lock and the bundle for all to read; take it out, and log in with netrc"
-)
-
-// SecretParameter returns the name of the query parameter in a URL that grants access: a signature of an object store,
-// or a token. It is "" if there is none.
-func SecretParameter(u *url.URL) string {
-	known := []string{
-		"x-amz-signature", "x-amz-security-token", "x-goog-signature", "signature", "sig", "token", "access_token",
-		"private_token",
-		"job_token", "api_key", "apikey", "auth", "password", "secret",
-	}
-	for _, name := range sortedKeys(u.Query()) {
-		if slices.Contains(known, strings.ToLower(name)) {
-			return name
-		}
-	}
-	return ""
-}
-
-// WithoutSecrets returns a reference for public documents: without user and password, and without a query that grants
-// access. Files with such addresses are refused; this is for references from other programs.
-func WithoutSecrets(ref string) string {
-	u, err := url.Parse(ref)
-	if err != nil || u.Host == "" {
-		return ref
-	}
-	secret := SecretParameter(u) != ""
-	if u.User == nil && !secret {
-		return ref
-	}
-	if u.User = nil; secret {
-		u.RawQuery = ""
-	}
-	return u.String()
-}
-
-// shown returns a reference for messages, without a password put into it by mistake.
-func shown(ref string) string {
-	if u, err := url.Parse(ref); err == nil && u.User != nil {
-		return document.Shorten(u.Redacted())
-	}
-	return document.Shorten(ref)
-}
-
-// address checks a URL that may have the placeholders of a file.
-func (c *checker) address(path, s string, schemes ...string) {
-	u, err := url.Parse(strings.NewReplacer("{", "", "}", "").Replace(s))
-	switch {
-	case strings.Contains(s, "@") && (err != nil || u.User != nil):
-		c.Add(path, "%s", noSecrets)
-	case err != nil:
-		c.Add(path, "%q is not a URL", document.Shorten(s))
-	case !slices.Contains(schemes, u.Scheme):
-		c.Add(path, "%q: want a URL with %s://", document.Shorten(s), document.Or(schemes))
-	case u.Scheme == "file" && u.Host != "":
-		c.Add(path, "%q: a file URL has three slashes before its path", document.Shorten(s))
-	case u.Scheme != "file" && u.Hostname() == "":
-		c.Add(path, "%q has no host", document.Shorten(s))
-	case u.Fragment != "":
-		c.Add(path, "%q: the part from # on is never sent; leave it out", document.Shorten(s))
-	case SecretParameter(u) != "":
-		c.Add(path, signedAddress, SecretParameter(u))
-	}
-	c.placeholders(path, s)
-}
-
-// placeholders reports braces that Expand does not know.
-func (c *checker) placeholders(path, s string) {
-	rest := strings.NewReplacer("{os}", "", "{arch}", "", "{x86arch}", "").Replace(s)
-	if at := strings.IndexAny(rest, "{}"); at >= 0 {
-		c.Add(path, "%q has a placeholder that is not known; known: {os}, {arch} and {x86arch}",
-			document.Shorten(rest[at:]))
-	}
-}
-
 func (c bundleChecker) file(path string, f *File) {
-	if f.Name != "" && (!isFileName(f.Name) || len(f.Name) > maxToken) {
+	if f.Name != "" && (!scalar.IsFileName(f.Name) || len(f.Name) > scalar.MaxToken) {
 		c.Add(document.Join(path, "name"),
 			"%q is not a file name; use letters, digits and . _ + - ~, a letter or digit first",
 			document.Shorten(f.Name))
 	}
-	c.version(document.Join(path, "version"), f.Version)
+	c.Version(document.Join(path, "version"), f.Version)
 	switch {
 	case f.URL == "" && f.Path == "":
 		c.Add(path, "has no address; write url or path")
@@ -363,14 +227,14 @@ func (c bundleChecker) file(path string, f *File) {
 	case f.URL != "" && !strings.Contains(f.URL, ":"):
 		c.Add(document.Join(path, "url"), "%q is not a URL; a local file goes under path", document.Shorten(f.URL))
 	case f.URL != "":
-		c.address(document.Join(path, "url"), f.URL, "https", "http", "file")
+		c.Address(document.Join(path, "url"), f.URL, "https", "http", "file")
 	default:
-		c.placeholders(document.Join(path, "path"), f.Path)
+		c.Placeholders(document.Join(path, "path"), f.Path)
 	}
 	if f.Checksums != "" {
-		c.address(document.Join(path, "checksums"), f.Checksums, "https", "http")
+		c.Address(document.Join(path, "checksums"), f.Checksums, "https", "http")
 	}
-	c.platforms(document.Join(path, "platforms"), f.Platforms)
+	c.Platforms(document.Join(path, "platforms"), f.Platforms)
 	if len(f.Platforms) > 0 && !f.hasPlaceholders() {
 		c.Add(document.Join(path, "platforms"),
 			"the address has no placeholders, so all platforms share one file; leave this out")
@@ -388,18 +252,18 @@ func (c *checker) sums(path string, f *File) {
 	different := map[string]bool{}
 	for _, platform := range sortedKeys(f.SHA256) {
 		sum, at := f.SHA256[platform], path
-		if platform != AllPlatforms {
+		if platform != scalar.AllPlatforms {
 			at = document.Key(path, platform)
 		}
-		if sum = strings.ToLower(sum); !isHex(sum, 64) {
+		if sum = strings.ToLower(sum); !scalar.IsHex(sum, 64) {
 			c.Add(at, "%q is not a sha256; write 64 hexadecimal digits", document.Shorten(sum))
 		}
 		different[sum] = true
-		if platform == AllPlatforms {
+		if platform == scalar.AllPlatforms {
 			normal[platform] = sum
 			continue
 		}
-		p, err := PlatformString(platform)
+		p, err := scalar.PlatformString(platform)
 		if err != nil {
 			c.AddKey(at, "%v", err)
 			continue
@@ -410,7 +274,7 @@ func (c *checker) sums(path string, f *File) {
 		normal[p] = sum
 	}
 	f.SHA256 = normal
-	_, all := normal[AllPlatforms]
+	_, all := normal[scalar.AllPlatforms]
 	switch perPlatform := f.hasPlaceholders(); {
 	case all && perPlatform:
 		c.Add(path, "the address has placeholders, so each platform has its own file; write one hash for each, as in {linux/amd64: …}")
@@ -434,7 +298,7 @@ func (c bundleChecker) sameFile(list []File, platforms []string) {
 		}
 		for _, id := range sortedKeys(ids) {
 			if at, twice := first[id]; twice {
-				c.Add(document.Index("files", i), "%s is there twice, first on %s", shown(ids[id]),
+				c.Add(document.Index("files", i), "%s is there twice, first on %s", scalar.Shown(ids[id]),
 					c.Place(document.Index("files", at)))
 				break
 			}
@@ -445,48 +309,4 @@ func (c bundleChecker) sameFile(list []File, platforms []string) {
 			}
 		}
 	}
-}
-
-// hostPort checks host or host:port.
-func (c *checker) hostPort(path, s string) {
-	if _, _, err := splitHostPort(s); err != nil {
-		c.Add(path, "%v", err)
-	}
-}
-
-// splitHostPort splits host or host:port; the port is 0 if there is none.
-func splitHostPort(s string) (string, int, error) {
-	if strings.Contains(s, "@") {
-		return "", 0, errors.New(noSecrets)
-	}
-	if scheme, _, has := strings.Cut(s, "://"); has {
-		return "", 0, fmt.Errorf("%q: want host or host:port, without %s://", document.Shorten(s),
-			document.Shorten(scheme))
-	}
-	if a, err := netip.ParseAddr(s); err == nil && a.Is6() {
-		return "", 0, fmt.Errorf("%q is neither a host nor host:port; write an IPv6 address in brackets: [%s]",
-			document.Shorten(s), a)
-	}
-	u, err := url.Parse("//" + s)
-	if err != nil || u.Host != s || !isHost(u.Hostname()) || u.Hostname() == "" {
-		return "", 0, fmt.Errorf("%q is neither a host nor host:port", document.Shorten(s))
-	}
-	if u.Port() == "" {
-		if strings.HasSuffix(s, ":") {
-			return "", 0, fmt.Errorf("%q has no port after the colon", document.Shorten(s))
-		}
-		return u.Hostname(), 0, nil
-	}
-	port, err := parsePort(u.Port())
-	return u.Hostname(), port, err
-}
-
-// cutPath splits host[:port][/path]. A scheme, which is invalid there, stays with the host.
-func cutPath(s string) (host, path string) {
-	from := strings.Index(s, "://")
-	if from < 0 {
-		host, path, _ = strings.Cut(s, "/")
-		return host, path
-	}
-	return s, ""
 }

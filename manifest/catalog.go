@@ -2,7 +2,9 @@ package manifest
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -12,6 +14,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // Catalog lists the addresses of cluster components, their versions compatible with each Kubernetes, and the package
@@ -35,7 +39,7 @@ type Catalog struct {
 	// RemovedArguments has, by minor release of Kubernetes, the arguments that its programs no longer take.
 	RemovedArguments map[string][]string `yaml:"removedArguments,omitempty" doc:"By minor release of Kubernetes, such as v1.27, the arguments that the release before still took, as PROGRAM --NAME or PROGRAM --NAME=WORD for one word of a list."`
 	// Zones are mirrors that are used together.
-	Zones map[string][]Source `yaml:"zones,omitempty" doc:"Mirrors for manifests that name the zone."`
+	Zones map[string][]sources.Source `yaml:"zones,omitempty" doc:"Mirrors for manifests that name the zone."`
 
 	src *document.Tree
 }
@@ -103,8 +107,8 @@ type CatalogFile struct {
 	// Stable is the address of the newest version, with {minor} for a hyphen and a minor release, or for nothing.
 	Stable string `yaml:"stable,omitempty" doc:"Address of a text that is the newest version; {minor} is -1.36 or nothing."`
 	// Version is a template; {version} by default.
-	Version string   `yaml:"version,omitempty" doc:"The file's version, if its form differs from the component's."`
-	Mode    FileMode `yaml:"mode,omitempty" doc:"Permissions in octal, such as 0755."`
+	Version string          `yaml:"version,omitempty" doc:"The file's version, if its form differs from the component's."`
+	Mode    scalar.FileMode `yaml:"mode,omitempty" doc:"Permissions in octal, such as 0755."`
 	// Formerly is the file that earlier versions and earlier bundles have in place of URL; nil if there is none.
 	Formerly *CatalogFormer `yaml:"formerly,omitempty" doc:"The file that was used before this one."`
 }
@@ -122,11 +126,11 @@ type CatalogFormer struct {
 type PlatformText map[string]string
 
 // SetShort implements document.Shorthand.
-func (t *PlatformText) SetShort(text string) { *t = PlatformText{AllPlatforms: text} }
+func (t *PlatformText) SetShort(text string) { *t = PlatformText{scalar.AllPlatforms: text} }
 
 // MarshalYAML writes the short form if it was read.
 func (t PlatformText) MarshalYAML() (any, error) {
-	if all, ok := t[AllPlatforms]; ok && len(t) == 1 {
+	if all, ok := t[scalar.AllPlatforms]; ok && len(t) == 1 {
 		return all, nil
 	}
 	return map[string]string(t), nil
@@ -183,19 +187,16 @@ type CatalogPackage struct {
 	Releases map[string][]string `yaml:"releases,omitempty" doc:"Names in one release of a distribution, such as rocky/10, instead of those of its family."`
 }
 
-// ParseCatalog reads a Catalog. The error is Problems.
-func ParseCatalog(file string, data []byte) (*Catalog, error) {
-	k := &Catalog{}
-	return decode(file, data, KindCatalog, k, func(c *checker) {
-		k.src = c.Tree
-		catalogChecker{c}.check(k)
-	})
+// check makes the checks beyond the types.
+func (k *Catalog) check(c *scalar.Words) {
+	k.src = c.Tree
+	catalogChecker{c}.check(k)
 }
 
 // Marshal returns the catalog as YAML after a header of comments. The same entries give the same bytes.
 func (k *Catalog) Marshal(header string) ([]byte, error) {
 	out := *k
-	out.APIVersion, out.Kind = APIVersion, KindCatalog
+	out.APIVersion, out.Kind = scalar.APIVersion, KindCatalog
 	body, err := yaml.Marshal(&out)
 	if err != nil {
 		return nil, fmt.Errorf("write the catalog: %w", err)
@@ -204,32 +205,36 @@ func (k *Catalog) Marshal(header string) ([]byte, error) {
 }
 
 // Problem returns an error about the value at a path of the catalog file, like Cluster.Problem.
-func (k *Catalog) Problem(path, message string) error { return problemAt(k.src, path, message) }
+func (k *Catalog) Problem(path, message string) error {
+	c := &document.Checker{Tree: k.src}
+	c.Add(path, "%s", message)
+	return c.Found
+}
 
 var minorPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^v\d+\.\d+$`) }) //nolint:gochecknoglobals // compiled once
 
 // catalogChecker makes a catalog's checks beyond the types.
-type catalogChecker struct{ *checker }
+type catalogChecker struct{ *scalar.Words }
 
 func (c catalogChecker) check(k *Catalog) {
-	for _, minor := range sortedKeys(k.Releases) {
+	for _, minor := range slices.Sorted(maps.Keys(k.Releases)) {
 		at := document.Key("releases", minor)
-		c.release(at, k.Releases[minor])
+		c.Release(at, k.Releases[minor])
 		if !minorPattern().MatchString(minor) || !strings.HasPrefix(k.Releases[minor], minor+".") {
 			c.AddKey(at, "want a minor release and a release of it, as in v1.36: v1.36.3")
 		}
 	}
-	c.kubeadmImages(k.Kubeadm)
-	for _, name := range sortedKeys(k.Components) {
+	checkKubeadm(c.Words, k.Kubeadm)
+	for _, name := range slices.Sorted(maps.Keys(k.Components)) {
 		one := k.Components[name]
 		c.catalogEntry(document.Key("components", name), name, &one)
 		k.Components[name] = one
 	}
-	for _, purpose := range sortedKeys(k.Packages) {
+	for _, purpose := range slices.Sorted(maps.Keys(k.Packages)) {
 		c.catalogPackage(document.Key("packages", purpose), k.Packages[purpose])
 	}
-	for _, name := range sortedKeys(k.EndOfLife) {
-		for _, line := range sortedKeys(k.EndOfLife[name]) {
+	for _, name := range slices.Sorted(maps.Keys(k.EndOfLife)) {
+		for _, line := range slices.Sorted(maps.Keys(k.EndOfLife[name])) {
 			at := document.Key(document.Key("endOfLife", name), line)
 			if !minorPattern().MatchString(line) {
 				c.AddKey(at, "%q is not a release line; write one such as v1.36", document.Shorten(line))
@@ -242,37 +247,37 @@ func (c catalogChecker) check(k *Catalog) {
 	for key, removed := range map[string]map[string][]string{
 		"removedGates": k.RemovedGates, "removedArguments": k.RemovedArguments,
 	} {
-		for _, minor := range sortedKeys(removed) {
+		for _, minor := range slices.Sorted(maps.Keys(removed)) {
 			if !minorPattern().MatchString(minor) {
 				c.AddKey(document.Key(key, minor), "%q is not a minor release; write one such as v1.27",
 					document.Shorten(minor))
 			}
 		}
 	}
-	for _, zone := range sortedKeys(k.Zones) {
-		sourceChecker(c).sources(document.Key("zones", zone), k.Zones[zone])
+	for _, zone := range slices.Sorted(maps.Keys(k.Zones)) {
+		sources.Check(c.Words, document.Key("zones", zone), k.Zones[zone])
 	}
 }
 
-// kubeadmImages checks the images of kubeadm, in a catalog and in a lock.
-func (c *checker) kubeadmImages(all map[string]KubeadmImages) {
-	for _, release := range sortedKeys(all) {
+// checkKubeadm checks the images of kubeadm, in a catalog and in a lock.
+func checkKubeadm(c *scalar.Words, all map[string]KubeadmImages) {
+	for _, release := range slices.Sorted(maps.Keys(all)) {
 		at, one := document.Key("kubeadm", release), all[release]
 		if _, err := semver.StrictNewVersion(strings.TrimPrefix(release, "v")); err != nil ||
 			!strings.HasPrefix(release, "v") {
 			c.AddKey(at, "%q is not a release; write one such as v1.36.3", document.Shorten(release))
 		}
 		for _, tag := range [][2]string{{"etcd", one.Etcd}, {"coredns", one.CoreDNS}, {"pause", one.Pause}} {
-			c.version(document.Join(at, tag[0]), tag[1])
+			c.Version(document.Join(at, tag[0]), tag[1])
 		}
 		if one.Program != "" {
-			c.digest(document.Join(at, "program"), one.Program.String())
+			c.Digest(document.Join(at, "program"), one.Program.String())
 		}
 	}
 }
 
 func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
-	if !isFileName(name) || len(name) > maxToken {
+	if !scalar.IsFileName(name) || len(name) > scalar.MaxToken {
 		c.AddKey(at, "%q is not a name; use letters, digits and . _ + -", document.Shorten(name))
 	}
 	if one.File == nil && len(one.Images) == 0 && one.Chart == nil {
@@ -281,8 +286,8 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 	if one.Default == "" && one.Follows == "" && len(one.Since) == 0 {
 		c.AddKey(at, "says no version; write default, follows or since")
 	}
-	c.version(document.Join(at, "default"), one.Default)
-	c.platforms(document.Join(at, "platforms"), one.Platforms)
+	c.Version(document.Join(at, "default"), one.Default)
+	c.Platforms(document.Join(at, "platforms"), one.Platforms)
 	c.versionTable(document.Join(at, "since"), one.Since)
 	c.versionTable(document.Join(at, "minimum"), one.Minimum)
 	for i, t := range one.Through {
@@ -290,8 +295,8 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 		if !minorPattern().MatchString(t.To) {
 			c.Add(document.Join(path, "to"), "%q is not a release line; write one such as v3.6", document.Shorten(t.To))
 		}
-		c.version(document.Join(path, "least"), t.Least)
-		c.version(document.Join(path, "take"), t.Take)
+		c.Version(document.Join(path, "least"), t.Least)
+		c.Version(document.Join(path, "take"), t.Take)
 	}
 	for i, fit := range one.Fits {
 		path := document.Index(document.Join(at, "fits"), i)
@@ -311,22 +316,22 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 		case (chart.URL == "") == (chart.Repo == ""):
 			c.Add(path, "write url or repo")
 		case chart.URL != "":
-			c.address(document.Join(path, "url"), fillSample(chart.URL), "https", "http")
+			c.Address(document.Join(path, "url"), fillSample(chart.URL), "https", "http")
 		default:
-			c.address(document.Join(path, "repo"), chart.Repo, "https", "http", "oci")
+			c.Address(document.Join(path, "repo"), chart.Repo, "https", "http", "oci")
 		}
-		c.release(document.Join(path, "from"), chart.From)
+		c.Release(document.Join(path, "from"), chart.From)
 	}
 	for i, image := range one.Images {
 		path := document.Index(document.Join(at, "images"), i)
-		if _, err := ImageName(fillSample(image.Name)); err != nil {
+		if _, err := scalar.ImageName(fillSample(image.Name)); err != nil {
 			c.Add(path, "%v", err)
 		}
 		if strings.Contains(image.Name, "{tag}") != (len(image.Tags) > 0) {
 			c.Add(path, "{tag} and tags go together")
 		}
-		c.release(document.Join(path, "from"), image.From)
-		c.release(document.Join(path, "before"), image.Before)
+		c.Release(document.Join(path, "from"), image.From)
+		c.Release(document.Join(path, "before"), image.Before)
 	}
 }
 
@@ -336,9 +341,9 @@ func (c catalogChecker) catalogPackage(at string, one CatalogPackage) {
 	for release, names := range one.Releases {
 		lists[document.Key(document.Join(at, "releases"), release)] = names
 	}
-	for _, path := range sortedKeys(lists) {
+	for _, path := range slices.Sorted(maps.Keys(lists)) {
 		for i, name := range lists[path] {
-			if !isPackageName(name) || strings.Contains(name, "/") {
+			if !scalar.IsPackageName(name) || strings.Contains(name, "/") {
 				c.Add(document.Index(path, i), "%q is not a package name", document.Shorten(name))
 			}
 		}
@@ -348,35 +353,35 @@ func (c catalogChecker) catalogPackage(at string, one CatalogPackage) {
 func (c catalogChecker) entryFile(at string, f *CatalogFile) {
 	f.URL = c.platformURLs(at, f.URL)
 	if f.Checksums != "" {
-		c.address(document.Join(at, "checksums"), fillSample(f.Checksums), "https", "http")
+		c.Address(document.Join(at, "checksums"), fillSample(f.Checksums), "https", "http")
 	}
 	if f.Stable != "" {
-		c.address(document.Join(at, "stable"), fillSample(f.Stable), "https", "http")
+		c.Address(document.Join(at, "stable"), fillSample(f.Stable), "https", "http")
 	}
 	former := f.Formerly
 	if former == nil {
 		return
 	}
 	at = document.Join(at, "formerly")
-	c.release(document.Join(at, "before"), former.Before)
+	c.Release(document.Join(at, "before"), former.Before)
 	former.URL = c.platformURLs(at, former.URL)
 	if former.Checksums != "" {
-		c.address(document.Join(at, "checksums"), fillSample(former.Checksums), "https", "http")
+		c.Address(document.Join(at, "checksums"), fillSample(former.Checksums), "https", "http")
 	}
 }
 
 // platformURLs checks the addresses of a file and returns them by the usual names of their platforms.
 func (c catalogChecker) platformURLs(at string, urls PlatformText) PlatformText {
 	normal := PlatformText{}
-	for _, platform := range sortedKeys(urls) {
+	for _, platform := range slices.Sorted(maps.Keys(urls)) {
 		path := document.Join(at, "url")
-		if platform != AllPlatforms {
+		if platform != scalar.AllPlatforms {
 			path = document.Key(path, platform)
 		}
-		c.address(path, fillSample(urls[platform]), "https", "http")
+		c.Address(path, fillSample(urls[platform]), "https", "http")
 		p, err := platform, error(nil)
-		if platform != AllPlatforms {
-			p, err = PlatformString(platform)
+		if platform != scalar.AllPlatforms {
+			p, err = scalar.PlatformString(platform)
 		}
 		if err != nil {
 			c.AddKey(path, "%v", err)
@@ -394,11 +399,11 @@ func fillSample(template string) string {
 
 // versionTable checks the keys of since and minimum.
 func (c catalogChecker) versionTable(at string, table map[string]string) {
-	for _, from := range sortedKeys(table) {
+	for _, from := range slices.Sorted(maps.Keys(table)) {
 		if _, err := semver.StrictNewVersion(strings.TrimPrefix(from, "v")); err != nil ||
 			!strings.HasPrefix(from, "v") {
 			c.AddKey(document.Key(at, from), "%q is not a release; write one such as v1.36.0", document.Shorten(from))
 		}
-		c.version(document.Key(at, from), table[from])
+		c.Version(document.Key(at, from), table[from])
 	}
 }

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
@@ -15,21 +16,29 @@ func (b *Bundle) Problem(path, message string) error { return problemAt(b.src, p
 // Problem returns an error about the value at a path of the inventory, like Cluster.Problem.
 func (inv *Inventory) Problem(path, message string) error { return problemAt(inv.src, path, message) }
 
+// ParseCatalog reads a Catalog. The error is Problems.
+func ParseCatalog(file string, data []byte) (*Catalog, error) {
+	k := &Catalog{}
+	return decode(file, data, KindCatalog, k, func(c *checker) { k.check(c.Words) })
+}
+
 func problemAt(src *document.Tree, path, message string) error {
 	c := checkerOf(src)
 	c.Add(path, "%s", message)
 	return c.Found
 }
 
-// checker checks values that files of several kinds have. Each kind of file has a checker of its own on top of it.
-type checker struct{ *document.Checker }
+// checker checks what files of several kinds have. Each kind of file has a checker of its own on top of it.
+type checker struct{ *scalar.Words }
 
 // checkerOf returns a checker for what was read from a tree.
-func checkerOf(src *document.Tree) *checker { return &checker{&document.Checker{Tree: src}} }
+func checkerOf(src *document.Tree) *checker {
+	return &checker{&scalar.Words{Checker: &document.Checker{Tree: src}}}
+}
 
 const (
 	// APIVersion is the apiVersion of every file this package reads.
-	APIVersion = "kkbundle.io/v1"
+	APIVersion = scalar.APIVersion
 	// MaxLockSize is the maximal size of a Lock; 100,000 pins are about 45 MiB.
 	MaxLockSize = 64 << 20
 )
@@ -59,7 +68,10 @@ func decode[T any](file string, data []byte, kind string, out *T, check func(*ch
 
 // decodeTree is decode for a parsed file.
 func decodeTree[T any](src *document.Tree, kind string, out *T, check func(*checker)) (*T, error) {
-	if err := document.Decode(src, formatOf(kind), out, func(c *document.Checker) { check(&checker{c}) }); err != nil {
+	err := document.Decode(src, formatOf(kind), out, func(c *document.Checker) {
+		check(&checker{&scalar.Words{Checker: c}})
+	})
+	if err != nil {
 		return nil, err
 	}
 	return out, nil

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/programs"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // Cluster describes the wanted cluster. Build reads its needs from it, precheck its requirements, install its
@@ -59,9 +61,9 @@ type Kubernetes struct {
 	// UpgradeFrom is the Kubernetes that hosts run now. A bundle includes each minor release between it and Version.
 	UpgradeFrom string `yaml:"upgradeFrom,omitempty" doc:"Version that the hosts run now; the needs of each minor release between it and version are added to the bundle."`
 	// PodCIDR is 10.233.64.0/18 by default.
-	PodCIDR CIDRs `yaml:"podCIDR,omitempty" doc:"Network of the pods; IPv4,IPv6 for dual stack. Default 10.233.64.0/18."`
+	PodCIDR scalar.CIDRs `yaml:"podCIDR,omitempty" doc:"Network of the pods; IPv4,IPv6 for dual stack. Default 10.233.64.0/18."`
 	// ServiceCIDR is 10.233.0.0/18 by default.
-	ServiceCIDR CIDRs `yaml:"serviceCIDR,omitempty" doc:"Network of the services; IPv4,IPv6 for dual stack. Default 10.233.0.0/18."`
+	ServiceCIDR scalar.CIDRs `yaml:"serviceCIDR,omitempty" doc:"Network of the services; IPv4,IPv6 for dual stack. Default 10.233.0.0/18."`
 	// MaxPods is the most pods on a node, 110 by default (kubelet's own default).
 	MaxPods   int       `yaml:"maxPods,omitempty" doc:"Most pods on a node. Default 110."`
 	ProxyMode ProxyMode `yaml:"proxyMode,omitempty" enum:"iptables,nftables,ipvs" doc:"Mode of kube-proxy. Default iptables."`
@@ -93,7 +95,7 @@ type Endpoint struct {
 func (e Endpoint) HostPort(first string) string {
 	host, port := first, 0
 	if e.Address != "" {
-		host, port, _ = splitHostPort(e.Address) // checked by ParseCluster
+		host, port, _ = scalar.SplitHostPort(e.Address) // checked by ParseCluster
 	}
 	return net.JoinHostPort(host, strconv.Itoa(orDefault(port, DefaultPort)))
 }
@@ -105,7 +107,7 @@ type Etcd struct {
 	// DataDir is /var/lib/etcd by default.
 	DataDir string `yaml:"dataDir,omitempty" doc:"Directory of the data. Default /var/lib/etcd."`
 	// Quota is etcd's --quota-backend-bytes. https://etcd.io/docs/v3.6/dev-guide/limit/#storage-size-limit
-	Quota Quantity `yaml:"quota,omitempty" doc:"Size of the database at which etcd takes no changes, for types internal and external. etcd suggests at most 8Gi. Default etcd's own, 2Gi."`
+	Quota scalar.Quantity `yaml:"quota,omitempty" doc:"Size of the database at which etcd takes no changes, for types internal and external. etcd suggests at most 8Gi. Default etcd's own, 2Gi."`
 	// Endpoints, CA, Cert and Key describe the user's own etcd: addresses, and paths of PEM files relative to the
 	// cluster file.
 	Endpoints []string `yaml:"endpoints,omitempty" doc:"Addresses of a provided etcd, such as https://10.0.0.1:2379."`
@@ -139,9 +141,9 @@ type Time struct {
 
 // Backup is the frequency of etcd snapshots and the number of copies kept.
 type Backup struct {
-	Every Duration `yaml:"every,omitempty" doc:"Time between copies, such as 30m. Default 6h."`
-	Keep  int      `yaml:"keep,omitempty" doc:"Number of copies that stay. Default 8."`
-	Off   bool     `yaml:"off,omitempty" doc:"The etcd hosts save no copies. Default false."`
+	Every scalar.Duration `yaml:"every,omitempty" doc:"Time between copies, such as 30m. Default 6h."`
+	Keep  int             `yaml:"keep,omitempty" doc:"Number of copies that stay. Default 8."`
+	Off   bool            `yaml:"off,omitempty" doc:"The etcd hosts save no copies. Default false."`
 }
 
 // BackupKeys encrypt copies of etcd and of the cluster's keys, and name a place for copies of etcd outside the cluster.
@@ -259,11 +261,11 @@ type Precheck struct {
 	AllowUnsupportedDistributions bool   `yaml:"allowUnsupportedDistributions,omitempty" doc:"Accept operating systems that kkbundle was not made for."`
 	// MinFree is the space that must stay free on each filesystem; 10% of it by default, the limit at which the kubelet
 	// begins to evict pods.
-	MinFree Quantity `yaml:"minFree,omitempty" doc:"Space that must stay free on each filesystem. Default 10% of it."`
+	MinFree scalar.Quantity `yaml:"minFree,omitempty" doc:"Space that must stay free on each filesystem. Default 10% of it."`
 	// DiskLatency is the limit for 99% of small writes to etcd's disk, 10ms by default.
-	DiskLatency Duration `yaml:"diskLatency,omitempty" doc:"Longest time for 99% of small writes to etcd's disk. Default 10ms."`
+	DiskLatency scalar.Duration `yaml:"diskLatency,omitempty" doc:"Longest time for 99% of small writes to etcd's disk. Default 10ms."`
 	// ClockSkew is the largest allowed difference of clocks, 2s by default.
-	ClockSkew Duration `yaml:"clockSkew,omitempty" doc:"Largest difference between the hosts' clocks. Default 2s."`
+	ClockSkew scalar.Duration `yaml:"clockSkew,omitempty" doc:"Largest difference between the hosts' clocks. Default 2s."`
 	// Internet allows or forbids hosts to reach the internet, allowed by default.
 	Internet InternetPolicy `yaml:"internet,omitempty" enum:"allowed,forbidden" doc:"forbidden: a host with internet access is refused. Default allowed."`
 }
@@ -271,9 +273,9 @@ type Precheck struct {
 // MinMemory is the least memory of a host by role.
 type MinMemory struct {
 	// ControlPlane is 1700Mi by default, kubeadm's own limit.
-	ControlPlane Quantity `yaml:"controlPlane,omitempty" doc:"Memory of a control plane. Default 1700Mi."`
+	ControlPlane scalar.Quantity `yaml:"controlPlane,omitempty" doc:"Memory of a control plane. Default 1700Mi."`
 	// Worker is 1024Mi by default.
-	Worker Quantity `yaml:"worker,omitempty" doc:"Memory of a worker. Default 1024Mi."`
+	Worker scalar.Quantity `yaml:"worker,omitempty" doc:"Memory of a worker. Default 1024Mi."`
 }
 
 // Component is a catalog component's version.
@@ -323,10 +325,10 @@ const (
 	defaultMemoryControlPlane = 1700 << 20
 	defaultMemoryWorker       = 1024 << 20
 	defaultKernel             = "4.9.17"
-	defaultDiskLatency        = Duration(10 * time.Millisecond)
-	defaultClockSkew          = Duration(2 * time.Second)
+	defaultDiskLatency        = scalar.Duration(10 * time.Millisecond)
+	defaultClockSkew          = scalar.Duration(2 * time.Second)
 	defaultEtcdDir            = "/var/lib/etcd"
-	defaultBackupEvery        = Duration(6 * time.Hour)
+	defaultBackupEvery        = scalar.Duration(6 * time.Hour)
 	defaultBackupKeep         = 8 // two days
 	defaultNFSPath            = "/srv/nfs/kubernetes"
 	// DefaultDomain is the domain of names in a cluster.
@@ -399,6 +401,14 @@ func (c *Cluster) At(release string) *Cluster {
 	return &d
 }
 
+// FeatureGates returns the feature gates that the cluster file sets for Kubernetes' programs.
+func (k *Kubernetes) FeatureGates() []programs.FeatureGate {
+	return programs.FeatureGates(k.Kubeadm, k.Kubelet, k.KubeProxy)
+}
+
+// Arguments returns the arguments that the cluster file gives to the programs of the control plane.
+func (k *Kubernetes) Arguments() []programs.Argument { return programs.Arguments(k.Kubeadm) }
+
 func orDefault[T comparable](v, d T) T {
 	var zero T
 	if v == zero {
@@ -408,11 +418,11 @@ func orDefault[T comparable](v, d T) T {
 }
 
 // cidrs returns a copy of given, or the default.
-func cidrs(given CIDRs, byDefault string) CIDRs {
+func cidrs(given scalar.CIDRs, byDefault string) scalar.CIDRs {
 	if len(given) > 0 {
 		return slices.Clone(given)
 	}
-	return CIDRs{netip.MustParsePrefix(byDefault)}
+	return scalar.CIDRs{netip.MustParsePrefix(byDefault)}
 }
 
 func (c Config) clone() Config {

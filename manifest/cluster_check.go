@@ -12,17 +12,18 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/programs"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // clusterChecker makes a cluster file's checks beyond the types.
 type clusterChecker struct{ *checker }
 
 func (c clusterChecker) check(k *Cluster) {
-	c.name(k.Metadata.Name)
+	c.Name(k.Metadata.Name)
 	if k.Metadata.Version != "" {
 		c.Add("metadata.version", "a cluster has no version of its own; Kubernetes' version is kubernetes.version")
 	}
-	c.release("kubernetes.version", k.Kubernetes.Version)
+	c.Release("kubernetes.version", k.Kubernetes.Version)
 	c.upgrade(&k.Kubernetes)
 	c.networks(k)
 	c.siteAddresses(k)
@@ -38,34 +39,19 @@ func (c clusterChecker) check(k *Cluster) {
 	c.podNetwork(&k.CNI)
 	c.dns(&k.DNS)
 	c.timeServers(k.Time.Servers)
-	c.release("cri.version", k.CRI.Version)
+	c.Release("cri.version", k.CRI.Version)
 	c.runtimeClasses("cri.runtimeClasses", k.CRI.RuntimeClasses)
 	c.imageRegistry(&k.ImageRegistry)
-	c.kernel("precheck.minKernel", k.Precheck.MinKernel)
+	c.Kernel("precheck.minKernel", k.Precheck.MinKernel)
 	c.storage(&k.Storage)
 	c.addons("addons", k.Addons)
 	c.components(k)
 }
 
-// release checks a version used in download addresses: v and three numbers.
-func (c *checker) release(path, version string) {
-	if version == "" {
-		return
-	}
-	number, hasV := strings.CutPrefix(version, "v")
-	_, err := semver.StrictNewVersion(number)
-	switch {
-	case err != nil:
-		c.Add(path, "%q is not a version; write v and three numbers, as in v1.36.3", document.Shorten(version))
-	case !hasV:
-		c.Add(path, "write v%s", version)
-	}
-}
-
 // upgrade checks that versions lead upwards within one major release.
 func (c clusterChecker) upgrade(k *Kubernetes) {
 	const at = "kubernetes.upgradeFrom"
-	c.release(at, k.UpgradeFrom)
+	c.Release(at, k.UpgradeFrom)
 	from, err := semver.NewVersion(k.UpgradeFrom)
 	to, bad := semver.NewVersion(k.Version)
 	if k.UpgradeFrom == "" || err != nil || bad != nil {
@@ -155,8 +141,8 @@ func (c clusterChecker) siteAddresses(k *Cluster) {
 	}
 	at := map[netip.Addr]string{}
 	for _, path := range sortedKeys(addresses) {
-		below, _ := cutPath(addresses[path])
-		host, _, _ := splitHostPort(below)
+		below, _ := scalar.CutPath(addresses[path])
+		host, _, _ := scalar.SplitHostPort(below)
 		a, err := netip.ParseAddr(host)
 		if err != nil {
 			continue
@@ -214,8 +200,8 @@ func (c clusterChecker) endpoint(e *Endpoint) {
 	} else if e.Type == EndpointKubeVIP || e.Type == EndpointExternal {
 		c.Add(at, "address is missing; type %s needs it", e.Type)
 	}
-	if _, port, _ := splitHostPort(e.Address); (e.Type == EndpointKubeVIP || e.Type == EndpointHAProxy) && port != 0 &&
-		port != DefaultPort {
+	if _, port, _ := scalar.SplitHostPort(e.Address); (e.Type == EndpointKubeVIP || e.Type == EndpointHAProxy) &&
+		port != 0 && port != DefaultPort {
 		c.Add(document.Join(at, "address"), "port %d: with type %s it is the API server's own, %d; leave the port out",
 			port, e.Type, DefaultPort)
 	}
@@ -223,7 +209,7 @@ func (c clusterChecker) endpoint(e *Endpoint) {
 
 // endpointAddress checks that kubeadm takes the address and that nodes can reach it.
 func (c clusterChecker) endpointAddress(at string, e *Endpoint) {
-	host, _, err := splitHostPort(e.Address)
+	host, _, err := scalar.SplitHostPort(e.Address)
 	if err != nil {
 		c.Add(at, "%v", err)
 		return
@@ -242,19 +228,6 @@ func (c clusterChecker) endpointAddress(at string, e *Endpoint) {
 func (c clusterChecker) dns(d *ClusterDNS) {
 	if d.Domain != "" && (!document.IsName(d.Domain, true) || strings.Trim(d.Domain, "0123456789.") == "") {
 		c.Add("dns.domain", "%q is no domain; write lower case letters, digits, hyphens and dots, such as cluster.local", document.Shorten(d.Domain))
-	}
-}
-
-// kernel checks a version of Linux.
-func (c *checker) kernel(at, version string) {
-	if strings.Trim(version, "0123456789.") != "" {
-		c.Add(at, "%q is not a kernel version; write numbers and dots, as in 4.9.17", document.Shorten(version))
-	}
-}
-
-func (c *checker) dataDir(at, dir string) {
-	if dir != "" && !path.IsAbs(dir) {
-		c.Add(at, "%q: write an absolute path", document.Shorten(dir))
 	}
 }
 
@@ -329,7 +302,7 @@ func (c clusterChecker) etcd(e *Etcd) {
 	if b := e.Backup; b != nil && (b.Keep < 0 || b.Keep == 0 && c.Tree.Node("etcd.backup.keep") != nil) {
 		c.Add("etcd.backup.keep", "%d copies are no backup; keep at least 1", b.Keep)
 	}
-	c.dataDir("etcd.dataDir", e.DataDir)
+	c.DataDir("etcd.dataDir", e.DataDir)
 	given := []struct {
 		name string
 		set  bool
@@ -349,12 +322,12 @@ func (c clusterChecker) etcd(e *Etcd) {
 			c.Add(document.Index("etcd.endpoints", i), "%q: want https://host:port", document.Shorten(endpoint))
 			continue
 		}
-		c.hostPort(document.Index("etcd.endpoints", i), host)
+		c.HostPort(document.Index("etcd.endpoints", i), host)
 	}
 }
 
 func (c clusterChecker) podNetwork(n *CNI) {
-	c.release("cni.version", n.Version)
+	c.Release("cni.version", n.Version)
 	switch {
 	case n.Type == NetworkMultus && n.With == "":
 		c.Add("cni", "with is missing; multus needs another network for the pods' first interface")
@@ -377,8 +350,8 @@ func (c clusterChecker) podNetwork(n *CNI) {
 func (c clusterChecker) imageRegistry(r *ImageRegistry) {
 	path := "imageRegistry"
 	if r.Address != "" {
-		host, below := cutPath(r.Address)
-		c.hostPort(document.Join(path, "address"), host)
+		host, below := scalar.CutPath(r.Address)
+		c.HostPort(document.Join(path, "address"), host)
 		if below != "" && !document.Only(below, "./-_") {
 			c.Add(document.Join(path, "address"),
 				"%q: want host[:port][/path] with a path of lower case letters, digits and . - _ /",
@@ -395,7 +368,7 @@ func (c clusterChecker) imageRegistry(r *ImageRegistry) {
 		}
 		return
 	}
-	if r.Port != 0 && !isPort(r.Port) {
+	if r.Port != 0 && !scalar.IsPort(r.Port) {
 		c.Add(document.Join(path, "port"), "%d is not between 1 and 65535", r.Port)
 	}
 	for _, one := range []struct {
@@ -428,7 +401,7 @@ func (c clusterChecker) storage(s *Storage) {
 	if s.NFSPath == "" {
 		return
 	}
-	c.dataDir(at, s.NFSPath)
+	c.DataDir(at, s.NFSPath)
 	switch {
 	case !s.NFS:
 		c.AddKey(at, "belongs to nfs: true; leave it out")
@@ -441,7 +414,7 @@ func (c clusterChecker) storage(s *Storage) {
 func (c clusterChecker) components(k *Cluster) {
 	for _, name := range sortedKeys(k.Components) {
 		v := k.Components[name].Version
-		c.version(document.Join(document.Key("components", name), "version"), v)
+		c.Version(document.Join(document.Key("components", name), "version"), v)
 		if name == "containerd" && k.CRI.Version != "" && k.CRI.Version != v {
 			c.Add(document.Key("components", name), "cri.version says %s; keep one", k.CRI.Version)
 		}

@@ -9,5 +9,6 @@
 // used in messages, and the bytes. Parsing is strict, and an error from a Parse function is always Problems: every
 // problem of the file, in the order of the file, each with its line and column.
 //
-// Package document below this one reads the YAML: it has the decoder, Problems and the JSON Schemas.
+// Package document below this one reads the YAML: it has the decoder, Problems and the JSON Schemas. Package scalar has
+// the values of one word, such as platforms and addresses.
 package manifest

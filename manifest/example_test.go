@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // All problems of a file are reported at once, with their places.
@@ -22,7 +23,7 @@ imges: [nginx:1.29]
 }
 
 func ExampleImageName() {
-	fmt.Println(manifest.ImageName("nginx:1.29"))
+	fmt.Println(scalar.ImageName("nginx:1.29"))
 	// Output:
 	// docker.io/library/nginx:1.29 <nil>
 }

@@ -8,6 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // Role is a group of hosts in an Inventory.
@@ -322,7 +323,7 @@ func (inv *Inventory) expand() []Host {
 	for i := range inv.HostSpecs {
 		spec := &inv.HostSpecs[i]
 		many, err := spec.expand()
-		if err != nil || len(list)+len(many) > MaxHosts {
+		if err != nil || len(list)+len(many) > scalar.MaxHosts {
 			continue // refused by ParseInventory
 		}
 		for _, h := range many {
@@ -368,11 +369,11 @@ func (inv *Inventory) roles() map[string][]Role {
 		}
 		n := 0
 		for _, entry := range members {
-			names, err := expand(entry)
+			names, err := scalar.ExpandRange(entry)
 			if err != nil {
 				continue
 			}
-			if n += len(names); n > MaxHosts {
+			if n += len(names); n > scalar.MaxHosts {
 				break // refused elsewhere
 			}
 			for _, name := range names {

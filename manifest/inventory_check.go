@@ -9,6 +9,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/programs"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // inventoryChecker makes an inventory's checks beyond the types.
@@ -16,7 +17,7 @@ type inventoryChecker struct{ *checker }
 
 func (c inventoryChecker) check(inv *Inventory) {
 	if inv.Metadata != nil {
-		c.name(inv.Metadata.Name)
+		c.Name(inv.Metadata.Name)
 	}
 	varsChecker(c).vars("vars", &inv.Vars)
 	for _, g := range inv.GroupVars.all() {
@@ -56,7 +57,7 @@ func (c inventoryChecker) marks(inv *Inventory) {
 	}
 	for i := range inv.HostSpecs {
 		spec := &inv.HostSpecs[i]
-		names, err := expand(spec.Name)
+		names, err := scalar.ExpandRange(spec.Name)
 		if err != nil {
 			continue // already reported
 		}
@@ -68,7 +69,7 @@ func (c inventoryChecker) marks(inv *Inventory) {
 	for _, g := range inv.GroupVars.all() {
 		var names []string
 		for _, entry := range inv.Groups.of(g.role) {
-			if more, err := expand(entry); err == nil {
+			if more, err := scalar.ExpandRange(entry); err == nil {
 				names = append(names, more...)
 			}
 		}
@@ -83,10 +84,10 @@ func (c inventoryChecker) marks(inv *Inventory) {
 func (inv *Inventory) members(r Role) int {
 	n := 0
 	for _, entry := range inv.Groups.of(r) {
-		if n > MaxHosts {
+		if n > scalar.MaxHosts {
 			break
 		}
-		names, err := expand(entry)
+		names, err := scalar.ExpandRange(entry)
 		if err == nil {
 			n += len(names)
 		}
@@ -156,13 +157,13 @@ func (c varsChecker) settings(path string, s *HostSettings) {
 		c.Add(document.Join(path, "kubernetes.maxPods"), "%d is not positive", s.Kubernetes.MaxPods)
 	}
 	programs.CheckReserved(c.Checker, document.Join(path, "kubernetes.kubelet"), programs.Kubelet, s.Kubernetes.Kubelet)
-	c.dataDir(document.Join(path, "etcd.dataDir"), s.Etcd.DataDir)
-	c.kernel(document.Join(path, "precheck.minKernel"), s.Precheck.MinKernel)
+	c.DataDir(document.Join(path, "etcd.dataDir"), s.Etcd.DataDir)
+	c.Kernel(document.Join(path, "precheck.minKernel"), s.Precheck.MinKernel)
 }
 
 // login checks a host's access settings; only one way to give a password is allowed.
 func (c varsChecker) login(path string, s *SSH, sudo *Sudo) {
-	if s.Port != 0 && !isPort(s.Port) {
+	if s.Port != 0 && !scalar.IsPort(s.Port) {
 		c.Add(document.Join(path, "ssh.port"), "%d is not between 1 and 65535", s.Port)
 	}
 	if _, err := parseBastion(s.Bastion); err != nil {
@@ -204,15 +205,15 @@ func (c inventoryChecker) hosts(inv *Inventory) map[string]bool {
 		list, err := spec.expand()
 		if err != nil {
 			c.entry(path, err)
-			if names, err := expand(spec.Name); err == nil { // groups may still name it
+			if names, err := scalar.ExpandRange(spec.Name); err == nil { // groups may still name it
 				for _, name := range names {
 					known[name] = true
 				}
 			}
 			continue
 		}
-		if total += len(list); total > MaxHosts {
-			c.AddKey(path, "more than %d hosts with this entry", MaxHosts)
+		if total += len(list); total > scalar.MaxHosts {
+			c.AddKey(path, "more than %d hosts with this entry", scalar.MaxHosts)
 			break
 		}
 		for _, h := range list {
@@ -268,7 +269,7 @@ func (c *hostChecker) host(path string, h Host) bool {
 		c.AddKey(path, "%s has %d characters; a node's name has at most %d, because it is the value of its label kubernetes.io/hostname", document.Shorten(h.Name), len(h.Name), MaxNodeName)
 	case c.names[h.Name] != "":
 		c.AddKey(path, "host %s is there twice, first on %s", h.Name, c.Place(c.names[h.Name]))
-	case !isHost(h.Address):
+	case !scalar.IsHost(h.Address):
 		c.Add(at, "%q is neither an address nor a host name", document.Shorten(h.Address))
 	case c.addresses[address] != "" && !h.Local:
 		c.Add(at, "%s is the address of two hosts, first on %s; list each host once", h.Address,
@@ -350,13 +351,13 @@ func (c inventoryChecker) group(r Role, entries []string, known map[string]bool)
 	first := map[string]int{}
 	for i, entry := range entries {
 		path := document.Index(document.Join("groups", string(r)), i)
-		names, err := expand(entry)
+		names, err := scalar.ExpandRange(entry)
 		if err != nil {
 			c.Add(path, "%v", err)
 			continue
 		}
-		if len(first)+len(names) > MaxHosts {
-			c.Add(path, "more than %d hosts with this entry", MaxHosts)
+		if len(first)+len(names) > scalar.MaxHosts {
+			c.Add(path, "more than %d hosts with this entry", scalar.MaxHosts)
 			return
 		}
 		for _, name := range names {
@@ -420,7 +421,7 @@ func (c siteChecker) registryHosts(inv *Inventory, r *ImageRegistry) {
 
 // freeAddress checks that kube-vip's address is none of a host: two machines would answer for it.
 func (c siteChecker) freeAddress(hosts []Host, e *Endpoint) {
-	name, _, _ := splitHostPort(e.Address)
+	name, _, _ := scalar.SplitHostPort(e.Address)
 	vip, err := netip.ParseAddr(name)
 	if err != nil || e.Type != EndpointKubeVIP {
 		return

@@ -182,31 +182,6 @@ func TestInventoryWithDefaults(t *testing.T) {
 	}
 }
 
-func TestExpand(t *testing.T) {
-	for text, want := range map[string][]string{
-		"node":                      {"node"},
-		"node[1:3]":                 {"node1", "node2", "node3"},
-		"n[08:10].x":                {"n08.x", "n09.x", "n10.x"},
-		"n[5:5]":                    {"n5"},
-		"n[2:1]":                    nil,
-		"n[1:10001]":                nil,
-		"n[1]":                      nil,
-		"n[:]":                      nil,
-		"n[-1:2]":                   nil,
-		"n[1:2][3:4]":               nil,
-		"n]":                        nil,
-		"n[1:99999999999999999999]": nil,
-	} {
-		got, err := expand(text)
-		if diff := cmp.Diff(got, want); diff != "" || (err != nil) != (want == nil) {
-			t.Errorf("%s: %v, %v", text, got, err)
-		}
-	}
-	if got, err := expand("n[1:10000]"); err != nil || len(got) != MaxHosts {
-		t.Errorf("largest range: %d, %v", len(got), err)
-	}
-}
-
 func readInventory(t *testing.T, name string) *Inventory {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "valid", name))

@@ -1,14 +1,11 @@
 package manifest
 
 import (
-	"fmt"
 	"net/url"
 	"slices"
 	"strings"
 
-	"github.com/distribution/reference"
-
-	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // localPrefix begins the references of local files and charts.
@@ -17,19 +14,9 @@ const localPrefix = "local/"
 // IsLocal reports whether a reference is that of a local file or chart.
 func IsLocal(ref string) bool { return strings.HasPrefix(ref, localPrefix) }
 
-// ImageName makes an image reference fully qualified: nginx becomes docker.io/library/nginx:latest. A reference with a
-// digest and no tag gets no tag.
-func ImageName(ref string) (string, error) {
-	named, err := reference.ParseNormalizedNamed(ref)
-	if err != nil {
-		return "", fmt.Errorf("%q is not an image reference: %w", document.Shorten(ref), err)
-	}
-	return reference.TagNameOnly(named).String(), nil
-}
-
 // Ref returns the image's io.kkbundle.ref: fully qualified, with the digest if the manifest pins one.
 func (i Image) Ref() (string, error) {
-	ref, err := ImageName(i.Name)
+	ref, err := scalar.ImageName(i.Name)
 	if err != nil || i.Digest == "" || strings.Contains(ref, "@") {
 		return ref, err
 	}
@@ -38,21 +25,21 @@ func (i Image) Ref() (string, error) {
 
 // FileURL returns the file's URL for a platform, which is also the item's io.kkbundle.ref. A local file (LocalPath)
 // has local/ and its name.
-func FileURL(f File, platform Platform) string {
+func FileURL(f File, platform scalar.Platform) string {
 	if _, local := f.LocalPath(platform); local {
 		return localPrefix + f.Name
 	}
-	return Expand(f.URL, platform)
+	return scalar.Expand(f.URL, platform)
 }
 
 // LocalPath returns the path of a file that is not fetched over the network, for a platform. It is relative to the
 // manifest unless it begins with a slash.
-func (f File) LocalPath(platform Platform) (path string, local bool) {
+func (f File) LocalPath(platform scalar.Platform) (path string, local bool) {
 	if f.Path != "" {
-		return Expand(f.Path, platform), true
+		return scalar.Expand(f.Path, platform), true
 	}
 	if rest, ok := strings.CutPrefix(f.URL, "file://"); ok {
-		rest = Expand(rest, platform)
+		rest = scalar.Expand(rest, platform)
 		if decoded, err := url.PathUnescape(rest); err == nil {
 			rest = decoded
 		}
@@ -66,7 +53,7 @@ func (f File) PerPlatform() bool { return len(f.Platforms) > 0 || f.hasPlacehold
 
 func (f File) hasPlaceholders() bool {
 	return slices.ContainsFunc([]string{f.URL, f.Path, f.Checksums},
-		func(s string) bool { return Expand(s, "linux/amd64") != s })
+		func(s string) bool { return scalar.Expand(s, "linux/amd64") != s })
 }
 
 // PlatformsIn returns the file's own platforms, or else the bundle's.
@@ -78,16 +65,16 @@ func (f File) PlatformsIn(bundle []string) []string {
 }
 
 // Sum returns the expected sha256 of the file for a platform, 64 hexadecimal digits, or "".
-func (f File) Sum(platform Platform) string {
+func (f File) Sum(platform scalar.Platform) string {
 	if sum, ok := f.SHA256[platform]; ok {
 		return sum
 	}
 	for p, sum := range f.SHA256 {
-		if normal, err := PlatformString(p); err == nil && normal == platform {
+		if normal, err := scalar.PlatformString(p); err == nil && normal == platform {
 			return sum
 		}
 	}
-	return f.SHA256[AllPlatforms]
+	return f.SHA256[scalar.AllPlatforms]
 }
 
 // ChartRef returns a chart's io.kkbundle.ref. Name and version are those in the chart itself; they are ignored for a

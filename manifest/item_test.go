@@ -3,29 +3,9 @@ package manifest
 import (
 	"strings"
 	"testing"
-)
 
-func TestPlatformString(t *testing.T) {
-	for in, want := range map[string]string{
-		"linux/amd64": "linux/amd64", "linux/x86_64": "linux/amd64", "linux/amd64/v1": "linux/amd64",
-		"linux/amd64/v3": "linux/amd64/v3",
-		"linux/arm64":    "linux/arm64", "linux/arm64/v8": "linux/arm64", "linux/aarch64": "linux/arm64",
-		"Linux/ARM64": "linux/arm64",
-		"linux/arm":   "linux/arm/v7", "linux/arm/v7": "linux/arm/v7", "linux/arm/v6": "linux/arm/v6",
-		"linux/armhf": "linux/arm/v7",
-		"linux/i386":  "linux/386", "windows/amd64": "windows/amd64",
-		"": "", "linux": "", "amd64": "", "linux/": "", "linux/amd64/": "linux/amd64", "linux/amd64/v1/x": "",
-		"linux/vax": "", "linux/arm/7": "",
-	} {
-		got, err := PlatformString(in)
-		if got != want || (err != nil) != (want == "") {
-			t.Errorf("%q: got %q, %v; want %q", in, got, err, want)
-		}
-		if again, _ := PlatformString(got); got != "" && again != got {
-			t.Errorf("%q: %q is not the one spelling, it becomes %q", in, got, again)
-		}
-	}
-}
+	"github.com/kkbundle/kkbundle/manifest/scalar"
+)
 
 func TestImageName(t *testing.T) {
 	const digest = "@sha256:0000000000000000000000000000000000000000000000000000000000000000"
@@ -41,7 +21,7 @@ func TestImageName(t *testing.T) {
 		"":                                    "", "a b": "", "Nginx": "", "nginx:": "", "nginx@sha256:00": "",
 		strings.Repeat("a", 300): "",
 	} {
-		got, err := ImageName(in)
+		got, err := scalar.ImageName(in)
 		if got != want || (err != nil) != (want == "") {
 			t.Errorf("%q: got %q, %v; want %q", in, got, err, want)
 		}
@@ -89,7 +69,7 @@ func TestFileSum(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", platform, got, want)
 		}
 	}
-	if got := (File{SHA256: Sums{AllPlatforms: "c"}}).Sum("linux/amd64"); got != "c" {
+	if got := (File{SHA256: Sums{scalar.AllPlatforms: "c"}}).Sum("linux/amd64"); got != "c" {
 		t.Errorf("one for all: got %q", got)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // Item kinds, as in a Pin, a Need and a bundle's index.
@@ -120,11 +121,11 @@ type Pin struct {
 	KeyDigest digest.Digest `yaml:"keyDigest,omitempty" doc:"Digest of that key."`
 	// Identity and Issuer are of the certificate that signed an image; Root is the path of the trusted root that
 	// vouches for it, relative to the manifest, and RootDigest its digest.
-	Identity   string        `yaml:"identity,omitempty" doc:"Identity that must have signed the image."`
-	Issuer     string        `yaml:"issuer,omitempty" doc:"Issuer of that identity."`
-	Root       string        `yaml:"root,omitempty" doc:"Trusted root that vouches for that identity."`
-	RootDigest digest.Digest `yaml:"rootDigest,omitempty" doc:"Digest of that root."`
-	Mode       FileMode      `yaml:"mode,omitempty" doc:"Permissions in octal."`
+	Identity   string          `yaml:"identity,omitempty" doc:"Identity that must have signed the image."`
+	Issuer     string          `yaml:"issuer,omitempty" doc:"Issuer of that identity."`
+	Root       string          `yaml:"root,omitempty" doc:"Trusted root that vouches for that identity."`
+	RootDigest digest.Digest   `yaml:"rootDigest,omitempty" doc:"Digest of that root."`
+	Mode       scalar.FileMode `yaml:"mode,omitempty" doc:"Permissions in octal."`
 	// Package is the name of an operating system package; Provides are the other names under install that it provides.
 	Package  string   `yaml:"package,omitempty" doc:"Name of an operating system package."`
 	Provides []string `yaml:"provides,omitempty" doc:"Further names under install that select the package."`

@@ -14,19 +14,20 @@ import (
 
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // lockChecker makes a lock's checks beyond the types.
 type lockChecker struct{ *checker }
 
 func (c lockChecker) check(l *Lock) {
-	c.name(l.Metadata.Name)
-	c.version("metadata.version", l.Metadata.Version)
+	c.Name(l.Metadata.Name)
+	c.Version("metadata.version", l.Metadata.Version)
 	c.pinnedDigest("manifest", l.Manifest)
 	for i, in := range l.Inputs {
 		c.pinnedDigest(document.Join(document.Index("inputs", i), "digest"), in.Digest.String())
 	}
-	c.kubeadmImages(l.Kubeadm)
+	checkKubeadm(c.Words, l.Kubeadm)
 	names := map[string]int{}
 	for i, v := range l.Values {
 		if at, twice := document.Earlier(names, v.Name, i); twice {
@@ -96,7 +97,7 @@ func (c lockChecker) pinnedPackage(path string, p *Pin) {
 		c.Add(path, "a package is below %s, and nothing else has its names", packagesPrefix)
 	}
 	for _, name := range names {
-		if !isPackageName(name) || strings.Contains(name, ",") {
+		if !scalar.IsPackageName(name) || strings.Contains(name, ",") {
 			c.Add(path, "%q is not a package name", document.Shorten(name))
 		}
 	}
@@ -104,13 +105,13 @@ func (c lockChecker) pinnedPackage(path string, p *Pin) {
 
 func (c lockChecker) pinnedDigest(path, s string) {
 	if s != "" {
-		c.digest(path, s)
+		c.Digest(path, s)
 	}
 }
 
 // pinnedPlatform requires the normalized spelling: a lock is not written by hand.
 func (c lockChecker) pinnedPlatform(path, s string) {
-	if p, err := PlatformString(s); err != nil {
+	if p, err := scalar.PlatformString(s); err != nil {
 		c.Add(path, "%v", err)
 	} else if p != s {
 		c.Add(path, "write %s", p)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 func TestLockMarshal(t *testing.T) {
@@ -133,7 +135,7 @@ func TestLockCovers(t *testing.T) {
 		{name: "order, version, sources", change: func(b *Bundle) {
 			slices.Reverse(b.Images)
 			b.Metadata.Version = "2"
-			b.Sources = []Source{{Host: "docker.io"}}
+			b.Sources = []sources.Source{{Host: "docker.io"}}
 		}, fits: true},
 		{name: "policy", change: func(b *Bundle) { b.PlatformPolicy = PolicyWarn }},
 		{

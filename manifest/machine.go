@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // MachineFields returns a problem with this message for each value in a cluster file that names a file or an
@@ -43,7 +44,7 @@ func (c *Cluster) isSetting(path string) bool {
 func (b *Bundle) MachineSources(message string) document.Problems {
 	k := checkerOf(b.src)
 	var from struct {
-		Sources []Source `yaml:"sources"`
+		Sources []sources.Source `yaml:"sources"`
 	}
 	from.Sources = b.Sources
 	for _, path := range machineFields(&from) {

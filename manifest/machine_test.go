@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // TestEveryTextIsClassified fails for a new field of text until somebody has decided whether this machine resolves
@@ -118,7 +119,7 @@ func TestCarriedFiles(t *testing.T) {
 	}).CarriedFiles(), " "); got != "m v" {
 		t.Error(got)
 	}
-	b := Bundle{Cluster: "x", Sources: []Source{{Host: "a"}, {Host: "b", Cert: "c", Key: "k"}, {Directory: "d"}}}
+	b := Bundle{Cluster: "x", Sources: []sources.Source{{Host: "a"}, {Host: "b", Cert: "c", Key: "k"}, {Directory: "d"}}}
 	if got := fmt.Sprint(b.MachineSources(
 		"x")); got != "sources[1].cert: x\nsources[1].key: x\nsources[2].directory: x" {
 		t.Error(got)

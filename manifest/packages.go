@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // Closure selects how many dependencies of packages are included.
@@ -124,19 +125,19 @@ func (c packageChecker) packages(list []PackageSet) {
 		set := &list[i]
 		path := document.Index("packages", i)
 		if name, version, ok := strings.Cut(set.Distribution, "/"); set.Distribution != "" &&
-			(!ok || !document.IsName(name, true) || !isToken(version)) {
+			(!ok || !document.IsName(name, true) || !scalar.IsToken(version)) {
 			c.Add(document.Join(path, "distribution"), "%q: want distribution and version, such as debian/12",
 				document.Shorten(set.Distribution))
 		}
 		for j, name := range set.Install {
-			if !isPackageName(name) {
+			if !scalar.IsPackageName(name) {
 				c.Add(document.Index(document.Join(path, "install"), j), "%q is not a package name",
 					document.Shorten(name))
 			} else if slices.Index(set.Install, name) < j {
 				c.Add(document.Index(document.Join(path, "install"), j), "%s is there twice", document.Shorten(name))
 			}
 		}
-		c.platforms(document.Join(path, "platforms"), set.Platforms)
+		c.Platforms(document.Join(path, "platforms"), set.Platforms)
 		c.packageImage(path, set)
 		c.packageKeys(path, set)
 		if set.OnlyRepositories && len(set.Repositories) == 0 {
@@ -162,13 +163,6 @@ func (c *checker) packageKeys(path string, set *PackageSet) {
 	}
 }
 
-// isPackageName also allows names provided by RPM packages: paths and names such as perl(Foo::Bar).
-func isPackageName(s string) bool {
-	return s != "" && len(s) <= 256 && !strings.HasPrefix(s, "-") &&
-		!strings.ContainsFunc(s,
-			func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"'\;|&$<>*?`, r) })
-}
-
 func (c packageChecker) packageImage(path string, set *PackageSet) {
 	if set.ISO == "" {
 		if set.SHA256 != "" {
@@ -183,7 +177,7 @@ func (c packageChecker) packageImage(path string, set *PackageSet) {
 	if len(set.Repositories) > 0 {
 		c.Add(path, "has iso and repositories; keep one, or write two entries")
 	}
-	if set.SHA256 = strings.ToLower(set.SHA256); set.SHA256 != "" && !isHex(set.SHA256, 64) {
+	if set.SHA256 = strings.ToLower(set.SHA256); set.SHA256 != "" && !scalar.IsHex(set.SHA256, 64) {
 		c.Add(document.Join(path, "sha256"), "%q is not a sha256; write 64 hexadecimal digits",
 			document.Shorten(set.SHA256))
 	}
@@ -191,7 +185,7 @@ func (c packageChecker) packageImage(path string, set *PackageSet) {
 
 func (c packageChecker) repository(path string, r Repository) {
 	if r.URL != "" {
-		c.address(document.Join(path, "url"), r.URL, "https", "http")
+		c.Address(document.Join(path, "url"), r.URL, "https", "http")
 	}
 	switch {
 	case r.Suite == "" && len(r.Components) > 0:

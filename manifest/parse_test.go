@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
@@ -73,7 +74,7 @@ func content() cmp.Options {
 	return cmp.Options{
 		cmpopts.IgnoreUnexported(Bundle{}, Cluster{}, Inventory{}, PrecheckRules{}, Catalog{}),
 		cmpopts.IgnoreTypes(&values.Set{}),
-		cmpopts.EquateComparable(netip.Prefix{}, Date{}),
+		cmpopts.EquateComparable(netip.Prefix{}, scalar.Date{}),
 		cmpopts.EquateEmpty(),
 	}
 }

@@ -2,9 +2,9 @@ package manifest
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // PrecheckRules are exceptions from the levels of prechecks, each with a reason that reports show.
@@ -25,14 +25,14 @@ type PrecheckRule struct {
 	// Reason is shown in every report.
 	Reason string `yaml:"reason" kk:"required" doc:"Reason; shown in reports."`
 	// Until is the last day of the rule's validity.
-	Until Date `yaml:"until,omitempty" doc:"Last day of the rule, such as 2027-01-31 (UTC). Default unlimited."`
+	Until scalar.Date `yaml:"until,omitempty" doc:"Last day of the rule, such as 2027-01-31 (UTC). Default unlimited."`
 }
 
 // Names returns the names of Hosts, ranges expanded; nil stands for all.
 func (r PrecheckRule) Names() []string {
 	var list []string
 	for _, entry := range r.Hosts {
-		names, err := expand(entry)
+		names, err := scalar.ExpandRange(entry)
 		if err != nil {
 			continue // refused by ParsePrecheckRules
 		}
@@ -71,7 +71,7 @@ func checkPrecheckRules(c *checker, r *PrecheckRules, known []string) {
 				document.Shorten(rule.Check), document.DidYouMean(rule.Check, known))
 		}
 		for j, entry := range rule.Hosts {
-			list, err := expand(entry)
+			list, err := scalar.ExpandRange(entry)
 			switch total += len(list); {
 			case err != nil:
 				c.Add(document.Index(document.Join(path, "hosts"), j), "%v", err)
@@ -85,34 +85,4 @@ func checkPrecheckRules(c *checker, r *PrecheckRules, known []string) {
 }
 
 // maxRuleHosts bounds the expansion of ranges in a small file.
-const maxRuleHosts = 10 * MaxHosts
-
-// Date is a day, in YAML as 2027-01-31.
-type Date struct{ day time.Time }
-
-// UnmarshalText reads year, month and day.
-func (d *Date) UnmarshalText(text []byte) error {
-	day, err := time.Parse(time.DateOnly, string(text))
-	if err != nil {
-		return fmt.Errorf("want a day such as 2027-01-31, have %q", document.Shorten(string(text)))
-	}
-	d.day = day
-	return nil
-}
-
-// MarshalText is String.
-func (d Date) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
-
-// String returns year, month and day, or "" if there is no date.
-func (d Date) String() string {
-	if d.IsZero() {
-		return ""
-	}
-	return d.day.Format(time.DateOnly)
-}
-
-// IsZero reports whether there is no date.
-func (d Date) IsZero() bool { return d.day.IsZero() }
-
-// Over reports whether the day has ended, by the calendar of UTC. No date is never over.
-func (d Date) Over(now time.Time) bool { return !d.IsZero() && !now.Before(d.day.AddDate(0, 0, 1)) }
+const maxRuleHosts = 10 * scalar.MaxHosts

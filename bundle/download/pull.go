@@ -469,7 +469,7 @@ func (p *puller) place() error {
 		return err
 	}
 	p.result.Path = p.Output
-	syncDir(filepath.Dir(p.Output))
+	_ = disk.SyncDir(filepath.Dir(p.Output)) // the files are there
 	return p.into.RemoveAll(p.dirName())
 }
 
@@ -486,11 +486,4 @@ func (p *puller) move(names []string) (err error) {
 		}
 	}
 	return nil
-}
-
-// syncDir makes renames last through a power cut, where the file system can.
-func syncDir(dir string) {
-	if f, err := os.Open(dir); err == nil {
-		_, _ = f.Sync(), f.Close() // some file systems refuse
-	}
 }

@@ -31,7 +31,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/pull"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/internal/disk"
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
@@ -131,7 +131,7 @@ func options(t *testing.T, s *registrytest.Server, have ...*bundletest.Bundle) (
 	o := pull.Options{
 		Name: "site", Repository: repo, Reference: "1", Level: "fast", View: notes,
 		Fetch: fetch.Options{
-			Sources:  []manifest.Source{{Host: s.Host, PlainHTTP: true}},
+			Sources:  []sources.Source{{Host: s.Host, PlainHTTP: true}},
 			Keychain: authn.NewMultiKeychain(),
 			Retry:    fetch.Retry{Attempts: 2, Wait: time.Millisecond, MaxWait: time.Millisecond},
 		},

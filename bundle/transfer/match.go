@@ -11,7 +11,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/internal/plain"
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // Matching returns the items that a name or pattern means. If no item has the name, it is read as a short image name
@@ -33,7 +33,7 @@ func Matching(items []bundle.Item, pattern string) []bundle.Item {
 	if len(found) > 0 || kind != "" && kind != bundle.KindImage {
 		return found
 	}
-	if full, err := manifest.ImageName(text); err == nil {
+	if full, err := scalar.ImageName(text); err == nil {
 		name, untagged := strings.CutSuffix(full, ":latest")
 		found = find(func(it bundle.Item) bool {
 			return it.Kind == bundle.KindImage && (it.Ref == full || untagged && imageName(it) == name)
@@ -175,13 +175,13 @@ func near(items []bundle.Item, pattern string) []string {
 }
 
 // Platforms is a set of platforms. The empty set has all of them.
-type Platforms []manifest.Platform
+type Platforms []scalar.Platform
 
 // ParsePlatforms reads platforms such as linux/amd64.
 func ParsePlatforms(texts []string) (Platforms, error) {
 	var set Platforms
 	for _, text := range texts {
-		p, err := manifest.PlatformString(text)
+		p, err := scalar.PlatformString(text)
 		if err != nil {
 			return nil, err
 		}
@@ -192,7 +192,7 @@ func ParsePlatforms(texts []string) (Platforms, error) {
 
 // Has reports whether the set has a platform of a bundle.
 func (s Platforms) Has(platform string) bool {
-	if normal, err := manifest.PlatformString(platform); err == nil {
+	if normal, err := scalar.PlatformString(platform); err == nil {
 		platform = normal
 	}
 	return len(s) == 0 || slices.Contains(s, platform)

@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/internal/secretform"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // A Description is a cluster in kkbundle's files, and the report about it.
@@ -260,8 +261,8 @@ func (d *describer) identity() {
 	c.Metadata.Name = cmp.Or(d.kubeadm.ClusterName, "kubernetes")
 	c.Kubernetes.Version = "v" + d.release.String()
 	const object = "ConfigMap kube-system/kubeadm-config"
-	network := func(what, text string) manifest.CIDRs {
-		var list manifest.CIDRs
+	network := func(what, text string) scalar.CIDRs {
+		var list scalar.CIDRs
 		if err := list.UnmarshalText([]byte(text)); err != nil || len(list) == 0 {
 			d.causes.add(object, fmt.Sprintf("networking.%s %q is no network", what, document.Shorten(text)),
 				"kkbundle needs the network that kubeadm init was given")

@@ -13,6 +13,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // answers asks the bundle's programs of Kubernetes whether they take the settings of the cluster file, for each release
@@ -46,7 +47,7 @@ type bundled struct{ *bundle.Reader }
 
 // Find implements settingcheck.Contents.
 func (b bundled) Find(ctx context.Context, c *manifest.Cluster, need manifest.Need,
-	platform manifest.Platform,
+	platform scalar.Platform,
 ) (digest.Digest, error) {
 	ref, err := catalog.Ref(c, need, platform)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/precheck/record"
 	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -55,7 +56,7 @@ func TestPrecheckTaskTakesRules(t *testing.T) {
 func TestPrecheckRecorded(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1", "node1")
-	recording, err := precheck.OpenRecording(t.TempDir())
+	recording, err := record.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 const preloadName = "preload-images"
@@ -303,7 +304,7 @@ func (dockerImages) missing(ctx context.Context, t *task.Host, images []NodeImag
 	ids := map[string]string{}
 	for line := range strings.Lines(string(out)) {
 		name, id, ok := strings.Cut(strings.TrimSpace(line), " ")
-		if full, err := manifest.ImageName(name); ok && err == nil { // unnamed images are listed too
+		if full, err := scalar.ImageName(name); ok && err == nil { // unnamed images are listed too
 			ids[full] = id
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/precheck/record"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -37,7 +38,7 @@ type PrecheckOptions struct {
 	Known  func(precheck.Input) error
 	Judged func(precheck.Report)
 	// Recorded replaces the hosts as the source of facts; nil asks hosts.
-	Recorded *precheck.Recording
+	Recorded *record.Recording
 }
 
 // Options configure a run.

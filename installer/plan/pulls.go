@@ -10,6 +10,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // A Pull is an image that a program on the hosts requests because of its configuration, even if no task declares it.
@@ -96,7 +97,7 @@ func kubeadmImages(c *manifest.Cluster) ([]string, error) {
 func fullyQualified(refs map[string]bool) ([]string, error) {
 	var list []string
 	for _, ref := range slices.Sorted(maps.Keys(refs)) {
-		full, err := manifest.ImageName(ref)
+		full, err := scalar.ImageName(ref)
 		if err != nil {
 			return nil, err
 		}

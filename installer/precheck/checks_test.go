@@ -21,6 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // rich is a cluster that has as many options as possible, which someone is going to install with something else than
@@ -122,8 +123,8 @@ func offline() []node.Dialled {
 	}
 }
 
-func cidrs(list ...string) manifest.CIDRs {
-	var c manifest.CIDRs
+func cidrs(list ...string) scalar.CIDRs {
+	var c scalar.CIDRs
 	for _, one := range list {
 		c = append(c, netip.MustParsePrefix(one))
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // An Exception is the reason that a failure has another level than its check.
@@ -64,7 +65,7 @@ func (r Report) Under(rules *manifest.PrecheckRules, now time.Time) Report {
 		held[rule.Check] = append(held[rule.Check], one)
 		if unknown := slices.DeleteFunc(names, func(name string) bool { return hosts[name] }); len(unknown) > 0 {
 			r.Notes = append(r.Notes, fmt.Sprintf("%s is about %s, not among these hosts", rules.Where(i),
-				Ranges(unknown)))
+				scalar.Ranges(unknown)))
 		}
 	}
 	for i := range r.Results {

@@ -12,6 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 type input = precheck.Input
@@ -342,7 +343,7 @@ func hostMutations() []mutation {
 		},
 		{
 			"another limit", withCluster(good,
-				func(c *manifest.Cluster) { c.Precheck.ClockSkew = manifest.Duration(time.Minute) }),
+				func(c *manifest.Cluster) { c.Precheck.ClockSkew = scalar.Duration(time.Minute) }),
 			func(in *input) { in.Hosts[1].Facts.Clock -= int64(3 * time.Second) }, nil,
 		},
 		{"clock may be right", good, func(in *input) {
@@ -805,7 +806,7 @@ func etcdMutations() []mutation {
 		},
 		{
 			"slow disk, another limit",
-			withCluster(good, func(c *manifest.Cluster) { c.Precheck.DiskLatency = manifest.Duration(time.Second) }),
+			withCluster(good, func(c *manifest.Cluster) { c.Precheck.DiskLatency = scalar.Duration(time.Second) }),
 			cp(func(f *node.Facts) { f.Sync.P99 = int64(11 * time.Millisecond) }), nil,
 		},
 		{"etcd in memory", good, cp(func(f *node.Facts) { f.Sync.Type = "tmpfs" }), each("etcd-latency", "cp1")},

@@ -10,6 +10,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // addressChecks check the networks of pods and services. Some cannot fail for kkbundle's own files, whose parser
@@ -96,7 +97,7 @@ func hasCIDRs(s *Subject) Finding {
 	var wrong []string
 	for _, of := range []struct {
 		name string
-		list manifest.CIDRs
+		list scalar.CIDRs
 	}{{"pods", s.Cluster.Kubernetes.PodCIDR}, {"services", s.Cluster.Kubernetes.ServiceCIDR}} {
 		switch list := of.list; {
 		case len(list) > 2:

@@ -17,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // Level is the severity of a failed check.
@@ -388,7 +389,7 @@ type UnreachableError struct{ Report Report }
 func (e *UnreachableError) Error() string {
 	hosts := e.Report.unreached(Block)
 	return fmt.Sprintf("precheck: %d of %d hosts could not be asked: %s", len(hosts), len(e.Report.Hosts),
-		Ranges(hosts))
+		scalar.Ranges(hosts))
 }
 
 // Err returns a *BlockedError if a finding blocks, and an *UnreachableError if only unreachable hosts block.

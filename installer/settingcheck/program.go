@@ -17,6 +17,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // maxLayer bounds the bytes that are searched for a program; the images of Kubernetes' programs have 0.1 GB.
@@ -27,7 +28,7 @@ type Contents interface {
 	// Find returns the digest of the content for a need of a cluster: of the bytes of a file, or of an image's index
 	// or manifest. The error says what is missing.
 	Find(ctx context.Context, c *manifest.Cluster, need manifest.Need,
-		platform manifest.Platform) (digest.Digest, error)
+		platform scalar.Platform) (digest.Digest, error)
 	// Open opens a blob. ReadBlob returns a whole one of at most max bytes, checked against its digest.
 	Open(ctx context.Context, d digest.Digest) (io.ReadCloser, error)
 	ReadBlob(ctx context.Context, d digest.Digest, max int64) ([]byte, error)

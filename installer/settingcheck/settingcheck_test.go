@@ -22,6 +22,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/settingcheck"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 const kubelet = "kubelet"
@@ -35,7 +36,7 @@ type contents struct {
 }
 
 func (c contents) Find(_ context.Context, of *manifest.Cluster, need manifest.Need,
-	platform manifest.Platform,
+	platform scalar.Platform,
 ) (digest.Digest, error) {
 	ref, err := catalog.Ref(of, need, platform)
 	if d, ok := c.items[ref]; ok || err != nil {

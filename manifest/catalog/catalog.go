@@ -18,6 +18,8 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 //go:embed data/*.yaml
@@ -48,7 +50,7 @@ var builtin = sync.OnceValues(func() (*manifest.Catalog, error) { //nolint:goche
 func merged(all ...*manifest.Catalog) *manifest.Catalog {
 	m := &manifest.Catalog{
 		Releases: map[string]string{}, Components: map[string]manifest.CatalogEntry{},
-		Packages: map[string]manifest.CatalogPackage{}, Zones: map[string][]manifest.Source{},
+		Packages: map[string]manifest.CatalogPackage{}, Zones: map[string][]sources.Source{},
 		EndOfLife: map[string]map[string]string{},
 		Kubeadm:   map[string]manifest.KubeadmImages{}, RemovedGates: map[string][]string{},
 		RemovedArguments: map[string][]string{},
@@ -115,7 +117,7 @@ func Items(c *manifest.Cluster, need manifest.Need) (Additions, error) {
 // Refs returns the io.kkbundle.ref of each item of a need in a bundle: one, several for a component with several
 // images, or none if only its chart knows them. The platform matters for files only; a file without that platform is an
 // error.
-func Refs(c *manifest.Cluster, need manifest.Need, platform manifest.Platform) ([]string, error) {
+func Refs(c *manifest.Cluster, need manifest.Need, platform scalar.Platform) ([]string, error) {
 	items, err := Items(c, need)
 	if err != nil {
 		return nil, err
@@ -143,7 +145,7 @@ func Refs(c *manifest.Cluster, need manifest.Need, platform manifest.Platform) (
 }
 
 // FormerRef returns the reference of a need's file in bundles of earlier releases of kkbundle, "" if it is as Ref says.
-func FormerRef(c *manifest.Cluster, need manifest.Need, platform manifest.Platform) (string, error) {
+func FormerRef(c *manifest.Cluster, need manifest.Need, platform scalar.Platform) (string, error) {
 	r, err := newResolver(c)
 	if err != nil {
 		return "", err
@@ -167,7 +169,7 @@ func FormerRef(c *manifest.Cluster, need manifest.Need, platform manifest.Platfo
 }
 
 // Ref returns the reference of a need with a single item, like Refs.
-func Ref(c *manifest.Cluster, need manifest.Need, platform manifest.Platform) (string, error) {
+func Ref(c *manifest.Cluster, need manifest.Need, platform scalar.Platform) (string, error) {
 	refs, err := Refs(c, need, platform)
 	if err == nil && len(refs) != 1 {
 		return "", fmt.Errorf("component %s has %d images in the catalog", need.Name, len(refs))
@@ -217,9 +219,9 @@ func newestOf(releases map[string]string) *semver.Version {
 }
 
 // fits reports whether a file or image published for some platforms runs on one; no platforms means all.
-func fits(published []string, platform manifest.Platform) bool {
-	return len(published) == 0 || slices.ContainsFunc(manifest.RunsOn(platform),
-		func(p manifest.Platform) bool { return slices.Contains(published, p) })
+func fits(published []string, platform scalar.Platform) bool {
+	return len(published) == 0 || slices.ContainsFunc(scalar.RunsOn(platform),
+		func(p scalar.Platform) bool { return slices.Contains(published, p) })
 }
 
 func names[T any](m map[string]T) string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // cluster parses a cluster file of one version of Kubernetes, with more behind it.
@@ -107,7 +109,7 @@ func checkFile(t *testing.T, f manifest.File, platform string) {
 	if !f.PerPlatform() || (f.Checksums == "") != slices.Contains(unpublished(), f.Name) || f.Version == "" {
 		t.Errorf("%+v: want one file a platform, with checksums and version", f)
 	}
-	for _, address := range []string{manifest.FileURL(f, platform), manifest.Expand(f.Checksums, platform)} {
+	for _, address := range []string{manifest.FileURL(f, platform), scalar.Expand(f.Checksums, platform)} {
 		if u, err := url.Parse(address); address != "" && (err != nil || u.Scheme != "https" ||
 			strings.ContainsAny(address, "{}+ ")) {
 			t.Errorf("%s: %q, %v", f.Name, address, err)
@@ -139,7 +141,7 @@ func TestContainerdIsStatic(t *testing.T) {
 			t.Fatalf("%s: %+v, %v", version, items.Files, err)
 		}
 		file, former := manifest.FileURL(items.Files[0], "linux/amd64"), releases+want.former
-		if file != releases+want.file || manifest.Expand(items.Files[0].Checksums, "linux/amd64") != file+".sha256sum" {
+		if file != releases+want.file || scalar.Expand(items.Files[0].Checksums, "linux/amd64") != file+".sha256sum" {
 			t.Errorf("%s: got %s with %s", version, file, items.Files[0].Checksums)
 		}
 		if got, err := FormerRef(c, need, "linux/amd64"); got != former || err != nil {
@@ -311,7 +313,7 @@ func TestErrors(t *testing.T) {
 func TestAddTo(t *testing.T) {
 	b := &manifest.Bundle{
 		Images:  []manifest.Image{{Name: "registry.k8s.io/pause:3.10.1"}, {Name: "nginx"}},
-		Sources: []manifest.Source{{Host: "GitHub.com", Mirrors: manifest.Mirrors{"own.example"}}},
+		Sources: []sources.Source{{Host: "GitHub.com", Mirrors: sources.Mirrors{"own.example"}}},
 	}
 	c := cluster(t, "v1.34.3", "")
 	a, err := Resolve(c, list(

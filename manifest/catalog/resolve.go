@@ -11,6 +11,8 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // Additions are the items that a cluster adds to a bundle.
@@ -19,7 +21,7 @@ type Additions struct {
 	Images []manifest.Image
 	Charts []manifest.Chart
 	// Sources are the mirrors of the zone.
-	Sources []manifest.Source
+	Sources []sources.Source
 	// Notes are assumptions about facts unknown to the catalog, a sentence each.
 	Notes []string
 }
@@ -27,7 +29,7 @@ type Additions struct {
 // Options select platforms and mirrors.
 type Options struct {
 	// Platforms are the bundle's; none means all.
-	Platforms []manifest.Platform
+	Platforms []scalar.Platform
 	// Zone selects mirrors; empty means upstream itself.
 	Zone string
 }
@@ -67,7 +69,7 @@ func Resolve(c *manifest.Cluster, demands []manifest.Demand, o Options) (Additio
 }
 
 // add resolves one demand for the platforms of the bundle.
-func (r resolver) add(a *Additions, d manifest.Demand, platforms []manifest.Platform) error {
+func (r resolver) add(a *Additions, d manifest.Demand, platforms []scalar.Platform) error {
 	items, err := r.items(d.Need)
 	if err != nil {
 		return err
@@ -108,7 +110,7 @@ func (r resolver) add(a *Additions, d manifest.Demand, platforms []manifest.Plat
 
 // onlyFor limits a file to platforms of the bundle. all means that it is published for every one of them, so a file
 // with placeholders needs no platform list. It returns false if no platform is left.
-func onlyFor(f manifest.File, platforms []manifest.Platform, all bool) (manifest.File, bool) {
+func onlyFor(f manifest.File, platforms []scalar.Platform, all bool) (manifest.File, bool) {
 	own := f.Platforms
 	f.Platforms = slices.DeleteFunc(slices.Clone(platforms), func(p string) bool { return !fits(own, p) })
 	if len(f.Platforms) == 0 {
@@ -150,7 +152,7 @@ func neededBy(d manifest.Demand) string {
 
 // filePlatforms returns the published platforms of a component's file; none means all.
 func filePlatforms(one manifest.CatalogEntry) []string {
-	if _, all := one.File.URL[manifest.AllPlatforms]; all {
+	if _, all := one.File.URL[scalar.AllPlatforms]; all {
 		return one.Platforms
 	}
 	return slices.Sorted(maps.Keys(one.File.URL))
@@ -195,7 +197,7 @@ func files(name string, one manifest.CatalogEntry, version string) []manifest.Fi
 			URL: address(file.URL[platform]), Checksums: address(file.Checksums), Mode: file.Mode,
 			Platforms: slices.Clone(one.Platforms),
 		}
-		if platform != manifest.AllPlatforms {
+		if platform != scalar.AllPlatforms {
 			f.Platforms = []string{platform}
 		}
 		list = append(list, f)
@@ -298,7 +300,7 @@ func Steps(c *manifest.Cluster, demands []manifest.Demand) ([]Step, error) {
 }
 
 // addSteps adds the needs of an upgrade's steps.
-func (r resolver) addSteps(a *Additions, demands []manifest.Demand, platforms []manifest.Platform) error {
+func (r resolver) addSteps(a *Additions, demands []manifest.Demand, platforms []scalar.Platform) error {
 	steps, err := Steps(r.cluster, demands)
 	if err != nil {
 		return err
@@ -410,7 +412,7 @@ func (a Additions) AddTo(b *manifest.Bundle) (*manifest.Bundle, error) {
 		}
 	}
 	for _, s := range a.Sources {
-		if !slices.ContainsFunc(b.Sources, func(o manifest.Source) bool { return strings.EqualFold(o.Host, s.Host) }) {
+		if !slices.ContainsFunc(b.Sources, func(o sources.Source) bool { return strings.EqualFold(o.Host, s.Host) }) {
 			out.Sources = append(out.Sources, s)
 		}
 	}

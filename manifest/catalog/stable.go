@@ -6,7 +6,7 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // Stable holds the addresses of upstream's newest versions of a component.
@@ -27,7 +27,7 @@ func StableOf(name, ref string) (Stable, bool, error) {
 	if !ok || one.File == nil || one.File.Stable == "" {
 		return Stable{}, false, nil
 	}
-	before, _, _ := strings.Cut(one.File.URL[manifest.AllPlatforms], "{version}")
+	before, _, _ := strings.Cut(one.File.URL[scalar.AllPlatforms], "{version}")
 	rest, ok := strings.CutPrefix(ref, before)
 	version, _, _ := strings.Cut(rest, "/")
 	v, err := semver.NewVersion(version)

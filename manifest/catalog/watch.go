@@ -9,6 +9,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // A Watch is a version in a catalog, with an item whose newer versions upstream lists.
@@ -95,7 +96,7 @@ func filePin(name string, one manifest.CatalogEntry, version string) manifest.Pi
 	if len(all) == 0 {
 		return pin
 	}
-	platform := manifest.Platform("linux/amd64")
+	platform := scalar.Platform("linux/amd64")
 	if len(all[0].Platforms) > 0 {
 		platform = all[0].Platforms[0]
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/discover"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // A User is a user of an item: a task of the installation, a program that it starts, or a place in a chart or in YAML.
@@ -98,7 +99,7 @@ func Check(needs []Need, there []Item) (Record, error) {
 			byName[[2]string{kindPackage, name}] = append(byName[[2]string{kindPackage, name}], i)
 		}
 		r.Items[i] = Entry{
-			Kind: it.Kind, Ref: manifest.WithoutSecrets(it.Ref), Digest: it.Digest,
+			Kind: it.Kind, Ref: scalar.WithoutSecrets(it.Ref), Digest: it.Digest,
 			Platforms: it.Platforms, NeededBy: []User{},
 		}
 	}
@@ -138,7 +139,7 @@ type gone struct {
 
 // gone returns the missing parts of the need, given the matching items.
 func (n Need) gone(there []Item, found []int) []gone {
-	g := gone{kind: n.Kind, name: manifest.WithoutSecrets(cmp.Or(n.Ref, n.Name))}
+	g := gone{kind: n.Kind, name: scalar.WithoutSecrets(cmp.Or(n.Ref, n.Name))}
 	if len(found) == 0 {
 		if len(n.Platforms) == 1 && n.Kind == manifest.ItemFile {
 			g.platform = n.Platforms[0] // each platform has its own file

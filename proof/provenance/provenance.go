@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 const (
@@ -150,20 +151,20 @@ func sums(d digest.Digest) map[string]string {
 
 // pinned returns the source of a pinned item.
 func pinned(p manifest.Pin) Descriptor {
-	d := Descriptor{Name: p.Kind + " " + manifest.WithoutSecrets(p.Ref), Digest: sums(p.Digest)}
+	d := Descriptor{Name: p.Kind + " " + scalar.WithoutSecrets(p.Ref), Digest: sums(p.Digest)}
 	if p.Platform != "" {
 		d.Name += " " + p.Platform
 	}
 	switch {
 	case p.From != "":
-		d.URI = manifest.WithoutSecrets(p.From)
+		d.URI = scalar.WithoutSecrets(p.From)
 	case p.Kind == manifest.ItemImage, p.Kind == manifest.ItemReferrer:
 		d.URI = "oci://" + p.Ref
 	case manifest.IsLocal(p.Ref): // a path on the build machine is useless elsewhere
 	case p.URL != "":
-		d.URI = manifest.WithoutSecrets(p.URL)
+		d.URI = scalar.WithoutSecrets(p.URL)
 	default:
-		d.URI = manifest.WithoutSecrets(p.Ref)
+		d.URI = scalar.WithoutSecrets(p.Ref)
 	}
 	return d
 }

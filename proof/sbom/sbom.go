@@ -21,6 +21,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // ReadBlob returns a blob of at most the given number of bytes. It is called for manifests, and for configurations of
@@ -108,7 +109,7 @@ func (b *builder) pin(it bundle.Item) (manifest.Pin, bool) {
 
 func (b *builder) component(ctx context.Context, it bundle.Item) (cdx.Component, error) {
 	platform := bundle.PlatformString(it.Descriptor.Platform)
-	name := manifest.WithoutSecrets(it.Ref)
+	name := scalar.WithoutSecrets(it.Ref)
 	c := cdx.Component{
 		Type: cdx.ComponentTypeData, BOMRef: strings.TrimSuffix(it.Kind+" "+name+" "+platform, " "),
 		Name: cmp.Or(it.Name, name), Version: it.Version,
@@ -127,7 +128,7 @@ func (b *builder) component(ctx context.Context, it bundle.Item) (cdx.Component,
 	}
 	c.Hashes, c.Licenses = hashes(content.digest), licences(content.licence)
 	pin, pinned := b.pin(it)
-	source := manifest.WithoutSecrets(cmp.Or(pin.From, pin.URL, it.Ref))
+	source := scalar.WithoutSecrets(cmp.Or(pin.From, pin.URL, it.Ref))
 	switch it.Kind {
 	case bundle.KindImage:
 		c.Type, c.PackageURL = cdx.ComponentTypeContainer, ociPURL(it.Ref, it.Descriptor.Digest, platform)

@@ -36,6 +36,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 // Names of documents that upstream hosts publish, as they are mutated. The documents above one are made of it, so
@@ -470,8 +471,8 @@ func download(t *testing.T, mirror string, part int) (err error) {
 			Attempts: 2, Wait: time.Millisecond, MaxWait: 2 * time.Millisecond,
 			MaxRetryAfter: 10 * time.Millisecond, Idle: 10 * time.Second,
 		},
-		Sources: []manifest.Source{{
-			Host: upstreamHost, Mirrors: manifest.Mirrors{mirror}, MirrorOnly: true,
+		Sources: []sources.Source{{
+			Host: upstreamHost, Mirrors: sources.Mirrors{mirror}, MirrorOnly: true,
 			PlainHTTP: true,
 		}},
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 func newCatalogCmd(g *globals) *cobra.Command {
@@ -121,7 +122,7 @@ func runCatalogUpdate(ctx context.Context, g *globals, args []string, o catalogU
 }
 
 // sourcesOf returns the sources of a manifest.
-func sourcesOf(file string) ([]manifest.Source, error) {
+func sourcesOf(file string) ([]sources.Source, error) {
 	data, err := builder.ReadFile(file)
 	if err != nil {
 		return nil, err

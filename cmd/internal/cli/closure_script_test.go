@@ -25,6 +25,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // standIns CLUSTER puts something of the right form where upstream has what a cluster needs, with checksums: images
@@ -51,7 +52,7 @@ func standIns(ts *testscript.TestScript, neg bool, args []string) {
 			at := manifest.FileURL(f, platform)
 			u.files.put(onServer(ts, at), []byte(at))
 			if f.Checksums != "" {
-				sums[onServer(ts, manifest.Expand(f.Checksums, platform))] += fmt.Sprintf("%x  %s\n",
+				sums[onServer(ts, scalar.Expand(f.Checksums, platform))] += fmt.Sprintf("%x  %s\n",
 					sha256.Sum256([]byte(at)), path.Base(at))
 			}
 		}

@@ -37,6 +37,7 @@ import (
 	"github.com/kkbundle/kkbundle/internal/pki"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
 
@@ -531,7 +532,7 @@ func (u *internet) publishFiles(t *testing.T, more catalog.Additions) {
 			address := manifest.FileURL(f, platform)
 			u.files.put(at(address), []byte(address))
 			if f.Checksums != "" {
-				sums[at(manifest.Expand(f.Checksums, platform))] += fmt.Sprintf("%x  %s\n",
+				sums[at(scalar.Expand(f.Checksums, platform))] += fmt.Sprintf("%x  %s\n",
 					sha256.Sum256([]byte(address)), path.Base(address))
 			}
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/gather"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 	"github.com/kkbundle/kkbundle/registry/harbor"
 )
 
@@ -150,10 +151,10 @@ func (o *initOptions) gather(ctx context.Context, g *globals, dir string, from g
 	if plainHTTP {
 		address = "http://" + host
 	}
-	source := manifest.Source{Host: host, CA: o.ca, Cert: o.cert, Key: o.key, PlainHTTP: o.plainHTTP}
+	source := sources.Source{Host: host, CA: o.ca, Cert: o.cert, Key: o.key, PlainHTTP: o.plainHTTP}
 	options := fetch.Options{Keychain: keychain, Logger: g.Logger()}
 	if o.ca != "" || o.cert != "" || o.plainHTTP {
-		options.Sources = []manifest.Source{source}
+		options.Sources = []sources.Source{source}
 	}
 	if from == gatherHarbor {
 		found, err = o.harborProject(ctx, at, &harbor.Client{URL: address, HTTP: trip}, options)
@@ -191,7 +192,7 @@ func (o *initOptions) harborProject(ctx context.Context, at string, client *harb
 }
 
 // sourcesFrom returns a source whose files are named as a manifest in dir names them.
-func sourcesFrom(dir string, s manifest.Source) ([]manifest.Source, error) {
+func sourcesFrom(dir string, s sources.Source) ([]sources.Source, error) {
 	for _, file := range []*string{&s.CA, &s.Cert, &s.Key} {
 		if *file == "" {
 			continue
@@ -202,7 +203,7 @@ func sourcesFrom(dir string, s manifest.Source) ([]manifest.Source, error) {
 		}
 		*file = name
 	}
-	return []manifest.Source{s}, nil
+	return []sources.Source{s}, nil
 }
 
 // listedImages reads a list of images.

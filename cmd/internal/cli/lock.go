@@ -20,6 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // fetchFlags are the flags of commands that download.
@@ -251,7 +252,7 @@ type lockPin struct {
 	Issuer       string                `json:"issuer,omitempty"`
 	Root         string                `json:"root,omitempty"`
 	RootDigest   digest.Digest         `json:"rootDigest,omitempty"`
-	Mode         manifest.FileMode     `json:"mode,omitzero"`
+	Mode         scalar.FileMode       `json:"mode,omitzero"`
 	Package      string                `json:"package,omitempty"`
 	Provides     []string              `json:"provides,omitempty"`
 	Verified     manifest.Verification `json:"verified"`

@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/precheck/record"
 	"github.com/kkbundle/kkbundle/installer/precheck/render"
 	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
@@ -104,10 +105,10 @@ func runPrecheck(ctx context.Context, g *globals, path string, o precheckOptions
 	options.Rules, options.Selection = rules, o.Selection
 	if o.record != "" {
 		options.Selection = precheck.Selection{} // record all facts, for any later selection
-		options.Known = func(in precheck.Input) error { return precheck.Record(o.record, in) }
+		options.Known = func(in precheck.Input) error { return record.Write(o.record, in) }
 	}
 	if o.replay != "" {
-		if options.Recorded, err = precheck.OpenRecording(o.replay); err != nil {
+		if options.Recorded, err = record.Open(o.replay); err != nil {
 			return &builder.InputError{Err: err}
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/internal/plain"
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
 type pullOptions struct {
@@ -185,7 +185,7 @@ func (o *pullOptions) library(g *globals, address string) (lib pull.Options, err
 	if lib.Repository, err = at.Repo(); err != nil {
 		return lib, err
 	}
-	lib.Fetch.Sources = []manifest.Source{{
+	lib.Fetch.Sources = []sources.Source{{
 		Host: at.Host(), CA: o.ca, Cert: o.cert, Key: o.key, PlainHTTP: o.plainHTTP,
 		MaxConcurrent: int(o.jobs),
 	}}

@@ -19,7 +19,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/harbor"
 )
@@ -356,7 +356,7 @@ func platformFlags(texts []string) ([]string, error) {
 	var out []string
 	var errs []error
 	for _, text := range texts {
-		p, err := manifest.PlatformString(text)
+		p, err := scalar.PlatformString(text)
 		errs = append(errs, err)
 		out = append(out, p)
 	}

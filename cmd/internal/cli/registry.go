@@ -21,7 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/internal/plain"
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/sources"
 	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/serve"
 	"github.com/kkbundle/kkbundle/web/dial"
@@ -282,7 +282,7 @@ func (f *loginFlags) transport(ctx context.Context, g *globals,
 ) (t *http.Transport, plainHTTP bool, err error) {
 	t, err = dial.NewTransport(dial.Files{CA: f.ca, Cert: f.cert, Key: f.key})
 	host, _, _ := strings.Cut(registryName, "/")
-	if err != nil || f.plainHTTP || f.ca+f.cert != "" || !manifest.IsLoopback(host) ||
+	if err != nil || f.plainHTTP || f.ca+f.cert != "" || !sources.IsLoopback(host) ||
 		!registry.SpeaksPlainHTTP(ctx, host, t) {
 		return t, f.plainHTTP, err
 	}

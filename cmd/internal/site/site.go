@@ -26,6 +26,7 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
@@ -508,6 +509,6 @@ func (s *Site) Describe(r *precheck.Report) {
 		}
 	}
 	if len(idle) > 0 {
-		r.Notes = append(r.Notes, plain.Count(len(idle), "host")+" in no group, not checked: "+precheck.Ranges(idle))
+		r.Notes = append(r.Notes, plain.Count(len(idle), "host")+" in no group, not checked: "+scalar.Ranges(idle))
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/internal/plain"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 //go:embed assets
@@ -161,7 +162,7 @@ func newPageProblem(anchor string, one problem) pageProblem {
 		p.Findings = append(p.Findings, view)
 	}
 	if rest := restOf(one.Findings, len(shown)); len(rest) > 0 {
-		p.More = fmt.Sprintf("and similarly on %s: %s", plain.Count(len(rest), "more host"), precheck.Ranges(rest))
+		p.More = fmt.Sprintf("and similarly on %s: %s", plain.Count(len(rest), "more host"), scalar.Ranges(rest))
 	}
 	return p
 }

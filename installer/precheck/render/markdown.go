@@ -7,6 +7,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/internal/plain"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // writeMarkdown writes the report in GitHub's Markdown, for tickets. Hosts' output and names are in code spans, where
@@ -48,7 +49,7 @@ func (p problem) writeMarkdown(b *strings.Builder) {
 	}
 	if rest := restOf(p.Findings, len(shown)); len(rest) > 0 {
 		fmt.Fprintf(b, "- and similarly on %s: %s\n", plain.Count(len(rest), "more host"),
-			codeSpan(precheck.Ranges(rest)))
+			codeSpan(scalar.Ranges(rest)))
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/internal/plain"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // A report is a report of prechecks that is written.
@@ -156,7 +157,7 @@ func (f finding) where() string {
 	if len(f.Hosts) == 0 {
 		return "the cluster"
 	}
-	return precheck.Ranges(f.Hosts)
+	return scalar.Ranges(f.Hosts)
 }
 
 // sentence turns a check's text, which begins in lower case without a full stop, into a sentence.

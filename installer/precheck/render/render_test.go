@@ -21,6 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/precheck/render"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 var update = flag.Bool("update", false,
@@ -117,7 +118,7 @@ func rules(list ...manifest.PrecheckRule) *manifest.PrecheckRules {
 	return &manifest.PrecheckRules{Rules: list}
 }
 
-func day(s string) (d manifest.Date) {
+func day(s string) (d scalar.Date) {
 	if err := d.UnmarshalText([]byte(s)); err != nil {
 		panic(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/internal/plain"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 const (
@@ -52,7 +53,7 @@ func (p problem) writeText(b *strings.Builder) {
 		b.WriteByte('\n')
 	}
 	if rest := restOf(p.Findings, len(shown)); len(rest) > 0 {
-		fmt.Fprintf(b, "    and similarly on %s: %s\n", plain.Count(len(rest), "more host"), precheck.Ranges(rest))
+		fmt.Fprintf(b, "    and similarly on %s: %s\n", plain.Count(len(rest), "more host"), scalar.Ranges(rest))
 	}
 	if p.Level != precheck.Off {
 		fmt.Fprintf(b, "    why: %s\n    fix: %s\n", plain.Line(p.Why), plain.Line(p.Fix))
