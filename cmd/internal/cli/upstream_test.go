@@ -261,6 +261,7 @@ func (s *fileServer) publish() {
 	s.put("/slow/other", noise("other", bigFile))
 	s.put("/slow/third", noise("third", bigFile))
 	s.put("/big", noise("big", bigFile))
+	s.put("/sizeless/big", noise("big", bigFile))
 	s.put("/charts/web-1.2.3.tgz", s.chart)
 	s.put("/charts/index.yaml",
 		[]byte("apiVersion: v1\nentries:\n  web:\n  - {apiVersion: v2, name: web, version: 1.2.3, urls: [web-1.2.3.tgz]}\n"))
@@ -292,7 +293,19 @@ func (s *fileServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			w = &stallingWriter{ResponseWriter: w, left: left, stop: func() { s.stall(r, first) }}
 		}
 	}
+	if strings.HasPrefix(r.URL.Path, "/sizeless/") {
+		serveInChunks(w, r, data)
+		return
+	}
 	http.ServeContent(w, r, "", time.Unix(0, 0), bytes.NewReader(data))
+}
+
+// serveInChunks answers as servers do that make the content while they send it: nobody knows its size before its end.
+func serveInChunks(w http.ResponseWriter, r *http.Request, data []byte) {
+	w.WriteHeader(http.StatusOK)
+	if r.Method == http.MethodGet && http.NewResponseController(w).Flush() == nil {
+		_, _ = w.Write(data) // the client may have no room
+	}
 }
 
 // stops reports whether the answer to a request has to stop in the middle, and whether it is the first of its path.
