@@ -34,12 +34,12 @@ func Take(ctx context.Context, o engine.Options, found *manifest.Cluster) (engin
 		err := differs(r.Site, record)
 		if err == nil {
 			err = r.Phases(ctx, []task.Phase{{Name: phaseAdopt, Tasks: []task.Task{
-				isFree(record), keepTask(found, record), recordTask(record),
+				isFree(record), keepTask(r.Cluster, record), recordTask(record),
 			}}})
 		}
-		if err != nil && ctx.Err() == nil { // a refused host is left as it was
+		if err != nil && ctx.Err() == nil {
 			err = errors.Join(err, r.OnAll(r.Connected(manifest.RoleCluster), func(_ int, t *task.Host) error {
-				return forgetHost(task.InTask(ctx, phaseAdopt), t)
+				return leave(task.InTask(ctx, phaseAdopt), t)
 			}))
 		}
 		return err
@@ -83,13 +83,25 @@ func isFree(record task.File) task.Task {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil
 			}
-			if err == nil && string(has) != string(record.Data) {
-				return &RefusedError{[]Cause{{t.Name, "it is a node of a cluster of kkbundle",
-					"use the files that it was installed with, and kkbundle status"}}}
+			if err != nil {
+				return err
 			}
-			return err
+			is, _ := member.Split(has)
+			want, _ := member.Split(record.Data)
+			if is != want {
+				return &member.OtherClusterError{Host: t.Name, Is: is.String(), Want: want.String()}
+			}
+			return nil
 		},
 	}
+}
+
+// leave makes a host that is no node of kkbundle what it was.
+func leave(ctx context.Context, t *task.Host) error {
+	if nothing, err := begin.NotInstalled(ctx, t); err != nil || !nothing {
+		return err
+	}
+	return forgetHost(ctx, t)
 }
 
 // keepTask copies what kkbundle replaces on a node. Copies of a node with a record stay: since then, an installation
@@ -132,22 +144,6 @@ func replacedPrograms(c *manifest.Cluster) []string {
 	}
 	slices.Sort(list)
 	return slices.Compact(list)
-}
-
-// addedUnits returns the units that kkbundle's tasks leave on nodes, without those of the runtime and
-// the kubelet.
-func addedUnits(c *manifest.Cluster) []string {
-	var list []string
-	for _, phase := range plan.Plan(c) {
-		for _, step := range phase.Tasks {
-			for _, unit := range step.Leaves.Units {
-				if !slices.Contains(kubeadm.NodeSettings(c), task.UnitDir+unit) {
-					list = append(list, unit)
-				}
-			}
-		}
-	}
-	return list
 }
 
 // replacedSettings returns the settings that kkbundle replaces on nodes, and the manifests of static pods.

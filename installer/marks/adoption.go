@@ -3,14 +3,13 @@ package marks
 import (
 	"context"
 	"path"
-	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 const (
-	// AdoptionDir keeps the files of another tool that an install or upgrade replaces, in a directory that is named
-	// after the cluster's release.
+	// AdoptionDir keeps the files of another tool that an upgrade replaces, in a directory that is named after the
+	// cluster's release.
 	AdoptionDir = "/usr/local/lib/kkbundle/before-adoption"
 	// adoptedRecord is the record that the adoption gave the node.
 	adoptedRecord = "record"
@@ -27,9 +26,7 @@ func FindAdoption(ctx context.Context, t *task.Host) (Copies, bool, error) {
 // Record returns the path of the record that the adoption wrote.
 func (c Copies) Record() string { return c.Path(adoptedRecord) }
 
-// Files returns the paths of the files that have a copy.
-func (c Copies) Files(ctx context.Context, t *task.Host) ([]string, error) {
-	out, err := t.Output(task.WithoutOutput(ctx), "find", c.Dir, "-mindepth", "2", "(", "-type", "f", "-o", "-type", "l",
-		")", "-printf", `/%P\n`)
-	return strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' }), err
+// ForgetAdoption removes the copies of an adoption.
+func ForgetAdoption(ctx context.Context, t *task.Host) error {
+	return t.Run(ctx, "rm", "-rf", "--", AdoptionDir)
 }

@@ -146,7 +146,7 @@ func ofNodes() []Mark {
 		},
 		{
 			AdoptionDir + "/RELEASE", Nodes, "`adopt --yes`, before the record: programs and settings of the tool that made the cluster, the record, then `complete`",
-			"without the record on the node: made anew. It is the way back of `adopt --undo`", "`adopt --undo`, last; reset",
+			"without the record on the node: made anew. With it and without kkbundle's kubelet, `install`, `nodes delete` and `reset` refuse", "`adopt --undo`, after the record; reset",
 		},
 		{
 			string(SecretsEncrypted), First, "after every Secret was rewritten: the digest of the configuration",

@@ -116,6 +116,12 @@ func deletable(ctx context.Context, r *engine.Run, d Deletion) ([]*task.Host, er
 		if err := checkDeletable(r, t); err != nil {
 			return nil, err
 		}
+		if t.Conn == nil {
+			continue
+		}
+		if err := reset.RefuseAdopted(ctx, t); err != nil {
+			return nil, err
+		}
 	}
 	if err := areGone(ctx, r, going); err != nil {
 		return nil, err

@@ -8,8 +8,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// An AdoptedError is a node that kkbundle took over and has installed nothing on: its programs are another tool's, and
-// a reset does not know how to remove them.
+// An AdoptedError is a node that kkbundle took over and has not upgraded: its programs are another tool's, and a reset
+// does not know how to remove them.
 type AdoptedError struct{ Host string }
 
 // Error names the host.
@@ -19,14 +19,14 @@ func (e *AdoptedError) Error() string {
 
 // Hint returns the remedy.
 func (e *AdoptedError) Hint() string {
-	return "nothing was removed; give the cluster back with kkbundle adopt --undo, and remove it with the tool that made it or with kkbundle reset --foreign"
+	return "nothing was changed; first make the nodes kkbundle's with kkbundle upgrade, also at the same release, or give the cluster back with kkbundle adopt --undo"
 }
 
 // Refuses marks an error that ends a run before any change.
 func (*AdoptedError) Refuses() {}
 
-// refuseAdopted refuses an adopted node without kkbundle's kubelet.
-func refuseAdopted(ctx context.Context, t *task.Host) error {
+// RefuseAdopted returns an *AdoptedError if a node was adopted and has no kubelet of kkbundle.
+func RefuseAdopted(ctx context.Context, t *task.Host) error {
 	_, adopted, err := marks.FindAdoption(ctx, t)
 	if err != nil || !adopted {
 		return err

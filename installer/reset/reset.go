@@ -42,7 +42,11 @@ func Reset(ctx context.Context, o engine.Options) error {
 // reset handles each host independently.
 func reset(ctx context.Context, r *engine.Run) error {
 	wanted := slices.DeleteFunc(r.Connected(), func(t *task.Host) bool { return !r.IsWanted(t) })
-	err := begin.InPhase(r, resetPhase, func() error {
+	err := r.OnAll(wanted, func(_ int, t *task.Host) error { return RefuseAdopted(task.InTask(ctx, resetPhase), t) })
+	if err != nil {
+		return err
+	}
+	err = begin.InPhase(r, resetPhase, func() error {
 		return r.OnAll(wanted, func(_ int, t *task.Host) error { return Host(ctx, r, t) })
 	})
 	if err != nil || r.DryRun || len(wanted) < len(r.Hosts) {
@@ -54,9 +58,6 @@ func reset(ctx context.Context, r *engine.Run) error {
 // Host resets one host.
 func Host(ctx context.Context, r *engine.Run, t *task.Host) error {
 	if err := refuseOthers(task.InTask(ctx, resetPhase), t); err != nil {
-		return err
-	}
-	if err := refuseAdopted(task.InTask(ctx, resetPhase), t); err != nil {
 		return err
 	}
 	for _, task := range resetTasks() {
@@ -83,7 +84,7 @@ func resetTasks() []task.Task {
 		// containerd ends when its CNI directory is removed
 		{Name: "runtime", Done: cri.IsContainerdRestored, Do: cri.RestoreContainerd},
 		{Name: "registry", Done: noRegistry, Do: removeRegistry},
-		{Name: "host", Done: isRestored, Do: RestoreHost},
+		{Name: "host", Done: isRestored, Do: restoreHost},
 		{Name: "files", Done: noFiles, Do: removeFiles},
 		// last: a repeated reset knows by it that a killed one had the right to begin
 		{Name: "owner", Done: noOwner, Do: removeOwner},
@@ -314,9 +315,8 @@ func isRestored(ctx context.Context, t *task.Host) (bool, error) {
 	return bytes.Equal(fstab, machine.WithSwap(fstab)), err
 }
 
-// RestoreHost undoes the changes to the host's own settings: kernel parameters and modules, the block in /etc/hosts,
-// swap, and the route to Services. It can be run again.
-func RestoreHost(ctx context.Context, t *task.Host) error {
+// restoreHost undoes the changes to the host's own settings.
+func restoreHost(ctx context.Context, t *task.Host) error {
 	if err := t.RemoveUnit(ctx, machine.RouteUnit); err != nil {
 		return err
 	}
@@ -350,8 +350,8 @@ func restoreParameters(ctx context.Context, t *task.Host) error {
 	return nil
 }
 
-// OwnFiles returns the files and directories that only an installation creates.
-func OwnFiles() []string {
+// ownFiles returns the files and directories that only an installation creates.
+func ownFiles() []string {
 	return []string{
 		task.ConfigDir, task.ProgramDir, task.EarlierProgramDir, engine.HooksOnHost, marks.Hooks,
 		task.BeforeDir, marks.KubeadmConfig, task.ProvisionDir, marks.Received,
@@ -384,7 +384,7 @@ func removeFiles(ctx context.Context, t *task.Host) error {
 	if err != nil {
 		return err
 	}
-	paths := OwnFiles()
+	paths := ownFiles()
 	if !nothing {
 		kept, err := cri.KeptPaths(ctx, t)
 		if err != nil {

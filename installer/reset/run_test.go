@@ -85,7 +85,7 @@ func TestHostPreparation(t *testing.T) {
 	if err := s.Run(t, nil).Phases(t.Context(),
 		[]task.Phase{{
 			Name:  "reset",
-			Tasks: []task.Task{{Name: "host", Done: begin.NotInstalled, Do: RestoreHost}},
+			Tasks: []task.Task{{Name: "host", Done: begin.NotInstalled, Do: restoreHost}},
 		}}); err != nil {
 		t.Fatal(err)
 	}

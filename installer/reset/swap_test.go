@@ -63,7 +63,7 @@ func TestSwapWithoutFstab(t *testing.T) {
 			if err := s.Run(t, nil).Phases(t.Context(),
 				[]task.Phase{{
 					Name:  "reset",
-					Tasks: []task.Task{{Name: "host", Done: isRestored, Do: RestoreHost}},
+					Tasks: []task.Task{{Name: "host", Done: isRestored, Do: restoreHost}},
 				}}); err != nil {
 				t.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/plain"
@@ -141,11 +142,15 @@ func nodeChanges(ctx context.Context, r *engine.Run, hosts []*task.Host,
 		if err != nil || !joined {
 			return err
 		}
+		_, adopted, err := marks.FindAdoption(ctx, t)
+		if err != nil {
+			return err
+		}
 		for _, step := range nodePrograms(t.Site.Cluster) {
 			if !wanted(step.Name) {
 				continue
 			}
-			otherwise, err := step.IsOtherwise(ctx, t)
+			otherwise, err := isReplaced(ctx, t, step, adopted)
 			if _, missing := errors.AsType[*task.MissingError](err); missing {
 				continue // the precheck names all missing items
 			}
@@ -172,6 +177,17 @@ func nodeChanges(ctx context.Context, r *engine.Run, hosts []*task.Host,
 		}
 	}
 	return changes, nil
+}
+
+// isReplaced reports whether a run would replace what a task is about. On an adopted node, that is another tool's at
+// first.
+func isReplaced(ctx context.Context, t *task.Host, step task.Task, adopted bool) (bool, error) {
+	if adopted {
+		if installed, err := marks.Setting(step.Name).Exists(ctx, t); err != nil || !installed {
+			return true, err
+		}
+	}
+	return step.IsOtherwise(ctx, t)
 }
 
 // withChange adds the change of a host. Hosts with the same change share one.

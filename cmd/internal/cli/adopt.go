@@ -34,12 +34,13 @@ func newAdoptCmd(g *globals) *cobra.Command {
 inventory.yaml, and prints a report of what fits kkbundle, what an install or upgrade with these files would change,
 and what kkbundle cannot look after, with the way round. Nothing is changed on hosts or in the cluster.
 
---yes then makes the hosts nodes of kkbundle. It keeps what an install or upgrade will replace, records the cluster on
-each node, and changes nothing that runs. Files that are in DIR already, corrected by you, are used as they are, if
-they say what the cluster is. After that, status, certs, etcd, nodes and upgrade work with these files.
+--yes then makes the hosts nodes of kkbundle. It copies what an upgrade will replace, records the cluster on each node,
+and changes nothing that runs. Files that are in DIR already, corrected by you, are used as they are, if they say what
+the cluster is. After that, status, certs, etcd, nodes add and upgrade work with these files; the first upgrade, also
+at the same release, moves the nodes to kkbundle's programs one by one.
 
---undo gives the cluster back: one node after the other gets its former files, and kkbundle's are removed. Objects in
-the cluster stay. Nodes that were upgraded are rolled back before, nodes that were added are deleted.
+--undo gives the cluster back as long as kkbundle has replaced nothing on its nodes: the record and the copies are
+removed. Nodes that kkbundle has added are deleted before.
 
 --host names one control plane as [user@]host[:port]; the other nodes are those of the cluster, with the same login.
 With -i, the inventory's hosts have the names of their nodes, and keep their logins. Every node must answer.
@@ -159,8 +160,7 @@ func giveBack(ctx context.Context, g *globals, o adoptOptions, files newFiles) e
 	return onAdopted(ctx, g, o, files, func(s *site.Site, progress func(task.Event)) error {
 		name := s.Cluster.Metadata.Name
 		if !o.yes {
-			question := fmt.Sprintf("Give cluster %s back, with the files that its %s had before?", name,
-				plain.Count(len(s.Inventory.Hosts()), "node"))
+			question := fmt.Sprintf("Give cluster %s with %s back?", name, plain.Count(len(s.Inventory.Hosts()), "node"))
 			if err := g.Confirm(question); err != nil {
 				return err
 			}

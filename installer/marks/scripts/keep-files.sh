@@ -5,6 +5,7 @@
 set -e
 dir=$1 root=$2
 shift 2
+rm -f "${dir%/*}"/*/complete "${dir%/*}"/*/finished # first: what is left of a killed removal is not complete
 rm -rf "${dir%/*}"
 mkdir -p "$dir"
 chmod 0700 "${dir%/*}" "$dir"

@@ -81,14 +81,15 @@ func (th *adopted) routes(t *testing.T) {
 	}
 }
 
-// own are the files, units and processes of the two nodes, without the copies of an adoption, and the objects in the API.
+// own are the files, units and processes of the two nodes, and the objects in the API; without the copies of an
+// adoption, and what etcd backup has brought.
 func (th *adopted) own(t *testing.T) string {
 	t.Helper()
 	const line = `find /etc /root /home /srv /var/lib/kubelet/config.yaml /var/lib/kubelet/kubeadm-flags.env /usr/bin -xdev -type f ! -path '*/.cache/*' ! -name .sudo_as_admin_successful -exec sha256sum {} + 2>/dev/null | sort -k 2
 		pidof kubelet containerd; ip -br link | awk '!/^veth/ {print $1}' | sort; ip -4 route | sort`
 	var b strings.Builder
 	for line := range strings.Lines(th.on(t, 1, line) + th.on(t, 2, line) + th.snapshot(t)) {
-		if !strings.Contains(line, " /usr/local/lib/kkbundle/before-adoption/") {
+		if !strings.Contains(line, " /usr/local/lib/kkbundle/before-adoption/") && !strings.Contains(line, " /usr/local/bin/etcd") {
 			b.WriteString(line)
 		}
 	}
@@ -144,33 +145,22 @@ func (th *adopted) lookAfter(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Size() < 1<<20 {
 		t.Errorf("the backup: %v, %v", info, err)
 	}
-	r = th.withFiles(t, "reset", "--yes").must(t, 12)
-	if !strings.Contains(r.stderr, "adopt --undo") {
-		t.Errorf("a reset of programs of others: %s", r.stderr)
+	for _, cmd := range []*exec.Cmd{th.site(t, "reset", "--yes"), th.nodesCommand(t, "delete", "host2"), th.site(t, "install")} {
+		if r := run(t, cmd).must(t, 12); !strings.Contains(r.stderr, "kkbundle upgrade") {
+			t.Errorf("%s: programs of others are not spared: %s", cmd, r.stderr)
+		}
 	}
 }
 
 func (th *adopted) giveBack(t *testing.T) {
-	before := withoutKubelets(th.before)
 	r := th.adopt(t, "-o", th.files, "--undo", "--yes").must(t, 0)
 	t.Logf("adopt --undo: %s\n%s", r.took.Round(100*time.Millisecond), r.stderr)
-	if after := withoutKubelets(th.own(t)); after != before {
-		t.Errorf("it is not as before:\n%s", difference(before, after))
+	if after := th.own(t); after != th.before {
+		t.Errorf("it is not as before:\n%s", difference(th.before, after))
 	}
 	if left := strings.TrimSpace(th.traces(t)); left != "" {
 		t.Errorf("left: %s", left)
 	}
-}
-
-// withoutKubelets leaves out the lines of processes: the kubelets were restarted.
-func withoutKubelets(state string) string {
-	var b strings.Builder
-	for line := range strings.Lines(state) {
-		if strings.Trim(line, "0123456789 \n") != "" {
-			b.WriteString(line)
-		}
-	}
-	return b.String()
 }
 
 func (th *adopted) takeAgain(t *testing.T) {
