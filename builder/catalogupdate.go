@@ -10,6 +10,7 @@ import (
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 )
 
 // A CatalogRow is a version in a catalog and what upstream has of it.
@@ -23,7 +24,7 @@ type CatalogUpdate struct {
 	Rows    []CatalogRow
 	Changes []catalog.Change
 	// Catalog has the changed entries and those of the file that is updated.
-	Catalog *manifest.Catalog
+	Catalog *catalogfile.Catalog
 }
 
 // updateHeader begins each file that UpdateCatalog makes. Files without it are the user's.
@@ -33,10 +34,10 @@ const updateHeader = `# Written by kkbundle catalog update, which writes it anew
 // UpdateCatalog asks upstream for the newest patch release of each version in the program's catalog and in own, a
 // file of an earlier update; nil for none. components selects some; none selects all. Rows whose upstream fails have
 // the error, and so has the result.
-func UpdateCatalog(ctx context.Context, own *manifest.Catalog, components []string,
+func UpdateCatalog(ctx context.Context, own *catalogfile.Catalog, components []string,
 	o fetch.Options,
 ) (*CatalogUpdate, error) {
-	var others []*manifest.Catalog
+	var others []*catalogfile.Catalog
 	if own != nil {
 		others = append(others, own)
 	}
@@ -98,7 +99,7 @@ func selected(watches []catalog.Watch, components []string) ([]catalog.Watch, er
 
 // Marshal returns the file of the update, and checks that it can be read again.
 func (u *CatalogUpdate) Marshal() ([]byte, error) {
-	data, err := u.Catalog.Marshal(updateHeader)
+	data, err := manifest.MarshalCatalog(u.Catalog, updateHeader)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +109,7 @@ func (u *CatalogUpdate) Marshal() ([]byte, error) {
 
 // ReadUpdate reads the file of an earlier update. A file of another origin is an error: an update would lose its
 // comments.
-func ReadUpdate(file string) (*manifest.Catalog, error) {
+func ReadUpdate(file string) (*catalogfile.Catalog, error) {
 	data, err := ReadFile(file)
 	if err != nil {
 		return nil, err

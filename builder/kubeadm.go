@@ -20,6 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/proof/closure"
 )
@@ -41,25 +42,25 @@ type kubeadmProgram struct {
 }
 
 // defaults returns the tags that kubeadm takes by itself.
-func (s *session) defaults(ctx context.Context, k kubeadmProgram) (manifest.KubeadmImages, error) {
+func (s *session) defaults(ctx context.Context, k kubeadmProgram) (catalogfile.KubeadmImages, error) {
 	config, err := kubeadm.DefaultsConfig(k.cluster)
 	if err != nil {
-		return manifest.KubeadmImages{}, err
+		return catalogfile.KubeadmImages{}, err
 	}
 	refs, err := s.listImages(ctx, k.pin.Digest, config)
 	if err != nil {
-		return manifest.KubeadmImages{}, err
+		return catalogfile.KubeadmImages{}, err
 	}
 	tags := map[string]string{}
 	for _, ref := range refs {
 		at := strings.LastIndexByte(ref, ':')
 		tags[ref[strings.LastIndexByte(ref, '/')+1:at]] = ref[at+1:]
 	}
-	images := manifest.KubeadmImages{
+	images := catalogfile.KubeadmImages{
 		Etcd: tags["etcd"], CoreDNS: tags["coredns"], Pause: tags["pause"],
 		Program: k.pin.Digest,
 	}
-	for _, name := range manifest.KubeadmComponents() {
+	for _, name := range catalogfile.KubeadmComponents() {
 		if images.Tag(name) == "" {
 			return images, fmt.Errorf("it lists no image of %s, but %s", name, strings.Join(refs, ", "))
 		}
@@ -158,7 +159,7 @@ func (p *Project) releases() ([]*manifest.Cluster, error) {
 func (s *session) learn(ctx context.Context, l *manifest.Lock, clusters []*manifest.Cluster) (differs bool, err error) {
 	listed := maps.Clone(s.kubeadm)
 	if listed == nil {
-		listed = map[string]manifest.KubeadmImages{}
+		listed = map[string]catalogfile.KubeadmImages{}
 	}
 	var differ []string
 	for _, c := range clusters {
@@ -174,7 +175,7 @@ func (s *session) learn(ctx context.Context, l *manifest.Lock, clusters []*manif
 			continue
 		}
 		now.Assumed = listed[version].Assumed
-		for _, name := range manifest.KubeadmComponents() {
+		for _, name := range catalogfile.KubeadmComponents() {
 			own := *c
 			own.Components = nil
 			if was, err := catalog.Version(&own, name); err != nil || was != now.Tag(name) {
@@ -214,10 +215,10 @@ func (s *session) unasked(c *manifest.Cluster, reason error) error {
 // defaultsOf returns the tags of one release.
 func (s *session) defaultsOf(ctx context.Context, c *manifest.Cluster,
 	l *manifest.Lock,
-) (manifest.KubeadmImages, error) {
+) (catalogfile.KubeadmImages, error) {
 	k, err := s.programFor(ctx, c, l)
 	if err != nil {
-		return manifest.KubeadmImages{}, err
+		return catalogfile.KubeadmImages{}, err
 	}
 	return s.defaults(ctx, k)
 }
@@ -335,9 +336,9 @@ func (b *builder) programNeeds(ctx context.Context) ([]closure.Need, error) {
 
 // LockedKubeadm returns a catalog of the images that the lock of a bundle has for kubeadm. It is empty if the bundle
 // has no lock.
-func LockedKubeadm(ctx context.Context, c *bundle.Catalog) (*manifest.Catalog, error) {
+func LockedKubeadm(ctx context.Context, c *bundle.Catalog) (*catalogfile.Catalog, error) {
 	if _, ok := c.Find(bundle.KindLock, bundle.DocumentLock, ""); !ok {
-		return &manifest.Catalog{}, nil // bundles of other tools have none
+		return &catalogfile.Catalog{}, nil // bundles of other tools have none
 	}
 	data, err := c.Document(ctx, bundle.KindLock, bundle.DocumentLock)
 	if err != nil {
@@ -347,17 +348,17 @@ func LockedKubeadm(ctx context.Context, c *bundle.Catalog) (*manifest.Catalog, e
 	if err != nil {
 		return nil, err
 	}
-	return &manifest.Catalog{Kubeadm: l.Kubeadm}, nil
+	return &catalogfile.Catalog{Kubeadm: l.Kubeadm}, nil
 }
 
 // listed returns the releases of the project that kubeadm listed images of, or that were assumed.
-func (p *Project) listed() map[string]manifest.KubeadmImages {
-	var own map[string]manifest.KubeadmImages
+func (p *Project) listed() map[string]catalogfile.KubeadmImages {
+	var own map[string]catalogfile.KubeadmImages
 	clusters, _ := p.releases() // loading the project reported the error
 	for _, c := range clusters {
 		if one, ok := p.kubeadm[c.Kubernetes.Version]; ok {
 			if own == nil {
-				own = map[string]manifest.KubeadmImages{}
+				own = map[string]catalogfile.KubeadmImages{}
 			}
 			own[c.Kubernetes.Version] = one
 		}

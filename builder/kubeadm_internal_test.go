@@ -18,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/proof/closure"
 )
 
@@ -108,7 +109,7 @@ func TestRealKubeadmsListTheirImages(t *testing.T) {
 		if exact, err := catalog.IsExact(c); err != nil || !exact {
 			continue
 		}
-		for _, name := range manifest.KubeadmComponents() {
+		for _, name := range catalogfile.KubeadmComponents() {
 			if want, err := catalog.Version(c, name); err != nil || want != got.Tag(name) {
 				t.Errorf("%s: kubeadm takes %s %s, the catalog says %s, %v", version, name, got.Tag(name), want, err)
 			}
@@ -245,7 +246,7 @@ func TestImagesAreKubeadms(t *testing.T) {
 		}
 	}
 	b.lock.Kubeadm = b.listed()
-	want := manifest.KubeadmImages{
+	want := catalogfile.KubeadmImages{
 		Etcd: "3.7.0-0", CoreDNS: "v1.14.6", Pause: "3.10.2",
 		Program: b.lock.Items[0].Digest,
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
 	"github.com/kkbundle/kkbundle/manifest/sources"
@@ -51,7 +52,7 @@ type Project struct {
 type loading struct {
 	// kubeadm has the images that kubeadm listed, by release, and the releases that were assumed. It is nil if there
 	// are none.
-	kubeadm map[string]manifest.KubeadmImages
+	kubeadm map[string]catalogfile.KubeadmImages
 	locked  []values.Given // values that were given for the lock
 	text    []byte         // the manifest, where no file has it
 	LoadOptions
@@ -235,13 +236,13 @@ func (p *Project) addCluster(name, as, below string) error {
 	if p.Assume && catalog.IsUnknown(c) {
 		p.kubeadm = maps.Clone(p.kubeadm)
 		if p.kubeadm == nil {
-			p.kubeadm = map[string]manifest.KubeadmImages{}
+			p.kubeadm = map[string]catalogfile.KubeadmImages{}
 		}
 		one := p.kubeadm[c.Kubernetes.Version]
 		one.Assumed = true
 		p.kubeadm[c.Kubernetes.Version] = one
 	}
-	c.Catalogs = append(c.Catalogs, &manifest.Catalog{Kubeadm: p.kubeadm})
+	c.Catalogs = append(c.Catalogs, &catalogfile.Catalog{Kubeadm: p.kubeadm})
 	more, err := CheckVersions(file, c, catalog.Options{Platforms: p.Manifest.Platforms, Zone: p.Manifest.Zone})
 	if err != nil {
 		return err
@@ -295,7 +296,7 @@ func (p *Project) sameDocuments() error {
 }
 
 // CarriedCatalog returns the catalog that a bundle carries, the Base of its clusters; nil if the bundle carries none.
-func CarriedCatalog(ctx context.Context, c *bundle.Catalog) (*manifest.Catalog, error) {
+func CarriedCatalog(ctx context.Context, c *bundle.Catalog) (*catalogfile.Catalog, error) {
 	if _, ok := c.Find(bundle.KindManifest, bundle.DocumentCatalog, ""); !ok {
 		return nil, nil //nolint:nilnil // bundles of earlier releases have none
 	}
@@ -309,8 +310,8 @@ func CarriedCatalog(ctx context.Context, c *bundle.Catalog) (*manifest.Catalog, 
 // ReadCatalogs reads the catalogs that a cluster file in directory dir names.
 func ReadCatalogs(c *manifest.Cluster, read func(path string) ([]byte, error),
 	dir string,
-) ([]*manifest.Catalog, error) {
-	var list []*manifest.Catalog
+) ([]*catalogfile.Catalog, error) {
+	var list []*catalogfile.Catalog
 	var errs []error
 	for _, name := range c.Catalog {
 		path := Beside(dir, name)

@@ -12,8 +12,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
-	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
@@ -81,7 +81,7 @@ func catalogTables(t *testing.T) string {
 	return b.String()
 }
 
-func contents(one manifest.CatalogEntry) string {
+func contents(one catalogfile.CatalogEntry) string {
 	var list []string
 	if f := one.File; f != nil {
 		text := "file"
@@ -108,7 +108,7 @@ func contents(one manifest.CatalogEntry) string {
 	return text
 }
 
-func versions(one manifest.CatalogEntry) string {
+func versions(one catalogfile.CatalogEntry) string {
 	leader := cmp.Or(one.Follows, "kubernetes")
 	switch {
 	case one.Default != "":
@@ -123,7 +123,7 @@ func versions(one manifest.CatalogEntry) string {
 	return "by " + leader + ": " + strings.Join(list, ", ")
 }
 
-func fitting(one manifest.CatalogEntry) string {
+func fitting(one catalogfile.CatalogEntry) string {
 	var list []string
 	for _, f := range one.Fits {
 		to := " on"

@@ -3,6 +3,7 @@ package manifest
 import (
 	"context"
 
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/manifest/sources"
@@ -18,8 +19,9 @@ const (
 	// KindPrecheckRules is for a file of PrecheckRules.
 	KindPrecheckRules = "PrecheckRules"
 	// KindTrust is for a file of Trust.
-	KindTrust   = "Trust"
-	KindCatalog = "Catalog"
+	KindTrust = "Trust"
+	// KindCatalog is for a catalog file.
+	KindCatalog = catalogfile.Kind
 )
 
 // Metadata names a file's object.

@@ -1,6 +1,11 @@
 package manifest
 
 import (
+	"fmt"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/manifest/values"
@@ -17,9 +22,20 @@ func (b *Bundle) Problem(path, message string) error { return problemAt(b.src, p
 func (inv *Inventory) Problem(path, message string) error { return problemAt(inv.src, path, message) }
 
 // ParseCatalog reads a Catalog. The error is Problems.
-func ParseCatalog(file string, data []byte) (*Catalog, error) {
-	k := &Catalog{}
-	return decode(file, data, KindCatalog, k, func(c *checker) { k.check(c.Words) })
+func ParseCatalog(file string, data []byte) (*catalogfile.Catalog, error) {
+	k := &catalogfile.Catalog{}
+	return decode(file, data, KindCatalog, k, func(c *checker) { k.Check(c.Words) })
+}
+
+// MarshalCatalog returns a catalog as YAML after a header of comments. The same entries give the same bytes.
+func MarshalCatalog(k *catalogfile.Catalog, header string) ([]byte, error) {
+	out := *k
+	out.APIVersion, out.Kind = APIVersion, KindCatalog
+	body, err := yaml.Marshal(&out)
+	if err != nil {
+		return nil, fmt.Errorf("write the catalog: %w", err)
+	}
+	return append([]byte(header), body...), nil
 }
 
 func problemAt(src *document.Tree, path, message string) error {
@@ -38,7 +54,7 @@ func checkerOf(src *document.Tree) *checker {
 
 const (
 	// APIVersion is the apiVersion of every file this package reads.
-	APIVersion = scalar.APIVersion
+	APIVersion = "kkbundle.io/v1"
 	// MaxLockSize is the maximal size of a Lock; 100,000 pins are about 45 MiB.
 	MaxLockSize = 64 << 20
 )

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/programs"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
@@ -42,10 +43,10 @@ type Cluster struct {
 
 	// Catalogs are the parsed files of Catalog, in their order. The reader of the cluster file fills them; they are not
 	// part of the file.
-	Catalogs []*Catalog `yaml:"-"`
+	Catalogs []*catalogfile.Catalog `yaml:"-"`
 	// Base is the catalog of the bundle, in place of the program's own; nil means the program's. It is not part of
 	// the file either.
-	Base *Catalog `yaml:"-"`
+	Base *catalogfile.Catalog `yaml:"-"`
 
 	src *document.Tree
 	// file is the cluster file alone, and sets the settings over it; src combines both.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
@@ -25,7 +26,7 @@ func Schema(kind string) ([]byte, error) {
 	case KindTrust:
 		t = reflect.TypeFor[Trust]()
 	case KindCatalog:
-		t = reflect.TypeFor[Catalog]()
+		t = reflect.TypeFor[catalogfile.Catalog]()
 	default:
 		return nil, fmt.Errorf("no schema for kind %q; known: %s", kind, document.Or(Kinds()))
 	}

@@ -3,6 +3,7 @@ package manifest
 import (
 	"github.com/opencontainers/go-digest"
 
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
@@ -64,7 +65,7 @@ type Lock struct {
 	// Values are those of the manifest's table at the time of the build.
 	Values []LockedValue `yaml:"values,omitempty" doc:"Values that the manifest was read with."`
 	// Kubeadm has, by release, the images that kubeadm itself listed when the lock was made.
-	Kubeadm map[string]KubeadmImages `yaml:"kubeadm,omitempty" doc:"By release of Kubernetes, the tags of the images that its kubeadm asks for."`
+	Kubeadm map[string]catalogfile.KubeadmImages `yaml:"kubeadm,omitempty" doc:"By release of Kubernetes, the tags of the images that its kubeadm asks for."`
 	// Inputs are the files that were searched for images, or used in the search: YAML, values and local charts.
 	Inputs []Input `yaml:"inputs,omitempty" doc:"Files in which, or with which, images were found."`
 	// Undecided are texts in them that may be images, each with its place.

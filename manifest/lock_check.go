@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/internal/capped"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
@@ -27,7 +28,7 @@ func (c lockChecker) check(l *Lock) {
 	for i, in := range l.Inputs {
 		c.pinnedDigest(document.Join(document.Index("inputs", i), "digest"), in.Digest.String())
 	}
-	checkKubeadm(c.Words, l.Kubeadm)
+	catalogfile.CheckKubeadm(c.Words, l.Kubeadm)
 	names := map[string]int{}
 	for i, v := range l.Values {
 		if at, twice := document.Earlier(names, v.Name, i); twice {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/sources"
 )
@@ -41,7 +42,7 @@ func TestEveryTextIsClassified(t *testing.T) {
 		default:
 		}
 	}
-	for _, file := range []any{Cluster{}, Inventory{}, Bundle{}, Catalog{}} {
+	for _, file := range []any{Cluster{}, Inventory{}, Bundle{}, catalogfile.Catalog{}} {
 		walk(reflect.TypeOf(file), "", document.Field{})
 	}
 	slices.Sort(found)

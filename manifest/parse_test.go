@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/manifest/values"
@@ -72,7 +73,7 @@ func each(t *testing.T, folder string, test func(t *testing.T, name string, data
 // content compares what files say and not where they say it.
 func content() cmp.Options {
 	return cmp.Options{
-		cmpopts.IgnoreUnexported(Bundle{}, Cluster{}, Inventory{}, PrecheckRules{}, Catalog{}),
+		cmpopts.IgnoreUnexported(Bundle{}, Cluster{}, Inventory{}, PrecheckRules{}, catalogfile.Catalog{}),
 		cmpopts.IgnoreTypes(&values.Set{}),
 		cmpopts.EquateComparable(netip.Prefix{}, scalar.Date{}),
 		cmpopts.EquateEmpty(),

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
@@ -42,7 +43,7 @@ func TestReference(t *testing.T) {
 			"A trust file says whose signatures of bundles a machine or a user accepts. Guide: [signatures](../build/signatures.md#trust-files).",
 		},
 		{
-			"catalogfile", KindCatalog, reflect.TypeFor[Catalog](),
+			"catalogfile", KindCatalog, reflect.TypeFor[catalogfile.Catalog](),
 			"A catalog file says where components are published, and in which versions. Guide: [the catalog](../build/catalog.md#your-own-catalog).",
 		},
 	} {

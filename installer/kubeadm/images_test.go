@@ -13,6 +13,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 )
 
 func parsed(t *testing.T, text string) *manifest.Cluster {
@@ -54,13 +55,13 @@ func TestImageTagsAreWritten(t *testing.T) {
 func TestImagesOfAnotherRegistry(t *testing.T) {
 	t.Parallel()
 	c := parsed(t, "kubernetes: {version: v1.34.3}\n")
-	entry := func(ref string) manifest.CatalogEntry {
-		return manifest.CatalogEntry{
+	entry := func(ref string) catalogfile.CatalogEntry {
+		return catalogfile.CatalogEntry{
 			Follows: "kubernetes", Default: "v1.2.3",
-			Images: []manifest.CatalogImage{{Name: ref + ":{version}"}},
+			Images: []catalogfile.CatalogImage{{Name: ref + ":{version}"}},
 		}
 	}
-	c.Catalogs = []*manifest.Catalog{{Components: map[string]manifest.CatalogEntry{"kube-apiserver": entry(
+	c.Catalogs = []*catalogfile.Catalog{{Components: map[string]catalogfile.CatalogEntry{"kube-apiserver": entry(
 		"k8s.site/fips/kube-apiserver"), "coredns": entry("k8s.site/fips/coredns")}}}
 	k, err := NewConfig(c, "10.0.0.3:6443")
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 )
 
 const dualStack = "kubernetes: {version: v1.34.3, podCIDR: '10.233.64.0/18,fd00:1::/48', serviceCIDR: '10.233.0.0/18,fd00:2::/112'}\n"
@@ -158,7 +159,7 @@ func TestPick(t *testing.T) {
 		!strings.Contains(err.Error(), "calico has no image called nothing") {
 		t.Error(err)
 	}
-	c.Catalogs = []*manifest.Catalog{parseCatalog(t, `
+	c.Catalogs = []*catalogfile.Catalog{parseCatalog(t, `
   calico:
     default: v3.31.3
     images: [r.example/mirror/calico/node:v1, r.example/mirror/tigera/operator:v2]
@@ -175,7 +176,7 @@ func TestPick(t *testing.T) {
 func TestTagsOfCatalogs(t *testing.T) {
 	t.Parallel()
 	c := tasktest.Cluster(t, "cni: {type: cilium, version: v1.18.9}")
-	c.Catalogs = []*manifest.Catalog{parseCatalog(t, `
+	c.Catalogs = []*catalogfile.Catalog{parseCatalog(t, `
   cilium:
     default: v1.18.9
     images: ["r.example/cilium:{version}", "r.example/operator-generic:{version}", {name: "r.example/cilium-envoy:{tag}", tags: {v1.18.9: v7}}]
@@ -197,7 +198,7 @@ func TestTagsOfCatalogs(t *testing.T) {
 	}
 }
 
-func parseCatalog(t *testing.T, components string) *manifest.Catalog {
+func parseCatalog(t *testing.T, components string) *catalogfile.Catalog {
 	t.Helper()
 	c, err := manifest.ParseCatalog("catalog.yaml", []byte("apiVersion: kkbundle.io/v1\nkind: Catalog\ncomponents:"+
 		components))

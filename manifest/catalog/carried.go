@@ -6,6 +6,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 )
 
 // otherRelease is the remedy for a bundle's catalog that this program cannot read.
@@ -23,13 +24,13 @@ func Carried() ([]byte, error) {
 	}
 	out := *k
 	out.Zones = nil
-	return out.Marshal(carriedHeader)
+	return manifest.MarshalCatalog(&out, carriedHeader)
 }
 
 // ParseCarried reads the catalog that a bundle carries, as the Base of its clusters. Zones are refused: they name
 // files of the machine that reads them. Components and packages that the catalog lacks come from the program, whose
 // tasks may ask for names that the builder did not know yet; the bundle has no items for them.
-func ParseCarried(file string, data []byte) (*manifest.Catalog, error) {
+func ParseCarried(file string, data []byte) (*catalogfile.Catalog, error) {
 	k, err := manifest.ParseCatalog(file, data)
 	if err != nil {
 		return nil, plain.Advise(err, otherRelease)
@@ -46,7 +47,7 @@ func ParseCarried(file string, data []byte) (*manifest.Catalog, error) {
 	}
 	maps.Copy(k.Components, missing(k.Components, own.Components))
 	if k.Packages == nil {
-		k.Packages = map[string]manifest.CatalogPackage{}
+		k.Packages = map[string]catalogfile.CatalogPackage{}
 	}
 	maps.Copy(k.Packages, missing(k.Packages, own.Packages))
 	return k, nil

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 )
 
 // TestCarried: a bundle's catalog has every entry of the program's, and the same bytes each time.
@@ -30,7 +31,7 @@ func TestCarried(t *testing.T) {
 	}
 	want := *own
 	want.Zones, want.APIVersion, want.Kind = nil, manifest.APIVersion, manifest.KindCatalog
-	if diff := cmp.Diff(&want, k, cmpopts.IgnoreUnexported(manifest.Catalog{}), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(&want, k, cmpopts.IgnoreUnexported(catalogfile.Catalog{}), cmpopts.EquateEmpty()); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -66,7 +67,7 @@ func TestBaseReplacesProgramsCatalog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Catalogs = []*manifest.Catalog{own}
+	c.Catalogs = []*catalogfile.Catalog{own}
 	if ref, err = ImageRef(c, "pause"); err != nil || ref != "registry.k8s.io/pause:3.7" {
 		t.Errorf("pause is %q with the cluster's own catalog, %v", ref, err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/manifest/sources"
 )
@@ -26,12 +27,12 @@ import (
 var data embed.FS
 
 // builtin parses the embedded data once, at first use.
-var builtin = sync.OnceValues(func() (*manifest.Catalog, error) { //nolint:gochecknoglobals // what it holds does not change
+var builtin = sync.OnceValues(func() (*catalogfile.Catalog, error) { //nolint:gochecknoglobals // a constant
 	entries, err := data.ReadDir("data")
 	if err != nil {
 		return nil, err
 	}
-	var all []*manifest.Catalog
+	var all []*catalogfile.Catalog
 	for _, e := range entries {
 		text, err := data.ReadFile("data/" + e.Name())
 		if err != nil {
@@ -47,12 +48,12 @@ var builtin = sync.OnceValues(func() (*manifest.Catalog, error) { //nolint:goche
 })
 
 // merged returns a catalog with all entries; later ones replace earlier ones of the same name.
-func merged(all ...*manifest.Catalog) *manifest.Catalog {
-	m := &manifest.Catalog{
-		Releases: map[string]string{}, Components: map[string]manifest.CatalogEntry{},
-		Packages: map[string]manifest.CatalogPackage{}, Zones: map[string][]sources.Source{},
+func merged(all ...*catalogfile.Catalog) *catalogfile.Catalog {
+	m := &catalogfile.Catalog{
+		Releases: map[string]string{}, Components: map[string]catalogfile.CatalogEntry{},
+		Packages: map[string]catalogfile.CatalogPackage{}, Zones: map[string][]sources.Source{},
 		EndOfLife: map[string]map[string]string{},
-		Kubeadm:   map[string]manifest.KubeadmImages{}, RemovedGates: map[string][]string{},
+		Kubeadm:   map[string]catalogfile.KubeadmImages{}, RemovedGates: map[string][]string{},
 		RemovedArguments: map[string][]string{},
 	}
 	for _, one := range all {
@@ -77,7 +78,7 @@ func merged(all ...*manifest.Catalog) *manifest.Catalog {
 
 // resolver looks up components for one cluster.
 type resolver struct {
-	*manifest.Catalog
+	*catalogfile.Catalog
 	cluster *manifest.Cluster
 }
 
@@ -90,15 +91,15 @@ func newResolver(c *manifest.Cluster) (resolver, error) {
 		return resolver{}, err
 	}
 	if len(c.Catalogs) > 0 {
-		k = merged(append([]*manifest.Catalog{k}, c.Catalogs...)...)
+		k = merged(append([]*catalogfile.Catalog{k}, c.Catalogs...)...)
 	}
 	return resolver{k, c}, nil
 }
 
-func (r resolver) component(name string) (manifest.CatalogEntry, error) {
+func (r resolver) component(name string) (catalogfile.CatalogEntry, error) {
 	one, ok := r.Components[name]
 	if !ok {
-		return manifest.CatalogEntry{}, fmt.Errorf("component %q is not in the catalog; known: %s", name,
+		return catalogfile.CatalogEntry{}, fmt.Errorf("component %q is not in the catalog; known: %s", name,
 			names(r.Components))
 	}
 	return one, nil

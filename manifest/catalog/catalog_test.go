@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/manifest/sources"
@@ -28,8 +29,8 @@ func cluster(t *testing.T, version, more string) *manifest.Cluster {
 }
 
 // assumed returns the catalog of --assume.
-func assumed(version string) []*manifest.Catalog {
-	return []*manifest.Catalog{{Kubeadm: map[string]manifest.KubeadmImages{version: {Assumed: true}}}}
+func assumed(version string) []*catalogfile.Catalog {
+	return []*catalogfile.Catalog{{Kubeadm: map[string]catalogfile.KubeadmImages{version: {Assumed: true}}}}
 }
 
 func list(needs ...manifest.Need) []manifest.Demand {

@@ -10,6 +10,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
@@ -273,7 +274,7 @@ func core(v *semver.Version) *semver.Version {
 // lines are not refused, and neither is the catalog's own choice.
 func (k *checker) fit(name string, v *semver.Version, path string, release *semver.Version) bool {
 	all := k.Components[name].Fits
-	i := slices.IndexFunc(all, func(f manifest.Fit) bool { return f.Line == lineOf(v) })
+	i := slices.IndexFunc(all, func(f catalogfile.Fit) bool { return f.Line == lineOf(v) })
 	if i < 0 || holds(all[i], release) {
 		return true
 	}
@@ -289,7 +290,7 @@ func (k *checker) fit(name string, v *semver.Version, path string, release *semv
 	return false
 }
 
-func holds(f manifest.Fit, release *semver.Version) bool {
+func holds(f catalogfile.Fit, release *semver.Version) bool {
 	from, err := semver.NewVersion(f.From)
 	line := semver.New(release.Major(), release.Minor(), 0, "", "")
 	if err != nil || line.LessThan(from) {
@@ -299,7 +300,7 @@ func holds(f manifest.Fit, release *semver.Version) bool {
 	return err != nil || !line.GreaterThan(to)
 }
 
-func span(f manifest.Fit) string {
+func span(f catalogfile.Fit) string {
 	if f.To == "" {
 		return f.From + " and newer"
 	}
@@ -322,7 +323,8 @@ func (k *checker) guessed() string {
 
 // isListed reports whether kubeadm lists the image of a component.
 func isListed(c *manifest.Cluster, name string) bool {
-	return c.Kubernetes.Distribution != manifest.DistributionK3s && slices.Contains(manifest.KubeadmComponents(), name)
+	return c.Kubernetes.Distribution != manifest.DistributionK3s &&
+		slices.Contains(catalogfile.KubeadmComponents(), name)
 }
 
 // IsUnknown reports whether the cluster's Kubernetes is of a newer minor release than the catalog knows. k3s brings
@@ -355,7 +357,7 @@ func IsExact(c *manifest.Cluster) (bool, error) {
 		return false, fmt.Errorf("kubernetes.version %q: %w", c.Kubernetes.Version, err)
 	}
 	listed := r.Kubeadm[c.Kubernetes.Version]
-	if !slices.ContainsFunc(manifest.KubeadmComponents(), func(name string) bool { return listed.Tag(name) == "" }) {
+	if !slices.ContainsFunc(catalogfile.KubeadmComponents(), func(name string) bool { return listed.Tag(name) == "" }) {
 		return true, nil
 	}
 	known, err := semver.NewVersion(r.Releases[lineOf(release)])

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
@@ -302,7 +303,7 @@ zones:
 		t.Fatal(err)
 	}
 	c := cluster(t, "v1.34.3", "components: {mine: {version: v1.33.1}}\n")
-	c.Catalogs = []*manifest.Catalog{own}
+	c.Catalogs = []*catalogfile.Catalog{own}
 	a, err := Resolve(c, list(manifest.Need{Kind: "file", Name: "runc"}, manifest.Need{Kind: "image", Name: "mine"},
 		manifest.Need{Kind: "chart", Name: "mine"}), Options{Zone: "lab"})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 )
 
 // Packages returns a distribution's names of the packages for the given purposes (conntrack, nfs-client, …), sorted and
@@ -57,7 +58,7 @@ func KnowsDistribution(distribution string) bool {
 
 // family returns the function that selects package names for a distribution, by its ID in /etc/os-release or its name
 // in a manifest.
-func family(id string) (func(manifest.CatalogPackage) []string, error) {
+func family(id string) (func(catalogfile.CatalogPackage) []string, error) {
 	debian := []string{"debian", "ubuntu"}
 	rpm := []string{
 		"almalinux", "amzn", "anolis", "centos", "centos-stream", "fedora", "kylin", "ol", "openeuler",
@@ -65,9 +66,9 @@ func family(id string) (func(manifest.CatalogPackage) []string, error) {
 	}
 	switch {
 	case slices.Contains(debian, id):
-		return func(p manifest.CatalogPackage) []string { return p.Debian }, nil
+		return func(p catalogfile.CatalogPackage) []string { return p.Debian }, nil
 	case slices.Contains(rpm, id):
-		return func(p manifest.CatalogPackage) []string { return p.RPM }, nil
+		return func(p catalogfile.CatalogPackage) []string { return p.RPM }, nil
 	}
 	return nil, fmt.Errorf("distribution %q is not known; known: %s", id, strings.Join(append(debian, rpm...), ", "))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/manifest/sources"
 )
@@ -151,7 +152,7 @@ func neededBy(d manifest.Demand) string {
 }
 
 // filePlatforms returns the published platforms of a component's file; none means all.
-func filePlatforms(one manifest.CatalogEntry) []string {
+func filePlatforms(one catalogfile.CatalogEntry) []string {
 	if _, all := one.File.URL[scalar.AllPlatforms]; all {
 		return one.Platforms
 	}
@@ -185,7 +186,7 @@ func (r resolver) items(need manifest.Need) (Additions, error) {
 }
 
 // files returns the files of a version, by platform.
-func files(name string, one manifest.CatalogEntry, version string) []manifest.File {
+func files(name string, one catalogfile.CatalogEntry, version string) []manifest.File {
 	file := fileOf(one, version)
 	fill := filler(version)
 	// Some servers read a plus in a path as a space; GitHub has k3s under %2B.
@@ -206,7 +207,7 @@ func files(name string, one manifest.CatalogEntry, version string) []manifest.Fi
 }
 
 // fileOf returns the file of a component's version.
-func fileOf(one manifest.CatalogEntry, version string) manifest.CatalogFile {
+func fileOf(one catalogfile.CatalogEntry, version string) catalogfile.CatalogFile {
 	file := *one.File
 	if file.Formerly == nil {
 		return file
@@ -220,13 +221,13 @@ func fileOf(one manifest.CatalogEntry, version string) manifest.CatalogFile {
 }
 
 // formerFile returns the file before the present one.
-func formerFile(file manifest.CatalogFile) manifest.CatalogFile {
+func formerFile(file catalogfile.CatalogFile) catalogfile.CatalogFile {
 	file.URL, file.Checksums, file.Formerly = file.Formerly.URL, file.Formerly.Checksums, nil
 	return file
 }
 
 // images returns the images of a version, and a note for each that only the chart knows.
-func images(name string, one manifest.CatalogEntry, version string) (list []manifest.Image, notes []string) {
+func images(name string, one catalogfile.CatalogEntry, version string) (list []manifest.Image, notes []string) {
 	fill := filler(strings.ReplaceAll(version, "+", "-")) // a tag cannot have a plus
 	for _, image := range one.Images {
 		if isOlder(version, image.From) || image.Before != "" && !isOlder(version, image.Before) {
@@ -257,7 +258,7 @@ func isOlder(version, first string) bool {
 	return haveErr == nil && wantErr == nil && have.LessThan(want)
 }
 
-func chart(name string, one manifest.CatalogEntry, version string) manifest.Chart {
+func chart(name string, one catalogfile.CatalogEntry, version string) manifest.Chart {
 	fill := filler(version)
 	return manifest.Chart{
 		Name: cmp.Or(one.Chart.Name, name), Repo: one.Chart.Repo, Version: fill(cmp.Or(one.Chart.Version, "{version}")),

@@ -8,6 +8,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 )
 
 const etcd = "etcd"
@@ -26,7 +27,7 @@ func Through(c *manifest.Cluster, name, running string) (string, error) {
 	return through(r.Components[name].Through, running, to), nil
 }
 
-func through(list []manifest.Through, from, to string) string {
+func through(list []catalogfile.Through, from, to string) string {
 	have, haveErr := semver.NewVersion(from)
 	want, wantErr := semver.NewVersion(to)
 	if haveErr != nil || wantErr != nil {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 )
 
 // TestEtcdIsNotSkipped: etcd 3.6 is reached from 3.5.26 or newer only, and 3.7 from 3.6.11 or newer, in the last step
@@ -107,7 +108,7 @@ func TestIsExact(t *testing.T) {
 		"v1.34.98": true, "v1.34.97": false,
 	} {
 		c := cluster(t, version, "")
-		c.Catalogs = []*manifest.Catalog{{Kubeadm: map[string]manifest.KubeadmImages{
+		c.Catalogs = []*catalogfile.Catalog{{Kubeadm: map[string]catalogfile.KubeadmImages{
 			"v1.34.98": {Etcd: "3.6.7-0", CoreDNS: "v1.12.1", Pause: "3.10.1"}, "v1.34.97": {Etcd: "3.6.7-0"},
 		}}}
 		if got, err := IsExact(c); got != want || err != nil {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 )
 
 // kubernetes is the name of Kubernetes itself in Follows.
@@ -32,7 +32,7 @@ func (r resolver) version(name string, via ...string) (string, error) {
 }
 
 // usual returns a component's version if the cluster does not set it.
-func (r resolver) usual(name string, one manifest.CatalogEntry, via ...string) (string, error) {
+func (r resolver) usual(name string, one catalogfile.CatalogEntry, via ...string) (string, error) {
 	if one.Default != "" {
 		return one.Default, nil
 	}
@@ -70,7 +70,7 @@ func (e *tooOldError) Error() string {
 // tooOld is the cause of a tooOldError, which components share.
 type tooOld struct{ leader, release, first string }
 
-func leaderOf(one manifest.CatalogEntry) string {
+func leaderOf(one catalogfile.CatalogEntry) string {
 	if one.Follows == "" {
 		return kubernetes
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
@@ -24,18 +25,18 @@ type Watch struct {
 }
 
 // Merged returns the program's catalog with the entries of others, as clusters that name them see it.
-func Merged(others ...*manifest.Catalog) (*manifest.Catalog, error) {
+func Merged(others ...*catalogfile.Catalog) (*catalogfile.Catalog, error) {
 	k, err := builtin()
 	if err != nil {
 		return nil, err
 	}
-	return merged(append([]*manifest.Catalog{k}, others...)...), nil
+	return merged(append([]*catalogfile.Catalog{k}, others...)...), nil
 }
 
 // Watches returns the versions of a catalog that have newer patch releases at some time, sorted: its releases of
 // Kubernetes, and the versions of components that no other component decides. The versions of etcd, coredns and pause
 // are kubeadm's, and those of components that follow another are that one's.
-func Watches(k *manifest.Catalog) []Watch {
+func Watches(k *catalogfile.Catalog) []Watch {
 	var list []Watch
 	for _, line := range slices.Sorted(maps.Keys(k.Releases)) {
 		w := Watch{Component: kubernetes, Since: line, Version: k.Releases[line]}
@@ -61,11 +62,11 @@ func Watches(k *manifest.Catalog) []Watch {
 }
 
 // isKubeadms reports whether kubeadm decides a component's version.
-func isKubeadms(name string) bool { return slices.Contains(manifest.KubeadmComponents(), name) }
+func isKubeadms(name string) bool { return slices.Contains(catalogfile.KubeadmComponents(), name) }
 
 // watch prefers a release's own file, whose address holds the version, to the tags of an image: a tag can exist
 // before the release.
-func watch(name, since string, one manifest.CatalogEntry, version string) Watch {
+func watch(name, since string, one catalogfile.CatalogEntry, version string) Watch {
 	w := Watch{Component: name, Since: since, Version: version}
 	const release = "/releases/download/{version}/"
 	switch {
@@ -83,14 +84,14 @@ func watch(name, since string, one manifest.CatalogEntry, version string) Watch 
 	return w
 }
 
-func firstURL(f manifest.CatalogFile) string {
+func firstURL(f catalogfile.CatalogFile) string {
 	for _, platform := range slices.Sorted(maps.Keys(f.URL)) {
 		return f.URL[platform]
 	}
 	return ""
 }
 
-func filePin(name string, one manifest.CatalogEntry, version string) manifest.Pin {
+func filePin(name string, one catalogfile.CatalogEntry, version string) manifest.Pin {
 	pin := manifest.Pin{Kind: manifest.ItemFile, Name: name, Version: version}
 	all := files(name, one, version)
 	if len(all) == 0 {
@@ -111,8 +112,8 @@ type Change struct {
 
 // Apply returns a catalog file with the changes over k, and the entries of own. It holds the changed entries whole,
 // since an entry replaces the one of the same name.
-func Apply(k, own *manifest.Catalog, changes []Change) *manifest.Catalog {
-	out := &manifest.Catalog{Releases: map[string]string{}, Components: map[string]manifest.CatalogEntry{}}
+func Apply(k, own *catalogfile.Catalog, changes []Change) *catalogfile.Catalog {
+	out := &catalogfile.Catalog{Releases: map[string]string{}, Components: map[string]catalogfile.CatalogEntry{}}
 	if own != nil {
 		*out = *own
 		out.Releases, out.Components = orEmpty(own.Releases), orEmpty(own.Components)
@@ -167,7 +168,7 @@ func EndOfLife(pin manifest.Pin) (string, error) {
 }
 
 // imageOwner returns the component with an image of this repository, "" if there is none.
-func imageOwner(k *manifest.Catalog, repository string) string {
+func imageOwner(k *catalogfile.Catalog, repository string) string {
 	for _, name := range slices.Sorted(maps.Keys(k.Components)) {
 		for _, image := range k.Components[name].Images {
 			if own, _, _ := strings.Cut(image.Name, ":{"); own == repository {

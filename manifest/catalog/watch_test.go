@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 )
 
 // TestWatches: every version that moves with upstream's patches is watched, with an item whose reference has the
@@ -39,7 +40,7 @@ func TestApply(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := k.Components["calico"].Since["v1.32.0"]
-	own := &manifest.Catalog{Components: map[string]manifest.CatalogEntry{"extra": {Default: "v1"}}}
+	own := &catalogfile.Catalog{Components: map[string]catalogfile.CatalogEntry{"extra": {Default: "v1"}}}
 	out := Apply(k, own, []Change{
 		{Component: "calico", Since: "v1.32.0", To: "v3.31.99"},
 		{Component: "cni-plugins", To: "v9.9.9"},
@@ -57,7 +58,7 @@ func TestApply(t *testing.T) {
 	if k.Components["calico"].Since["v1.32.0"] != before || len(own.Components) != 1 {
 		t.Error("the catalogs that were given have changed")
 	}
-	data, err := out.Marshal("# header\n")
+	data, err := manifest.MarshalCatalog(out, "# header\n")
 	if err != nil || !strings.HasPrefix(string(data), "# header\napiVersion: ") {
 		t.Errorf("%s, %v", data, err)
 	}

@@ -9,9 +9,6 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
-// APIVersion is the apiVersion of every file this package reads.
-const APIVersion = "kkbundle.io/v1"
-
 // MaxToken is the longest tag in the OCI distribution specification; versions become tags.
 const MaxToken = 128
 

@@ -17,7 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/sources"
 )
 
@@ -91,7 +91,7 @@ func runCatalogUpdate(ctx context.Context, g *globals, args []string, o catalogU
 	if o.output == "" && !o.dryRun {
 		return usage.Errorf("name a file with -o, or give --dry-run")
 	}
-	var own *manifest.Catalog
+	var own *catalogfile.Catalog
 	if o.output != "" {
 		if _, err := os.Lstat(o.output); err == nil {
 			if own, err = builder.ReadUpdate(o.output); err != nil {

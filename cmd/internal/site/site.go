@@ -25,6 +25,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/manifest/values"
@@ -237,7 +238,7 @@ func (s *Site) readLocked(ctx context.Context) error {
 }
 
 // carriedCatalog returns the bundle's catalog, from which the names and versions of its items come.
-func (s *Site) carriedCatalog(ctx context.Context) (*manifest.Catalog, error) {
+func (s *Site) carriedCatalog(ctx context.Context) (*catalogfile.Catalog, error) {
 	if s.Bundle == nil {
 		return nil, nil //nolint:nilnil // the program's own counts
 	}

@@ -1,7 +1,8 @@
-package manifest
+// Package catalogfile is the shape of a catalog: which components there are, where each comes from, which versions of them
+// go together. Package catalog reads kkbundle's own and finds items in it.
+package catalogfile
 
 import (
-	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -11,12 +12,14 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 	"github.com/opencontainers/go-digest"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 	"github.com/kkbundle/kkbundle/manifest/sources"
 )
+
+// Kind is the kind of a catalog file.
+const Kind = "Catalog"
 
 // Catalog lists the addresses of cluster components, their versions compatible with each Kubernetes, and the package
 // names of operating systems. One is part of kkbundle. A Cluster can name others, whose entries replace those of the
@@ -187,24 +190,13 @@ type CatalogPackage struct {
 	Releases map[string][]string `yaml:"releases,omitempty" doc:"Names in one release of a distribution, such as rocky/10, instead of those of its family."`
 }
 
-// check makes the checks beyond the types.
-func (k *Catalog) check(c *scalar.Words) {
+// Check makes the checks beyond the types.
+func (k *Catalog) Check(c *scalar.Words) {
 	k.src = c.Tree
 	catalogChecker{c}.check(k)
 }
 
-// Marshal returns the catalog as YAML after a header of comments. The same entries give the same bytes.
-func (k *Catalog) Marshal(header string) ([]byte, error) {
-	out := *k
-	out.APIVersion, out.Kind = scalar.APIVersion, KindCatalog
-	body, err := yaml.Marshal(&out)
-	if err != nil {
-		return nil, fmt.Errorf("write the catalog: %w", err)
-	}
-	return append([]byte(header), body...), nil
-}
-
-// Problem returns an error about the value at a path of the catalog file, like Cluster.Problem.
+// Problem returns an error about the value at a path of the catalog file, like manifest.Cluster.Problem.
 func (k *Catalog) Problem(path, message string) error {
 	c := &document.Checker{Tree: k.src}
 	c.Add(path, "%s", message)
@@ -224,7 +216,7 @@ func (c catalogChecker) check(k *Catalog) {
 			c.AddKey(at, "want a minor release and a release of it, as in v1.36: v1.36.3")
 		}
 	}
-	checkKubeadm(c.Words, k.Kubeadm)
+	CheckKubeadm(c.Words, k.Kubeadm)
 	for _, name := range slices.Sorted(maps.Keys(k.Components)) {
 		one := k.Components[name]
 		c.catalogEntry(document.Key("components", name), name, &one)
@@ -259,8 +251,8 @@ func (c catalogChecker) check(k *Catalog) {
 	}
 }
 
-// checkKubeadm checks the images of kubeadm, in a catalog and in a lock.
-func checkKubeadm(c *scalar.Words, all map[string]KubeadmImages) {
+// CheckKubeadm checks the images of kubeadm, in a catalog and in a lock.
+func CheckKubeadm(c *scalar.Words, all map[string]KubeadmImages) {
 	for _, release := range slices.Sorted(maps.Keys(all)) {
 		at, one := document.Key("kubeadm", release), all[release]
 		if _, err := semver.StrictNewVersion(strings.TrimPrefix(release, "v")); err != nil ||
