@@ -28,6 +28,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/agefile"
 	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/encoders"
+	"github.com/kkbundle/kkbundle/bundle/groups"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -106,6 +107,7 @@ type builder struct {
 	scratch   *cache.Scratch // the directory of cache, without a cache of the user
 	lock      *manifest.Lock // nil until it is known
 	finder    *finder        // nil if no images were searched for
+	yaml      matched        // with the groups of documents
 	started   time.Time
 	wasLocked bool         // lock was read from a file
 	failures  failures     // items that could not be resolved or fetched
@@ -365,8 +367,12 @@ func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, erro
 		Name: b.Manifest.Metadata.Name, Version: b.Manifest.Metadata.Version,
 		Platforms: b.Manifest.Platforms,
 	}
+	if err := b.groupTable().Put(&x); err != nil {
+		return x, err
+	}
+	of := itemGroups(b.lock)
 	for _, it := range items {
-		x.Items = append(x.Items, bundle.Item(it))
+		x.Items = append(x.Items, groups.Mark(bundle.Item(it), of[[2]string{it.Kind, it.Ref}]))
 	}
 	data, err := b.lock.Marshal()
 	if err != nil {
@@ -374,6 +380,9 @@ func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, erro
 	}
 	extras, err := b.documents(b.lock)
 	if err != nil {
+		return x, err
+	}
+	if b.yaml, err = b.allYAML(); err != nil {
 		return x, err
 	}
 	for _, d := range slices.Concat(extras, []bundle.Document{{
@@ -399,6 +408,9 @@ func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, erro
 // include adds a document to the bundle.
 func (b *builder) include(ctx context.Context, x *bundle.Index, d bundle.Document) error {
 	it, err := d.Put(ctx, b.cache)
-	x.Items = append(x.Items, it)
-	return err
+	if err != nil {
+		return err
+	}
+	x.Items = append(x.Items, groups.Mark(it, b.yaml.documentGroups(d)))
+	return nil
 }

@@ -57,7 +57,7 @@ func (p *Project) useDeployments() error {
 	list := p.Manifest.Deployments()
 	for _, a := range list {
 		for _, file := range a.Manifests {
-			p.applied = append(p.applied, path.Clean(file))
+			p.apply(path.Clean(file), a.Group)
 		}
 		if a.Chart == "" {
 			continue
@@ -96,10 +96,23 @@ func (p *Project) useCharts(c *manifest.Cluster, dir string) error {
 	p.Manifest.Uses = append(p.Manifest.Uses, uses...)
 	for _, a := range c.Addons {
 		for _, file := range a.Manifests {
-			p.applied = append(p.applied, path.Join(dir, file))
+			p.apply(path.Join(dir, file), a.Group)
 		}
 	}
 	return nil
+}
+
+// apply records a file of YAML that deploy or a cluster applies.
+func (p *Project) apply(file, group string) {
+	p.applied = append(p.applied, manifest.YAML{Path: file, Group: group})
+	if group != "" {
+		p.Manifest.Applied = append(p.Manifest.Applied, manifest.YAML{Path: file, Group: group})
+	}
+}
+
+// isApplied reports whether deploy or a cluster applies a file.
+func (p *Project) isApplied(file string) bool {
+	return slices.ContainsFunc(p.applied, func(y manifest.YAML) bool { return y.Path == file })
 }
 
 // A finder finds images that nobody listed: in charts, as they will be installed, and in Kubernetes YAML.
@@ -114,6 +127,7 @@ type findings struct {
 	discover.Result
 	excluded []discover.Image
 	inputs   []manifest.Input
+	members  memberships // of images and charts
 }
 
 // resolve makes a lock. If kubeadm lists other images than the catalog does, it changes the project and resolves again.
@@ -156,6 +170,7 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 	if l == nil {
 		return nil, err
 	}
+	f.setGroups(l)
 	l.Inputs = f.seen.inputs
 	l.Values = manifest.LockedValues(f.Manifest.Set)
 	if in, ok := f.catalogInput(); ok {
@@ -231,7 +246,8 @@ func (s *session) judge(undecided []string) error {
 // find searches every chart and file, several at a time. Findings are kept if some fail; the error names all that
 // failed.
 func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
-	f.seen, f.done = findings{}, false // of an attempt that met a damaged blob
+	f.seen, f.done = findings{members: memberships{}}, false // of an attempt that met a damaged blob
+	f.chartMembers(list)
 	jobs, err := f.plan(list)
 	if err != nil {
 		return err
@@ -247,6 +263,7 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 			mu.Lock()
 			defer mu.Unlock()
 			results = append(results, a.Result)
+			f.seen.imageMembers(a.Images, job.member)
 			problems = append(problems, a.Problems...)
 			problems = append(problems, f.inputsOf(a.Files)...)
 			problems = append(problems, f.optedIn(a.Files)...)
@@ -328,7 +345,7 @@ func (f *finder) plan(list []fetch.Chart) ([]findJob, error) {
 				MaxOutput: charts.MaxRendered,
 			}
 			source := fmt.Sprintf("chart %s %s", c.Pin.Name, c.Pin.Version)
-			jobs = append(jobs, findJob{archive: c.Archive, request: findRequest{
+			jobs = append(jobs, findJob{archive: c.Archive, member: memberOf(c.Chart.Group), request: findRequest{
 				Source: source,
 				Chart:  &chartRequest{Options: o, Values: values},
 			}})

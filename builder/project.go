@@ -41,7 +41,7 @@ type Project struct {
 	clusters []*manifest.Cluster // with defaults, in the order of the manifest
 	below    []string            // for each cluster, the directory of its files in the bundle
 	catalogs []string            // catalogs that the clusters name, relative to the manifest
-	applied  []string            // YAML files that the clusters and deploy apply, relative to the manifest
+	applied  []manifest.YAML     // files that the clusters and deploy apply, relative to the manifest
 	hosts    *fetch.Hosts        // facts about upstream hosts, learnt while fetching
 	loading
 }
@@ -156,7 +156,7 @@ func load(file string, how loading) (*Project, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if err := p.Manifest.Set.Unused().Err(); err != nil {
+	if err := errors.Join(p.Manifest.Set.Unused().Err(), p.checkGroups()); err != nil {
 		return nil, err
 	}
 	items := len(b.Images) + len(b.Charts) + len(b.Manifests) + len(b.Files) + len(b.Packages)

@@ -462,7 +462,7 @@ func (r *Result) Move(to func(path string) (string, error)) error {
 		paths = append(paths, &r.Bundle.Files[i].Path)
 	}
 	for i := range r.Bundle.Manifests {
-		paths = append(paths, &r.Bundle.Manifests[i])
+		paths = append(paths, &r.Bundle.Manifests[i].Path)
 	}
 	for i := range r.Bundle.Packages {
 		paths = append(paths, &r.Bundle.Packages[i].ISO)
@@ -542,8 +542,8 @@ func (r *Result) Join(o Result) {
 	for _, file := range o.Bundle.Files {
 		f.addFile(nil, file)
 	}
-	for _, pattern := range o.Bundle.Manifests {
-		f.addManifest(pattern)
+	for _, y := range o.Bundle.Manifests {
+		f.addManifest(y.Path)
 	}
 	for _, format := range o.Formats {
 		f.is(format)

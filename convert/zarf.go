@@ -241,10 +241,11 @@ func (f *reader) remote(n *yaml.Node, address string) {
 }
 
 func (f *reader) addManifest(pattern string) {
-	if slices.Contains(f.Bundle.Manifests, pattern) {
+	one := manifest.YAML{Path: pattern}
+	if slices.Contains(f.Bundle.Manifests, one) {
 		return
 	}
-	f.Bundle.Manifests = append(f.Bundle.Manifests, pattern)
+	f.Bundle.Manifests = append(f.Bundle.Manifests, one)
 }
 
 func (f *reader) zarfFile(o *object) {

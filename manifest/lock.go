@@ -128,6 +128,8 @@ type Pin struct {
 	// Package is the name of an operating system package; Provides are the other names under install that it provides.
 	Package  string   `yaml:"package,omitempty" doc:"Name of an operating system package."`
 	Provides []string `yaml:"provides,omitempty" doc:"Further names under install that select the package."`
+	// Groups are those of the manifest that the item belongs to; none for an item of every selection.
+	Groups []string `yaml:"groups,omitempty" doc:"Groups of the item; none for an item of every selection."`
 	// Verified is the source of the digest.
 	Verified Verification `yaml:"verified" kk:"required" enum:"manifest,signature,upstream,mirror,first use,unsigned" doc:"What vouches for the digest: the manifest, a signature, upstream's server over TLS, a mirror or a server without TLS, the first download, or nothing (unsigned)."`
 	// WantedBy are the first places where an image was found that neither the manifest nor the catalog lists.

@@ -54,6 +54,12 @@ func (c lockChecker) check(l *Lock) {
 			c.pinnedPlatform(document.Index(document.Join(path, "lacks"), j), platform)
 		}
 		c.pinnedPackage(path, p)
+		for j, group := range p.Groups {
+			if !document.IsName(group, false) {
+				c.Add(document.Index(document.Join(path, "groups"), j), "%q is not the name of a group",
+					document.Shorten(group))
+			}
+		}
 		if p.Platform != "" {
 			c.pinnedPlatform(document.Join(path, "platform"), p.Platform)
 		}
@@ -193,9 +199,10 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 		}
 		more := Image{
 			Verify: image.Verify, Platforms: slices.Sorted(slices.Values(image.Platforms)),
-			Referrers: image.Referrers, Indexes: image.Indexes,
+			Referrers: image.Referrers, Indexes: image.Indexes, Group: image.Group,
 		}
-		if more.Verify != nil || len(more.Platforms) > 0 || more.Referrers != "" || more.Indexes != "" {
+		if more.Verify != nil || len(more.Platforms) > 0 || more.Referrers+ReferrerPolicy(more.Indexes) != "" ||
+			more.Group != "" {
 			ref += "\n" + canonical(more)
 		}
 		items.Images = append(items.Images, ref)

@@ -113,7 +113,7 @@ func TestCarriedFiles(t *testing.T) {
 		t.Error(got)
 	}
 	if got := strings.Join((&Bundle{
-		Manifests: []string{"*.yaml"},
+		Manifests: []YAML{{Path: "*.yaml"}},
 		Deploy:    []Addon{{Values: []string{"v"}, Manifests: []string{"m"}}},
 	}).CarriedFiles(), " "); got != "m v" {
 		t.Error(got)
@@ -130,7 +130,9 @@ func TestCarriedFiles(t *testing.T) {
 func namesNothingLocal() []string {
 	return []string{
 		"Verify.identity", "Verify.issuer",
-		"BackupKeys.recipients", "Addon.chart", "Addon.namespace", "Addon.release",
+		"BackupKeys.recipients", "Addon.chart", "Addon.group", "Addon.namespace",
+		"Chart.group", "File.group", "Group.description", "Image.group", "PackageSet.group", "YAML.group",
+		"Addon.release",
 		"Bundle.apiVersion", "Bundle.excludeImages", "Bundle.kind", "Bundle.platforms", "Bundle.zone",
 		"CNI.version",
 		"CRI.version",

@@ -254,6 +254,7 @@ type lockPin struct {
 	Mode         manifest.FileMode     `json:"mode,omitzero"`
 	Package      string                `json:"package,omitempty"`
 	Provides     []string              `json:"provides,omitempty"`
+	Groups       []string              `json:"groups,omitempty"`
 	Verified     manifest.Verification `json:"verified"`
 	WantedBy     []string              `json:"wantedBy,omitempty"`
 }
