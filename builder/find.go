@@ -120,6 +120,9 @@ type finder struct {
 	*session
 	seen findings
 	done bool // everything was searched
+	// answers are those of variants before; nil without variants.
+	answers answers
+	asking  sync.Mutex // guards answers
 }
 
 // findings are the results of a finder.
@@ -170,6 +173,14 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 	if l == nil {
 		return nil, err
 	}
+	if err := f.complete(l); err != nil {
+		return nil, err
+	}
+	return l, err
+}
+
+// complete adds to a lock all but its items: their groups, and what was found out in the search for images.
+func (f *finder) complete(l *manifest.Lock) error {
 	f.setGroups(l)
 	l.Inputs = f.seen.inputs
 	l.Values = manifest.LockedValues(f.Manifest.Set)
@@ -179,7 +190,7 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 	for _, name := range f.catalogs {
 		d, err := f.digestOf(name)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		l.Inputs = append(l.Inputs, manifest.Input{Path: name, Digest: d})
 	}
@@ -192,7 +203,7 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 	for _, d := range f.undecided(refs) {
 		l.Undecided = append(l.Undecided, d.String())
 	}
-	return l, err
+	return nil
 }
 
 // found returns the images with the first places of each.
@@ -259,7 +270,7 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 	group.SetLimit(2) // processes with their own memory
 	for _, job := range jobs {
 		group.Go(func() error {
-			a, lacking, err := f.ask(ctx, job)
+			a, lacking, err := f.askOnce(ctx, job)
 			mu.Lock()
 			defer mu.Unlock()
 			results = append(results, a.Result)
@@ -286,7 +297,8 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 	f.take(discover.Merge(results...))
 	problems = append(problems, f.invalid()...)
 	slices.SortFunc(f.seen.inputs, func(a, b manifest.Input) int { return strings.Compare(a.Path, b.Path) })
-	f.seen.inputs = slices.Compact(f.seen.inputs)
+	f.seen.inputs = slices.CompactFunc(f.seen.inputs,
+		func(a, b manifest.Input) bool { return a.Path == b.Path && a.Digest == b.Digest })
 	if len(problems) > 0 {
 		slices.Sort(problems)
 		return &FindError{slices.Compact(problems)}

@@ -120,10 +120,10 @@ func itemGroups(l *manifest.Lock) map[[2]string][]string {
 	return list
 }
 
-// checkGroups refuses groups that nothing has, and groups of addons that the manifest does not define.
-func (p *Project) checkGroups() error {
+// unknownGroups refuses groups of addons that the manifest does not define.
+func (p *Project) unknownGroups() error {
 	known := slices.Sorted(maps.Keys(p.Manifest.Groups))
-	errs := []error{p.Manifest.UnusedGroups(p.clusters)}
+	var errs []error
 	for _, c := range p.clusters {
 		errs = append(errs, c.UnknownGroups(known))
 	}

@@ -43,6 +43,8 @@ type Project struct {
 	catalogs []string            // catalogs that the clusters name, relative to the manifest
 	applied  []manifest.YAML     // files that the clusters and deploy apply, relative to the manifest
 	hosts    *fetch.Hosts        // facts about upstream hosts, learnt while fetching
+	unused   document.Problems   // values and groups that nothing uses
+	settled  *manifest.Lock      // in place of the lock beside the manifest; nil without one
 	loading
 }
 
@@ -64,6 +66,8 @@ type LoadOptions struct {
 	// up.
 	Values   []values.Given
 	Variable func(name string) (string, bool)
+	// Variant is the variant of a manifest with variants: see LoadFamily.
+	Variant string
 }
 
 // Load is LoadWith without options.
@@ -76,7 +80,7 @@ func LoadAssuming(file string) (*Project, error) { return LoadWith(file, LoadOpt
 // Images that kubeadm listed for the lock beside the manifest are taken from there, and so are values that were given
 // for it and are not given now.
 func LoadWith(file string, o LoadOptions) (*Project, error) {
-	l := lockBeside(file)
+	l := lockBeside(file, o.Variant)
 	return load(file, loading{kubeadm: l.Kubeadm, locked: l.Given(false), LoadOptions: o})
 }
 
@@ -100,8 +104,9 @@ func Of(b manifest.Bundle) (*Project, error) {
 	return p, err
 }
 
-// lockBeside reads the lock beside a manifest. An unreadable lock has nothing here; Build reports it.
-func lockBeside(file string) *manifest.Lock {
+// lockBeside reads the lock beside a manifest, of a variant or, for "", of everything. An unreadable lock has nothing
+// here; Build reports it.
+func lockBeside(file, variant string) *manifest.Lock {
 	data, err := ReadFile(LockFile(file))
 	if err != nil {
 		return &manifest.Lock{}
@@ -109,6 +114,9 @@ func lockBeside(file string) *manifest.Lock {
 	l, err := manifest.ParseLock(LockFile(file), data)
 	if err != nil {
 		return &manifest.Lock{}
+	}
+	if variant != "" {
+		l, _ = l.Of(variant)
 	}
 	return l
 }
@@ -131,9 +139,18 @@ func load(file string, how loading) (*Project, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := manifest.ParseBundleWith(file, data, how.resolve)
+	b, err := manifest.ParseVariant(file, data, how.Variant, how.resolve)
+	if unknown, ok := errors.AsType[*manifest.VariantError](err); ok {
+		return nil, &InputError{fmt.Errorf("%s: %w", file, unknown)}
+	}
 	if err != nil {
 		return nil, err
+	}
+	if b.Variant != how.Variant {
+		return nil, &InputError{fmt.Errorf("%s has variants: name one of them with --variant", file)}
+	}
+	if b.Variant != "" {
+		data = b.Merged
 	}
 	p := &Project{
 		File: file, Manifest: b, dir: filepath.Dir(file), hosts: fetch.NewHosts(), own: b.Images,
@@ -156,7 +173,7 @@ func load(file string, how loading) (*Project, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(p.Manifest.Set.Unused().Err(), p.checkGroups()); err != nil {
+	if err := p.checkUnused(); err != nil {
 		return nil, err
 	}
 	items := len(b.Images) + len(b.Charts) + len(b.Manifests) + len(b.Files) + len(b.Packages)
@@ -174,6 +191,15 @@ func load(file string, how loading) (*Project, error) {
 		return nil, err
 	}
 	return p, p.sameDocuments()
+}
+
+// checkUnused refuses values and groups that nothing uses. Those of a variant may be used by another one.
+func (p *Project) checkUnused() error {
+	p.unused = slices.Concat(p.Manifest.Set.Unused(), p.Manifest.UnusedGroups(p.clusters))
+	if p.Variant != "" {
+		return p.unknownGroups()
+	}
+	return errors.Join(p.unused.Err(), p.unknownGroups())
 }
 
 // addPackages adds the operating system packages that the tasks of the clusters need, to the entries of the manifest
@@ -363,8 +389,8 @@ func LockFile(file string) string {
 
 // Lock reads the lock beside the manifest. Without a lock file it returns nil and no error.
 func (p *Project) Lock() (*manifest.Lock, error) {
-	if p.text != nil {
-		return nil, nil //nolint:nilnil // as below
+	if p.settled != nil || p.text != nil {
+		return p.settled, nil
 	}
 	file := LockFile(p.File)
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
@@ -374,7 +400,12 @@ func (p *Project) Lock() (*manifest.Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	return manifest.ParseLock(file, data)
+	l, err := manifest.ParseLock(file, data)
+	if err != nil {
+		return nil, err
+	}
+	own, _ := l.Of(p.Variant) // of another manifest: it covers nothing
+	return own, nil
 }
 
 // A Question is the input of fetch.Outdated.

@@ -108,6 +108,13 @@ type Bundle struct {
 	Kubernetes    Target      `yaml:"kubernetes,omitempty" doc:"Release to render charts for, unless a cluster file sets it."`
 	ImageRules    []ImageRule `yaml:"imageRules,omitempty" doc:"Image fields of custom resources, in addition to kkbundle's own."`
 	ExcludeImages []string    `yaml:"excludeImages,omitempty" doc:"Patterns of found images and undecided values to leave out; * matches any text."`
+	// Variants are merged into the rest before the file is decoded, and are not there any more: see Variant.
+	Variants map[string]Variant `yaml:"variants,omitempty" doc:"Several bundles of this manifest, by name, with what each has in another way."`
+
+	// Variant is the name of the variant that the file was read as, "" for a file without variants, and Merged its text
+	// as a manifest of its own. They are not part of the file.
+	Variant string `yaml:"-"`
+	Merged  []byte `yaml:"-"`
 
 	// Uses are the ways in which clusters install charts. They are not part of the file, but of the items' definition.
 	Uses []ChartUse `yaml:"-"`
@@ -252,12 +259,26 @@ func ParseBundle(file string, data []byte) (*Bundle, error) {
 // A ResolveFunc returns the values of the table of a manifest, whose places src knows.
 type ResolveFunc func(t values.Table, src *document.Tree) (*values.Set, error)
 
-// ParseBundleWith is ParseBundle with the values that resolve returns, which is only asked for a file with a table.
+// ParseBundleWith is ParseBundle with the values that resolve returns, which is only asked for a file with a table. Of
+// a file with variants it reads the first.
 func ParseBundleWith(file string, data []byte, resolve ResolveFunc) (*Bundle, error) {
+	return ParseVariant(file, data, "", resolve)
+}
+
+// ParseVariant is ParseBundleWith of a variant; the error is a *VariantError if the file lacks it.
+func ParseVariant(file string, data []byte, variant string, resolve ResolveFunc) (*Bundle, error) {
 	b := &Bundle{}
 	src, err := document.Parse(file, data, formatOf(KindBundle).Limits)
 	if err != nil {
 		return b, err
+	}
+	if b.Variant, err = chooseVariant(src, variant); err != nil {
+		return b, err
+	}
+	if b.Variant != "" {
+		if b.Merged, err = variantText(src, b.Variant); err != nil {
+			return b, err
+		}
 	}
 	if b.Set, err = expandBundle(src, data, resolve); err != nil {
 		return b, err

@@ -99,7 +99,7 @@ func NoGroup(name string, known []string) string {
 }
 
 // UnusedGroups returns a problem for each group of the manifest that no item has, and no addon of its clusters.
-func (b *Bundle) UnusedGroups(clusters []*Cluster) error {
+func (b *Bundle) UnusedGroups(clusters []*Cluster) document.Problems {
 	used := map[string]bool{}
 	for _, use := range b.groupUses() {
 		used[use.Group] = true
@@ -116,7 +116,7 @@ func (b *Bundle) UnusedGroups(clusters []*Cluster) error {
 				"no item has this group; write group: %s at its items, or remove it", document.Shorten(name))
 		}
 	}
-	return c.Found.Err()
+	return c.Found
 }
 
 // UnknownGroups returns a problem for each place of the cluster file that names none of the known groups.
