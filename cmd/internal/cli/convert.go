@@ -138,7 +138,14 @@ type copiedManifests struct {
 
 // take replaces the patterns of a result that lead out of the directory, each by its copies' place.
 func (c *copiedManifests) take(r *convert.Result, file string) error {
-	list := r.Bundle.Manifests
+	errs := []error{c.takeAll(r, r.Bundle.Manifests, file)}
+	for _, v := range r.Bundle.Variants {
+		errs = append(errs, c.takeAll(r, v.Manifests, file))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *copiedManifests) takeAll(r *convert.Result, list []manifest.YAML, file string) error {
 	for i := range list {
 		pattern := list[i].Path
 		if !path.IsAbs(pattern) && !strings.HasPrefix(pattern, "..") {
