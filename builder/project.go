@@ -455,11 +455,11 @@ func lockQuestion(path string, data []byte, o LoadOptions) (*Question, error) {
 	if _, err := os.Stat(beside); err != nil || beside == path {
 		return q, nil //nolint:nilerr // the manifest is optional
 	}
-	p, err := LoadWith(beside, o)
+	f, err := LoadFamily(beside, o)
 	if err != nil {
 		return nil, err
 	}
-	q.Sources = p.Manifest.Sources
+	q.Sources = f.sources()
 	return q, nil
 }
 

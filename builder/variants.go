@@ -181,6 +181,20 @@ func (f *Family) Settle(ctx context.Context, o Options) error {
 	return nil
 }
 
+// sources returns the sources of all variants, each once.
+func (f *Family) sources() (list []manifest.Source) {
+	seen := map[string]bool{}
+	for _, p := range f.Projects {
+		for _, s := range p.Manifest.Sources {
+			if id := identity(s); !seen[id] {
+				seen[id] = true
+				list = append(list, s)
+			}
+		}
+	}
+	return list
+}
+
 // NewFamilyQuestion is NewQuestionWith for all variants of a manifest: what any of them pins, each once.
 func NewFamilyQuestion(file string, o LoadOptions) (*Question, error) {
 	data, err := ReadLock(file)
@@ -191,7 +205,11 @@ func NewFamilyQuestion(file string, o LoadOptions) (*Question, error) {
 	if manifest.IsLock(data) || err != nil || len(names) == 0 {
 		return NewQuestionWith(file, o)
 	}
-	q := &Question{}
+	f, err := LoadFamily(file, o)
+	if err != nil {
+		return nil, err
+	}
+	q := &Question{Sources: f.sources()}
 	seen := map[[3]string]bool{}
 	for _, name := range names {
 		o.Variant = name
@@ -199,7 +217,6 @@ func NewFamilyQuestion(file string, o LoadOptions) (*Question, error) {
 		if err != nil {
 			return nil, fmt.Errorf("variant %s: %w", name, err)
 		}
-		q.Sources = append(q.Sources, one.Sources...)
 		for _, pin := range one.Pins {
 			if id := [3]string{pin.Kind, pin.Ref, pin.Platform}; !seen[id] {
 				seen[id] = true
