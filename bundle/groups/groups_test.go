@@ -107,6 +107,23 @@ func TestEntries(t *testing.T) {
 	}
 }
 
+// TestEntriesWithoutBundle leaves out entries by the words of a record alone, as for status.
+func TestEntriesWithoutBundle(t *testing.T) {
+	before := groups.Words{"a": true, "b": false}
+	set, err := before.Table().Switch(before, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := []manifest.Addon{{Release: "x", Group: "a"}, {Release: "y", Group: "b"}, {Chart: "z", Release: "z"}}
+	var got []string
+	for _, a := range set.Entries(list, nil, nil) {
+		got = append(got, a.Release)
+	}
+	if want := "x z"; strings.Join(got, " ") != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 func TestBoth(t *testing.T) {
 	for _, c := range []struct {
 		a, b []string

@@ -44,6 +44,14 @@ func (w Words) Texts() map[string]string {
 	return texts
 }
 
+// Table returns a table of the groups that have a word.
+func (w Words) Table() (t Table) {
+	for _, name := range slices.Sorted(maps.Keys(w)) {
+		t = append(t, Group{Name: name})
+	}
+	return t
+}
+
 // WordsOf reads the words of a record.
 func WordsOf(texts map[string]string) (Words, error) {
 	var list []string

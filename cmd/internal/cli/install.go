@@ -114,10 +114,7 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	p := g.NewTaskPrinter(phasesOf(s.Cluster, o.phases)...)
 	p.Hosts, p.DryRun = hostNames(s.Inventory), o.dryRun
 	options := s.Options()
-	if options.SiteValues, err = s.SiteValues(); err != nil {
-		return err
-	}
-	if options.SiteGroups, err = s.SiteGroups(); err != nil {
+	if err := s.Remember(&options.Inputs); err != nil {
 		return err
 	}
 	options.From, options.Tags, options.Without = o.from, o.tags, o.without

@@ -118,10 +118,7 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 			}
 		},
 	}
-	if options.SiteValues, err = s.SiteValues(); err != nil {
-		return err
-	}
-	if options.SiteGroups, err = s.SiteGroups(); err != nil {
+	if err := s.Remember(&options.Inputs); err != nil {
 		return err
 	}
 	if !g.JSON {

@@ -44,19 +44,15 @@ func (s *Site) readGroups() error {
 	if err != nil {
 		return err
 	}
-	if s.Bundle == nil {
-		if len(given) > 0 {
-			return usage.Errorf("--group switches groups of a bundle: name a bundle")
-		}
-		return nil
-	}
-	table, err := groups.Of(s.Bundle.Index())
-	if err != nil {
-		return err
-	}
 	before, err := s.rememberedGroups()
 	if err != nil {
 		return err
+	}
+	table := before.Table() // all that is known without a bundle
+	if s.Bundle != nil {
+		if table, err = groups.Of(s.Bundle.Index()); err != nil {
+			return err
+		}
 	}
 	if s.groups, err = table.Switch(before, given); err != nil {
 		return usage.Errorf("--group: %w", err)
@@ -94,9 +90,16 @@ func (s *Site) rememberedGroups() (groups.Words, error) {
 	return words, nil
 }
 
-// SiteGroups returns the content of the work directory's file of groups, with a word for each; nil for a bundle without
-// groups.
-func (s *Site) SiteGroups() ([]byte, error) {
+// Remember sets the content of the work directory's files of values and of groups, for install and upgrade.
+func (s *Site) Remember(in *task.Inputs) (err error) {
+	if in.SiteValues, err = s.siteValues(); err == nil {
+		in.SiteGroups, err = s.siteGroups()
+	}
+	return err
+}
+
+// siteGroups returns the content of the file of groups, with a word for each; nil for a bundle without groups.
+func (s *Site) siteGroups() ([]byte, error) {
 	if s.groups.All() {
 		return nil, nil
 	}
@@ -105,21 +108,22 @@ func (s *Site) SiteGroups() ([]byte, error) {
 }
 
 // selectAddons leaves out the addons of groups that are off. A group that the bundle lacks is an error.
-func (s *Site) selectAddons(ctx context.Context, c *manifest.Cluster) error {
-	if s.Bundle == nil {
-		return nil
-	}
-	if err := c.UnknownGroups(s.groups.Table().Names()); err != nil || s.groups.All() {
-		return err
-	}
+func (s *Site) selectAddons(ctx context.Context) error {
+	var items []bundle.Item
 	var carried []manifest.Chart
-	if _, ok := s.Bundle.Find(bundle.KindManifest, bundle.DocumentManifest, ""); ok {
-		b, err := builder.CarriedManifest(ctx, &s.Bundle.Catalog)
-		if err != nil {
+	if s.Bundle != nil {
+		if err := s.Cluster.UnknownGroups(s.groups.Table().Names()); err != nil || s.groups.All() {
 			return err
 		}
-		carried = b.Charts
+		items = s.Bundle.Index().Items
+		if _, ok := s.Bundle.Find(bundle.KindManifest, bundle.DocumentManifest, ""); ok {
+			b, err := builder.CarriedManifest(ctx, &s.Bundle.Catalog)
+			if err != nil {
+				return err
+			}
+			carried = b.Charts
+		}
 	}
-	c.Addons = s.groups.Entries(c.Addons, s.Bundle.Index().Items, carried)
+	s.Cluster.Addons = s.groups.Entries(s.Cluster.Addons, items, carried)
 	return nil
 }

@@ -152,6 +152,9 @@ func Open(ctx context.Context, console *terminal.Console, f Flags, open func() (
 	if err == nil {
 		err = s.readCluster(ctx, f.ClusterFile)
 	}
+	if err == nil {
+		err = s.selectAddons(ctx)
+	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -204,9 +207,6 @@ func (s *Site) readCluster(ctx context.Context, file string) error {
 		}
 	}
 	s.Cluster = c.WithDefaults()
-	if err := s.selectAddons(ctx, s.Cluster); err != nil {
-		return err
-	}
 	given := c.GivenFiles()
 	expanded := func(path string) ([]byte, error) {
 		read := read
