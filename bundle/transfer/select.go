@@ -103,7 +103,8 @@ func (c *selector) plan(ctx context.Context) (bundle.Index, error) {
 
 func sameItems(a, b []bundle.Item) bool {
 	return slices.EqualFunc(a, b, func(a, b bundle.Item) bool {
-		return sameKey(a, b) == 0 && a.Descriptor.Digest == b.Descriptor.Digest && slices.Equal(a.Absent, b.Absent)
+		return sameKey(a, b) == 0 && a.Descriptor.Digest == b.Descriptor.Digest && slices.Equal(a.Absent, b.Absent) &&
+			slices.Equal(groups.Names(a), groups.Names(b))
 	})
 }
 
