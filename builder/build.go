@@ -319,7 +319,7 @@ func (b *builder) lockFor(ctx context.Context) (*manifest.Lock, error) {
 	file := LockFile(b.File)
 	if l == nil {
 		if b.Locked {
-			return nil, &InputError{fmt.Errorf("lock file %s does not exist: run `kkbundle lock %s`", file, b.File)}
+			return nil, noLock(b.File)
 		}
 		return b.resolve(ctx)
 	}
@@ -344,6 +344,11 @@ func (b *builder) lockFor(ctx context.Context) (*manifest.Lock, error) {
 		b.keep = l
 	}
 	return b.resolve(ctx)
+}
+
+// noLock is the error of --locked without a lock.
+func noLock(file string) error {
+	return &InputError{fmt.Errorf("lock file %s does not exist: run `kkbundle lock %s`", LockFile(file), file)}
 }
 
 // resolve makes a new lock.

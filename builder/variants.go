@@ -131,7 +131,7 @@ func (f *Family) stale() *manifest.Lock {
 		if err != nil || l == nil {
 			return nil
 		}
-		fits = fits && p.fits(l)
+		fits = fits && p.fits(l) == nil
 	}
 	if fits {
 		return nil
@@ -139,13 +139,19 @@ func (f *Family) stale() *manifest.Lock {
 	return lockBeside(f.File, "")
 }
 
-// fits reports whether a lock is that of the project as it is now.
-func (p *Project) fits(l *manifest.Lock) bool {
-	if l.Covers(p.Manifest) != nil {
-		return false
+// fits returns nil if a lock is that of the project as it is now.
+func (p *Project) fits(l *manifest.Lock) error {
+	stale := l.Covers(p.Manifest)
+	if stale == nil {
+		var err error
+		if stale, err = p.checkInputs(l); err != nil {
+			return err
+		}
 	}
-	stale, err := p.checkInputs(l)
-	return stale == nil && err == nil
+	if stale != nil {
+		return fmt.Errorf("%s: %w", LockFile(p.File), stale)
+	}
+	return nil
 }
 
 // Settle gives each variant its part of one lock: that beside the manifest if it fits all of them, else a new one. So
@@ -154,18 +160,26 @@ func (f *Family) Settle(ctx context.Context, o Options) error {
 	if len(f.Projects) == 1 {
 		return nil
 	}
-	var stale []string
+	var names, stale []string
+	var errs []error
 	for _, p := range f.Projects {
 		l, err := p.Lock()
 		if err != nil {
 			return err
 		}
-		if l == nil || !p.fits(l) {
+		if l == nil && o.Locked {
+			return noLock(p.File)
+		}
+		names, errs = append(names, p.Variant), append(errs, nil)
+		if l != nil {
+			errs[len(errs)-1] = p.fits(l)
+		}
+		if l == nil || errs[len(errs)-1] != nil {
 			stale = append(stale, p.Variant)
 		}
 	}
 	if len(stale) == 0 || o.Locked {
-		return nil // Build takes the lock, or refuses it
+		return OfVariants(names, errs)
 	}
 	if l := lockBeside(f.File, ""); len(l.Items) > 0 {
 		newSession(f.Projects[0], o).note("%s does not fit variants %s, and is used for unchanged items only; run `kkbundle lock %s`",
