@@ -28,6 +28,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/agefile"
 	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/encoders"
+	"github.com/kkbundle/kkbundle/bundle/groups"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -106,6 +107,7 @@ type builder struct {
 	scratch   *cache.Scratch // the directory of cache, without a cache of the user
 	lock      *manifest.Lock // nil until it is known
 	finder    *finder        // nil if no images were searched for
+	yaml      matched        // with the groups of documents
 	started   time.Time
 	wasLocked bool         // lock was read from a file
 	failures  failures     // items that could not be resolved or fetched
@@ -317,7 +319,7 @@ func (b *builder) lockFor(ctx context.Context) (*manifest.Lock, error) {
 	file := LockFile(b.File)
 	if l == nil {
 		if b.Locked {
-			return nil, &InputError{fmt.Errorf("lock file %s does not exist: run `kkbundle lock %s`", file, b.File)}
+			return nil, noLock(b.File)
 		}
 		return b.resolve(ctx)
 	}
@@ -344,6 +346,11 @@ func (b *builder) lockFor(ctx context.Context) (*manifest.Lock, error) {
 	return b.resolve(ctx)
 }
 
+// noLock is the error of --locked without a lock.
+func noLock(file string) error {
+	return &InputError{fmt.Errorf("lock file %s does not exist: run `kkbundle lock %s`", LockFile(file), file)}
+}
+
 // resolve makes a new lock.
 func (b *builder) resolve(ctx context.Context) (l *manifest.Lock, err error) {
 	b.finder, l, err = b.session.resolve(ctx)
@@ -365,8 +372,12 @@ func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, erro
 		Name: b.Manifest.Metadata.Name, Version: b.Manifest.Metadata.Version,
 		Platforms: b.Manifest.Platforms,
 	}
+	if err := b.groupTable().Put(&x); err != nil {
+		return x, err
+	}
+	of := itemGroups(b.lock)
 	for _, it := range items {
-		x.Items = append(x.Items, bundle.Item(it))
+		x.Items = append(x.Items, groups.Mark(bundle.Item(it), of[[2]string{it.Kind, it.Ref}]))
 	}
 	data, err := b.lock.Marshal()
 	if err != nil {
@@ -374,6 +385,9 @@ func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, erro
 	}
 	extras, err := b.documents(b.lock)
 	if err != nil {
+		return x, err
+	}
+	if b.yaml, err = b.allYAML(); err != nil {
 		return x, err
 	}
 	for _, d := range slices.Concat(extras, []bundle.Document{{
@@ -399,6 +413,9 @@ func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, erro
 // include adds a document to the bundle.
 func (b *builder) include(ctx context.Context, x *bundle.Index, d bundle.Document) error {
 	it, err := d.Put(ctx, b.cache)
-	x.Items = append(x.Items, it)
-	return err
+	if err != nil {
+		return err
+	}
+	x.Items = append(x.Items, groups.Mark(it, b.yaml.documentGroups(d)))
+	return nil
 }

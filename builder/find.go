@@ -57,7 +57,7 @@ func (p *Project) useDeployments() error {
 	list := p.Manifest.Deployments()
 	for _, a := range list {
 		for _, file := range a.Manifests {
-			p.applied = append(p.applied, path.Clean(file))
+			p.apply(path.Clean(file), a.Group)
 		}
 		if a.Chart == "" {
 			continue
@@ -96,10 +96,23 @@ func (p *Project) useCharts(c *manifest.Cluster, dir string) error {
 	p.Manifest.Uses = append(p.Manifest.Uses, uses...)
 	for _, a := range c.Addons {
 		for _, file := range a.Manifests {
-			p.applied = append(p.applied, path.Join(dir, file))
+			p.apply(path.Join(dir, file), a.Group)
 		}
 	}
 	return nil
+}
+
+// apply records a file of YAML that deploy or a cluster applies.
+func (p *Project) apply(file, group string) {
+	p.applied = append(p.applied, manifest.YAML{Path: file, Group: group})
+	if group != "" {
+		p.Manifest.Applied = append(p.Manifest.Applied, manifest.YAML{Path: file, Group: group})
+	}
+}
+
+// isApplied reports whether deploy or a cluster applies a file.
+func (p *Project) isApplied(file string) bool {
+	return slices.ContainsFunc(p.applied, func(y manifest.YAML) bool { return y.Path == file })
 }
 
 // A finder finds images that nobody listed: in charts, as they will be installed, and in Kubernetes YAML.
@@ -107,6 +120,9 @@ type finder struct {
 	*session
 	seen findings
 	done bool // everything was searched
+	// answers are those of variants before; nil without variants.
+	answers answers
+	asking  sync.Mutex // guards answers
 }
 
 // findings are the results of a finder.
@@ -114,6 +130,7 @@ type findings struct {
 	discover.Result
 	excluded []discover.Image
 	inputs   []manifest.Input
+	members  memberships // of images and charts
 }
 
 // resolve makes a lock. If kubeadm lists other images than the catalog does, it changes the project and resolves again.
@@ -156,6 +173,15 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 	if l == nil {
 		return nil, err
 	}
+	if err := f.complete(l); err != nil {
+		return nil, err
+	}
+	return l, err
+}
+
+// complete adds to a lock all but its items: their groups, and what was found out in the search for images.
+func (f *finder) complete(l *manifest.Lock) error {
+	f.setGroups(l)
 	l.Inputs = f.seen.inputs
 	l.Values = manifest.LockedValues(f.Manifest.Set)
 	if in, ok := f.catalogInput(); ok {
@@ -164,7 +190,7 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 	for _, name := range f.catalogs {
 		d, err := f.digestOf(name)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		l.Inputs = append(l.Inputs, manifest.Input{Path: name, Digest: d})
 	}
@@ -177,7 +203,7 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 	for _, d := range f.undecided(refs) {
 		l.Undecided = append(l.Undecided, d.String())
 	}
-	return l, err
+	return nil
 }
 
 // found returns the images with the first places of each.
@@ -231,7 +257,8 @@ func (s *session) judge(undecided []string) error {
 // find searches every chart and file, several at a time. Findings are kept if some fail; the error names all that
 // failed.
 func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
-	f.seen, f.done = findings{}, false // of an attempt that met a damaged blob
+	f.seen, f.done = findings{members: memberships{}}, false // of an attempt that met a damaged blob
+	f.chartMembers(list)
 	jobs, err := f.plan(list)
 	if err != nil {
 		return err
@@ -243,10 +270,11 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 	group.SetLimit(2) // processes with their own memory
 	for _, job := range jobs {
 		group.Go(func() error {
-			a, lacking, err := f.ask(ctx, job)
+			a, lacking, err := f.askOnce(ctx, job)
 			mu.Lock()
 			defer mu.Unlock()
 			results = append(results, a.Result)
+			f.seen.imageMembers(a.Images, job.member)
 			problems = append(problems, a.Problems...)
 			problems = append(problems, f.inputsOf(a.Files)...)
 			problems = append(problems, f.optedIn(a.Files)...)
@@ -269,7 +297,8 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 	f.take(discover.Merge(results...))
 	problems = append(problems, f.invalid()...)
 	slices.SortFunc(f.seen.inputs, func(a, b manifest.Input) int { return strings.Compare(a.Path, b.Path) })
-	f.seen.inputs = slices.Compact(f.seen.inputs)
+	f.seen.inputs = slices.CompactFunc(f.seen.inputs,
+		func(a, b manifest.Input) bool { return a.Path == b.Path && a.Digest == b.Digest })
 	if len(problems) > 0 {
 		slices.Sort(problems)
 		return &FindError{slices.Compact(problems)}
@@ -328,7 +357,7 @@ func (f *finder) plan(list []fetch.Chart) ([]findJob, error) {
 				MaxOutput: charts.MaxRendered,
 			}
 			source := fmt.Sprintf("chart %s %s", c.Pin.Name, c.Pin.Version)
-			jobs = append(jobs, findJob{archive: c.Archive, request: findRequest{
+			jobs = append(jobs, findJob{archive: c.Archive, member: memberOf(c.Chart.Group), request: findRequest{
 				Source: source,
 				Chart:  &chartRequest{Options: o, Values: values},
 			}})

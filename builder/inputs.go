@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 	"go.yaml.in/yaml/v3"
@@ -35,19 +36,32 @@ func (p *Project) beside(name string) string {
 	return filepath.Join(p.dir, filepath.FromSlash(name))
 }
 
-// matches expands the patterns under manifests into files and kustomize directories, sorted. It leaves out kkbundle's
-// own files. The error joins every problem.
+// matches returns the files and kustomize directories that the patterns under manifests match.
 func (p *Project) matches() (files, dirs []string, err error) {
+	m, err := p.match()
+	return m.files, m.dirs, err
+}
+
+// matched are the files and kustomize directories of patterns, sorted, and the groups of each.
+type matched struct {
+	files, dirs []string
+	members     memberships
+}
+
+// match expands the patterns under manifests. It leaves out kkbundle's own files. The error joins every problem.
+func (p *Project) match() (m matched, err error) {
+	m.members = memberships{}
 	if len(p.Manifest.Manifests) == 0 {
-		return nil, nil, nil
+		return m, nil
 	}
 	root, err := os.OpenRoot(cmp.Or(p.dir, "."))
 	if err != nil {
-		return nil, nil, err
+		return m, err
 	}
 	defer root.Close()
 	var errs []error
-	for i, pattern := range p.Manifest.Manifests {
+	for i, y := range p.Manifest.Manifests {
+		pattern := y.Path
 		names, err := fs.Glob(root.FS(), path.Clean(pattern))
 		refuse := func(err error) {
 			errs = append(errs, p.Manifest.Problem(fmt.Sprintf("manifests[%d]", i), pattern+": "+err.Error()))
@@ -64,18 +78,33 @@ func (p *Project) matches() (files, dirs []string, err error) {
 			case refused != nil:
 				refuse(refused)
 			case isDir:
-				dirs = append(dirs, name)
+				m.dirs = append(m.dirs, name)
+				m.members.add(name, y.Group)
 			case !p.ownFile(name):
-				files = append(files, name)
+				m.files = append(m.files, name)
+				m.members.add(name, y.Group)
 			}
 		}
 	}
-	if len(files)+len(dirs) > maxMatches {
+	if len(m.files)+len(m.dirs) > maxMatches {
 		errs = append(errs, fmt.Errorf("%s: manifests: more than %d files match", p.File, maxMatches))
 	}
-	slices.Sort(files)
-	slices.Sort(dirs)
-	return slices.Compact(files), slices.Compact(dirs), errors.Join(errs...)
+	slices.Sort(m.files)
+	slices.Sort(m.dirs)
+	m.files, m.dirs = slices.Compact(m.files), slices.Compact(m.dirs)
+	return m, errors.Join(errs...)
+}
+
+// allYAML is match with the files that deploy and the clusters apply.
+func (p *Project) allYAML() (matched, error) {
+	m, err := p.match()
+	for _, y := range p.applied {
+		m.files = append(m.files, y.Path)
+		m.members.add(y.Path, y.Group)
+	}
+	slices.Sort(m.files)
+	m.files = slices.Compact(m.files)
+	return m, err
 }
 
 // isKustomization reports whether name is a directory with a kustomization, and not a file. Anything else is an error.
@@ -108,18 +137,15 @@ func (p *Project) ownFile(name string) bool {
 	return slices.Contains(own, name) || slices.Contains(p.catalogs, name)
 }
 
-// yamlJobs returns one job for all YAML files and one for each kustomize directory.
+// yamlJobs returns one job for all YAML files with the same groups, and one for each kustomize directory.
 func (f *finder) yamlJobs() (jobs []findJob, problems []string) {
-	files, dirs, err := f.matches()
+	m, err := f.allYAML()
 	if err != nil {
 		return nil, []string{err.Error()}
 	}
-	files = append(files, f.applied...)
-	slices.Sort(files)
-	files = slices.Compact(files)
-	var request findRequest
+	byGroups := map[string]int{} // positions in jobs
 	total := 0
-	for _, name := range files {
+	for _, name := range m.files {
 		data, text, err := f.readText(f.beside(name))
 		if err != nil {
 			problems = append(problems, err.Error())
@@ -129,19 +155,26 @@ func (f *finder) yamlJobs() (jobs []findJob, problems []string) {
 			return nil, append(problems, fmt.Sprintf("%s: manifests: the files have more than %s", f.File,
 				plain.Size(charts.MaxRendered)))
 		}
+		at, ok := byGroups[strings.Join(m.members[name].groups(), ",")]
+		if !ok {
+			at = len(jobs)
+			byGroups[strings.Join(m.members[name].groups(), ",")] = at
+			jobs = append(jobs, findJob{member: m.members[name]})
+		}
+		request := &jobs[at].request
 		request.YAML = append(request.YAML, charts.ValuesFile{Name: name, Data: text})
 		f.seen.inputs = append(f.seen.inputs, inputOf(name, data))
 	}
-	if len(files) > 0 {
-		jobs = append(jobs, findJob{request: request})
-	}
 	root, err := filepath.Abs(cmp.Or(f.dir, ".")) // the child works in a directory of its own
-	if err != nil && len(dirs) > 0 {
+	if err != nil && len(m.dirs) > 0 {
 		return nil, append(problems, err.Error())
 	}
-	for _, dir := range dirs {
+	for _, dir := range m.dirs {
 		k := kustomizeRequest{Root: root, Dir: dir}
-		jobs = append(jobs, findJob{request: findRequest{Source: "kustomization " + dir, Kustomize: &k}})
+		jobs = append(jobs, findJob{
+			member:  m.members[dir],
+			request: findRequest{Source: "kustomization " + dir, Kustomize: &k},
+		})
 	}
 	return jobs, problems
 }
@@ -194,17 +227,17 @@ func (p *Project) digestOf(name string) (digest.Digest, error) {
 
 // checkInputs compares the files that the lock was made from with their content now. stale describes the difference.
 func (p *Project) checkInputs(l *manifest.Lock) (stale, err error) {
-	files, _, err := p.matches()
+	m, err := p.allYAML()
 	if err != nil {
 		return nil, &FindError{[]string{err.Error()}}
 	}
+	files := m.files
 	for _, c := range p.Manifest.Charts {
 		if c.Path != "" && !c.ImagesListed {
 			files = append(files, c.Path)
 		}
 		files = append(files, c.Values...)
 	}
-	files = append(files, p.applied...)
 	own := *l
 	own.Inputs = slices.DeleteFunc(slices.Clone(l.Inputs), isCatalog)
 	return own.CheckInputs(files, func(name string) digest.Digest {
@@ -269,7 +302,7 @@ func (p *Project) isValues(name string) bool {
 			return true
 		}
 	}
-	if slices.Contains(p.applied, name) {
+	if p.isApplied(name) {
 		return true // carried with the cluster file
 	}
 	return slices.ContainsFunc(p.Manifest.Uses,

@@ -43,8 +43,10 @@ type Project struct {
 	clusters []*manifest.Cluster // with defaults, in the order of the manifest
 	below    []string            // for each cluster, the directory of its files in the bundle
 	catalogs []string            // catalogs that the clusters name, relative to the manifest
-	applied  []string            // YAML files that the clusters and deploy apply, relative to the manifest
+	applied  []manifest.YAML     // files that the clusters and deploy apply, relative to the manifest
 	hosts    *fetch.Hosts        // facts about upstream hosts, learnt while fetching
+	unused   document.Problems   // values and groups that nothing uses
+	settled  *manifest.Lock      // in place of the lock beside the manifest; nil without one
 	loading
 }
 
@@ -66,6 +68,8 @@ type LoadOptions struct {
 	// up.
 	Values   []values.Given
 	Variable func(name string) (string, bool)
+	// Variant is the variant of a manifest with variants: see LoadFamily.
+	Variant string
 }
 
 // Load is LoadWith without options.
@@ -78,7 +82,7 @@ func LoadAssuming(file string) (*Project, error) { return LoadWith(file, LoadOpt
 // Images that kubeadm listed for the lock beside the manifest are taken from there, and so are values that were given
 // for it and are not given now.
 func LoadWith(file string, o LoadOptions) (*Project, error) {
-	l := lockBeside(file)
+	l := lockBeside(file, o.Variant)
 	return load(file, loading{kubeadm: l.Kubeadm, locked: l.Given(false), LoadOptions: o})
 }
 
@@ -102,8 +106,9 @@ func Of(b manifest.Bundle) (*Project, error) {
 	return p, err
 }
 
-// lockBeside reads the lock beside a manifest. An unreadable lock has nothing here; Build reports it.
-func lockBeside(file string) *manifest.Lock {
+// lockBeside reads the lock beside a manifest, of a variant or, for "", of everything. An unreadable lock has nothing
+// here; Build reports it.
+func lockBeside(file, variant string) *manifest.Lock {
 	data, err := ReadFile(LockFile(file))
 	if err != nil {
 		return &manifest.Lock{}
@@ -111,6 +116,9 @@ func lockBeside(file string) *manifest.Lock {
 	l, err := manifest.ParseLock(LockFile(file), data)
 	if err != nil {
 		return &manifest.Lock{}
+	}
+	if variant != "" {
+		l, _ = l.Of(variant)
 	}
 	return l
 }
@@ -133,9 +141,18 @@ func load(file string, how loading) (*Project, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := manifest.ParseBundleWith(file, data, how.resolve)
+	b, err := manifest.ParseVariant(file, data, how.Variant, how.resolve)
+	if unknown, ok := errors.AsType[*manifest.VariantError](err); ok {
+		return nil, &InputError{fmt.Errorf("%s: %w", file, unknown)}
+	}
 	if err != nil {
 		return nil, err
+	}
+	if b.Variant != how.Variant {
+		return nil, &InputError{fmt.Errorf("%s has variants: name one of them with --variant", file)}
+	}
+	if b.Variant != "" {
+		data = b.Merged
 	}
 	p := &Project{
 		File: file, Manifest: b, dir: filepath.Dir(file), hosts: fetch.NewHosts(), own: b.Images,
@@ -158,7 +175,7 @@ func load(file string, how loading) (*Project, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if err := p.Manifest.Set.Unused().Err(); err != nil {
+	if err := p.checkUnused(); err != nil {
 		return nil, err
 	}
 	items := len(b.Images) + len(b.Charts) + len(b.Manifests) + len(b.Files) + len(b.Packages)
@@ -176,6 +193,15 @@ func load(file string, how loading) (*Project, error) {
 		return nil, err
 	}
 	return p, p.sameDocuments()
+}
+
+// checkUnused refuses values and groups that nothing uses. Those of a variant may be used by another one.
+func (p *Project) checkUnused() error {
+	p.unused = slices.Concat(p.Manifest.Set.Unused(), p.Manifest.UnusedGroups(p.clusters))
+	if p.Variant != "" {
+		return p.unknownGroups()
+	}
+	return errors.Join(p.unused.Err(), p.unknownGroups())
 }
 
 // addPackages adds the operating system packages that the tasks of the clusters need, to the entries of the manifest
@@ -365,8 +391,8 @@ func LockFile(file string) string {
 
 // Lock reads the lock beside the manifest. Without a lock file it returns nil and no error.
 func (p *Project) Lock() (*manifest.Lock, error) {
-	if p.text != nil {
-		return nil, nil //nolint:nilnil // as below
+	if p.settled != nil || p.text != nil {
+		return p.settled, nil
 	}
 	file := LockFile(p.File)
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
@@ -376,7 +402,12 @@ func (p *Project) Lock() (*manifest.Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	return manifest.ParseLock(file, data)
+	l, err := manifest.ParseLock(file, data)
+	if err != nil {
+		return nil, err
+	}
+	own, _ := l.Of(p.Variant) // of another manifest: it covers nothing
+	return own, nil
 }
 
 // A Question is the input of fetch.Outdated.
@@ -426,11 +457,11 @@ func lockQuestion(path string, data []byte, o LoadOptions) (*Question, error) {
 	if _, err := os.Stat(beside); err != nil || beside == path {
 		return q, nil //nolint:nilerr // the manifest is optional
 	}
-	p, err := LoadWith(beside, o)
+	f, err := LoadFamily(beside, o)
 	if err != nil {
 		return nil, err
 	}
-	q.Sources = p.Manifest.Sources
+	q.Sources = f.sources()
 	return q, nil
 }
 

@@ -65,6 +65,7 @@ type findAnswer struct {
 type findJob struct {
 	request findRequest
 	archive digest.Digest
+	member  *membership // of the images that it finds
 }
 
 // ask has a child do a job. The error is a *FindError if the child failed.

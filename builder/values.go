@@ -26,7 +26,8 @@ func (l loading) resolve(t values.Table, src *document.Tree) (*values.Set, error
 // ReadManifest reads a manifest alone, with the values that LoadWith reads it with. Like manifest.ParseBundle, it
 // returns what could be read beside an error.
 func ReadManifest(file string, data []byte, o LoadOptions) (*manifest.Bundle, error) {
-	return manifest.ParseBundleWith(file, data, loading{locked: lockBeside(file).Given(false), LoadOptions: o}.resolve)
+	locked := lockBeside(file, o.Variant).Given(false)
+	return manifest.ParseVariant(file, data, o.Variant, loading{locked: locked, LoadOptions: o}.resolve)
 }
 
 // expand returns the text of a file besides the manifest and its cluster files, with its values.

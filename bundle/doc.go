@@ -142,6 +142,8 @@
 //	io.kkbundle.referrers              ? unknown: not all that is attached to it upstream could be looked up
 //	io.kkbundle.signed-by              ? sha256:… of the DER form of the public key that its signature was checked with; or
 //	                                   IDENTITY ISSUER of the certificate, separated by a space, for one without a key
+//	io.kkbundle.groups                 ? names of its groups, sorted, each once, separated by commas; an item without one
+//	                                   belongs to every selection
 //	io.kkbundle.verified               ? the source of its digest: a value of the lock's key verified
 //	org.opencontainers.image.ref.name  the value of io.kkbundle.ref where the grammar of the OCI image specification
 //	                                   allows that and no other item has the same io.kkbundle.ref; else it must be missing
@@ -152,7 +154,9 @@
 // alphanum)*, alphanum [A-Za-z0-9]+ and a separator one of - . _ : @ + or --. Those of the index are
 // org.opencontainers.image.title and org.opencontainers.image.version, the bundle's name and version;
 // io.kkbundle.platforms, its platforms, sorted, each once, separated by commas; io.kkbundle.from, for a bundle made
-// from other bundles, their identities, sorted, separated by commas; and any others, such as policies. Empty values of
+// from other bundles, their identities, sorted, separated by commas; io.kkbundle.groups, for a bundle with groups, the
+// table of them, sorted by name, in at most 1 MiB of JSON: [{"name":…,"description"?:…,"optional"?:true,"absent"?:true}],
+// absent meaning that a copy left the items of the group out; and any others, such as policies. Empty values of
 // the named ones are left out.
 //
 // Items are sorted by kind, reference, platform (os/architecture[/variant], nothing where there is none) and digest,

@@ -38,6 +38,8 @@ const (
 	AnnotationReferrers = "io.kkbundle.referrers" // item: "unknown" if the lookup of referrers was incomplete
 	AnnotationSignedBy  = "io.kkbundle.signed-by" // item: fingerprint of the public key that build verified it with
 	AnnotationPackage   = "io.kkbundle.package"   // item: names of an OS package, its own first, with commas
+	// item: names of its groups, sorted, with commas; index.json: the table of groups, JSON
+	AnnotationGroups = "io.kkbundle.groups"
 	// item: the source of its digest, as in the lock; "unsigned" without one
 	AnnotationVerified  = "io.kkbundle.verified"
 	AnnotationPlatforms = "io.kkbundle.platforms" // index.json: the bundle's platforms, sorted, with commas

@@ -91,6 +91,16 @@ type reader struct {
 	unsaidAt int
 	// releases has the first release of each chart.
 	releases map[string]manifest.Addon
+	// group is that of the items that are read.
+	group string
+}
+
+// inGroups returns the group of an item that is there in two: none, for one that several parts need.
+func inGroups(a, b string) string {
+	if a == b {
+		return a
+	}
+	return ""
 }
 
 func (f *reader) note(n *yaml.Node, format string, args ...any) { f.noteAt(lineOf(n), format, args...) }
@@ -285,6 +295,7 @@ func (f *reader) imageAt(line int, image manifest.Image) {
 
 // imageAgain gives an image the platforms of its second entry, too; an entry without any is for all.
 func (f *reader) imageAgain(line int, first *manifest.Image, again manifest.Image) {
+	first.Group = inGroups(first.Group, again.Group)
 	switch {
 	case len(first.Platforms) == 0 || len(again.Platforms) == 0:
 		first.Platforms = nil
@@ -325,6 +336,7 @@ func (f *reader) addFile(n *yaml.Node, file manifest.File) {
 // fileAgain gives a file what its second entry has beyond the first, and notes the rest: a bundle has one file for
 // one address.
 func (f *reader) fileAgain(n *yaml.Node, first *manifest.File, again manifest.File) {
+	first.Group = inGroups(first.Group, again.Group)
 	if len(first.SHA256) == 0 {
 		first.SHA256 = again.SHA256
 	}
@@ -342,7 +354,7 @@ func (f *reader) fileAgain(n *yaml.Node, first *manifest.File, again manifest.Fi
 // list of values. release has the names of the release, as far as the file has them.
 func (f *reader) addChart(n *yaml.Node, chart manifest.Chart, release manifest.Addon) {
 	id := chart
-	id.Values = nil
+	id.Values, id.Group = nil, ""
 	key := fmt.Sprint(id)
 	release.Chart, release.Values = chart.Name, chart.Values
 	first, twice := f.releases[key]
@@ -354,8 +366,9 @@ func (f *reader) addChart(n *yaml.Node, chart manifest.Chart, release manifest.A
 		f.releases[key] = release
 		return
 	}
-	isFirst := func(o manifest.Chart) bool { o.Values = nil; return fmt.Sprint(o) == key }
+	isFirst := func(o manifest.Chart) bool { o.Values, o.Group = nil, ""; return fmt.Sprint(o) == key }
 	at := &f.Bundle.Charts[slices.IndexFunc(f.Bundle.Charts, isFirst)]
+	at.Group = inGroups(at.Group, chart.Group)
 	switch {
 	case sameRelease(first, release):
 		return
@@ -441,28 +454,39 @@ func shorten(s string) string {
 	}, s)
 }
 
-// Move replaces every relative path by the result of to.
-func (r *Result) Move(to func(path string) (string, error)) error {
-	var paths []*string
-	for i := range r.Bundle.Charts {
-		c := &r.Bundle.Charts[i]
+// pathsOf returns the paths of items.
+func pathsOf(charts []manifest.Chart, entries []manifest.Addon, files []manifest.File,
+	yamls []manifest.YAML,
+) (paths []*string) {
+	for i := range charts {
+		c := &charts[i]
 		paths = append(paths, &c.Path)
 		for k := range c.Values {
 			paths = append(paths, &c.Values[k])
 		}
 	}
-	for i := range r.Bundle.Deploy {
-		a := &r.Bundle.Deploy[i]
+	for i := range entries {
+		a := &entries[i]
 		a.Values = slices.Clone(a.Values)
 		for k := range a.Values {
 			paths = append(paths, &a.Values[k])
 		}
 	}
-	for i := range r.Bundle.Files {
-		paths = append(paths, &r.Bundle.Files[i].Path)
+	for i := range files {
+		paths = append(paths, &files[i].Path)
 	}
-	for i := range r.Bundle.Manifests {
-		paths = append(paths, &r.Bundle.Manifests[i])
+	for i := range yamls {
+		paths = append(paths, &yamls[i].Path)
+	}
+	return paths
+}
+
+// Move replaces every relative path by the result of to.
+func (r *Result) Move(to func(path string) (string, error)) error {
+	b := &r.Bundle
+	paths := pathsOf(b.Charts, b.Deploy, b.Files, b.Manifests)
+	for _, v := range b.Variants {
+		paths = append(paths, pathsOf(v.Charts, v.Deploy, v.Files, v.Manifests)...)
 	}
 	for i := range r.Bundle.Packages {
 		paths = append(paths, &r.Bundle.Packages[i].ISO)
@@ -526,6 +550,11 @@ func (r *Result) Join(o Result) {
 	for _, p := range o.Bundle.Platforms {
 		f.platform(p)
 	}
+	for _, d := range o.Bundle.Values { // before the items that name them
+		if _, known := b.Values.Find(d.Name); !known {
+			b.Values = append(b.Values, d)
+		}
+	}
 	for _, image := range o.Bundle.Images {
 		f.image(nil, image)
 	}
@@ -542,9 +571,10 @@ func (r *Result) Join(o Result) {
 	for _, file := range o.Bundle.Files {
 		f.addFile(nil, file)
 	}
-	for _, pattern := range o.Bundle.Manifests {
-		f.addManifest(pattern)
+	for _, y := range o.Bundle.Manifests {
+		f.addManifest(y)
 	}
+	f.joinParts(o.Bundle)
 	for _, format := range o.Formats {
 		f.is(format)
 	}
@@ -555,6 +585,57 @@ func (r *Result) Join(o Result) {
 		}
 	}
 	r.Notes = append(r.Notes, o.Notes...)
+}
+
+// joinParts adds the groups and variants of another Result.
+func (f *reader) joinParts(o manifest.Bundle) {
+	for name, g := range o.Groups {
+		if f.Bundle.Groups == nil {
+			f.Bundle.Groups = map[string]manifest.Group{}
+		}
+		if _, known := f.Bundle.Groups[name]; !known {
+			f.Bundle.Groups[name] = g
+		}
+	}
+	for name, v := range o.Variants {
+		if f.Bundle.Variants == nil {
+			f.Bundle.Variants = map[string]manifest.Variant{}
+		}
+		own := f.Bundle.Variants[name]
+		own.Images, own.Charts = append(own.Images, v.Images...), append(own.Charts, v.Charts...)
+		own.Files, own.Manifests = append(own.Files, v.Files...), append(own.Manifests, v.Manifests...)
+		own.Deploy = append(own.Deploy, v.Deploy...)
+		f.Bundle.Variants[name] = own
+	}
+	f.usedGroups()
+}
+
+// usedGroups forgets groups that no item has.
+func (f *reader) usedGroups() {
+	used := map[string]bool{}
+	collect := func(images []manifest.Image, charts []manifest.Chart, files []manifest.File, yamls []manifest.YAML) {
+		for _, x := range images {
+			used[x.Group] = true
+		}
+		for _, x := range charts {
+			used[x.Group] = true
+		}
+		for _, x := range files {
+			used[x.Group] = true
+		}
+		for _, x := range yamls {
+			used[x.Group] = true
+		}
+	}
+	b := &f.Bundle
+	collect(b.Images, b.Charts, b.Files, b.Manifests)
+	for _, v := range b.Variants {
+		collect(v.Images, v.Charts, v.Files, v.Manifests)
+	}
+	maps.DeleteFunc(b.Groups, func(name string, _ manifest.Group) bool { return !used[name] })
+	if len(b.Groups) == 0 {
+		b.Groups = nil
+	}
 }
 
 // joinCharts adds the charts of another Result with their releases.

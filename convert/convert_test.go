@@ -20,7 +20,8 @@ var update = flag.Bool("update", false, "write the golden files anew; review the
 func TestRead(t *testing.T) {
 	for _, name := range []string{
 		"kubekey-v3.yaml", "kubekey-v3-cluster.yaml", "kubekey-v4-config.yaml",
-		"kubekey-v4-site.yaml", "capkk.yaml", "hauler.yaml", "zarf.yaml", "zarf-templates.yaml", "images.txt", "kubespray-files.list",
+		"kubekey-v4-site.yaml", "capkk.yaml", "hauler.yaml", "zarf.yaml", "zarf-templates.yaml", "zarf-parts.yaml",
+		"images.txt", "kubespray-files.list",
 	} {
 		t.Run(name, func(t *testing.T) {
 			data, err := os.ReadFile(filepath.Join("testdata", name))

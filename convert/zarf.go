@@ -29,8 +29,59 @@ func (f *reader) zarf(o *object) {
 	f.zarfVariables(constants, "CONST", "")
 	defer f.zarfConstants(constants)
 	o.drop("values", "write values files for charts")
-	for _, c := range o.objects("components") {
+	f.zarfComponents(o.objects("components"))
+}
+
+// zarfComponents reads the components of all packages, and for each flavor those of its variant.
+func (f *reader) zarfComponents(list []*object) {
+	var flavors []string
+	of := map[string][]*object{}
+	for _, c := range list {
+		flavor := c.mapping("only").text("flavor")
+		if flavor == "" {
+			f.zarfComponent(c)
+			continue
+		}
+		if !document.IsName(flavor, false) {
+			f.note(c.node, "flavor %s was not carried over, its content is always included: a variant has a name of lower case letters, digits and hyphens", shorten(flavor))
+			f.zarfComponent(c)
+			continue
+		}
+		if of[flavor] == nil {
+			flavors = append(flavors, flavor)
+		}
+		of[flavor] = append(of[flavor], c)
+	}
+	for _, flavor := range flavors {
+		f.zarfFlavor(flavor, of[flavor])
+	}
+	f.usedGroups()
+}
+
+// zarfFlavor makes a variant of the components of a flavor. What every package has is not in it.
+func (f *reader) zarfFlavor(flavor string, list []*object) {
+	all := *f
+	base := f.Bundle
+	f.images, f.tags, f.releases = nil, nil, nil
+	f.Bundle.Images, f.Bundle.Charts, f.Bundle.Deploy, f.Bundle.Files, f.Bundle.Manifests = nil, nil, nil, nil, nil
+	for _, c := range list {
 		f.zarfComponent(c)
+	}
+	own := f.Bundle
+	f.images, f.tags, f.releases = all.images, all.tags, all.releases
+	f.Bundle.Images, f.Bundle.Charts, f.Bundle.Deploy, f.Bundle.Files, f.Bundle.Manifests = base.Images, base.Charts,
+		base.Deploy, base.Files, base.Manifests
+	if f.Bundle.Variants == nil {
+		f.Bundle.Variants = map[string]manifest.Variant{}
+	}
+	f.Bundle.Variants[flavor] = manifest.Variant{
+		Images: slices.DeleteFunc(own.Images, func(i manifest.Image) bool {
+			return slices.ContainsFunc(base.Images, func(o manifest.Image) bool { return o.Name == i.Name })
+		}),
+		Charts: own.Charts, Deploy: own.Deploy, Files: own.Files,
+		Manifests: slices.DeleteFunc(own.Manifests, func(y manifest.YAML) bool {
+			return slices.ContainsFunc(base.Manifests, func(o manifest.YAML) bool { return o.Path == y.Path })
+		}),
 	}
 }
 
@@ -119,11 +170,9 @@ func (f *reader) zarfVariables(list []*object, kind, at string) {
 
 // zarfComponent reads the content that a component carries. Its deployment does not concern the bundle.
 func (f *reader) zarfComponent(c *object) {
-	name := c.text("name")
-	if required := c.text("required"); required == "false" || required == "" {
-		f.note(c.node, "component %s is optional in Zarf; in a bundle it is included", shorten(name))
-	}
-	c.skip("description", "default", "group", "healthChecks")
+	f.group = f.zarfGroup(c)
+	defer func() { f.group = "" }()
+	c.skip("group", "healthChecks")
 	var platforms []string
 	only := c.mapping("only")
 	cluster := only.mapping("cluster")
@@ -133,7 +182,7 @@ func (f *reader) zarfComponent(c *object) {
 	}
 	cluster.skip("distros")
 	only.drop("localOS", "files for one system are included for every system")
-	only.drop("flavor", "content of a flavor is always included; remove unwanted content")
+	only.skip("flavor")
 	only.rest()
 	for _, n := range c.list("images") {
 		f.zarfImage(n, platforms)
@@ -157,6 +206,23 @@ func (f *reader) zarfComponent(c *object) {
 	c.rest()
 }
 
+// zarfGroup returns the group of a component that a site of Zarf's decides about, "" for one that all have.
+func (f *reader) zarfGroup(c *object) string {
+	name, about, on := c.text("name"), c.text("description"), c.yes("default")
+	if c.yes("required") {
+		return ""
+	}
+	if !document.IsName(name, false) {
+		f.note(c.node, "component %s is optional in Zarf; in the bundle it is included: a group has a name of lower case letters, digits and hyphens", shorten(name))
+		return ""
+	}
+	if f.Bundle.Groups == nil {
+		f.Bundle.Groups = map[string]manifest.Group{}
+	}
+	f.Bundle.Groups[name] = manifest.Group{Description: about, Optional: !on}
+	return name
+}
+
 func (f *reader) zarfImage(n *yaml.Node, platforms []string) {
 	name := n.Value
 	if n.Kind == yaml.MappingNode { // v1beta1
@@ -169,7 +235,7 @@ func (f *reader) zarfImage(n *yaml.Node, platforms []string) {
 		f.note(n, "image %s was left out: it has a variable", shorten(name))
 		return
 	}
-	f.image(n, manifest.Image{Name: name, Platforms: platforms})
+	f.image(n, manifest.Image{Name: name, Platforms: platforms, Group: f.group})
 }
 
 func (f *reader) zarfChart(o *object) {
@@ -194,24 +260,26 @@ func (f *reader) zarfChart(o *object) {
 	o.rest()
 	switch {
 	case local != "":
-		f.addChart(o.node, manifest.Chart{Path: local, Values: values}, release)
+		f.addChart(o.node, manifest.Chart{Path: local, Values: values, Group: f.group}, release)
 	case git != "" || strings.HasSuffix(url, ".git") || strings.Contains(url, ".git@"):
 		f.note(o.node, "the chart %s was left out: it lies in a git repository; clone it and name its directory with path", shorten(name))
 	case url == "":
 		f.note(o.node, "the chart %s was left out: it has neither url nor localPath", shorten(name))
 	case strings.HasPrefix(url, "oci://"):
 		chart := f.repoChart(o.node, "", url, version)
-		chart.Values = values
+		chart.Values, chart.Group = values, f.group
 		f.addChart(o.node, chart, release)
 	default:
-		f.addChart(o.node, manifest.Chart{Name: name, Repo: url, Version: version, Values: values}, release)
+		f.addChart(o.node, manifest.Chart{
+			Name: name, Repo: url, Version: version, Values: values, Group: f.group,
+		}, release)
 	}
 }
 
 func (f *reader) zarfManifests(o *object) {
 	for _, one := range o.texts("files") {
 		if !isURL(one) {
-			f.addManifest(one)
+			f.addManifest(manifest.YAML{Path: one, Group: f.group})
 			continue
 		}
 		f.remote(o.node, one)
@@ -222,7 +290,7 @@ func (f *reader) zarfManifests(o *object) {
 				shorten(one))
 			continue
 		}
-		f.addManifest(one)
+		f.addManifest(manifest.YAML{Path: one, Group: f.group})
 	}
 	o.skip("name", "namespace", "noWait", "kustomizeAllowAnyDirectory", "serverSideApply", "enableKustomizePlugins")
 	o.drop("template", "manifests are carried unchanged")
@@ -232,7 +300,7 @@ func (f *reader) zarfManifests(o *object) {
 // remote adds a manifest on a web server: it is carried as a file, and its images are not found.
 func (f *reader) remote(n *yaml.Node, address string) {
 	url, sum, _ := strings.Cut(address, "@")
-	file := manifest.File{Name: fileName(url), URL: url}
+	file := manifest.File{Name: fileName(url), URL: url, Group: f.group}
 	if sum != "" {
 		file.SHA256 = manifest.Sums{scalar.AllPlatforms: sum}
 	}
@@ -241,16 +309,19 @@ func (f *reader) remote(n *yaml.Node, address string) {
 		shorten(url))
 }
 
-func (f *reader) addManifest(pattern string) {
-	if slices.Contains(f.Bundle.Manifests, pattern) {
-		return
+func (f *reader) addManifest(y manifest.YAML) {
+	for i := range f.Bundle.Manifests {
+		if o := &f.Bundle.Manifests[i]; o.Path == y.Path {
+			o.Group = inGroups(o.Group, y.Group)
+			return
+		}
 	}
-	f.Bundle.Manifests = append(f.Bundle.Manifests, pattern)
+	f.Bundle.Manifests = append(f.Bundle.Manifests, y)
 }
 
 func (f *reader) zarfFile(o *object) {
 	source, sum, target := o.text("source"), o.text("shasum"), o.text("target")
-	file := manifest.File{Name: fileName(or(path.Base(target), source))}
+	file := manifest.File{Name: fileName(or(path.Base(target), source)), Group: f.group}
 	if o.yes("executable") {
 		file.Mode = 0o755
 	}

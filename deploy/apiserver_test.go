@@ -27,6 +27,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/groups"
 	"github.com/kkbundle/kkbundle/deploy"
 	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
@@ -65,12 +66,16 @@ type site struct {
 	files                 map[string]string
 	charts                map[string]map[string]string // name: files of version 1.0.0, or of "version" in it
 	images                []string
+	table                 groups.Table
 }
 
 func (s site) bundle(t testing.TB) *bundle.Reader {
 	t.Helper()
 	b := bundletest.NewBuilder(t)
 	b.Index.Name, b.Index.Version = s.name, s.version
+	if err := s.table.Put(&b.Index); err != nil {
+		t.Fatal(err)
+	}
 	text := fmt.Sprintf("apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: %s, version: %q}\nplatforms: [linux/amd64]\n", s.name, s.version)
 	for _, name := range slices.Sorted(maps.Keys(s.charts)) {
 		files := maps.Clone(s.charts[name])

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/groups"
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -28,6 +29,8 @@ type Options struct {
 	Values []Value
 	// Resolve returns the values of the manifest's table; nil takes those of the lock and of the run before.
 	Resolve ResolveFunc
+	// Groups are those of the bundle that the site switches on or off; the others stay as the run before had them.
+	Groups groups.Words
 	// By names this run for the record and for a second run: user, machine and process.
 	By string
 	// DryRun changes nothing, and fills Report.Diff.
@@ -86,6 +89,8 @@ type Report struct {
 	Results  []Result `json:"parts"`
 	// Values are those of the manifest's table that the site gives.
 	Values []SiteValue `json:"values,omitempty"`
+	// Groups are those of the bundle, with the decision of the site.
+	Groups []SiteGroup `json:"groups,omitempty"`
 	// Redirected are the namespaces in which an admission policy leads pods to the registry.
 	Redirected []string `json:"redirectedNamespaces,omitempty"`
 	// Removed are the releases and objects that Prune removed, or would remove.
@@ -130,6 +135,7 @@ type run struct {
 	claimed   map[string]bool // identities of their objects
 	report    *Report
 	site      siteValues
+	groups    siteGroups
 }
 
 // Run deploys a bundle. Nothing changes before everything is known to be complete: the plan, the connection, and that
@@ -143,7 +149,10 @@ func Run(ctx context.Context, b *bundle.Reader, o Options) (report *Report, err 
 		return r.report, err
 	}
 	r.report.Values = r.site.list()
-	if r.steps, err = plan(ctx, b, r.manifest, o.Values); err != nil {
+	if err := r.selectGroups(ctx); err != nil {
+		return r.report, err
+	}
+	if r.steps, err = r.plan(ctx); err != nil {
 		return r.report, err
 	}
 	if err := r.connect(ctx); err != nil {
@@ -198,7 +207,7 @@ func (r *run) begin(ctx context.Context) error {
 // prepare renders everything, checks its images, and seeds the registry.
 func (r *run) prepare(ctx context.Context) error {
 	var err error
-	if r.images, err = newImages(r.bundle.Index().Items, r.manifest, r.endpoint, nil); err != nil {
+	if r.images, err = newImages(r.items(), r.manifest, r.endpoint, nil); err != nil {
 		return err
 	}
 	if r.endpoint.PullSecret != nil {
@@ -217,7 +226,7 @@ func (r *run) prepare(ctx context.Context) error {
 		return err
 	}
 	r.say("", "registry "+r.endpoint.Pull)
-	digests, sum, err := seed(ctx, r.bundle, r.endpoint, r.NoPush || r.DryRun)
+	digests, sum, err := seed(ctx, r.bundle, r.endpoint, r.groups.set, r.NoPush || r.DryRun)
 	if err != nil {
 		return err
 	}
@@ -236,7 +245,7 @@ func (r *run) prepare(ctx context.Context) error {
 func (r *run) rewriteAll(digests map[string]digest.Digest, sum registry.PushSummary) error {
 	secret := r.images.secret
 	var err error
-	if r.images, err = newImages(r.bundle.Index().Items, r.manifest, r.endpoint, digests); err != nil {
+	if r.images, err = newImages(r.items(), r.manifest, r.endpoint, digests); err != nil {
 		return err
 	}
 	r.images.secret = secret
@@ -260,7 +269,7 @@ func (r *run) readRecords(ctx context.Context) error {
 	for _, one := range list {
 		if one.Name == r.report.Name {
 			r.record = one
-			if r.site.before != nil && !r.site.isOf(one) {
+			if r.site.before != nil && !r.site.isOf(one) || r.groups.read && !maps.Equal(one.Groups, r.groups.texts) {
 				errs = append(errs, errValuesChanged)
 			}
 			continue
@@ -340,7 +349,7 @@ func (r *run) warnUnnamed() {
 		maps.Copy(used, p.objects.used)
 		maps.Copy(used, p.hooks.used)
 	}
-	for _, ref := range r.images.unnamed(r.manifest.Images, used) {
+	for _, ref := range r.images.unnamed(r.listedImages(), used) {
 		r.warn("", "image "+ref+
 			" is in no object: a pod that an operator makes with it pulls from upstream, unless --redirect-pods leads it to the registry")
 	}
@@ -353,12 +362,14 @@ func (r *run) deploy(ctx context.Context) error {
 	r.record.By = r.By
 	open, secret := r.site.given()
 	r.record.Values, r.record.SecretValues = open, slices.Sorted(maps.Keys(secret))
+	r.record.Groups = r.groups.set.Words().Texts()
 	for _, p := range r.previews {
 		r.record.add(p)
 	}
 	changes := known.State != StateDeployed || known.Digest != r.record.Digest || known.Registry != r.record.Registry ||
 		len(known.Parts) != len(r.record.Parts) ||
-		slices.ContainsFunc(r.report.Values, func(v SiteValue) bool { return v.Changed })
+		slices.ContainsFunc(r.report.Values, func(v SiteValue) bool { return v.Changed }) ||
+		!maps.Equal(known.Groups, r.record.Groups)
 	if changes {
 		r.record.State = StateDeploying
 		if err := r.write(ctx, r.record); err != nil {

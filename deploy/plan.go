@@ -15,7 +15,6 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
-	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
 // A Value is a site's value of a release: a values file, or one setting.
@@ -46,11 +45,13 @@ func (s *step) wait() time.Duration {
 	return 0
 }
 
-// plan returns what to deploy: deploy of the bundle's manifest, or else the addons of its cluster file.
-func plan(ctx context.Context, b *bundle.Reader, m *manifest.Bundle, given []Value) (steps []*step, err error) {
+// plan returns what to deploy: deploy of the bundle's manifest, or else the addons of its cluster file, without the
+// entries of groups that are off.
+func (r *run) plan(ctx context.Context) (steps []*step, err error) {
+	b, m, given := r.bundle, r.manifest, r.Values
 	list := m.Deployments()
 	if len(list) == 0 {
-		if list, err = addons(ctx, b, m.Set); err != nil {
+		if list, err = r.addons(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -58,8 +59,8 @@ func plan(ctx context.Context, b *bundle.Reader, m *manifest.Bundle, given []Val
 		return nil, &NothingError{m.Metadata.Name}
 	}
 	var errs []error
-	for _, a := range list {
-		s, err := newStep(ctx, b, m.Set, a)
+	for _, a := range r.groups.set.Entries(list, b.Index().Items, m.Charts) {
+		s, err := r.newStep(ctx, a)
 		errs = append(errs, err)
 		steps = append(steps, s)
 	}
@@ -83,7 +84,8 @@ func (*NothingError) Hint() string {
 }
 
 // addons returns the addons of the bundle's cluster file.
-func addons(ctx context.Context, b *bundle.Reader, set *values.Set) ([]manifest.Addon, error) {
+func (r *run) addons(ctx context.Context) ([]manifest.Addon, error) {
+	b := r.bundle
 	if _, ok := b.Find(bundle.KindManifest, bundle.DocumentCluster, ""); !ok {
 		return nil, nil
 	}
@@ -91,14 +93,18 @@ func addons(ctx context.Context, b *bundle.Reader, set *values.Set) ([]manifest.
 	if err != nil {
 		return nil, err
 	}
-	c, _, err := kubekey.ReadClusterWith(set, bundle.DocumentCluster, data)
+	c, _, err := kubekey.ReadClusterWith(r.manifest.Set, bundle.DocumentCluster, data)
+	if err == nil {
+		err = c.UnknownGroups(r.groups.set.Table().Names())
+	}
 	if err != nil {
 		return nil, err
 	}
 	return c.WithDefaults().Addons, nil
 }
 
-func newStep(ctx context.Context, b *bundle.Reader, set *values.Set, a manifest.Addon) (*step, error) {
+func (r *run) newStep(ctx context.Context, a manifest.Addon) (*step, error) {
+	b, set, items := r.bundle, r.manifest.Set, r.items()
 	read := func(file string) ([]byte, error) {
 		data, err := b.Document(ctx, bundle.KindManifest, path.Clean(file))
 		if err != nil {
@@ -120,7 +126,6 @@ func newStep(ctx context.Context, b *bundle.Reader, set *values.Set, a manifest.
 		}
 		return s, nil
 	}
-	items := b.Index().Items
 	i := slices.IndexFunc(items, func(it bundle.Item) bool { return it.Kind == bundle.KindChart && it.Name == a.Chart })
 	if i < 0 {
 		return nil, fmt.Errorf("%s: the bundle has no chart %s", s.name(), a.Chart)

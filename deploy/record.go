@@ -55,6 +55,8 @@ type Record struct {
 	// these; they lie in a Secret.
 	Values       map[string]string `json:"values,omitempty"`
 	SecretValues []string          `json:"secretValues,omitempty"`
+	// Groups has a word for each group of the bundle: on or off.
+	Groups map[string]string `json:"groups,omitempty"`
 	// Redirect is nil without an admission policy.
 	Redirect *Redirect `json:"redirect,omitempty"`
 }

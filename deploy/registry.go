@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/groups"
 	"github.com/kkbundle/kkbundle/registry"
 )
 
@@ -48,13 +49,13 @@ func (e *RegistryError) Error() string { return e.Err.Error() }
 // Unwrap returns the reason.
 func (e *RegistryError) Unwrap() error { return e.Err }
 
-// seed pushes the bundle, or only looks with look, and returns the digests of images that the registry has in a reduced
-// form.
-func seed(ctx context.Context, b *bundle.Reader, at Endpoint,
+// seed pushes the items of groups, or only looks with look. It returns the digests of images that the registry has in a
+// reduced form.
+func seed(ctx context.Context, b *bundle.Reader, at Endpoint, of groups.Set,
 	look bool,
 ) (map[string]digest.Digest, registry.PushSummary, error) {
 	o := at.Options
-	o.DryRun = o.DryRun || look
+	o.DryRun, o.Select = o.DryRun || look, of.Has
 	sum, err := registry.Push(ctx, b, o)
 	if err != nil {
 		return nil, sum, &RegistryError{err}

@@ -255,7 +255,7 @@ func (r *clusterReader) objects(ctx context.Context, namespace string) error {
 	file := path.Join("manifests", namespace+".yaml")
 	r.result.Files = append(r.result.Files, File{Path: file, Data: data, Private: true})
 	r.note("%s: the objects of namespace %s, which may have passwords; the bundle carries them", file, namespace)
-	r.result.Bundle.Manifests = append(r.result.Bundle.Manifests, file)
+	r.result.Bundle.Manifests = append(r.result.Bundle.Manifests, manifest.YAML{Path: file})
 	r.result.Bundle.Deploy = append(r.result.Bundle.Deploy, manifest.Addon{
 		Release: r.freeRelease(namespace), Namespace: namespace, Manifests: []string{file},
 	})

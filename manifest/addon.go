@@ -28,6 +28,8 @@ type Addon struct {
 	Timeout scalar.Duration `yaml:"timeout,omitempty" doc:"Longest time until its pods are ready. Default 5m."`
 	// OnFailure decides about a chart that fails; rollback by default.
 	OnFailure FailurePolicy `yaml:"onFailure,omitempty" enum:"rollback,keep" doc:"After a failure of a chart: rollback to the previous release, or keep the failed one for inspection. Default rollback."`
+	// Group leaves the entry out where that group of the bundle is off. So does the group of its chart.
+	Group string `yaml:"group,omitempty" doc:"Group of the bundle; where it is off, the entry is not installed. A chart's own group counts, too."`
 }
 
 func addonsWithDefaults(list []Addon) []Addon {

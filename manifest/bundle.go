@@ -92,8 +92,10 @@ type Bundle struct {
 	Images   []Image  `yaml:"images,omitempty" doc:"Container images, as references or as mappings."`
 	Charts   []Chart  `yaml:"charts,omitempty" doc:"Helm charts."`
 	// Manifests are patterns of files and kustomize directories below the manifest's directory, as in path.Match.
-	Manifests []string `yaml:"manifests,omitempty" local:"machine" doc:"Patterns of Kubernetes YAML files and kustomize directories, carried with their images."`
-	Files     []File   `yaml:"files,omitempty" doc:"Binaries, archives, scripts and other files."`
+	Manifests []YAML `yaml:"manifests,omitempty" doc:"Patterns of Kubernetes YAML files and kustomize directories, carried with their images; or mappings of path and group."`
+	Files     []File `yaml:"files,omitempty" doc:"Binaries, archives, scripts and other files."`
+	// Groups are the parts of the bundle that can be selected, by name.
+	Groups map[string]Group `yaml:"groups,omitempty" doc:"Parts of the bundle, by name, that sites and commands select; items say group: NAME, and items without a group belong to every selection."`
 	// Deploy lists what `kkbundle deploy` installs into a cluster that kkbundle did not make, in this order.
 	Deploy    []Addon          `yaml:"deploy,omitempty" doc:"Charts and YAML that kkbundle deploy installs into any cluster, in this order."`
 	Packages  []PackageSet     `yaml:"packages,omitempty" doc:"Operating system packages by distribution."`
@@ -106,9 +108,18 @@ type Bundle struct {
 	Kubernetes    Target      `yaml:"kubernetes,omitempty" doc:"Release to render charts for, unless a cluster file sets it."`
 	ImageRules    []ImageRule `yaml:"imageRules,omitempty" doc:"Image fields of custom resources, in addition to kkbundle's own."`
 	ExcludeImages []string    `yaml:"excludeImages,omitempty" doc:"Patterns of found images and undecided values to leave out; * matches any text."`
+	// Variants are merged into the rest before the file is decoded, and are not there any more: see Variant.
+	Variants map[string]Variant `yaml:"variants,omitempty" doc:"Several bundles of this manifest, by name, with what each has in another way."`
+
+	// Variant is the name of the variant that the file was read as, "" for a file without variants, and Merged its text
+	// as a manifest of its own. They are not part of the file.
+	Variant string `yaml:"-"`
+	Merged  []byte `yaml:"-"`
 
 	// Uses are the ways in which clusters install charts. They are not part of the file, but of the items' definition.
 	Uses []ChartUse `yaml:"-"`
+	// Applied are the files in groups that deploy and clusters apply, likewise.
+	Applied []YAML `yaml:"-"`
 
 	// Set has the values that the file was expanded with, nil without a table. It is not part of the file.
 	Set *values.Set `yaml:"-"`
@@ -135,6 +146,7 @@ type Image struct {
 	Platforms []string       `yaml:"platforms,omitempty" doc:"The platforms of this image, instead of the bundle's."`
 	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"Referrers that travel with this image, instead of the bundle's setting."`
 	Indexes   IndexPolicy    `yaml:"indexes,omitempty" enum:"pinned,complete,selected" doc:"Whether all platforms of this image travel, instead of the bundle's setting."`
+	Group     string         `yaml:"group,omitempty" doc:"Group of this image."`
 }
 
 // SetShort implements document.Shorthand.
@@ -142,7 +154,8 @@ func (i *Image) SetShort(text string) { i.Name = text }
 
 // MarshalYAML writes the short form if possible.
 func (i Image) MarshalYAML() (any, error) {
-	if i.Digest == "" && i.Verify == nil && len(i.Platforms) == 0 && i.Referrers == "" && i.Indexes == "" {
+	if i.Digest == "" && i.Verify == nil && len(i.Platforms) == 0 && i.Referrers == "" && i.Indexes == "" &&
+		i.Group == "" {
 		return i.Name, nil
 	}
 	type plain Image
@@ -196,6 +209,8 @@ type Chart struct {
 	Verify *ChartVerify `yaml:"verify,omitempty" doc:"Refuse the chart unless this key signed its provenance file (.prov)."`
 	// ImagesListed means the chart is not rendered, because images lists all of its images.
 	ImagesListed bool `yaml:"imagesListed,omitempty" doc:"Do not render the chart: all of its images are listed under images."`
+	// Group is that of the chart and of the images found in it.
+	Group string `yaml:"group,omitempty" doc:"Group of this chart, and of the images that only it and others of the group need."`
 }
 
 // File is a file to fetch: one for each platform if its URL or path has placeholders, else one for all.
@@ -212,6 +227,7 @@ type File struct {
 	Mode      scalar.FileMode `yaml:"mode,omitempty" doc:"Permissions in octal, such as 0755."`
 	// Platforms replace the bundle's for this file; only for a file that differs by platform.
 	Platforms []string `yaml:"platforms,omitempty" doc:"The platforms of this file, instead of the bundle's."`
+	Group     string   `yaml:"group,omitempty" doc:"Group of this file."`
 }
 
 // Sums are sha256 digests, 64 hexadecimal digits, by platform. In YAML a single value stands for all platforms.
@@ -240,12 +256,26 @@ func ParseBundle(file string, data []byte) (*Bundle, error) {
 // A ResolveFunc returns the values of the table of a manifest, whose places src knows.
 type ResolveFunc func(t values.Table, src *document.Tree) (*values.Set, error)
 
-// ParseBundleWith is ParseBundle with the values that resolve returns, which is only asked for a file with a table.
+// ParseBundleWith is ParseBundle with the values that resolve returns, which is only asked for a file with a table. Of
+// a file with variants it reads the first.
 func ParseBundleWith(file string, data []byte, resolve ResolveFunc) (*Bundle, error) {
+	return ParseVariant(file, data, "", resolve)
+}
+
+// ParseVariant is ParseBundleWith of a variant; the error is a *VariantError if the file lacks it.
+func ParseVariant(file string, data []byte, variant string, resolve ResolveFunc) (*Bundle, error) {
 	b := &Bundle{}
 	src, err := document.Parse(file, data, formatOf(KindBundle).Limits)
 	if err != nil {
 		return b, err
+	}
+	if b.Variant, err = chooseVariant(src, variant); err != nil {
+		return b, err
+	}
+	if b.Variant != "" {
+		if b.Merged, err = variantText(src, b.Variant); err != nil {
+			return b, err
+		}
 	}
 	if b.Set, err = expandBundle(src, data, resolve); err != nil {
 		return b, err

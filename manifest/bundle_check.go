@@ -42,6 +42,7 @@ func (c bundleChecker) check(b *Bundle) {
 	c.addons("deploy", b.Deploy)
 	c.namedAlike(b)
 	c.deployedCharts(b)
+	c.groups(b)
 }
 
 // namedAlike refuses values with the name of something else that --set takes at the site.

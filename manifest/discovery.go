@@ -47,18 +47,20 @@ type ChartUse struct {
 // findSettings are the manifest's settings for finding images.
 type findSettings struct {
 	Kubernetes Target
-	Manifests  []string    `yaml:",omitempty"`
+	Manifests  []YAML      `yaml:",omitempty"`
 	Rules      []ImageRule `yaml:",omitempty"`
 	Exclude    []string    `yaml:",omitempty"`
 	Uses       []ChartUse  `yaml:",omitempty"`
+	Applied    []YAML      `yaml:",omitempty"`
 }
 
 // findSettings returns nil if there is nothing to search, or there are no settings.
 func (b *Bundle) findSettings() *findSettings {
-	if len(b.Charts) == 0 && len(b.Manifests) == 0 {
+	if len(b.Charts) == 0 && len(b.Manifests) == 0 && len(b.Applied) == 0 {
 		return nil
 	}
 	s := findSettings{
+		Applied:    b.Applied,
 		Kubernetes: b.Kubernetes, Manifests: b.Manifests, Rules: b.ImageRules, Exclude: b.ExcludeImages,
 		Uses: b.Uses,
 	}
@@ -110,8 +112,8 @@ func (l *Lock) CheckInputs(present []string, now func(path string) digest.Digest
 
 // discovery checks the settings for finding images.
 func (c bundleChecker) discovery(b *Bundle) {
-	for i, p := range b.Manifests {
-		at := document.Index("manifests", i)
+	for i, y := range b.Manifests {
+		p, at := y.Path, document.Index("manifests", i)
 		if _, err := path.Match(p, ""); err != nil {
 			c.Add(at, "%q is not a pattern: %v", document.Shorten(p), err)
 		}

@@ -80,7 +80,7 @@ func TestFindFingerprint(t *testing.T) {
 	}
 	base := fingerprint(func(*manifest.Bundle) {})
 	for name, change := range map[string]func(*manifest.Bundle){
-		"manifests":     func(b *manifest.Bundle) { b.Manifests = []string{"*.yaml"} },
+		"manifests":     func(b *manifest.Bundle) { b.Manifests = []manifest.YAML{{Path: "*.yaml"}} },
 		"version":       func(b *manifest.Bundle) { b.Kubernetes.Version = "v1.34.3" },
 		"APIs":          func(b *manifest.Bundle) { b.Kubernetes.APIVersions = []string{"a/v1"} },
 		"rules":         func(b *manifest.Bundle) { b.ImageRules = []manifest.ImageRule{{Kind: "A"}} },

@@ -61,7 +61,9 @@ type Lock struct {
 	Metadata   Metadata `yaml:"metadata" kk:"required" doc:"Name and version of the bundle."`
 	// Manifest is the Bundle's Fingerprint.
 	Manifest string `yaml:"manifest" kk:"required" doc:"Fingerprint of the manifest's items."`
-	Items    []Pin  `yaml:"items,omitempty" doc:"The pinned items."`
+	// Variants are those of the manifest. Then Values and Undecided are there, and not here.
+	Variants []LockedVariant `yaml:"variants,omitempty" doc:"The manifest's variants, with what each has alone."`
+	Items    []Pin           `yaml:"items,omitempty" doc:"The pinned items."`
 	// Values are those of the manifest's table at the time of the build.
 	Values []LockedValue `yaml:"values,omitempty" doc:"Values that the manifest was read with."`
 	// Kubeadm has, by release, the images that kubeadm itself listed when the lock was made.
@@ -78,6 +80,8 @@ type Input struct {
 	Path string `yaml:"path" kk:"required" doc:"Path relative to the manifest, or absolute."`
 	// Digest is the digest of the file, or of a chart directory's archive.
 	Digest digest.Digest `yaml:"digest" kk:"required" doc:"Digest of the file, or of a chart directory's archive."`
+	// Variants have this input; none is all.
+	Variants []string `yaml:"variants,omitempty" doc:"Variants that have this input; none is all."`
 }
 
 // Pin is one item with its digest.
@@ -130,10 +134,14 @@ type Pin struct {
 	// Package is the name of an operating system package; Provides are the other names under install that it provides.
 	Package  string   `yaml:"package,omitempty" doc:"Name of an operating system package."`
 	Provides []string `yaml:"provides,omitempty" doc:"Further names under install that select the package."`
+	// Groups are those of the manifest that the item belongs to; none for an item of every selection.
+	Groups []string `yaml:"groups,omitempty" doc:"Groups of the item; none for an item of every selection."`
 	// Verified is the source of the digest.
 	Verified Verification `yaml:"verified" kk:"required" enum:"manifest,signature,upstream,mirror,first use,unsigned" doc:"What vouches for the digest: the manifest, a signature, upstream's server over TLS, a mirror or a server without TLS, the first download, or nothing (unsigned)."`
 	// WantedBy are the first places where an image was found that neither the manifest nor the catalog lists.
 	WantedBy []string `yaml:"wantedBy,omitempty" doc:"Place where the image was found; not set for listed images."`
+	// Variants have this pin; none is all.
+	Variants []string `yaml:"variants,omitempty" doc:"Variants that have this item so; none is all."`
 }
 
 // ReferrersUnknown in a Pin means that the image's referrers could not be looked up when the lock was written.

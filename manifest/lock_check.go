@@ -36,7 +36,7 @@ func (c lockChecker) check(l *Lock) {
 				c.Place(document.Index("values", at)))
 		}
 	}
-	first := map[[3]string]int{}
+	first := map[[3]string][]int{}
 	for i := range l.Items {
 		p := &l.Items[i]
 		path := document.Index("items", i)
@@ -56,13 +56,45 @@ func (c lockChecker) check(l *Lock) {
 			c.pinnedPlatform(document.Index(document.Join(path, "lacks"), j), platform)
 		}
 		c.pinnedPackage(path, p)
+		for j, group := range p.Groups {
+			if !document.IsName(group, false) {
+				c.Add(document.Index(document.Join(path, "groups"), j), "%q is not the name of a group",
+					document.Shorten(group))
+			}
+		}
 		if p.Platform != "" {
 			c.pinnedPlatform(document.Join(path, "platform"), p.Platform)
 		}
 		id := [3]string{p.Kind, p.Ref, p.Platform}
-		if at, twice := document.Earlier(first, id, i); twice {
-			c.Add(path, "%s %s is there twice, first on %s", p.Kind, document.Shorten(p.Ref),
-				c.Place(document.Index("items", at)))
+		for _, at := range first[id] {
+			if other := l.Items[at].Variants; len(other) == 0 || len(p.Variants) == 0 ||
+				slices.ContainsFunc(other, func(v string) bool { return slices.Contains(p.Variants, v) }) {
+				c.Add(path, "%s %s is there twice, first on %s", p.Kind, document.Shorten(p.Ref),
+					c.Place(document.Index("items", at)))
+				break
+			}
+		}
+		first[id] = append(first[id], i)
+		c.pinnedVariants(path, p.Variants, l)
+	}
+	for i, in := range l.Inputs {
+		c.pinnedVariants(document.Index("inputs", i), in.Variants, l)
+	}
+	for i, v := range l.Variants {
+		path := document.Index("variants", i)
+		c.pinnedDigest(document.Join(path, "manifest"), v.Manifest)
+		if slices.ContainsFunc(l.Variants[:i], func(o LockedVariant) bool { return o.Name == v.Name }) {
+			c.Add(path, "variant %s is there twice", document.Shorten(v.Name))
+		}
+	}
+}
+
+// pinnedVariants requires names of the lock's variants.
+func (c lockChecker) pinnedVariants(path string, names []string, l *Lock) {
+	for j, name := range names {
+		if !slices.ContainsFunc(l.Variants, func(v LockedVariant) bool { return v.Name == name }) {
+			c.Add(document.Index(document.Join(path, "variants"), j), "the lock has no variant %s",
+				document.Shorten(name))
 		}
 	}
 }
@@ -157,6 +189,7 @@ func comparePins(a, b Pin) int {
 		{a.Ref, b.Ref},
 		{a.Platform, b.Platform},
 		{a.Digest.String(), b.Digest.String()},
+		{strings.Join(a.Variants, ","), strings.Join(b.Variants, ",")},
 	} {
 		if d := strings.Compare(pair[0], pair[1]); d != 0 {
 			return d
@@ -195,9 +228,10 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 		}
 		more := Image{
 			Verify: image.Verify, Platforms: slices.Sorted(slices.Values(image.Platforms)),
-			Referrers: image.Referrers, Indexes: image.Indexes,
+			Referrers: image.Referrers, Indexes: image.Indexes, Group: image.Group,
 		}
-		if more.Verify != nil || len(more.Platforms) > 0 || more.Referrers != "" || more.Indexes != "" {
+		if more.Verify != nil || len(more.Platforms) > 0 || more.Referrers+ReferrerPolicy(more.Indexes) != "" ||
+			more.Group != "" {
 			ref += "\n" + canonical(more)
 		}
 		items.Images = append(items.Images, ref)

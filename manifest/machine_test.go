@@ -115,7 +115,7 @@ func TestCarriedFiles(t *testing.T) {
 		t.Error(got)
 	}
 	if got := strings.Join((&Bundle{
-		Manifests: []string{"*.yaml"},
+		Manifests: []YAML{{Path: "*.yaml"}},
 		Deploy:    []Addon{{Values: []string{"v"}, Manifests: []string{"m"}}},
 	}).CarriedFiles(), " "); got != "m v" {
 		t.Error(got)
@@ -132,7 +132,12 @@ func TestCarriedFiles(t *testing.T) {
 func namesNothingLocal() []string {
 	return []string{
 		"Verify.identity", "Verify.issuer",
-		"BackupKeys.recipients", "Addon.chart", "Addon.namespace", "Addon.release",
+		"BackupKeys.recipients", "Addon.chart", "Addon.group", "Addon.namespace",
+		"Chart.group", "File.group", "Group.description", "Image.group", "PackageSet.group", "YAML.group",
+		"Addon.release",
+		"Variant.excludeImages", "Variant.platforms", "Variant.values", "Variant.zone",
+		"Without.charts", "Without.clusters", "Without.deploy", "Without.files", "Without.groups", "Without.images",
+		"Without.manifests", "Without.packages", "Without.sources",
 		"Bundle.apiVersion", "Bundle.excludeImages", "Bundle.kind", "Bundle.platforms", "Bundle.zone",
 		"CNI.version",
 		"CRI.version",

@@ -47,6 +47,7 @@ type PackageSet struct {
 	SHA256 string `yaml:"sha256,omitempty" doc:"Expected sha256 of the image."`
 	// Platforms replace the bundle's for this set.
 	Platforms []string `yaml:"platforms,omitempty" doc:"The platforms of these packages, instead of the bundle's."`
+	Group     string   `yaml:"group,omitempty" doc:"Group of these packages; the packages of a cluster have none."`
 }
 
 // Repository is a package repository: of apt if it has a suite, else of dnf.
@@ -99,6 +100,11 @@ func (b *Bundle) AddPackages(names func(distribution string) ([]string, error)) 
 	for i := range b.Packages {
 		set := &b.Packages[i]
 		if !set.Roles && (len(set.Install) > 0 || set.WholeImage()) {
+			continue
+		}
+		if set.Group != "" {
+			c.Add(document.Join(document.Index("packages", i), "group"),
+				"the cluster's tasks need these packages at every site; leave group out, or write the packages of the group into a set of their own")
 			continue
 		}
 		more, err := names(set.Distribution)

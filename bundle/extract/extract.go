@@ -16,6 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/groups"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 )
 
@@ -48,11 +49,12 @@ func listItems(items []bundle.Item) string {
 	return strings.Join(refs, " or ")
 }
 
-// Select returns the items that match a pattern, or all without patterns, reduced to the wanted platforms.
-func Select(ctx context.Context, r *bundle.Reader, patterns []string,
+// Select returns the items of the groups that match a pattern, or all of them without patterns, reduced to the wanted
+// platforms. Referrers go with their images.
+func Select(ctx context.Context, r *bundle.Reader, of groups.Set, patterns []string,
 	wanted transfer.Platforms,
 ) ([]bundle.Item, error) {
-	all := r.Index().Items
+	all := of.Items(r.Index().Items)
 	items := all
 	if len(patterns) > 0 {
 		items = nil
@@ -69,6 +71,13 @@ func Select(ctx context.Context, r *bundle.Reader, patterns []string,
 		}
 		slices.SortFunc(items, transfer.ByIndex)
 		items = slices.CompactFunc(items, func(a, b bundle.Item) bool { return transfer.ByIndex(a, b) == 0 })
+	} else if !of.All() {
+		items = slices.DeleteFunc(items, func(it bundle.Item) bool { return it.Kind == bundle.KindReferrer })
+		referrers, err := r.Referrers(ctx, items)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, referrers...)
 	}
 	if len(wanted) == 0 {
 		return items, nil

@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/groups"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -30,6 +31,7 @@ func (c *selector) merge() ([]bundle.Item, error) {
 				merged = append(merged, it)
 			case merged[at].Descriptor.Digest == it.Descriptor.Digest:
 				merged[at].Absent = both(merged[at].Absent, it.Absent)
+				merged[at] = groups.Both(merged[at], it)
 			case it.Kind == bundle.KindLock || aboutBundle(it): // documents writes a lock that holds for all
 			case c.Prefer == PreferLast:
 				merged[at] = it

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/groups"
 )
 
 // A Prefer says which bundle wins if two have different content under one name.
@@ -28,6 +29,7 @@ var ErrNames = errors.New("the bundles have different names: name the result wit
 type Selection struct {
 	Name, Version string    // of the result; the default is that of the sources
 	Items         []string  // patterns, see Matching; none is all items
+	Groups        []string  // names; items of these and of no group; none is all items
 	Platforms     Platforms // empty is all platforms
 	Prefer        Prefer
 }
@@ -50,6 +52,7 @@ type selector struct {
 	Selection
 	from    []Source
 	leftOut []string
+	groups  []groups.Set      // of each source
 	chosen  [][]bundle.Item   // of each source, in the order of ByIndex
 	locks   []bundle.Document // written anew
 }
@@ -64,6 +67,10 @@ func (s Selection) Plan(ctx context.Context, from []Source) (Plan, error) {
 // plan returns the index of the result.
 func (c *selector) plan(ctx context.Context) (bundle.Index, error) {
 	if err := c.checkPlatforms(); err != nil {
+		return bundle.Index{}, err
+	}
+	table, err := c.readGroups()
+	if err != nil {
 		return bundle.Index{}, err
 	}
 	if err := c.choose(ctx); err != nil {
@@ -85,6 +92,9 @@ func (c *selector) plan(ctx context.Context) (bundle.Index, error) {
 			return whole, nil
 		}
 	}
+	if err := table.Put(&x); err != nil {
+		return bundle.Index{}, err
+	}
 	x.Items = items
 	x.Items = c.documents(ctx, x)
 	x.Annotations[bundle.AnnotationFrom] = strings.Join(c.identities(), ",")
@@ -93,7 +103,8 @@ func (c *selector) plan(ctx context.Context) (bundle.Index, error) {
 
 func sameItems(a, b []bundle.Item) bool {
 	return slices.EqualFunc(a, b, func(a, b bundle.Item) bool {
-		return sameKey(a, b) == 0 && a.Descriptor.Digest == b.Descriptor.Digest && slices.Equal(a.Absent, b.Absent)
+		return sameKey(a, b) == 0 && a.Descriptor.Digest == b.Descriptor.Digest && slices.Equal(a.Absent, b.Absent) &&
+			slices.Equal(groups.Names(a), groups.Names(b))
 	})
 }
 
@@ -168,17 +179,47 @@ func (c *selector) checkPlatforms() error {
 	return errors.Join(errs...)
 }
 
+// readGroups selects the groups in each source, and returns the table of the result. A name that no source has is an
+// error.
+func (c *selector) readGroups() (groups.Table, error) {
+	var tables []groups.Table
+	for _, f := range c.from {
+		t, err := groups.Of(f.Index())
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		tables = append(tables, t)
+	}
+	all := groups.Join(tables...)
+	if _, err := all.Select(c.Groups); err != nil {
+		return nil, err
+	}
+	for i, t := range tables {
+		if len(c.Groups) == 0 {
+			c.groups = append(c.groups, groups.Set{})
+			continue
+		}
+		own := slices.DeleteFunc(slices.Clone(c.Groups), func(name string) bool { return !t.Has(name) })
+		set, err := t.Select(own)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.from[i].Name, err)
+		}
+		c.groups, tables[i] = append(c.groups, set), t.Without(set)
+	}
+	return groups.Join(tables...), nil
+}
+
 // choose fills in chosen.
 func (c *selector) choose(ctx context.Context) error {
 	hits, kept := make([]int, len(c.Items)), make([]int, len(c.Items))
 	var all []bundle.Item
-	for _, f := range c.from {
-		items := f.Index().Items
+	for source, f := range c.from {
+		items := c.groups[source].Items(f.Index().Items)
 		all = append(all, items...)
 		var chosen []bundle.Item
 		if len(c.Items) == 0 {
 			for _, it := range items {
-				if it.Kind == bundle.KindReferrer && len(c.Platforms) > 0 {
+				if it.Kind == bundle.KindReferrer && len(c.Platforms)+len(c.Groups) > 0 {
 					continue // comes with its subject
 				}
 				if _, err := c.take(ctx, f, it, &chosen); err != nil {

@@ -133,7 +133,7 @@ func New(o Options, v Operation, p Planner) (*Run, error) {
 	}
 	r := &Run{Options: o, Operation: v, planner: p, Recorder: NewRecorder(o), Sessions: map[string]*Session{}}
 	r.Site = &task.Site{
-		Source: task.NewSource(o.Bundle), Inputs: o.Inputs, Consent: o.Consent,
+		Source: task.NewSource(o.Bundle, o.Groups), Inputs: o.Inputs, Consent: o.Consent,
 		Output: task.Output{
 			Tell: r.Tell, Mask: task.NewMasker(), Logger: o.Logger,
 			Note: func(ctx context.Context, host, text string) { r.Journal.write(ctx, host, text, "") },
@@ -147,12 +147,23 @@ func New(o Options, v Operation, p Planner) (*Run, error) {
 	return r, nil
 }
 
-// rememberValues writes the values that the site gave for later runs.
+// rememberValues writes the values that the site gave, and its groups, for later runs.
 func (r *Run) rememberValues() error {
-	if r.DryRun || r.Options.SiteValues == nil {
+	if r.DryRun {
 		return nil
 	}
-	return r.Dir.Write(marks.SiteValues, r.Options.SiteValues)
+	for _, one := range []struct {
+		name string
+		data []byte
+	}{{marks.SiteValues, r.Options.SiteValues}, {marks.SiteGroups, r.Options.SiteGroups}} {
+		if one.data == nil {
+			continue
+		}
+		if err := r.Dir.Write(one.name, one.data); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // SetCluster sets the cluster of a site, and the fields derived from it.

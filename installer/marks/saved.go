@@ -12,6 +12,10 @@ import (
 // is in the work directory, of the form of --values.
 const SiteValues = "values.yaml"
 
+// SiteGroups has a word, on or off, for each group of the bundle of the last install or upgrade. It is in the work
+// directory.
+const SiteGroups = "groups.yaml"
+
 // Data saved before upgrades and rollbacks, in the work directory.
 const (
 	// SavedDir has a directory for each of the last upgrades and rollbacks. One that is being written is

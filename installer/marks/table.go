@@ -373,6 +373,10 @@ func ofWork() []Mark {
 			SiteValues, Work, "install or upgrade of a bundle with values of the site, before the first change",
 			"taken over where none is given", "never",
 		},
+		{
+			SiteGroups, Work, "install or upgrade of a bundle with groups, before the first change",
+			"taken over where none is given", "never",
+		},
 		{task.LogFile + ", report.json", Work, "every run", "`status` names the last one", "never"},
 	}
 }

@@ -26,9 +26,13 @@ func removedTask() task.Task {
 			if err != nil || len(left) == 0 {
 				return err
 			}
+			what := "the cluster file"
+			if !t.Site.Groups.All() {
+				what = "the cluster file, with the groups that are on,"
+			}
 			t.Site.Tell(task.Event{
 				Phase: "install", Task: "removed-addons", Host: t.Name, State: task.Warned,
-				Message: "the cluster file does not name these any more, and they stay in the cluster: " +
+				Message: what + " does not name these any more, and they stay in the cluster: " +
 					strings.Join(left, ", ") +
 					"; remove a chart with `helm uninstall`, YAML with `kubectl delete`",
 			})

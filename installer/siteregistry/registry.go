@@ -592,7 +592,7 @@ func pushOptions(t *task.Host, access task.RegistryAccess) (registry.PushOptions
 	}
 	o := registry.PushOptions{
 		Registry:  path.Join(access.Address, access.Prefix),
-		Select:    isSeeded,
+		Select:    func(it bundle.Item) bool { return isSeeded(it) && t.Site.Groups.Has(it) },
 		Auth:      login{auth},
 		Transport: client,
 		Jobs:      task.ConnectionsPerHost,

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kkbundle/kkbundle/bundle/groups"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -56,6 +57,10 @@ type Inputs struct {
 	Script func(name string, data []byte) ([]byte, error)
 	// SiteValues is the content of the work directory's file of values; nil leaves the file as it is.
 	SiteValues []byte
+	// Groups are the groups of the bundle that are on. SiteGroups is the content of the work directory's file of them;
+	// nil leaves the file as it is.
+	Groups     groups.Set
+	SiteGroups []byte
 	// RegistryPassword returns the password for an existing registry; nil if the registry needs no login.
 	RegistryPassword func() (string, error)
 }

@@ -6,21 +6,22 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/groups"
 )
 
 // A Source holds the bundle, and the package repositories made from it for all hosts.
 type Source struct {
 	Bundle       *bundle.Reader // nil if the run needs none
-	Items        []bundle.Item  // of the bundle
+	Items        []bundle.Item  // of the bundle, without those of groups that are off
 	Repositories *PackageRepositories
 	offered      *offered
 }
 
 // NewSource returns the Source for a bundle, which may be nil.
-func NewSource(b *bundle.Reader) Source {
+func NewSource(b *bundle.Reader, of groups.Set) Source {
 	s := Source{Bundle: b, offered: &offered{names: map[digest.Digest]string{}}, Repositories: new(PackageRepositories)}
 	if b != nil {
-		s.Items = b.Index().Items
+		s.Items = of.Items(b.Index().Items)
 	}
 	return s
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/diff"
 	"github.com/kkbundle/kkbundle/bundle/extract"
 	"github.com/kkbundle/kkbundle/bundle/format"
+	"github.com/kkbundle/kkbundle/bundle/groups"
 	"github.com/kkbundle/kkbundle/bundle/ocilayout"
 	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
@@ -578,7 +579,7 @@ func use(ctx context.Context, r *rand.Rand, dir, path, before string) (what stri
 		if err != nil {
 			return err.Error()
 		}
-		if some, err := extract.Select(ctx, b, nil, pick(r, nil, wanted)); err == nil {
+		if some, err := extract.Select(ctx, b, groups.Set{}, nil, pick(r, nil, wanted)); err == nil {
 			_ = extract.Tree(ctx, b, filepath.Join(dir, "tree"), some[:min(len(some), 100)])
 		}
 		return "extract"

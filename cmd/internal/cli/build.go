@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -27,6 +28,7 @@ type buildOptions struct {
 	projectFlags
 	listed  listedFlags
 	output  string
+	variant string
 	locked  bool
 	noCache bool
 	// provenance writes a statement of how the bundle was built beside it.
@@ -54,6 +56,8 @@ Of a lock that does not match, the pins of unchanged items are used, unless --up
 images are reported; --strict makes them an error. A bundle of the same name and version is replaced; any other file
 needs --force.
 
+  --variant      one variant of a manifest with variants. Without it, each becomes a bundle of its own,
+                 NAME-VARIANT-VERSION.kkb, and what they share is looked up and downloaded once
   --image        (or --chart) the items of the command line and their images, without a manifest and a lock. What
                  needs more than a name, such as values of a chart, is written in a manifest
   --split        parts of that size, NAME.kkb.001 and on, and NAME.kkb.parts.json; every command reads parts directly.
@@ -64,7 +68,7 @@ needs --force.
                  digest and signatures are those of the content. Cache and lock file are not encrypted
   --provenance   NAME.kkb.provenance.json, an in-toto statement with SLSA provenance; it is not part of the bundle
 
-Guides: docs/start/bundle.md, docs/build/completeness.md, docs/build/encryption.md.`,
+Guides: docs/start/bundle.md, docs/build/composition.md, docs/build/completeness.md, docs/build/encryption.md.`,
 		Example: `  kkbundle build manifest.yaml
   kkbundle build --locked -o /media/disk/site.kkb manifest.yaml
   kkbundle build --split 4GB -o /media/stick/site.kkb manifest.yaml
@@ -73,15 +77,16 @@ Guides: docs/start/bundle.md, docs/build/completeness.md, docs/build/encryption.
   kkbundle build -o - manifest.yaml | ssh gate kkbundle push --registry harbor.site -`,
 		Args: takes("[MANIFEST|DIR]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := o.project(g, cmd.Flags(), args)
+			f, err := o.family(g, cmd.Flags(), args)
 			if err != nil {
 				return err
 			}
-			return runBuild(cmd.Context(), g, p, o)
+			return runBuild(cmd.Context(), g, f, o)
 		},
 	}
 	cmd.Flags().StringVarP(&o.output, "output", "o", "",
 		"the file to write, - for standard output (default NAME-VERSION.kkb, with .age if it is encrypted)")
+	addVariant(cmd.Flags(), &o.variant, " (default all)")
 	cmd.Flags().Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
 	o.encrypt.add(g, cmd.Flags())
 	o.listed.add(cmd.Flags())
@@ -98,6 +103,7 @@ Guides: docs/start/bundle.md, docs/build/completeness.md, docs/build/encryption.
 // buildResult is the JSON output of build.
 type buildResult struct {
 	Version  int            `json:"version"` // 1
+	Variant  string         `json:"variant,omitempty"`
 	Path     string         `json:"path"`
 	Digest   string         `json:"digest"`
 	Replaced string         `json:"replaced,omitempty"` // digest of the bundle that Path had before
@@ -119,8 +125,8 @@ type buildResult struct {
 	Assumed []string `json:"assumed,omitempty"`
 }
 
-// project loads the project to build: that of a manifest, or of the items that the command line lists.
-func (o *buildOptions) project(g *globals, fs *pflag.FlagSet, args []string) (*builder.Project, error) {
+// family loads what to build: a manifest with its variants, or the items that the command line lists.
+func (o *buildOptions) family(g *globals, fs *pflag.FlagSet, args []string) (*builder.Family, error) {
 	switch {
 	case !o.listed.set():
 		if err := o.listed.checkUnset(fs); err != nil {
@@ -130,38 +136,40 @@ func (o *buildOptions) project(g *globals, fs *pflag.FlagSet, args []string) (*b
 		if err != nil {
 			return nil, err
 		}
-		return g.loadProject(file, o.projectFlags)
+		return g.loadFamily(file, o.variant, o.projectFlags)
 	case len(args) > 0:
 		return nil, usage.Errorf("--image and --chart stand in place of a manifest: add them to %s, or leave it out",
 			plain.Line(args[0]))
-	case fs.Changed("set") || fs.Changed("values") || fs.Changed("assume") || fs.Changed("update"):
-		return nil, usage.Errorf("--set, --values, --assume and --update go with a manifest: write one for values of a chart")
+	case fs.Changed("set") || fs.Changed("values") || fs.Changed("assume") || fs.Changed("update") || fs.Changed("variant"):
+		return nil, usage.Errorf("--set, --values, --variant, --assume and --update go with a manifest: write one for values of a chart")
 	case o.locked:
 		return nil, usage.Errorf("--locked goes with a manifest: items of the command line have no lock; pin images by digest")
 	}
-	return o.listed.project(o.output)
+	p, err := o.listed.project(o.output)
+	return &builder.Family{Projects: []*builder.Project{p}}, err
 }
 
-func runBuild(ctx context.Context, g *globals, p *builder.Project, o buildOptions) error {
-	start := time.Now()
+// runBuild builds a bundle, or one for each variant.
+func runBuild(ctx context.Context, g *globals, f *builder.Family, o buildOptions) error {
+	if len(f.Projects) == 1 {
+		r, err := buildOne(ctx, g, f.Projects[0], o)
+		if err != nil {
+			return err
+		}
+		return g.printBuild(r)
+	}
+	var names []string
+	for _, p := range f.Projects {
+		names = append(names, p.Variant)
+	}
 	switch {
-	case o.provenance && o.output == standardStream:
-		return usage.Errorf("--provenance needs a file: name one with -o")
-	case o.provenance && o.encrypt.set():
-		return usage.Errorf("--provenance writes names and digests of all items in clear beside the bundle: build without encryption, then encrypt with kkbundle copy --encrypt-to")
+	case o.output != "":
+		return usage.Errorf("-o names one file, and the manifest has variants (%s): pick one with --variant, or leave -o out", strings.Join(names, ", "))
+	case o.noCache:
+		return usage.Errorf("--no-cache downloads for one bundle, and the manifest has variants (%s): pick one with --variant, or use the cache", strings.Join(names, ", "))
 	}
-	if o.output == "" {
-		o.output = bundle.FileName(p.Manifest.Metadata.Name, p.Manifest.Metadata.Version) + o.encrypt.suffix()
-	}
-	if err := checkBundleOutput(g, o.output, o.split.Bytes); err != nil {
-		return err
-	}
-	replaced, err := o.replaced(g, p.Manifest.Metadata)
-	if err != nil {
-		return err
-	}
-	if o.provenance {
-		if err := o.overwrite.statement(o.output + provenanceSuffix); err != nil {
+	for _, p := range f.Projects { // before anything is downloaded
+		if _, err := o.prepared(g, p); err != nil {
 			return err
 		}
 	}
@@ -169,16 +177,80 @@ func runBuild(ctx context.Context, g *globals, p *builder.Project, o buildOption
 	if err != nil {
 		return err
 	}
-	built, err := p.Build(ctx, opts)
-	if err != nil {
+	if err := f.Settle(ctx, opts); err != nil {
 		return err
 	}
-	if built.Provenance != nil {
-		if err := disk.WriteFile(o.output+provenanceSuffix, 0o644, bytes.NewReader(built.Provenance)); err != nil {
+	all := builtVariants{Version: 1}
+	for _, p := range f.Projects {
+		r, err := buildOne(ctx, g, p, o)
+		if err != nil {
+			return fmt.Errorf("variant %s: %w", p.Variant, err)
+		}
+		if r.Variant = p.Variant; g.JSON {
+			all.Variants = append(all.Variants, r)
+		} else if err := g.printBuild(r); err != nil {
 			return err
 		}
 	}
-	r := buildResult{
+	if g.JSON {
+		return g.PrintJSON(all)
+	}
+	return nil
+}
+
+// builtVariants is the JSON output of build for a manifest with variants.
+type builtVariants struct {
+	Version  int           `json:"version"` // 1
+	Variants []buildResult `json:"variants"`
+}
+
+// prepared returns the options with the output of a bundle, which can be written.
+func (o buildOptions) prepared(g *globals, p *builder.Project) (buildOptions, error) {
+	if o.output == "" {
+		o.output = bundle.FileName(p.Manifest.Metadata.Name, p.Manifest.Metadata.Version) + o.encrypt.suffix()
+	}
+	if err := checkBundleOutput(g, o.output, o.split.Bytes); err != nil {
+		return o, err
+	}
+	if _, err := o.replaced(g, p.Manifest.Metadata); err != nil {
+		return o, err
+	}
+	if o.provenance {
+		return o, o.overwrite.statement(o.output + provenanceSuffix)
+	}
+	return o, nil
+}
+
+// buildOne builds a bundle.
+func buildOne(ctx context.Context, g *globals, p *builder.Project, o buildOptions) (r buildResult, err error) {
+	start := time.Now()
+	switch {
+	case o.provenance && o.output == standardStream:
+		return r, usage.Errorf("--provenance needs a file: name one with -o")
+	case o.provenance && o.encrypt.set():
+		return r, usage.Errorf("--provenance writes names and digests of all items in clear beside the bundle: build without encryption, then encrypt with kkbundle copy --encrypt-to")
+	}
+	if o, err = o.prepared(g, p); err != nil {
+		return r, err
+	}
+	replaced, err := o.replaced(g, p.Manifest.Metadata)
+	if err != nil {
+		return r, err
+	}
+	opts, err := o.options(g)
+	if err != nil {
+		return r, err
+	}
+	built, err := p.Build(ctx, opts)
+	if err != nil {
+		return r, err
+	}
+	if built.Provenance != nil {
+		if err := disk.WriteFile(o.output+provenanceSuffix, 0o644, bytes.NewReader(built.Provenance)); err != nil {
+			return r, err
+		}
+	}
+	return buildResult{
 		Version: 1, Path: o.output, Digest: built.Digest.String(), Size: built.Size, Parts: built.Parts,
 		Items: len(built.Index.Items), Blobs: built.Blobs,
 		Content: built.Content, Fetched: built.Fetched, Cached: built.Cached,
@@ -186,8 +258,7 @@ func runBuild(ctx context.Context, g *globals, p *builder.Project, o buildOption
 		Warnings: slices.Concat(warnings(shortfallsOf(built.Index.Items)), staleSignatures(o.output, built.Index),
 			staleProvenance(o.output, built.Digest)),
 		Layers: built.Layers, Undecided: built.Lock.Undecided, Assumed: p.Assumptions, Replaced: replaced.String(),
-	}
-	return g.printBuild(r)
+	}, nil
 }
 
 // options returns the options of the library.

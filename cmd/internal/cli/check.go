@@ -271,14 +271,33 @@ func (c *fileChecker) findSets(files []string) {
 		if err != nil || fileKind(file, data).Kind != manifest.KindBundle {
 			continue
 		}
-		b, err := builder.ReadManifest(file, data, c.values)
-		if err != nil { // said when the manifest is checked; its cluster files are checked with examples
-			b, _ = manifest.ParseBundle(file, data)
-		}
-		for _, name := range b.ClusterFiles() {
-			c.sets[filepath.Join(filepath.Dir(file), name)] = b.Set
-		}
+		_ = c.variants(file, data, func(o builder.LoadOptions) error { // said when the manifest is checked
+			b, err := builder.ReadManifest(file, data, o)
+			if err != nil { // its cluster files are checked with examples
+				b, _ = manifest.ParseBundle(file, data)
+			}
+			for _, name := range b.ClusterFiles() {
+				c.sets[filepath.Join(filepath.Dir(file), name)] = b.Set
+			}
+			return nil
+		})
 	}
+}
+
+// variants calls check for each variant of a manifest, or once for a manifest without variants. The error names the
+// variants that it is of.
+func (c *fileChecker) variants(file string, data []byte, check func(o builder.LoadOptions) error) error {
+	names, err := manifest.VariantNames(file, data)
+	if err != nil || len(names) == 0 {
+		return check(c.values)
+	}
+	var errs []error
+	for _, name := range names {
+		o := c.values
+		o.Variant = name
+		errs = append(errs, check(o))
+	}
+	return builder.OfVariants(names, errs)
 }
 
 // add adds an error without the lines that were said before.
@@ -309,10 +328,10 @@ func (c *fileChecker) file(f checkedFile, data []byte) {
 	switch {
 	case f.Kind == manifest.KindBundle:
 		c.manifests = append(c.manifests, f)
-		var b *manifest.Bundle
-		b, err = builder.ReadManifest(f.File, data, c.values)
-		c.add(err)
-		err = builder.CheckFiles(f.File, b)
+		err = c.variants(f.File, data, func(o builder.LoadOptions) error {
+			b, err := builder.ReadManifest(f.File, data, o)
+			return errors.Join(err, builder.CheckFiles(f.File, b))
+		})
 	case f.Kind == manifest.KindLock:
 		_, err = manifest.ParseLock(f.File, data)
 	case f.Kind == manifest.KindCatalog:
@@ -365,11 +384,24 @@ func (c *fileChecker) assumed(lines []string) {
 
 // project checks a manifest with everything it names, and its lock.
 func (c *fileChecker) project(ctx context.Context, file string) {
-	p, err := builder.LoadWith(file, c.values)
+	family, err := builder.LoadFamily(file, c.values)
 	if err != nil {
 		c.add(err)
 		return
 	}
+	var names []string
+	var stale []error
+	for _, p := range family.Projects {
+		names, stale = append(names, p.Variant), append(stale, c.one(file, p))
+	}
+	c.add(builder.OfVariants(names, stale))
+	for _, p := range family.Projects {
+		c.askPrograms(ctx, p)
+	}
+}
+
+// one checks a bundle of a manifest with everything it names. The error is that of its lock.
+func (c *fileChecker) one(file string, p *builder.Project) error {
 	c.assumed(p.Assumptions)
 	c.g.noteIdleCharts(p)
 	for _, name := range p.Manifest.ClusterFiles() {
@@ -389,8 +421,7 @@ func (c *fileChecker) project(ctx context.Context, file string) {
 			err = fmt.Errorf("%s: %w", builder.LockFile(file), err)
 		}
 	}
-	c.add(err)
-	c.askPrograms(ctx, p)
+	return err
 }
 
 // askPrograms asks Kubernetes' programs whether they take the settings of a manifest's cluster files, and says in one

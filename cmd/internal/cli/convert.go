@@ -138,8 +138,16 @@ type copiedManifests struct {
 
 // take replaces the patterns of a result that lead out of the directory, each by its copies' place.
 func (c *copiedManifests) take(r *convert.Result, file string) error {
-	list := r.Bundle.Manifests
-	for i, pattern := range list {
+	errs := []error{c.takeAll(r, r.Bundle.Manifests, file)}
+	for _, v := range r.Bundle.Variants {
+		errs = append(errs, c.takeAll(r, v.Manifests, file))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *copiedManifests) takeAll(r *convert.Result, list []manifest.YAML, file string) error {
+	for i := range list {
+		pattern := list[i].Path
 		if !path.IsAbs(pattern) && !strings.HasPrefix(pattern, "..") {
 			continue
 		}
@@ -155,9 +163,9 @@ func (c *copiedManifests) take(r *convert.Result, file string) error {
 		if err != nil {
 			continue // the manifest's check names it
 		}
-		if list[i] = c.place(beside); len(found) == 0 {
+		if list[i].Path = c.place(beside); len(found) == 0 {
 			r.Notes = append(r.Notes, convert.Note{File: file, Text: fmt.Sprintf("%s is not there: put it into %s",
-				source, filepath.Join(c.dir, list[i]))})
+				source, filepath.Join(c.dir, list[i].Path))})
 		}
 		for _, name := range found {
 			if err := c.add(r, file, name); err != nil {

@@ -18,6 +18,7 @@ import (
 type copyOptions struct {
 	output, prefer, name, version string
 	items, platforms              []string
+	group                         groupFlag
 	encrypt                       encryptFlags
 	decrypt                       bool // write encrypted content in clear
 	overwrite                     overwrite
@@ -37,6 +38,9 @@ to it.
 Signatures and other referrers are copied with their image. With --item, manifests and locks (manifest/*, lock/*) are copied only if
 they are named; a lock is reduced to the items copied. Different content under one name is an error without --prefer; parts of one
 image for different platforms are joined.
+
+With --group, the items of other groups are left out, and the new bundle names their groups no longer among those to select. Guide:
+docs/build/composition.md.
 
 With --encrypt-to, -R or --passphrase the new bundle is encrypted, as build writes it. Without them, an encrypted bundle is copied only
 with --decrypt, since the copy is in clear.
@@ -58,6 +62,7 @@ with --decrypt, since the copy is in clear.
 	g.addTrust(f)
 	f.StringVarP(&o.output, "output", "o", "", "the file to write (required)")
 	f.StringArrayVar(&o.items, "item", nil, "copy only this item (may be repeated; * matches any characters)")
+	o.group.add(f, "copy")
 	f.StringSliceVar(&o.platforms, "platform", nil, "copy only this platform (may be repeated)")
 	o.encrypt.add(g, f)
 	f.BoolVar(&o.decrypt, "decrypt", false, "write the content of encrypted bundles in clear")
@@ -112,7 +117,7 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 	progress, stop := g.Phases()
 	c, err := transfer.Copy(ctx, from, transfer.CopyOptions{
 		Selection: transfer.Selection{
-			Name: o.name, Version: o.version, Items: o.items, Platforms: platforms,
+			Name: o.name, Version: o.version, Items: o.items, Groups: o.group.names, Platforms: platforms,
 			Prefer: transfer.Prefer(o.prefer),
 		},
 		Output: o.output, Recipients: recipients, Progress: progress,

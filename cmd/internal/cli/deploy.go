@@ -60,6 +60,7 @@ type deployOptions struct {
 	ownRegistryFlags
 	registry, pullSecret                 string
 	renames, values, sets                []string
+	groups                               site.GroupFlag
 	dryRun, noPush, adopt, forced, prune bool
 	redirect                             bool
 	redirectNamespaces                   []string
@@ -88,6 +89,8 @@ into one cluster exclude each other. With Ctrl-C, finished releases stay, and th
                     docs/site/deploy-registry.md says where this was tested
   --set, --values   values of the bundle's table that are given at the site; missing ones are asked for. The cluster
                     remembers them for the next run, secret ones in a Secret. docs/build/values.md
+  --group           switches groups of the bundle on (NAME) or off (NAME=off). The cluster remembers every group's word,
+                    so that a new default of a newer bundle changes nothing. docs/build/composition.md
   --prune           removes what an earlier version of the bundle had and this one lacks; without it, it is named.
                     Namespaces, custom resource definitions and volume claims of YAML stay
 
@@ -115,6 +118,7 @@ bundle again, with --prune. Guide: docs/site/deploy.md.`,
 		"RELEASE=FILE: values file of a release, over the bundle's values; FILE alone: values of the bundle's table (repeated)")
 	f.StringArrayVar(&o.sets, "set", nil,
 		"RELEASE=PATH=VALUE: one value of a release, as in helm's --set; NAME=VALUE: one of the bundle's table (repeated)")
+	o.groups.Add(f)
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the differences from the live objects, and change nothing")
 	f.BoolVar(&o.noPush, "no-push", false, "do not push: the registry has the bundle already, which is checked")
 	f.BoolVar(&o.adopt, "adopt", false, "take over releases of the same name that were installed without kkbundle")
@@ -155,6 +159,10 @@ func runDeploy(ctx context.Context, g *globals, path string, o deployOptions, re
 	if err := o.checkValues(); err != nil {
 		return err
 	}
+	words, err := o.groups.Words()
+	if err != nil {
+		return err
+	}
 	config, err := o.config()
 	if err != nil {
 		return err
@@ -183,7 +191,8 @@ func runDeploy(ctx context.Context, g *globals, path string, o deployOptions, re
 		) (*values.Set, error) {
 			return t.Resolve(ctx, src, site.ValueOptions(g.Console, t, known, given))
 		},
-		By: thisRun(), DryRun: o.dryRun, NoPush: o.noPush,
+		Groups: words,
+		By:     thisRun(), DryRun: o.dryRun, NoPush: o.noPush,
 		Adopt: o.adopt, Force: o.forced, Prune: o.prune, Logger: g.Logger(),
 		Redirect: redirect, RedirectNamespaces: o.redirectNamespaces,
 		Progress: func(e deploy.Event) {
@@ -241,6 +250,11 @@ func printDeployment(g *globals, report *deploy.Report, o deployOptions, took ti
 	for _, v := range report.Values {
 		if v.Changed || o.dryRun {
 			g.Note("value %s", plain.Line(v.String()))
+		}
+	}
+	for _, one := range report.Groups {
+		if one.Changed || o.dryRun {
+			g.Note("group %s", plain.Line(one.String()))
 		}
 	}
 	removed := ""

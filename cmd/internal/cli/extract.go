@@ -41,6 +41,7 @@ type extractOptions struct {
 	output, platform, format, byteRange string
 	host, inventory, cluster            string
 	items                               []string
+	group                               groupFlag
 	unchecked                           bool
 	overwrite                           overwrite
 	wanted                              transfer.Platforms
@@ -60,6 +61,7 @@ that blob. Without NAME, the whole bundle becomes an OCI image layout directory.
              archive, for one platform. tree: a directory with files/, charts/, documents/, packages/ (an apt or dnf
              repository for each distribution), and images/ (an OCI layout)
   --item     several items, as a tree by default
+  --group    the items of groups and those without a group, as a tree by default. Guide: docs/build/composition.md
   --for      the items of a host of the inventory: files/, and images/ as archives for ctr images import
   --range    bytes of a file, chart or blob, after checking the whole of it
 
@@ -91,6 +93,7 @@ its files.
 	f.BoolVar(&o.unchecked, "unchecked", false,
 		"extract --range without checking the whole: detects damage, but not forgery")
 	f.StringArrayVar(&o.items, "item", nil, "extract these items, as a tree (repeated)")
+	o.group.add(f, "extract")
 	f.StringVar(&o.host, "for", "", "extract the items of this host of the inventory")
 	o.overwrite.add(f)
 	f.StringVarP(&o.inventory, "inventory", "i", "", "the inventory file, with --for")
@@ -110,18 +113,18 @@ type extractResult struct {
 
 // check returns an error for a wrong command line.
 func (o *extractOptions) check(name string) error {
-	several := name == "" || len(o.items) > 0
+	several := name == "" || len(o.items)+len(o.group.names) > 0
 	formats := []string{"", formatOCI, formatOCIArchive, formatDocker, formatTree}
 	var err error
 	switch {
 	case !slices.Contains(formats, o.format):
 		err = fmt.Errorf("--format %s: want oci, oci-archive, docker-archive or tree", o.format)
-	case o.host != "" && (name != "" || len(o.items) > 0 || o.format != ""):
-		err = errors.New("--for excludes NAME, --item and --format")
+	case o.host != "" && (name != "" || len(o.items)+len(o.group.names) > 0 || o.format != ""):
+		err = errors.New("--for excludes NAME, --item, --group and --format")
 	case o.host == "" && (o.inventory != "" || o.cluster != ""):
 		err = errors.New("-i and -c go with --for HOST")
-	case name != "" && len(o.items) > 0:
-		err = errors.New("name one item, or several with --item")
+	case name != "" && len(o.items)+len(o.group.names) > 0:
+		err = errors.New("name one item, or several with --item or --group")
 	case several && o.output == "" && o.format != formatOCIArchive:
 		err = errors.New("name a directory for the layout with -o")
 	case several && o.format == formatDocker:
@@ -318,14 +321,18 @@ func (e *extraction) content(ctx context.Context, d ocispec.Descriptor) error {
 
 // several extracts all items or those of --item.
 func (e *extraction) several(ctx context.Context) error {
-	items, err := extract.Select(ctx, e.r, e.items, e.wanted)
+	of, err := e.group.of(e.r.Index())
+	if err != nil {
+		return err
+	}
+	items, err := extract.Select(ctx, e.r, of, e.items, e.wanted)
 	if err != nil {
 		return err
 	}
 	format := e.format
 	if format == "" {
 		format = formatOCI
-		if len(e.items) > 0 {
+		if len(e.items)+len(e.group.names) > 0 {
 			format = formatTree
 		}
 	}

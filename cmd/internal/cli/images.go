@@ -18,7 +18,8 @@ import (
 
 type imagesOptions struct {
 	projectFlags
-	names bool
+	names   bool
+	variant string
 }
 
 func newImagesCmd(g *globals) *cobra.Command {
@@ -44,12 +45,13 @@ that name images, and list other texts under excludeImages.`,
 		},
 	}
 	o.add(cmd.Flags())
+	addVariant(cmd.Flags(), &o.variant, " (required with them)")
 	cmd.Flags().BoolVar(&o.names, "names", false, "print the references alone, one a line")
 	return cmd
 }
 
 func runImages(ctx context.Context, g *globals, file string, o imagesOptions) error {
-	p, err := g.loadProject(file, o.projectFlags)
+	p, err := g.loadProject(file, o.variant, o.projectFlags)
 	if err != nil {
 		return err
 	}

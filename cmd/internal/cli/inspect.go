@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/groups"
 	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/internal/plain"
@@ -27,6 +28,8 @@ func newInspectCmd(g *globals) *cobra.Command {
 		Long: `Lists the items of a bundle. Their content is not read: verify checks it. Of a published bundle,
 oci://HOST/PATH[:TAG], only manifests are downloaded; its size is the size of its content. Of a bundle on a web
 server, https://HOST/PATH/NAME.kkb, only the two ends and the manifests are read.
+
+After the items come the groups of the bundle, with the bytes of each. A blob that several groups need counts in each.
 
 DIGEST is that of the item's manifest, by which a registry knows it. SHA256 is that of the bytes of a file, chart or
 document, as sha256sum prints it.
@@ -44,7 +47,8 @@ Each of these prints one thing instead:
               Guide: docs/build/values.md
 
 With --json: {"version", "name", "bundleVersion", "digest", "size", "items": [{"kind", "name", "digest", "mediaType",
-"platforms", "size"}]}, and if they apply "sha256", "artifactType", "lacks" (platforms), "referrers" ("unknown"),
+"platforms", "size"}]}, and if they apply "groups": [{"name", "description", "optional", "absent", "items", "size"}], and of items
+"groups", "sha256", "artifactType", "lacks" (platforms), "referrers" ("unknown"),
 "signedBy" and "verified" (what vouches for the digest, as in the lock). With --closure: {"version", "items":
 [{"kind", "ref", "digest", "platforms", "neededBy": [{"task", "program", "roles", "source", "file", "object",
 "path"}]}], "undecided"}. With --layers: {"version", "digest", "encoders": [{"encoder", "blobs", "size"}], "unknown":
@@ -174,7 +178,9 @@ type inspection struct {
 	Digest        string          `json:"digest"`
 	Size          int64           `json:"size"`
 	Items         []inspectedItem `json:"items"`
-	index         bundle.Index
+	// Groups are the parts of the bundle that can be selected.
+	Groups []inspectedGroup `json:"groups,omitempty"`
+	index  bundle.Index
 }
 
 type inspectedItem struct {
@@ -185,6 +191,7 @@ type inspectedItem struct {
 	MediaType    string   `json:"mediaType"`
 	Platforms    []string `json:"platforms"`
 	Size         int64    `json:"size"`                   // bytes of all its blobs, as pulled
+	Groups       []string `json:"groups,omitempty"`       // none for an item of every selection
 	ArtifactType string   `json:"artifactType,omitempty"` // of a referrer
 	Lacks        []string `json:"lacks,omitempty"`        // platforms missing upstream
 	Referrers    string   `json:"referrers,omitempty"`    // "unknown": the list of referrers may be incomplete
@@ -213,7 +220,10 @@ func runInspect(ctx context.Context, g *globals, path string, login loginFlags) 
 		return err
 	}
 	g.NoteAll(warnings(shortfallsOf(x.index.Items)))
-	return g.PrintTable([]string{"KIND", "NAME", "PLATFORMS", "SIZE", "DIGEST", "SHA256"}, rows)
+	if err := g.PrintTable([]string{"KIND", "NAME", "PLATFORMS", "SIZE", "DIGEST", "SHA256"}, rows); err != nil {
+		return err
+	}
+	return g.printGroups(x.Groups)
 }
 
 func (it inspectedItem) platformsText() string {
@@ -233,7 +243,11 @@ func (g *globals) inspect(ctx context.Context, path string, login loginFlags) (i
 		}
 		defer end()
 		contents, err := r.Survey(ctx)
-		return inspectionOf(&r.Catalog, contents, r.Size()), err
+		x := inspectionOf(&r.Catalog, contents, r.Size())
+		if err == nil {
+			x.Groups, err = inspectGroups(ctx, r)
+		}
+		return x, err
 	}
 	r, err := g.openRead(ctx, path, login)
 	if err != nil {
@@ -241,7 +255,11 @@ func (g *globals) inspect(ctx context.Context, path string, login loginFlags) (i
 	}
 	defer r.Close()
 	contents, err := r.Survey(ctx)
-	return inspectionOf(&r.Catalog, contents, r.Size()), err
+	x := inspectionOf(&r.Catalog, contents, r.Size())
+	if err == nil {
+		x.Groups, err = inspectGroups(ctx, r)
+	}
+	return x, err
 }
 
 // inspectionOf is empty without contents.
@@ -264,6 +282,7 @@ func inspectionOf(c *bundle.Catalog, contents []bundle.Contents, size int64) ins
 			Referrers: it.Descriptor.Annotations[bundle.AnnotationReferrers],
 			SignedBy:  it.Descriptor.Annotations[bundle.AnnotationSignedBy],
 			Verified:  it.Descriptor.Annotations[bundle.AnnotationVerified],
+			Groups:    groups.Names(it),
 		})
 		if it.Kind == bundle.KindReferrer {
 			x.Items[i].ArtifactType = it.Descriptor.ArtifactType

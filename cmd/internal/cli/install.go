@@ -77,6 +77,7 @@ Standard output has one document when a run has succeeded: {"version", "report":
 	}
 	f := cmd.Flags()
 	o.Flags.Add(f)
+	o.Groups.Add(f)
 	f.Lookup("inventory").Usage = "the inventory `file` (without BUNDLE: default inventory.yaml here, or this host alone)"
 	o.rulesFlag.add(f)
 	g.addAccept(f)
@@ -113,7 +114,7 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	p := g.NewTaskPrinter(phasesOf(s.Cluster, o.phases)...)
 	p.Hosts, p.DryRun = hostNames(s.Inventory), o.dryRun
 	options := s.Options()
-	if options.SiteValues, err = s.SiteValues(); err != nil {
+	if err := s.Remember(&options.Inputs); err != nil {
 		return err
 	}
 	options.From, options.Tags, options.Without = o.from, o.tags, o.without

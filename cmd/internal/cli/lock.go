@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -94,24 +95,54 @@ func (f *projectFlags) options(g *globals) (o builder.Options, err error) {
 	return o, nil
 }
 
-// loadProject loads a manifest and prints remarks about its cluster files.
-func (g *globals) loadProject(file string, f projectFlags) (*builder.Project, error) {
+// loadFamily loads a manifest with its variants, or one of them, and prints remarks about its cluster files.
+func (g *globals) loadFamily(file, variant string, f projectFlags) (*builder.Family, error) {
 	o, err := f.values.options()
 	if err != nil {
 		return nil, err
 	}
-	o.Assume = f.assume
-	p, err := builder.LoadWith(file, o)
-	if err == nil {
-		err = builder.CheckFiles(p.File, p.Manifest)
-	}
+	o.Assume, o.Variant = f.assume, variant
+	family, err := builder.LoadFamily(file, o)
 	if err != nil {
 		return nil, err
 	}
-	g.NoteProblems(p.Notes)
-	g.assumed(p.Assumptions)
-	g.noteIdleCharts(p)
-	return p, nil
+	var names []string
+	var errs []error
+	for _, p := range family.Projects {
+		names, errs = append(names, p.Variant), append(errs, builder.CheckFiles(p.File, p.Manifest))
+	}
+	if err := builder.OfVariants(names, errs); err != nil {
+		return nil, err
+	}
+	said := map[string]bool{}
+	for _, p := range family.Projects {
+		if key := fmt.Sprint(p.Notes, p.Assumptions); !said[key] {
+			said[key] = true
+			g.NoteProblems(p.Notes)
+			g.assumed(p.Assumptions)
+		}
+		if len(family.Projects) == 1 {
+			g.noteIdleCharts(p)
+		}
+	}
+	return family, nil
+}
+
+// loadProject loads a manifest without variants, or one variant.
+func (g *globals) loadProject(file, variant string, f projectFlags) (*builder.Project, error) {
+	family, err := g.loadFamily(file, variant, f)
+	if err != nil {
+		return nil, err
+	}
+	if len(family.Projects) > 1 {
+		return nil, usage.Errorf("%s has variants: name one with --variant", plain.Line(file))
+	}
+	return family.Projects[0], nil
+}
+
+// addVariant adds the flag that picks a variant.
+func addVariant(f *pflag.FlagSet, name *string, all string) {
+	f.StringVar(name, "variant", "", "only this variant of a manifest with variants"+all)
 }
 
 // showBuild returns a function that shows the events of a build.
@@ -154,7 +185,8 @@ packages; --update looks up all items. Charts are rendered, and Kubernetes YAML 
 listed; these are pinned too. The kubeadm of a cluster is downloaded and asked for the images of its release. Files
 without a published checksum are downloaded to compute it, and the lock records that. Signatures, attestations and
 SBOMs attached to images are pinned with them. Signatures that the manifest requires (verify) are checked now and in
-every build. An existing lock file is replaced. Any other file in its place is an error.`,
+every build. The variants of a manifest are pinned together: one lock has each pin once, with the variants that have
+it. An existing lock file is replaced. Any other file in its place is an error.`,
 		Example: "  kkbundle lock manifest.yaml",
 		Args:    takes("[MANIFEST|DIR]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -171,7 +203,7 @@ every build. An existing lock file is replaced. Any other file in its place is a
 }
 
 func runLock(ctx context.Context, g *globals, file string, o projectFlags) error {
-	p, err := g.loadProject(file, o)
+	family, err := g.loadFamily(file, "", o)
 	if err != nil {
 		return err
 	}
@@ -183,7 +215,7 @@ func runLock(ctx context.Context, g *globals, file string, o projectFlags) error
 	if err != nil {
 		return err
 	}
-	l, err := p.Resolve(ctx, opts)
+	l, err := family.Resolve(ctx, opts)
 	if err != nil {
 		return err
 	}
@@ -196,7 +228,10 @@ func runLock(ctx context.Context, g *globals, file string, o projectFlags) error
 	}
 	if g.JSON {
 		r := newLockResult(path, l)
-		r.Assumed = p.Assumptions
+		for _, p := range family.Projects {
+			r.Assumed = append(r.Assumed, p.Assumptions...)
+		}
+		r.Assumed = slices.Compact(slices.Sorted(slices.Values(r.Assumed)))
 		return g.PrintJSON(r)
 	}
 	g.NoteAll(warnings(lockShortfalls(l)))
@@ -255,8 +290,10 @@ type lockPin struct {
 	Mode         scalar.FileMode       `json:"mode,omitzero"`
 	Package      string                `json:"package,omitempty"`
 	Provides     []string              `json:"provides,omitempty"`
+	Groups       []string              `json:"groups,omitempty"`
 	Verified     manifest.Verification `json:"verified"`
 	WantedBy     []string              `json:"wantedBy,omitempty"`
+	Variants     []string              `json:"variants,omitempty"`
 }
 
 func newLockResult(path string, l *manifest.Lock) lockResult {

@@ -207,7 +207,7 @@ func (g *globals) question(ctx context.Context, path string, values valueFlags) 
 		if err != nil {
 			return nil, err
 		}
-		return builder.NewQuestionWith(path, o)
+		return builder.NewFamilyQuestion(path, o)
 	}
 	r, err := g.openBundle(path)
 	if err != nil {

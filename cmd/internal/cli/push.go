@@ -15,6 +15,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/groups"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/internal/disk"
@@ -29,6 +30,7 @@ type pushOptions struct {
 	registry                  string
 	dryRun, recheck           bool
 	items, platforms, renames []string
+	group                     groupFlag
 	harbor                    harborFlags
 }
 
@@ -48,6 +50,7 @@ sparse indexes, and otherwise get a smaller one, which is reported. Credentials 
 its helpers, or from --username and --password-stdin; proxies from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
 
 ` + itemsHelp + `
+With --group, the items of other groups stay behind, and so do images that only their charts need.
 
 On Harbor, missing projects are created: one for each upstream host, or the one of --registry HOST/PROJECT.`,
 		Example: `  kkbundle push --registry harbor.site/mirror site-1.4.0.kkb
@@ -62,6 +65,7 @@ On Harbor, missing projects are created: one for each upstream host, or the one 
 	f.StringVar(&o.registry, "registry", "", "the registry, host[:port][/prefix] (required)")
 	o.registryFlags.add(f)
 	f.StringArrayVar(&o.items, "item", nil, "push only this item (may be repeated; * matches any characters)")
+	o.group.add(f, "push")
 	f.StringArrayVar(&o.platforms, "platform", nil, "push only these platforms of images and files (repeated)")
 	f.StringArrayVar(&o.renames, "rename", nil,
 		"FROM=TO: push repositories below the upstream name FROM below TO (repeated)")
@@ -87,7 +91,11 @@ func runPush(ctx context.Context, g *globals, path string, o pushOptions) error 
 		return err
 	}
 	defer from.Close()
-	if options.Select, err = itemSelection(o.items, from.items); err != nil {
+	set, err := o.group.of(from.index)
+	if err != nil {
+		return err
+	}
+	if options.Select, err = itemSelection(o.items, set, from.index.Items); err != nil {
 		return err
 	}
 	m := g.NewMeter("push")
@@ -283,7 +291,7 @@ func printRobot(g *globals, r *registry.HarborRobot) error {
 // A pushSource is a bundle to push: a file, parts, or a pipe.
 type pushSource struct {
 	io.Closer
-	items []bundle.Item
+	index bundle.Index
 	push  func(ctx context.Context, o registry.PushOptions) (registry.PushSummary, error)
 }
 
@@ -297,7 +305,7 @@ func (g *globals) openPushSource(ctx context.Context, path string, jobs int) (pu
 		if err != nil {
 			return pushSource{}, err
 		}
-		return pushSource{r, r.Index().Items, func(ctx context.Context,
+		return pushSource{r, r.Index(), func(ctx context.Context,
 			o registry.PushOptions,
 		) (registry.PushSummary, error) {
 			return registry.Push(ctx, r, o)
@@ -307,7 +315,7 @@ func (g *globals) openPushSource(ctx context.Context, path string, jobs int) (pu
 	if err != nil {
 		return pushSource{}, errors.Join(err, pipe.Close())
 	}
-	return pushSource{pipe, s.Index().Items, func(ctx context.Context,
+	return pushSource{pipe, s.Index(), func(ctx context.Context,
 		o registry.PushOptions,
 	) (registry.PushSummary, error) {
 		return registry.PushStream(ctx, s, o)
@@ -322,11 +330,15 @@ func (o *pushOptions) checkPipe(path string) error {
 	return nil
 }
 
-// itemSelection returns a filter for --item. A pattern without a match is an error.
-func itemSelection(patterns []string, items []bundle.Item) (func(bundle.Item) bool, error) {
-	if len(patterns) == 0 {
+// itemSelection returns a filter for --item and --group. A pattern without a match is an error.
+func itemSelection(patterns []string, of groups.Set, items []bundle.Item) (func(bundle.Item) bool, error) {
+	switch {
+	case len(patterns) == 0 && of.All():
 		return nil, nil //nolint:nilnil // everything is pushed
+	case len(patterns) == 0:
+		return of.Has, nil
 	}
+	items = of.Items(items)
 	type key struct {
 		kind, ref, platform string
 		digest              digest.Digest

@@ -68,6 +68,7 @@ Guide: docs/day-two/upgrade.md.`,
 	}
 	f := cmd.Flags()
 	o.Flags.Add(f)
+	o.Groups.Add(f)
 	o.rulesFlag.add(f)
 	g.addAccept(f)
 	addWithout(f, &o.without)
@@ -117,7 +118,7 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 			}
 		},
 	}
-	if options.SiteValues, err = s.SiteValues(); err != nil {
+	if err := s.Remember(&options.Inputs); err != nil {
 		return err
 	}
 	if !g.JSON {

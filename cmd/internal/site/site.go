@@ -16,6 +16,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/groups"
 	"github.com/kkbundle/kkbundle/cmd/internal/helper"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
@@ -44,7 +45,9 @@ type Flags struct {
 	Given *manifest.Inventory
 	// Secrets asks for values of the bundle's table that are secret and were not given, for commands that install
 	// what uses them. It is no flag.
-	Secrets    bool
+	Secrets bool
+	// Groups is the flag --group of commands that have it.
+	Groups     GroupFlag
 	settings   []string
 	valueFiles []string
 	flags      *pflag.FlagSet
@@ -115,6 +118,7 @@ type Site struct {
 	AnyCluster bool           // without a cluster file: Cluster has the needs of any cluster
 
 	set      *values.Set // of the bundle's table, nil without one
+	groups   groups.Set  // of the bundle
 	values   func(path string) ([]byte, error)
 	bastions *host.Bastions // shared by all hosts behind them
 	console  *terminal.Console
@@ -144,9 +148,14 @@ func Open(ctx context.Context, console *terminal.Console, f Flags, open func() (
 	if s.Bundle, err = open(); err != nil {
 		return nil, err
 	}
-	err = s.readValues(ctx)
+	if err = s.readGroups(); err == nil {
+		err = s.readValues(ctx)
+	}
 	if err == nil {
 		err = s.readCluster(ctx, f.ClusterFile)
+	}
+	if err == nil {
+		err = s.selectAddons(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -252,13 +261,16 @@ func (s *Site) carriedCatalog(ctx context.Context) (*catalogfile.Catalog, error)
 // Options returns the options of an installer run.
 func (s *Site) Options() engine.Options {
 	return engine.Options{
-		Cluster:    s.Cluster,
-		Inventory:  s.Inventory,
-		Bundle:     s.Bundle,
-		WorkDir:    s.workDir,
-		Dial:       s.dial,
-		Helper:     helper.Binaries(),
-		Inputs:     task.Inputs{Values: s.values, Script: s.set.Script, RegistryPassword: s.registryPassword()},
+		Cluster:   s.Cluster,
+		Inventory: s.Inventory,
+		Bundle:    s.Bundle,
+		WorkDir:   s.workDir,
+		Dial:      s.dial,
+		Helper:    helper.Binaries(),
+		Inputs: task.Inputs{
+			Values: s.values, Script: s.set.Script, Groups: s.groups,
+			RegistryPassword: s.registryPassword(),
+		},
 		Parallel:   s.parallel,
 		StallLimit: s.stallLimit,
 		Logger:     s.console.Logger(),

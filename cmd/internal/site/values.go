@@ -134,9 +134,9 @@ func (s *Site) rememberedValues() ([]values.Given, error) {
 	return list, err
 }
 
-// SiteValues returns the content of the work directory's file of values: those that somebody gave and that are no
+// siteValues returns the content of the work directory's file of values: those that somebody gave and that are no
 // secret; nil without a table.
-func (s *Site) SiteValues() ([]byte, error) {
+func (s *Site) siteValues() ([]byte, error) {
 	if s.set == nil {
 		return nil, nil
 	}
