@@ -1,5 +1,5 @@
-// Package content tells by a file's beginning whether it is what its name says: servers answer with a page for people, such
-// as one to sign in, where a file was asked for.
+// Package content tells by a file's beginning whether it is what its name says: servers answer with a page for
+// people, such as one to sign in, where a file was asked for.
 package content
 
 import (
@@ -31,10 +31,10 @@ const MaxHead = isoMark + 5
 // AskedToSignIn is the likely reason for a page in place of a file, with the remedy.
 const AskedToSignIn = "the server may want a login (put user and password into netrc), or the address is that of a page about the file"
 
-// Check returns an error if a file of unknown digest is not what its name says: a page for people, such as one to sign
-// in, is answered with status 200, too. head is its beginning, of at most MaxHead bytes. html means that the server called
-// the answer a page. A file whose beginning is neither what its name says nor that of something else is a doubt, which is
-// returned for a warning.
+// Check returns an error if a file of unknown digest is not what its name says: a page for people, such as one to
+// sign in, is answered with status 200, too. head is its beginning, of at most MaxHead bytes. html means that the
+// server called the answer a page. A file whose beginning is neither what its name says nor that of something else
+// is a doubt, which is returned for a warning.
 func Check(head []byte, pin manifest.Pin, address string, html bool) (doubt string, err error) {
 	isPage := IsHTML(head)
 	if pin.Kind == manifest.ItemChart {

@@ -1,5 +1,5 @@
-// Package packagesets pins the packages that a manifest wants of a distribution, with their dependencies: from repositories
-// on servers or on a disk image, by keys that check their signatures.
+// Package packagesets pins the packages that a manifest wants of a distribution, with their dependencies: from
+// repositories on servers or on a disk image, by keys that check their signatures.
 package packagesets
 
 import (

@@ -1,6 +1,7 @@
-// Package upstream knows the servers that software comes from: which of them are asked and in which order, over which
-// connections, how many requests at a time and how often again. It brings what they send into a cache, whole and checked,
-// and continues what earlier runs began. It knows no items: an address or a digest is all that it is asked for.
+// Package upstream knows the servers that software comes from: which of them are asked and in which order, over
+// which connections, how many requests at a time and how often again. It brings what they send into a cache, whole
+// and checked, and continues what earlier runs began. It knows no items: an address or a digest is all that it is
+// asked for.
 package upstream
 
 import (

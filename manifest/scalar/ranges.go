@@ -12,8 +12,8 @@ import (
 // MaxHosts is the most hosts that an inventory can have, ranges expanded.
 const MaxHosts = 10_000
 
-// ExpandRange returns the names in a range: node[1:3] is node1, node2 and node3, node[01:10] keeps its zeros. Text without
-// brackets is a single name.
+// ExpandRange returns the names in a range: node[1:3] is node1, node2 and node3, node[01:10] keeps its zeros. Text
+// without brackets is a single name.
 func ExpandRange(s string) ([]string, error) {
 	before, rest, open := strings.Cut(s, "[")
 	if !open {

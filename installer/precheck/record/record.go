@@ -1,5 +1,5 @@
-// Package record keeps the facts that prechecks judge in a directory, and reads them again: prechecks can run later, with
-// another cluster file, and without the hosts.
+// Package record keeps the facts that prechecks judge in a directory, and reads them again: prechecks can run later,
+// with another cluster file, and without the hosts.
 package record
 
 import (
