@@ -105,7 +105,7 @@ func (p *Project) useCharts(c *manifest.Cluster, dir string) error {
 // apply records a file of YAML that deploy or a cluster applies.
 func (p *Project) apply(file, group string) {
 	p.applied = append(p.applied, manifest.YAML{Path: file, Group: group})
-	if group != "" {
+	if len(p.Manifest.Groups) > 0 {
 		p.Manifest.Applied = append(p.Manifest.Applied, manifest.YAML{Path: file, Group: group})
 	}
 }

@@ -140,15 +140,12 @@ func (p *Project) groupTable() (t groups.Table) {
 	return t
 }
 
-// documentGroups returns the groups of a document: those of YAML that the manifest names.
+// documentGroups returns the groups of a document: those of a file of YAML that the manifest names. Files of
+// kustomizations are in every selection, because others may read them.
 func (m matched) documentGroups(d bundle.Document) []string {
-	if one, ok := m.members[d.Ref]; ok {
-		return one.groups()
+	one, ok := m.members[d.Ref]
+	if !ok || slices.ContainsFunc(m.dirs, func(dir string) bool { return dir == "." || strings.HasPrefix(d.Ref, dir+"/") }) {
+		return nil
 	}
-	for _, dir := range m.dirs {
-		if strings.HasPrefix(d.Ref, dir+"/") {
-			return m.members[dir].groups()
-		}
-	}
-	return nil
+	return one.groups()
 }

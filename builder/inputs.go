@@ -36,12 +36,6 @@ func (p *Project) beside(name string) string {
 	return filepath.Join(p.dir, filepath.FromSlash(name))
 }
 
-// matches returns the files and kustomize directories that the patterns under manifests match.
-func (p *Project) matches() (files, dirs []string, err error) {
-	m, err := p.match()
-	return m.files, m.dirs, err
-}
-
 // matched are the files and kustomize directories of patterns, sorted, and the groups of each.
 type matched struct {
 	files, dirs []string
@@ -365,7 +359,7 @@ func CheckFiles(file string, b *manifest.Bundle) error {
 			check(fmt.Sprintf("deploy[%d].manifests[%d]", i, j), name)
 		}
 	}
-	_, _, err := p.matches()
+	_, err := p.match()
 	errs := []error{problems.Err(), err}
 	for _, name := range b.ClusterFiles() {
 		_, err := p.clusterFile(name)

@@ -248,7 +248,8 @@ func (t *together) pinAll(ctx context.Context) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// requests adds the images, files and packages of a variant. Entries of one name are one request: their pins are merged.
+// requests adds the images, files and packages of a variant. Entries of one name are one request: their pins are
+// merged.
 func (t *together) requests(r *sharing, i int) {
 	s, f := t.sessions[i], t.finders[i]
 	settings := s.settings()

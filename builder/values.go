@@ -61,13 +61,14 @@ func (p *Project) readExpanded(name string) ([]byte, error) {
 // expandTexts expands the files that the manifest itself names and the bundle does not carry for the site, so that
 // every problem with values is found before anything is downloaded.
 func (p *Project) expandTexts() error {
-	names, _, err := p.matches()
+	m, err := p.match()
 	if err != nil && p.Manifest.Set == nil {
 		return nil //nolint:nilerr // CheckFiles and the search for images report it
 	}
 	if err != nil {
 		return err
 	}
+	names := m.files
 	for _, c := range p.charts {
 		names = append(names, c.Values...)
 	}

@@ -75,13 +75,52 @@ func (f *reader) zarfFlavor(flavor string, list []*object) {
 		f.Bundle.Variants = map[string]manifest.Variant{}
 	}
 	f.Bundle.Variants[flavor] = manifest.Variant{
-		Images: slices.DeleteFunc(own.Images, func(i manifest.Image) bool {
-			return slices.ContainsFunc(base.Images, func(o manifest.Image) bool { return o.Name == i.Name })
-		}),
+		Images: f.imagesOfFlavor(own.Images, base.Images),
 		Charts: own.Charts, Deploy: own.Deploy, Files: own.Files,
 		Manifests: slices.DeleteFunc(own.Manifests, func(y manifest.YAML) bool {
-			return slices.ContainsFunc(base.Manifests, func(o manifest.YAML) bool { return o.Path == y.Path })
+			return slices.ContainsFunc(base.Manifests, func(o manifest.YAML) bool {
+				return o.Path == y.Path && o.Group == ""
+			})
 		}),
+	}
+	f.replacedByFlavor(flavor, &own, &base)
+}
+
+// imagesOfFlavor leaves out images that every package has for all platforms. Others are for the platforms and groups of
+// both.
+func (f *reader) imagesOfFlavor(own, base []manifest.Image) (list []manifest.Image) {
+	for _, i := range own {
+		at := slices.IndexFunc(base, func(o manifest.Image) bool { return o.Name == i.Name })
+		if at >= 0 && base[at].Group == "" && len(base[at].Platforms) == 0 {
+			continue
+		}
+		if at >= 0 {
+			f.imageAgain(0, &i, base[at])
+		}
+		list = append(list, i)
+	}
+	return list
+}
+
+// replacedByFlavor says which items of all packages a flavor's own replace.
+func (f *reader) replacedByFlavor(flavor string, own, base *manifest.Bundle) {
+	for _, c := range own.Charts {
+		if c.Name != "" && slices.ContainsFunc(base.Charts, func(o manifest.Chart) bool { return o.Name == c.Name }) {
+			f.noteAt(0, "chart %s of flavor %s takes the place of the one without a flavor", shorten(c.Name), shorten(flavor))
+		}
+	}
+	for _, x := range own.Files {
+		if slices.ContainsFunc(base.Files, func(o manifest.File) bool { return o.Name == x.Name }) {
+			f.noteAt(0, "file %s of flavor %s takes the place of the one without a flavor; rename it to have both",
+				shorten(x.Name), shorten(flavor))
+		}
+	}
+	for _, d := range own.Deploy {
+		if slices.ContainsFunc(base.Deploy, func(o manifest.Addon) bool {
+			return o.Namespace == d.Namespace && o.Release == d.Release
+		}) {
+			f.noteAt(0, "release %s of flavor %s takes the place of the one without a flavor", shorten(d.Release), shorten(flavor))
+		}
 	}
 }
 

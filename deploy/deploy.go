@@ -362,7 +362,9 @@ func (r *run) deploy(ctx context.Context) error {
 	r.record.By = r.By
 	open, secret := r.site.given()
 	r.record.Values, r.record.SecretValues = open, slices.Sorted(maps.Keys(secret))
-	r.record.Groups = r.groups.set.Words().Texts()
+	if !r.groups.set.All() { // a bundle without groups says nothing of them
+		r.record.Groups = r.groups.set.Words().Texts()
+	}
 	for _, p := range r.previews {
 		r.record.add(p)
 	}

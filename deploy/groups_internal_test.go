@@ -31,11 +31,15 @@ func TestSelectGroups(t *testing.T) {
 	}{
 		{"the first run", nil, groups.Words{"gpu": true}, "[gpu is on, from --group late is off, from default web is on, from default]"},
 		{
-			"a later run", map[string]string{"gpu": "on", "web": "off"}, nil,
+			"a later run",
+			map[string]string{"gpu": "on", "web": "off"},
+			nil,
 			"[gpu is on, from record late is off, from default web is off, from record]",
 		},
 		{
-			"switched off", map[string]string{"gpu": "on", "late": "off", "web": "on"}, groups.Words{"gpu": false},
+			"switched off",
+			map[string]string{"gpu": "on", "late": "off", "web": "on"},
+			groups.Words{"gpu": false},
 			"[gpu is off, from --group late is off, from record web is on, from record]",
 		},
 	} {

@@ -104,7 +104,7 @@ func (b *Bundle) AddPackages(names func(distribution string) ([]string, error)) 
 		}
 		if set.Group != "" {
 			c.Add(document.Join(document.Index("packages", i), "group"),
-				"the cluster's tasks need these packages at every site; leave group out, or write the packages of the group into a set of their own")
+				"the cluster's tasks need these packages at every site; leave group out")
 			continue
 		}
 		more, err := names(set.Distribution)
@@ -144,6 +144,7 @@ func (c packageChecker) packages(list []PackageSet) {
 			}
 		}
 		c.Platforms(document.Join(path, "platforms"), set.Platforms)
+		c.packageGroup(path, set, list)
 		c.packageImage(path, set)
 		c.packageKeys(path, set)
 		if set.OnlyRepositories && len(set.Repositories) == 0 {
@@ -152,6 +153,18 @@ func (c packageChecker) packages(list []PackageSet) {
 		for j, r := range set.Repositories {
 			c.repository(document.Index(document.Join(path, "repositories"), j), r)
 		}
+	}
+}
+
+// packageGroup refuses a group that other sets of the distribution do not have: all packages of a distribution are in
+// one repository, which a selection has or lacks as a whole.
+func (c *checker) packageGroup(path string, set *PackageSet, list []PackageSet) {
+	at := slices.IndexFunc(list, func(o PackageSet) bool {
+		return o.Distribution == set.Distribution && o.Group != set.Group
+	})
+	if set.Group != "" && at >= 0 {
+		c.Add(document.Join(path, "group"), "all packages of %s are in the same groups, and %s has another; give both the same, or none",
+			document.Shorten(set.Distribution), document.Index("packages", at))
 	}
 }
 

@@ -373,6 +373,11 @@ func (m *variantMerge) giveValues(given *yaml.Node) {
 	}
 	for k, v := range pairs(given) {
 		definition := valueOf(valueOf(m.root, valuesKey), k.Value)
+		if definition != nil && definition.Tag == "!!null" { // a name alone is a text
+			*definition = yaml.Node{
+				Kind: yaml.MappingNode, Tag: "!!map", Line: definition.Line, Column: definition.Column,
+			}
+		}
 		switch {
 		case definition == nil:
 			m.AddKey(document.Join(at, k.Value), "the manifest has no value of this name; define it under values")

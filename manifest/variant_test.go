@@ -93,6 +93,17 @@ func TestVariants(t *testing.T) {
 	}
 }
 
+// TestVariantOfPlainValue: a value that has nothing but its name takes what a variant gives it.
+func TestVariantOfPlainValue(t *testing.T) {
+	text := strings.Replace(shopYAML, "\n  tag: ", "\n  plain:\n  tag: ", 1)
+	text = strings.Replace(text, "values: {flavor: slim}", "values: {flavor: slim, plain: given}", 1)
+	text = strings.Replace(text, "- &web nginx:${tag}", "- &web nginx:${tag}\n  - example/${plain}:1", 1)
+	b, err := parseVariant(t, text, "slim")
+	if err != nil || !strings.Contains(summary(b), "example/given:1") {
+		t.Errorf("%v: %s", err, summary(b))
+	}
+}
+
 // TestVariantProblems names the place of each problem in the file.
 func TestVariantProblems(t *testing.T) {
 	const head = `apiVersion: kkbundle.io/v1

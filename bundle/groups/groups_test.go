@@ -64,7 +64,7 @@ func TestSwitch(t *testing.T) {
 		{"given ones", nil, groups.Words{"a": false, "b": true}, "b"},
 		{"remembered ones", groups.Words{"a": false, "b": true}, nil, "b"},
 		{"given over remembered", groups.Words{"a": false, "b": true}, groups.Words{"a": true}, "a b"},
-		{"one that the bundle lacks is forgotten", groups.Words{"d": true}, nil, "a"},
+		{"one that the bundle lacks selects nothing", groups.Words{"d": true}, nil, "a"},
 	} {
 		set, err := list.Switch(c.before, c.given)
 		var on []string
@@ -77,7 +77,11 @@ func TestSwitch(t *testing.T) {
 			t.Errorf("%s: %v %s, want %s", c.name, err, got, c.want)
 		}
 	}
-	_, err := list.Switch(nil, groups.Words{"c": true, "d": true})
+	kept, err := list.Switch(groups.Words{"d": true}, nil)
+	if err != nil || !kept.Words()["d"] || kept.On("d") {
+		t.Errorf("the word for a group of another bundle is lost: %v %v", kept.Words(), err)
+	}
+	_, err = list.Switch(nil, groups.Words{"c": true, "d": true})
 	want := "the items of group c were left out when the bundle was copied; the groups are a, b\nthere is no group d; the groups are a, b"
 	if err == nil || err.Error() != want {
 		t.Errorf("%v\nwant %s", err, want)

@@ -68,12 +68,14 @@ type Set struct {
 }
 
 // Switch returns the groups of a site: those that it was given now, else as before, else all that are not optional.
+// Words of before for groups that this bundle lacks are kept: a later one may have them again.
 // The error joins an *UnknownError for each given name that the bundle lacks.
 func (t Table) Switch(before, given Words) (Set, error) {
 	if err := t.known(slices.Sorted(maps.Keys(given))); err != nil {
 		return Set{}, err
 	}
 	s := Set{table: t, on: Words{}}
+	maps.Copy(s.on, before) // also words for groups of other bundles
 	for _, g := range t {
 		s.on[g.Name] = !g.Optional
 		for _, words := range []Words{before, given} {
@@ -100,6 +102,9 @@ func (s Set) Has(it bundle.Item) bool {
 
 // Items returns the items of the selection.
 func (s Set) Items(list []bundle.Item) []bundle.Item {
+	if s.All() {
+		return list
+	}
 	return slices.DeleteFunc(slices.Clone(list), func(it bundle.Item) bool { return !s.Has(it) })
 }
 

@@ -34,8 +34,10 @@ func (c *selector) merge() ([]bundle.Item, error) {
 				merged[at] = groups.Both(merged[at], it)
 			case it.Kind == bundle.KindLock || aboutBundle(it): // documents writes a lock that holds for all
 			case c.Prefer == PreferLast:
-				merged[at] = it
-			case c.Prefer == PreferNone:
+				merged[at] = groups.Both(it, merged[at])
+			case c.Prefer == PreferFirst:
+				merged[at] = groups.Both(merged[at], it)
+			default:
 				conflicts = append(conflicts, c.conflict(merged[at], source, it))
 			}
 		}

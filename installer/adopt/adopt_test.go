@@ -191,8 +191,10 @@ func TestRefused(t *testing.T) {
 		"a node of kkbundle": {"kubeadm", func(e *adopt.Evidence) {
 			e.Hosts[1].Facts.Paths = append(e.Hosts[1].Facts.Paths, dir("/var/lib/kkbundle/applied/member"))
 		}, []string{"w1: it is a node of a cluster of kkbundle", "kkbundle status"}},
-		"adopted already": {"kubeadm", func(e *adopt.Evidence) { taken(e, 0); taken(e, 1) },
-			[]string{"cp1: it was adopted already", "w1: it was adopted already", "kkbundle status"}},
+		"adopted already": {
+			"kubeadm", func(e *adopt.Evidence) { taken(e, 0); taken(e, 1) },
+			[]string{"cp1: it was adopted already", "w1: it was adopted already", "kkbundle status"},
+		},
 		"no kubeadm": {
 			"kubeadm", func(e *adopt.Evidence) { e.Cluster.Kubeadm = "" },
 			[]string{"API server", "kubeadm-config is missing"},

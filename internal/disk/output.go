@@ -1,6 +1,6 @@
-// Package disk looks at file systems before something is written to them, writes files whole or not at all and large ones
-// steadily, and opens directories that are this user's own: kkbundle often runs as root, and others may write where it
-// keeps its state.
+// Package disk looks at file systems before something is written to them, writes files whole or not at all and large
+// ones steadily, and opens directories that are this user's own: kkbundle often runs as root, and others may write
+// where it keeps its state.
 package disk
 
 import (

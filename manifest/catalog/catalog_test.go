@@ -313,7 +313,7 @@ func TestErrors(t *testing.T) {
 
 func TestAddTo(t *testing.T) {
 	b := &manifest.Bundle{
-		Images:  []manifest.Image{{Name: "registry.k8s.io/pause:3.10.1"}, {Name: "nginx"}},
+		Images:  []manifest.Image{{Name: "registry.k8s.io/pause:3.10.1", Group: "gpu"}, {Name: "nginx", Group: "gpu"}},
 		Sources: []sources.Source{{Host: "GitHub.com", Mirrors: sources.Mirrors{"own.example"}}},
 	}
 	c := cluster(t, "v1.34.3", "")
@@ -330,6 +330,9 @@ func TestAddTo(t *testing.T) {
 	got, err := a.AddTo(b)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if got.Images[0].Group != "" || got.Images[1].Group != "gpu" || b.Images[0].Group != "gpu" {
+		t.Errorf("what a cluster needs is in no group: %+v, of %+v", got.Images, b.Images)
 	}
 	if again, err := a.AddTo(got); err != nil || len(again.Images) != len(got.Images) || len(again.Files) != 1 ||
 		len(again.Charts) != 1 || len(again.Sources) != len(got.Sources) {

@@ -379,37 +379,46 @@ func fileKey(f manifest.File) string { return f.URL + f.Path }
 func chartKey(c manifest.Chart) string { return manifest.ChartRef(c, c.Name+c.Path, c.Version) }
 
 // AddTo returns a copy of a bundle with the additions appended. Items of the manifest with the same reference stay
-// unchanged, and so do its sources. An image that the manifest pins by digest has another reference than the cluster's,
-// so both are kept; they share their content.
+// unchanged, but they belong to no group: a cluster needs them at every site. So do the manifest's sources. An image that
+// the manifest pins by digest has another reference than the cluster's, so both are kept; they share their content.
 func (a Additions) AddTo(b *manifest.Bundle) (*manifest.Bundle, error) {
 	out := *b
 	out.Images, out.Charts = slices.Clone(b.Images), slices.Clone(b.Charts)
 	out.Files, out.Sources = slices.Clone(b.Files), slices.Clone(b.Sources)
-	own := map[string]bool{}
-	for _, image := range b.Images {
+	own := map[string][]int{} // in out.Images
+	for i, image := range b.Images {
 		ref, err := image.Ref()
 		if err != nil {
 			return nil, err
 		}
-		own[ref] = true
+		own[ref] = append(own[ref], i)
 	}
 	for _, image := range a.Images {
 		ref, err := image.Ref()
 		if err != nil {
 			return nil, err
 		}
-		if !own[ref] {
+		for _, i := range own[ref] {
+			out.Images[i].Group = ""
+		}
+		if len(own[ref]) == 0 {
 			out.Images = append(out.Images, image)
 		}
 	}
 	for _, chart := range a.Charts {
-		if !slices.ContainsFunc(b.Charts, func(o manifest.Chart) bool { return chartKey(o) == chartKey(chart) }) {
+		at := slices.IndexFunc(b.Charts, func(o manifest.Chart) bool { return chartKey(o) == chartKey(chart) })
+		if at < 0 {
 			out.Charts = append(out.Charts, chart)
+		} else {
+			out.Charts[at].Group = ""
 		}
 	}
 	for _, f := range a.Files {
-		if !slices.ContainsFunc(b.Files, func(o manifest.File) bool { return fileKey(o) == fileKey(f) }) {
+		at := slices.IndexFunc(b.Files, func(o manifest.File) bool { return fileKey(o) == fileKey(f) })
+		if at < 0 {
 			out.Files = append(out.Files, f)
+		} else {
+			out.Files[at].Group = ""
 		}
 	}
 	for _, s := range a.Sources {

@@ -1,5 +1,5 @@
-// Package catalogfile is the shape of a catalog: which components there are, where each comes from, which versions of them
-// go together. Package catalog reads kkbundle's own and finds items in it.
+// Package catalogfile is the shape of a catalog: which components there are, where each comes from, which versions
+// of them go together. Package catalog reads kkbundle's own and finds items in it.
 package catalogfile
 
 import (
