@@ -379,8 +379,9 @@ func fileKey(f manifest.File) string { return f.URL + f.Path }
 func chartKey(c manifest.Chart) string { return manifest.ChartRef(c, c.Name+c.Path, c.Version) }
 
 // AddTo returns a copy of a bundle with the additions appended. Items of the manifest with the same reference stay
-// unchanged, but they belong to no group: a cluster needs them at every site. So do the manifest's sources. An image that
-// the manifest pins by digest has another reference than the cluster's, so both are kept; they share their content.
+// unchanged, but they belong to no group: a cluster needs them at every site. The manifest's sources stay, too. An
+// image that the manifest pins by digest has another reference than the cluster's, so both are kept; they share their
+// content.
 func (a Additions) AddTo(b *manifest.Bundle) (*manifest.Bundle, error) {
 	out := *b
 	out.Images, out.Charts = slices.Clone(b.Images), slices.Clone(b.Charts)
