@@ -21,8 +21,8 @@ import (
 const phaseAdopt = "adopt"
 
 // Take makes the hosts of a described cluster nodes of kkbundle. found is the cluster as it was described; the options'
-// cluster may differ from it in what an upgrade changes, else the error is a *DiffersError. Take keeps the files that
-// an install or upgrade replaces, for Undo, and records the cluster on each node. It changes nothing else. A stopped
+// cluster may differ from it in what an upgrade changes, else the error is a *DiffersError. Take copies the files
+// that an upgrade replaces, for the operator, and records the cluster on each node. It changes nothing else. A stopped
 // one is continued by the same call.
 func Take(ctx context.Context, o engine.Options, found *manifest.Cluster) (engine.Report, error) {
 	r, err := begin.NewFitting(o, engine.Adopting())
@@ -34,7 +34,7 @@ func Take(ctx context.Context, o engine.Options, found *manifest.Cluster) (engin
 		err := differs(r.Site, record)
 		if err == nil {
 			err = r.Phases(ctx, []task.Phase{{Name: phaseAdopt, Tasks: []task.Task{
-				isFree(record), keepTask(r.Cluster, record), recordTask(record),
+				isFree(record), keepTask(r.Cluster), recordTask(record),
 			}}})
 		}
 		if err != nil && ctx.Err() == nil {
@@ -106,17 +106,13 @@ func leave(ctx context.Context, t *task.Host) error {
 
 // keepTask copies what kkbundle replaces on a node. Copies of a node with a record stay: since then, an installation
 // may have replaced the files.
-func keepTask(c *manifest.Cluster, record task.File) task.Task {
+func keepTask(c *manifest.Cluster) task.Task {
 	copies := marks.AdoptionOf(c.Kubernetes.Version)
 	return task.Task{
 		Name: "keep", Roles: []manifest.Role{manifest.RoleCluster}, AllOrNone: true,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) { return t.Test(ctx, "test", "-e", member.Path) },
 		Do: func(ctx context.Context, t *task.Host) error {
 			if err := copies.Keep(ctx, t, replacedPrograms(c), replacedSettings(c)); err != nil {
-				return err
-			}
-			kept := task.File{Path: copies.Record(), Mode: 0o600, Data: record.Data}
-			if err := t.Write(ctx, kept); err != nil {
 				return err
 			}
 			return copies.Complete(ctx, t)

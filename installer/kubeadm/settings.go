@@ -31,6 +31,3 @@ const KubeletUnit = "kubelet.service"
 
 // kubeletDropInPath has kubeadm's arguments of the kubelet.
 const kubeletDropInPath = task.UnitDir + KubeletUnit + ".d/10-kubeadm.conf"
-
-// KubeletUnitFiles returns the files of the kubelet's unit.
-func KubeletUnitFiles() []string { return []string{task.UnitDir + KubeletUnit, kubeletDropInPath} }

@@ -7,13 +7,9 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-const (
-	// AdoptionDir keeps the files of another tool that an upgrade replaces, in a directory that is named after the
-	// cluster's release.
-	AdoptionDir = "/usr/local/lib/kkbundle/before-adoption"
-	// adoptedRecord is the record that the adoption gave the node.
-	adoptedRecord = "record"
-)
+// AdoptionDir keeps the files of another tool that an upgrade replaces, in a directory that is named after the
+// cluster's release.
+const AdoptionDir = "/usr/local/lib/kkbundle/before-adoption"
 
 // AdoptionOf returns the copies of an adoption at a release.
 func AdoptionOf(release string) Copies { return Copies{Dir: path.Join(AdoptionDir, release)} }
@@ -22,9 +18,6 @@ func AdoptionOf(release string) Copies { return Copies{Dir: path.Join(AdoptionDi
 func FindAdoption(ctx context.Context, t *task.Host) (Copies, bool, error) {
 	return findCopies(ctx, t, AdoptionDir)
 }
-
-// Record returns the path of the record that the adoption wrote.
-func (c Copies) Record() string { return c.Path(adoptedRecord) }
 
 // ForgetAdoption removes the copies of an adoption.
 func ForgetAdoption(ctx context.Context, t *task.Host) error {

@@ -145,7 +145,7 @@ func ofNodes() []Mark {
 			"with it the host is a node: another name is refused, another release is `upgrade`'s. An upgrade knows by it which nodes are complete", "",
 		},
 		{
-			AdoptionDir + "/RELEASE", Nodes, "`adopt --yes`, before the record: programs and settings of the tool that made the cluster, the record, then `complete`",
+			AdoptionDir + "/RELEASE", Nodes, "`adopt --yes`, before the record: programs and settings of the tool that made the cluster, then `complete`",
 			"without the record on the node: made anew. With it and without kkbundle's kubelet, `install`, `nodes delete` and `reset` refuse", "`adopt --undo`, after the record; reset",
 		},
 		{
