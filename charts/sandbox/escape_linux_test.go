@@ -765,12 +765,13 @@ func TestConverse(t *testing.T) {
 
 // TestFailedError explains the outputs of children that met their memory limit. Go's runtime prints the first one.
 // cgo prints the second one if there is no memory for the stack of another thread (seen once in six runs of a
-// template that repeats without an end).
+// template that repeats without an end), the race detector the third one.
 func TestFailedError(t *testing.T) {
 	t.Parallel()
 	for _, stderr := range []string{
 		"fatal error: runtime: out of memory\n",
 		"runtime/cgo: pthread_create failed: Resource temporarily unavailable\nSIGABRT: abort\n",
+		"==15957==ERROR: ThreadSanitizer failed to allocate 0x168000000 (6039797760) bytes at address 218008000000 (errno: 12)\n",
 	} {
 		if got := (&FailedError{errors.New("exit status 2"), stderr}).Error(); !strings.HasPrefix(got,
 			"rendering takes more than 1.0 GiB of memory") {

@@ -94,6 +94,7 @@ func (e *FailedError) Error() string {
 	switch {
 	case errors.As(e.Err, &exit) && exit.ExitCode() == exitMemory, strings.Contains(e.Stderr, "out of memory"),
 		strings.Contains(e.Stderr, "cannot allocate memory"),
+		strings.Contains(e.Stderr, "failed to allocate"),    // the race detector
 		strings.Contains(e.Stderr, "pthread_create failed"): // no memory for the stack of a thread
 		return fmt.Sprintf("rendering takes more than %s of memory: a template repeats without an end",
 			plain.Size(maxMemory))
