@@ -91,8 +91,8 @@ type reader struct {
 	unsaidAt int
 	// releases has the first release of each chart.
 	releases map[string]manifest.Addon
-	// group is that of the items that are read.
-	group string
+	// group is that of the items that are read, and api the apiVersion of their document.
+	group, api string
 }
 
 // inGroups returns the group of an item that is there in two: none, for one that several parts need.
@@ -215,8 +215,9 @@ func (f *reader) document(n *yaml.Node) error {
 		if err := f.hauler(kind, o); err != nil {
 			return err
 		}
-	case kind == "ZarfPackageConfig" || kind == "ZarfInitConfig":
+	case slices.Contains([]string{"ZarfPackageConfig", "ZarfInitConfig", "ZarfComponentConfig"}, kind):
 		f.is("Zarf package definition")
+		f.api = api
 		f.zarf(o)
 	default:
 		return fmt.Errorf("line %d: unknown apiVersion %q, kind %q; known are %s", n.Line, shorten(api), shorten(kind),

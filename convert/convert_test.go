@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,7 +21,7 @@ var update = flag.Bool("update", false, "write the golden files anew; review the
 func TestRead(t *testing.T) {
 	for _, name := range []string{
 		"kubekey-v3.yaml", "kubekey-v3-cluster.yaml", "kubekey-v4-config.yaml",
-		"kubekey-v4-site.yaml", "capkk.yaml", "hauler.yaml", "zarf.yaml", "zarf-templates.yaml", "zarf-parts.yaml",
+		"kubekey-v4-site.yaml", "capkk.yaml", "hauler.yaml", "zarf.yaml", "zarf-templates.yaml", "zarf-parts.yaml", "zarf-v1beta1.yaml",
 		"images.txt", "kubespray-files.list",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -478,5 +479,76 @@ func TestJoinTwice(t *testing.T) {
 	}
 	if got := r.Bundle.Images; len(got) != 1 || !strings.HasSuffix(got[0].Name+got[0].Digest, digest) {
 		t.Errorf("images %+v", got)
+	}
+}
+
+// TestZarfCharts wants charts where Zarf takes them from: a repository is one of git if its address says so, whatever
+// gitPath says, and the values files of a chart that is left out are named.
+func TestZarfCharts(t *testing.T) {
+	r, err := Read("zarf.yaml", []byte(`kind: ZarfPackageConfig
+components:
+- name: common
+  required: true
+  charts:
+  - {name: gitlab, url: "https://charts.gitlab.io/", gitPath: chart, version: 8.11.1, valuesFiles: [../values/common.yaml]}
+  - {name: portal, url: "https://github.com/acme/portal.git@v1", version: 1.0.0, valuesFiles: [portal.yaml]}
+- name: gitlab
+  required: true
+  import: {path: common}
+  charts:
+  - {name: gitlab, valuesFiles: [values/upstream.yaml]}
+  files:
+  - {source: "https://example.com/tool", target: "", shasum: tool-sha-amd64}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []manifest.Chart{{
+		Name: "gitlab", Repo: "https://charts.gitlab.io/", Version: "8.11.1", Values: []string{"../values/common.yaml"},
+	}}
+	if diff := cmp.Diff(r.Bundle.Charts, want); diff != "" {
+		t.Errorf("charts, -got +want:\n%s", diff)
+	}
+	if len(r.Bundle.Files) != 1 || r.Bundle.Files[0].Name != "tool" || len(r.Bundle.Files[0].SHA256) > 0 {
+		t.Errorf("files: %+v", r.Bundle.Files)
+	}
+	notes := text(t, r)
+	for _, part := range []string{
+		"zarf.yaml:7: the chart portal was left out: it lies in a git repository; clone it and name its directory with path, with values: [portal.yaml]",
+		"zarf.yaml:12: the chart gitlab was left out: it is that of the imported component; convert that component, and write what is here at its chart, with values: [values/upstream.yaml]",
+		"zarf.yaml:14: the shasum tool-sha-amd64 of file tool is no sha256",
+	} {
+		if !strings.Contains(notes, part) {
+			t.Errorf("no note %q in\n%s", part, notes)
+		}
+	}
+}
+
+// TestZarfTemplatesOfOneName wants a constant that is the template of its own name to be one value, and one that is
+// made of it and more to be two, as in the definition of Zarf's own init package.
+func TestZarfTemplatesOfOneName(t *testing.T) {
+	r, err := Read("zarf.yaml", []byte(`kind: ZarfPackageConfig
+constants:
+- {name: IMAGE, value: "###ZARF_PKG_TMPL_IMAGE###"}
+- {name: VERSION, value: "v###ZARF_PKG_TMPL_VERSION###"}
+- {name: UNUSED, value: "###ZARF_PKG_TMPL_UNUSED###-x"}
+components:
+- {name: a, required: true, images: ["###ZARF_CONST_IMAGE###:###ZARF_CONST_VERSION###", "nginx:###ZARF_PKG_VAR_NGINX###"]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, d := range r.Bundle.Values {
+		byDefault := "required"
+		if d.Default != nil {
+			byDefault = string(*d.Default)
+		}
+		got = append(got, d.Name+" "+byDefault)
+	}
+	slices.Sort(got)
+	want := []string{"IMAGE required", "NGINX required", "PKG_VERSION required", "VERSION v${PKG_VERSION}"}
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Errorf("-got +want:\n%s", diff)
 	}
 }
