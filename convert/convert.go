@@ -121,8 +121,10 @@ func (f *reader) noteAt(line int, format string, args ...any) {
 	}
 }
 
-// read detects the format of a file. A list has no format of its own: any file that is no mapping is a list.
+// read detects the format of a file. A list has no format of its own: any file that is no mapping is a list, of lines or
+// of YAML or JSON.
 func (f *reader) read(data []byte) error {
+	data = asUTF8(data)
 	documents, err := parse(data)
 	if err != nil {
 		if filled := quoted(data); !bytes.Equal(filled, data) {
@@ -134,6 +136,9 @@ func (f *reader) read(data []byte) error {
 	}
 	if err != nil && bytes.Contains(data, []byte("apiVersion:")) {
 		return fmt.Errorf("parse YAML: %w", err)
+	}
+	if err == nil && len(documents) == 1 && documents[0].Kind == yaml.SequenceNode {
+		return f.sequence(documents[0])
 	}
 	if err != nil || len(documents) == 0 || documents[0].Kind != yaml.MappingNode {
 		return f.list(data)

@@ -552,3 +552,45 @@ components:
 		t.Errorf("-got +want:\n%s", diff)
 	}
 }
+
+// TestReadLists wants lists as people have them: with a byte order mark or as UTF-16, as Windows writes them, as YAML or
+// JSON, and with the platform of an image before it.
+func TestReadLists(t *testing.T) {
+	wide := []byte{0xff, 0xfe}
+	for _, c := range []byte("nginx:1\r\nredis:8\r\n") {
+		wide = append(wide, c, 0)
+	}
+	for name, in := range map[string]string{
+		"a byte order mark": "\ufeffnginx:1\r\nredis:8\r\n",
+		"UTF-16":            string(wide),
+		"YAML":              "---\n- nginx:1 # web\n- \"redis:8\"\n",
+		"JSON":              `["nginx:1", "redis:8"]`,
+		"JSON, lines":       "[\n  \"nginx:1\",\n  \"redis:8\"\n]\n",
+		"commas":            "- nginx:1,\n- redis:8,\n",
+	} {
+		r, err := Read("images.txt", []byte(in))
+		want := []manifest.Image{{Name: "nginx:1"}, {Name: "redis:8"}}
+		if diff := cmp.Diff(r.Bundle.Images, want); diff != "" || err != nil {
+			t.Errorf("%s: %v, -got +want:\n%s", name, err, diff)
+		}
+	}
+	r, err := Read("images.txt", []byte("--platform=linux/arm64  nginx:1\n--platform linux/arm64 redis:8\nbusybox:1\n"))
+	want := []manifest.Image{
+		{Name: "nginx:1", Platforms: []string{"linux/arm64"}}, {Name: "redis:8", Platforms: []string{"linux/arm64"}},
+		{Name: "busybox:1"},
+	}
+	if diff := cmp.Diff(r.Bundle.Images, want); diff != "" || err != nil || len(r.Notes) != 1 ||
+		!strings.HasPrefix(r.Notes[0].String(), "images.txt:3: image busybox:1 names no platform") {
+		t.Errorf("platforms: %v, %v, -got +want:\n%s", err, r.Notes, diff)
+	}
+	for in, want := range map[string]string{
+		"- nginx:1\n- image: redis:8\n":            "line 2: this entry of the list is no text",
+		"nginx:1\nnginx:1 => mirror/nginx:1\n":     `line 2: "nginx:1 => mirror/nginx:1" is not an image reference: write one a line`,
+		"--platform=linux/arm64\n":                 "line 1: ",
+		"--platform=linux/arm64 nginx:1 redis:8\n": "line 1: ",
+	} {
+		if _, err := Read("images.txt", []byte(in)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %s", in, err, want)
+		}
+	}
+}
