@@ -524,6 +524,37 @@ components:
 	}
 }
 
+// TestZarfFillsIn wants an example for what Zarf fills in when a package is made, where a version, an address or a
+// checksum is wanted, so that the manifest is valid before it is given; and a description of several lines in one.
+func TestZarfFillsIn(t *testing.T) {
+	r, err := Read("zarf.yaml", []byte(`kind: ZarfPackageConfig
+metadata: {name: app, version: 1.0.0}
+constants: [{name: RELEASE, value: "v###ZARF_PKG_TMPL_NUMBER###"}]
+components:
+- name: a
+  description: |
+    Two lines
+    of text.
+  files: [{source: "https://example.com/tool", target: tool, shasum: "###ZARF_PKG_TMPL_SUM###"}]
+  charts: [{name: app, url: "###ZARF_PKG_TMPL_REPO###", version: "###ZARF_CONST_RELEASE###"}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Bundle.Groups["a"].Description; got != "Two lines of text." {
+		t.Errorf("description %q", got)
+	}
+	r.Bundle.APIVersion, r.Bundle.Kind = manifest.APIVersion, manifest.KindBundle
+	r.Bundle.Platforms = []string{"linux/amd64"}
+	data, err := yaml.Marshal(r.Bundle)
+	if err == nil {
+		_, err = manifest.ParseBundle("manifest.yaml", data)
+	}
+	if err != nil || !strings.Contains(string(data), "sha256: ${SUM}") {
+		t.Errorf("%v in\n%s", err, data)
+	}
+}
+
 // TestZarfTemplatesOfOneName wants a constant that is the template of its own name to be one value, and one that is
 // made of it and more to be two, as in the definition of Zarf's own init package.
 func TestZarfTemplatesOfOneName(t *testing.T) {

@@ -212,12 +212,49 @@ func (f *reader) zarfConstants(constants []*object) {
 			return err != nil || !strings.Contains(string(text), "${"+d.Name+"}")
 		})
 	}
-	for _, d := range f.Bundle.Values {
+	for i := range f.Bundle.Values {
+		d := &f.Bundle.Values[i]
 		if d.Default != nil {
 			continue
 		}
+		if example := document.Scalar(f.zarfExample(d.Name)); example != "" {
+			d.Example = &example
+		}
 		f.noteAt(0, "value %s: give it to lock and build with --set %s=…, or write a default", d.Name, d.Name)
 	}
+}
+
+// zarfExample returns what stands for a value where a text of some form is wanted, until the value is given.
+func (f *reader) zarfExample(name string) string {
+	whole := func(text string) string { // with the defaults that name other values
+		for _, d := range f.Bundle.Values {
+			if d.Default != nil {
+				text = strings.ReplaceAll(text, "${"+d.Name+"}", string(*d.Default))
+			}
+		}
+		return text
+	}
+	is := "${" + name + "}"
+	charts, files := slices.Clone(f.Bundle.Charts), slices.Clone(f.Bundle.Files)
+	for _, v := range f.Bundle.Variants {
+		charts, files = append(charts, v.Charts...), append(files, v.Files...)
+	}
+	for _, c := range charts {
+		switch {
+		case strings.Contains(whole(c.Version), is):
+			return "1.0.0"
+		case strings.HasPrefix(whole(c.Repo), is):
+			return "https://charts.example.com"
+		}
+	}
+	for _, x := range files {
+		for _, sum := range x.SHA256 {
+			if strings.Contains(whole(sum), is) {
+				return strings.Repeat("0", 64)
+			}
+		}
+	}
+	return ""
 }
 
 // zarfVariables notes variables and constants of files that Zarf replaces in charts and manifests: the files have to
@@ -302,7 +339,7 @@ func (f *reader) zarfGroup(c *object) string {
 	if f.Bundle.Groups == nil {
 		f.Bundle.Groups = map[string]manifest.Group{}
 	}
-	f.Bundle.Groups[name] = manifest.Group{Description: about, Optional: !on}
+	f.Bundle.Groups[name] = manifest.Group{Description: strings.Join(strings.Fields(about), " "), Optional: !on}
 	return name
 }
 
@@ -477,7 +514,7 @@ func (f *reader) zarfFile(o *object) {
 	}
 	switch {
 	case sum == "":
-	case isSum(sum), strings.Contains(sum, "${"):
+	case isSum(sum), strings.HasPrefix(sum, "${"):
 		file.SHA256 = manifest.Sums{scalar.AllPlatforms: sum}
 	default:
 		f.note(o.node, "the shasum %s of file %s is no sha256 and was not carried over: write sha256 into the manifest, or the first download counts",
