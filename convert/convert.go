@@ -91,8 +91,8 @@ type reader struct {
 	unsaidAt int
 	// releases has the first release of each chart.
 	releases map[string]manifest.Addon
-	// group is that of the items that are read.
-	group string
+	// group is that of the items that are read, and api the apiVersion of their document.
+	group, api string
 }
 
 // inGroups returns the group of an item that is there in two: none, for one that several parts need.
@@ -121,8 +121,10 @@ func (f *reader) noteAt(line int, format string, args ...any) {
 	}
 }
 
-// read detects the format of a file. A list has no format of its own: any file that is no mapping is a list.
+// read detects the format of a file. A list has no format of its own: any file that is no mapping is a list, of lines or
+// of YAML or JSON.
 func (f *reader) read(data []byte) error {
+	data = asUTF8(data)
 	documents, err := parse(data)
 	if err != nil {
 		if filled := quoted(data); !bytes.Equal(filled, data) {
@@ -134,6 +136,9 @@ func (f *reader) read(data []byte) error {
 	}
 	if err != nil && bytes.Contains(data, []byte("apiVersion:")) {
 		return fmt.Errorf("parse YAML: %w", err)
+	}
+	if err == nil && len(documents) == 1 && documents[0].Kind == yaml.SequenceNode {
+		return f.sequence(documents[0])
 	}
 	if err != nil || len(documents) == 0 || documents[0].Kind != yaml.MappingNode {
 		return f.list(data)
@@ -215,8 +220,9 @@ func (f *reader) document(n *yaml.Node) error {
 		if err := f.hauler(kind, o); err != nil {
 			return err
 		}
-	case kind == "ZarfPackageConfig" || kind == "ZarfInitConfig":
+	case slices.Contains([]string{"ZarfPackageConfig", "ZarfInitConfig", "ZarfComponentConfig"}, kind):
 		f.is("Zarf package definition")
+		f.api = api
 		f.zarf(o)
 	default:
 		return fmt.Errorf("line %d: unknown apiVersion %q, kind %q; known are %s", n.Line, shorten(api), shorten(kind),

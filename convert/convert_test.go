@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,7 +21,7 @@ var update = flag.Bool("update", false, "write the golden files anew; review the
 func TestRead(t *testing.T) {
 	for _, name := range []string{
 		"kubekey-v3.yaml", "kubekey-v3-cluster.yaml", "kubekey-v4-config.yaml",
-		"kubekey-v4-site.yaml", "capkk.yaml", "hauler.yaml", "zarf.yaml", "zarf-templates.yaml", "zarf-parts.yaml",
+		"kubekey-v4-site.yaml", "capkk.yaml", "hauler.yaml", "zarf.yaml", "zarf-templates.yaml", "zarf-parts.yaml", "zarf-v1beta1.yaml",
 		"images.txt", "kubespray-files.list",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -478,5 +479,149 @@ func TestJoinTwice(t *testing.T) {
 	}
 	if got := r.Bundle.Images; len(got) != 1 || !strings.HasSuffix(got[0].Name+got[0].Digest, digest) {
 		t.Errorf("images %+v", got)
+	}
+}
+
+// TestZarfCharts wants charts where Zarf takes them from: a repository is one of git if its address says so, whatever
+// gitPath says, and the values files of a chart that is left out are named.
+func TestZarfCharts(t *testing.T) {
+	r, err := Read("zarf.yaml", []byte(`kind: ZarfPackageConfig
+components:
+- name: common
+  required: true
+  charts:
+  - {name: gitlab, url: "https://charts.gitlab.io/", gitPath: chart, version: 8.11.1, valuesFiles: [../values/common.yaml]}
+  - {name: portal, url: "https://github.com/acme/portal.git@v1", version: 1.0.0, valuesFiles: [portal.yaml]}
+- name: gitlab
+  required: true
+  import: {path: common}
+  charts:
+  - {name: gitlab, valuesFiles: [values/upstream.yaml]}
+  files:
+  - {source: "https://example.com/tool", target: "", shasum: tool-sha-amd64}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []manifest.Chart{{
+		Name: "gitlab", Repo: "https://charts.gitlab.io/", Version: "8.11.1", Values: []string{"../values/common.yaml"},
+	}}
+	if diff := cmp.Diff(r.Bundle.Charts, want); diff != "" {
+		t.Errorf("charts, -got +want:\n%s", diff)
+	}
+	if len(r.Bundle.Files) != 1 || r.Bundle.Files[0].Name != "tool" || len(r.Bundle.Files[0].SHA256) > 0 {
+		t.Errorf("files: %+v", r.Bundle.Files)
+	}
+	notes := text(t, r)
+	for _, part := range []string{
+		"zarf.yaml:7: the chart portal was left out: it lies in a git repository; clone it and name its directory with path, with values: [portal.yaml]",
+		"zarf.yaml:12: the chart gitlab was left out: it is that of the imported component; convert that component, and write what is here at its chart, with values: [values/upstream.yaml]",
+		"zarf.yaml:14: the shasum tool-sha-amd64 of file tool is no sha256",
+	} {
+		if !strings.Contains(notes, part) {
+			t.Errorf("no note %q in\n%s", part, notes)
+		}
+	}
+}
+
+// TestZarfFillsIn wants an example for what Zarf fills in when a package is made, where a version, an address or a
+// checksum is wanted, so that the manifest is valid before it is given; and a description of several lines in one.
+func TestZarfFillsIn(t *testing.T) {
+	r, err := Read("zarf.yaml", []byte(`kind: ZarfPackageConfig
+metadata: {name: app, version: 1.0.0}
+constants: [{name: RELEASE, value: "v###ZARF_PKG_TMPL_NUMBER###"}]
+components:
+- name: a
+  description: |
+    Two lines
+    of text.
+  files: [{source: "https://example.com/tool", target: tool, shasum: "###ZARF_PKG_TMPL_SUM###"}]
+  charts: [{name: app, url: "###ZARF_PKG_TMPL_REPO###", version: "###ZARF_CONST_RELEASE###"}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Bundle.Groups["a"].Description; got != "Two lines of text." {
+		t.Errorf("description %q", got)
+	}
+	r.Bundle.APIVersion, r.Bundle.Kind = manifest.APIVersion, manifest.KindBundle
+	r.Bundle.Platforms = []string{"linux/amd64"}
+	data, err := yaml.Marshal(r.Bundle)
+	if err == nil {
+		_, err = manifest.ParseBundle("manifest.yaml", data)
+	}
+	if err != nil || !strings.Contains(string(data), "sha256: ${SUM}") {
+		t.Errorf("%v in\n%s", err, data)
+	}
+}
+
+// TestZarfTemplatesOfOneName wants a constant that is the template of its own name to be one value, and one that is
+// made of it and more to be two, as in the definition of Zarf's own init package.
+func TestZarfTemplatesOfOneName(t *testing.T) {
+	r, err := Read("zarf.yaml", []byte(`kind: ZarfPackageConfig
+constants:
+- {name: IMAGE, value: "###ZARF_PKG_TMPL_IMAGE###"}
+- {name: VERSION, value: "v###ZARF_PKG_TMPL_VERSION###"}
+- {name: UNUSED, value: "###ZARF_PKG_TMPL_UNUSED###-x"}
+components:
+- {name: a, required: true, images: ["###ZARF_CONST_IMAGE###:###ZARF_CONST_VERSION###", "nginx:###ZARF_PKG_VAR_NGINX###"]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, d := range r.Bundle.Values {
+		byDefault := "required"
+		if d.Default != nil {
+			byDefault = string(*d.Default)
+		}
+		got = append(got, d.Name+" "+byDefault)
+	}
+	slices.Sort(got)
+	want := []string{"IMAGE required", "NGINX required", "PKG_VERSION required", "VERSION v${PKG_VERSION}"}
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Errorf("-got +want:\n%s", diff)
+	}
+}
+
+// TestReadLists wants lists as people have them: with a byte order mark or as UTF-16, as Windows writes them, as YAML or
+// JSON, and with the platform of an image before it.
+func TestReadLists(t *testing.T) {
+	wide := []byte{0xff, 0xfe}
+	for _, c := range []byte("nginx:1\r\nredis:8\r\n") {
+		wide = append(wide, c, 0)
+	}
+	for name, in := range map[string]string{
+		"a byte order mark": "\ufeffnginx:1\r\nredis:8\r\n",
+		"UTF-16":            string(wide),
+		"YAML":              "---\n- nginx:1 # web\n- \"redis:8\"\n",
+		"JSON":              `["nginx:1", "redis:8"]`,
+		"JSON, lines":       "[\n  \"nginx:1\",\n  \"redis:8\"\n]\n",
+		"commas":            "- nginx:1,\n- redis:8,\n",
+	} {
+		r, err := Read("images.txt", []byte(in))
+		want := []manifest.Image{{Name: "nginx:1"}, {Name: "redis:8"}}
+		if diff := cmp.Diff(r.Bundle.Images, want); diff != "" || err != nil {
+			t.Errorf("%s: %v, -got +want:\n%s", name, err, diff)
+		}
+	}
+	r, err := Read("images.txt", []byte("--platform=linux/arm64  nginx:1\n--platform linux/arm64 redis:8\nbusybox:1\n"))
+	want := []manifest.Image{
+		{Name: "nginx:1", Platforms: []string{"linux/arm64"}}, {Name: "redis:8", Platforms: []string{"linux/arm64"}},
+		{Name: "busybox:1"},
+	}
+	if diff := cmp.Diff(r.Bundle.Images, want); diff != "" || err != nil || len(r.Notes) != 1 ||
+		!strings.HasPrefix(r.Notes[0].String(), "images.txt:3: image busybox:1 names no platform") {
+		t.Errorf("platforms: %v, %v, -got +want:\n%s", err, r.Notes, diff)
+	}
+	for in, want := range map[string]string{
+		"- nginx:1\n- image: redis:8\n":            "line 2: this entry of the list is no text",
+		"nginx:1\nnginx:1 => mirror/nginx:1\n":     `line 2: "nginx:1 => mirror/nginx:1" is not an image reference: write one a line`,
+		"--platform=linux/arm64\n":                 "line 1: ",
+		"--platform=linux/arm64 nginx:1 redis:8\n": "line 1: ",
+	} {
+		if _, err := Read("images.txt", []byte(in)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %s", in, err, want)
+		}
 	}
 }

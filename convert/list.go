@@ -3,49 +3,103 @@ package convert
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf16"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // list reads a list, in which each line is an image reference or the address of a file. Comments begin with #. A
-// trailing comma, quotes and a leading "- " are allowed, as in lines copied from other files.
+// trailing comma, quotes, a leading "- " and a leading --platform are allowed, as in lines copied from other files.
 func (f *reader) list(data []byte) error {
-	images, files := 0, 0
+	var l listed
 	lines := bufio.NewScanner(bytes.NewReader(data))
 	lines.Buffer(nil, maxLine)
 	for number := 1; lines.Scan(); number++ {
-		text := entry(lines.Text())
-		switch {
-		case text == "":
-		case isURL(text):
-			files++
-			f.listedFile(number, text)
-		default:
-			if err := f.listedImage(number, text); err != nil {
-				return err
-			}
-			images++
-		}
-		if images+files > maxValues {
-			return errTooMuch
+		if err := f.entry(&l, number, lines.Text()); err != nil {
+			return err
 		}
 	}
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("read its lines: %w", err)
 	}
+	return f.isList(l)
+}
+
+// sequence reads a list in YAML or JSON.
+func (f *reader) sequence(n *yaml.Node) error {
+	var l listed
+	for _, one := range n.Content {
+		one = resolve(one)
+		if one.Kind != yaml.ScalarNode {
+			return fmt.Errorf("line %d: this entry of the list is no text; write one image reference or address for each",
+				one.Line)
+		}
+		if err := f.entry(&l, one.Line, one.Value); err != nil {
+			return err
+		}
+	}
+	return f.isList(l)
+}
+
+// listed counts the entries of a list.
+type listed struct{ images, files int }
+
+func (f *reader) entry(l *listed, number int, line string) error {
+	switch text := entry(line); {
+	case text == "":
+	case isURL(text):
+		l.files++
+		f.listedFile(number, text)
+	default:
+		if err := f.listedImage(number, text); err != nil {
+			return err
+		}
+		l.images++
+	}
+	if l.images+l.files > maxValues {
+		return errTooMuch
+	}
+	return nil
+}
+
+func (f *reader) isList(l listed) error {
 	switch {
-	case images == 0 && files == 0:
+	case l.images == 0 && l.files == 0:
 		return errors.New("the file is empty")
-	case images > 0:
+	case l.images > 0:
 		f.is("list of images")
 	}
-	if files > 0 {
+	if l.files > 0 {
 		f.is("list of addresses")
 	}
 	return nil
+}
+
+// asUTF8 returns a text without its byte order mark, which says that it is UTF-16: Windows' editors and PowerShell write
+// both.
+func asUTF8(data []byte) []byte {
+	var order binary.ByteOrder
+	switch {
+	case bytes.HasPrefix(data, []byte("\xef\xbb\xbf")):
+		return data[3:]
+	case bytes.HasPrefix(data, []byte("\xff\xfe")):
+		order = binary.LittleEndian
+	case bytes.HasPrefix(data, []byte("\xfe\xff")):
+		order = binary.BigEndian
+	default:
+		return data
+	}
+	units := make([]uint16, 0, len(data)/2)
+	for at := 2; at+1 < len(data); at += 2 {
+		units = append(units, order.Uint16(data[at:]))
+	}
+	return []byte(string(utf16.Decode(units)))
 }
 
 // entry strips the decoration of a line's entry.
@@ -61,10 +115,23 @@ func entry(line string) string {
 	return strings.Trim(strings.TrimSuffix(strings.TrimSpace(line), ","), `"' `)
 }
 
+// listedImage adds an image. --platform may stand before it, as in the lists of scripts that pull each line.
 func (f *reader) listedImage(number int, text string) error {
-	image := manifest.Image{Name: strings.TrimPrefix(text, "docker://")}
-	if _, err := image.Ref(); err != nil || strings.ContainsAny(text, " \t{}") {
-		return fmt.Errorf("line %d: %q is not an image reference, and the file is not YAML of a known kind; known are %s", number, shorten(text), known)
+	platform, name := "", text
+	if rest, ok := strings.CutPrefix(text, "--platform"); ok {
+		if words := strings.Fields(strings.TrimLeft(rest, "= \t")); len(words) == 2 {
+			platform, name = words[0], words[1]
+		}
+	}
+	image := manifest.Image{Name: strings.TrimPrefix(name, "docker://")}
+	if _, err := image.Ref(); err != nil || strings.ContainsAny(name, " \t{}") {
+		return fmt.Errorf("line %d: %q is not an image reference: write one a line, nothing beside it; the file is not YAML of a known kind either: known are %s", number, shorten(text), known)
+	}
+	if platform != "" {
+		image.Platforms = []string{platform}
+		f.platform(platform)
+	} else if f.unsaid.Name == "" {
+		f.unsaid, f.unsaidAt = image, number
 	}
 	f.imageAt(number, image)
 	return nil

@@ -1,7 +1,6 @@
 package convert
 
 import (
-	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -15,21 +14,31 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/values"
 )
 
-// zarf reads a package definition of Zarf (schema v1alpha1; keys renamed in v1beta1 are noted).
+// zarf reads a package definition of Zarf (schema v1alpha1 or v1beta1), or a component of v1beta1 in a file of its own.
 func (f *reader) zarf(o *object) {
-	f.zarfTemplates(o.node)
+	constants := o.objects("constants")
+	f.zarfTemplates(o.node, madeOfThemselves(constants))
 	metadata := o.mapping("metadata")
 	f.metadata(metadata)
-	f.platform(metadata.text("architecture"))
-	metadata.skip("uncompressed", "yolo", "aggregateChecksum", "allowNamespaceOverride")
+	arch := metadata.text("architecture")
+	f.platform(arch)
+	metadata.skip("uncompressed", "yolo", "aggregateChecksum", "allowNamespaceOverride",
+		"preventNamespaceOverride")
 	metadata.rest()
 	o.skip("build", "documentation")
-	constants := o.objects("constants")
 	f.zarfVariables(o.objects("variables"), "VAR", "at: site, ")
 	f.zarfVariables(constants, "CONST", "")
 	defer f.zarfConstants(constants)
 	o.drop("values", "write values files for charts")
-	f.zarfComponents(o.objects("components"))
+	components := o.objects("components")
+	if one := o.mapping("component"); one.node != nil {
+		components = append(components, one)
+	}
+	o.skip("publishData")
+	f.zarfComponents(components)
+	if arch != "" {
+		f.unsaid = manifest.Image{} // the package's holds for all
+	}
 }
 
 // zarfComponents reads the components of all packages, and for each flavor those of its variant.
@@ -37,7 +46,7 @@ func (f *reader) zarfComponents(list []*object) {
 	var flavors []string
 	of := map[string][]*object{}
 	for _, c := range list {
-		flavor := c.mapping("only").text("flavor")
+		flavor := or(c.mapping("only").text("flavor"), c.mapping("selector").text("flavor"))
 		if flavor == "" {
 			f.zarfComponent(c)
 			continue
@@ -125,10 +134,12 @@ func (f *reader) replacedByFlavor(flavor string, own, base *manifest.Bundle) {
 }
 
 // zarfTemplate is a constant of Zarf's, or a variable that is given when a package is created.
-var zarfTemplate = regexp.MustCompile(`###ZARF_(?:PKG_TMPL|CONST)_([A-Z0-9_]+)###`)
+// PKG_VAR is the older name of PKG_TMPL.
+var zarfTemplate = regexp.MustCompile(`###ZARF_(PKG_TMPL|PKG_VAR|CONST)_([A-Z0-9_]+)###`)
 
 // zarfTemplates makes a value of each of these that the definition itself names. Another ${ is that text.
-func (f *reader) zarfTemplates(n *yaml.Node) {
+// made are the constants that are made of the template of their own name and more, which is another value.
+func (f *reader) zarfTemplates(n *yaml.Node, made []string) {
 	var texts []*yaml.Node
 	found := false
 	var walk func(n *yaml.Node)
@@ -150,9 +161,12 @@ func (f *reader) zarfTemplates(n *yaml.Node) {
 	for _, one := range texts {
 		text := strings.ReplaceAll(one.Value, "${", "$${")
 		for _, m := range zarfTemplate.FindAllStringSubmatch(text, -1) {
-			name := strings.TrimLeft(m[1], "_0123456789")
+			name := strings.TrimLeft(m[2], "_0123456789")
 			if name == "" {
 				continue
+			}
+			if m[1] != "CONST" && slices.Contains(made, m[2]) {
+				name = "PKG_" + name
 			}
 			if _, known := f.Bundle.Values.Find(name); !known {
 				f.Bundle.Values = append(f.Bundle.Values, values.Definition{Name: name, Required: true})
@@ -163,6 +177,20 @@ func (f *reader) zarfTemplates(n *yaml.Node) {
 	}
 }
 
+// madeOfThemselves returns the constants whose value has the template of their own name in it, as in
+// {name: VERSION, value: "v###ZARF_PKG_TMPL_VERSION###"}. One that is nothing else is the template's value.
+func madeOfThemselves(constants []*object) (names []string) {
+	for _, c := range constants {
+		name, value := c.text("name"), c.text("value")
+		for _, m := range zarfTemplate.FindAllStringSubmatch(value, -1) {
+			if m[2] == name && m[0] != value {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
 // zarfConstants gives the values that constants have as defaults, notes those that nobody has given, and forgets those
 // that nothing names: they were in parts that were not carried over.
 func (f *reader) zarfConstants(constants []*object) {
@@ -170,19 +198,63 @@ func (f *reader) zarfConstants(constants []*object) {
 	for _, c := range constants {
 		known[c.text("name")] = c.text("value")
 	}
-	text, err := yaml.Marshal(f.Bundle)
-	f.Bundle.Values = slices.DeleteFunc(f.Bundle.Values, func(d values.Definition) bool {
-		return err != nil || !strings.Contains(string(text), "${"+d.Name+"}")
-	})
 	for i := range f.Bundle.Values {
 		d := &f.Bundle.Values[i]
-		if value := known[d.Name]; value != "" {
+		if value := known[d.Name]; value != "" && value != "${"+d.Name+"}" {
 			byDefault := document.Scalar(value)
 			d.Default, d.Required = &byDefault, false
+		}
+	}
+	for before := -1; before != len(f.Bundle.Values); { // the default of one that goes may be the last that names another
+		before = len(f.Bundle.Values)
+		text, err := yaml.Marshal(f.Bundle)
+		f.Bundle.Values = slices.DeleteFunc(f.Bundle.Values, func(d values.Definition) bool {
+			return err != nil || !strings.Contains(string(text), "${"+d.Name+"}")
+		})
+	}
+	for i := range f.Bundle.Values {
+		d := &f.Bundle.Values[i]
+		if d.Default != nil {
 			continue
+		}
+		if example := document.Scalar(f.zarfExample(d.Name)); example != "" {
+			d.Example = &example
 		}
 		f.noteAt(0, "value %s: give it to lock and build with --set %s=…, or write a default", d.Name, d.Name)
 	}
+}
+
+// zarfExample returns what stands for a value where a text of some form is wanted, until the value is given.
+func (f *reader) zarfExample(name string) string {
+	whole := func(text string) string { // with the defaults that name other values
+		for _, d := range f.Bundle.Values {
+			if d.Default != nil {
+				text = strings.ReplaceAll(text, "${"+d.Name+"}", string(*d.Default))
+			}
+		}
+		return text
+	}
+	is := "${" + name + "}"
+	charts, files := slices.Clone(f.Bundle.Charts), slices.Clone(f.Bundle.Files)
+	for _, v := range f.Bundle.Variants {
+		charts, files = append(charts, v.Charts...), append(files, v.Files...)
+	}
+	for _, c := range charts {
+		switch {
+		case strings.Contains(whole(c.Version), is):
+			return "1.0.0"
+		case strings.HasPrefix(whole(c.Repo), is):
+			return "https://charts.example.com"
+		}
+	}
+	for _, x := range files {
+		for _, sum := range x.SHA256 {
+			if strings.Contains(whole(sum), is) {
+				return strings.Repeat("0", 64)
+			}
+		}
+	}
+	return ""
 }
 
 // zarfVariables notes variables and constants of files that Zarf replaces in charts and manifests: the files have to
@@ -214,20 +286,26 @@ func (f *reader) zarfComponent(c *object) {
 	c.skip("group", "healthChecks")
 	var platforms []string
 	only := c.mapping("only")
-	cluster := only.mapping("cluster")
-	if arch := cluster.text("architecture"); arch != "" {
+	cluster, selector := only.mapping("cluster"), c.mapping("selector")
+	if arch := or(cluster.text("architecture"), selector.text("architecture")); arch != "" {
 		platforms = []string{"linux/" + arch}
 		f.platform(arch)
 	}
 	cluster.skip("distros")
 	only.drop("localOS", "files for one system are included for every system")
+	target := c.mapping("target")
+	target.drop("os", "files for one system are included for every system")
 	only.skip("flavor")
-	only.rest()
+	selector.skip("flavor")
+	for _, o := range []*object{only, cluster, selector, target} {
+		o.rest()
+	}
 	for _, n := range c.list("images") {
 		f.zarfImage(n, platforms)
 	}
+	imported := c.take("import") != nil
 	for _, chart := range c.objects("charts") {
-		f.zarfChart(chart)
+		f.zarfChart(chart, imported)
 	}
 	for _, m := range c.objects("manifests") {
 		f.zarfManifests(m)
@@ -236,6 +314,8 @@ func (f *reader) zarfComponent(c *object) {
 		f.zarfFile(file)
 	}
 	c.drop("repos", "kkbundle carries no git repositories; pack them as files")
+	c.drop("repositories", "kkbundle carries no git repositories; pack them as files")
+	c.skip("service", "stateAccess")
 	c.drop("imageTars", "push the images to a registry, or unpack the archive and name its directory under sources")
 	c.drop("imageArchives", "push the images to a registry, or unpack the archive and name its directory under sources")
 	c.drop("dataInjections", "carry the data as files")
@@ -248,7 +328,8 @@ func (f *reader) zarfComponent(c *object) {
 // zarfGroup returns the group of a component that a site of Zarf's decides about, "" for one that all have.
 func (f *reader) zarfGroup(c *object) string {
 	name, about, on := c.text("name"), c.text("description"), c.yes("default")
-	if c.yes("required") {
+	optional := c.yes("optional")
+	if c.yes("required") || f.api == "zarf.dev/v1beta1" && !optional {
 		return ""
 	}
 	if !document.IsName(name, false) {
@@ -258,7 +339,7 @@ func (f *reader) zarfGroup(c *object) string {
 	if f.Bundle.Groups == nil {
 		f.Bundle.Groups = map[string]manifest.Group{}
 	}
-	f.Bundle.Groups[name] = manifest.Group{Description: about, Optional: !on}
+	f.Bundle.Groups[name] = manifest.Group{Description: strings.Join(strings.Fields(about), " "), Optional: !on}
 	return name
 }
 
@@ -274,17 +355,25 @@ func (f *reader) zarfImage(n *yaml.Node, platforms []string) {
 		f.note(n, "image %s was left out: it has a variable", shorten(name))
 		return
 	}
-	f.image(n, manifest.Image{Name: name, Platforms: platforms, Group: f.group})
+	image := manifest.Image{Name: name, Platforms: platforms, Group: f.group}
+	if len(platforms) == 0 && f.unsaid.Name == "" {
+		f.unsaid, f.unsaidAt = image, lineOf(n)
+	}
+	f.image(n, image)
 }
 
-func (f *reader) zarfChart(o *object) {
+// zarfChart reads a chart. imported says that the component imports another, whose chart of that name it may complete.
+func (f *reader) zarfChart(o *object, imported bool) {
 	name, version, url, local := o.text("name"), o.text("version"), o.text("url"), o.text("localPath")
 	if inRepo := o.text("repoName"); inRepo != "" {
 		name = inRepo
 	}
-	git := o.text("gitPath")
+	o.skip("gitPath") // without a git repository it means nothing
+	if from := f.zarfSource(o); from.url+from.local != "" {
+		name, version, url, local = or(from.name, name), from.version, from.url, from.local
+	}
 	var values []string
-	for _, v := range o.texts("valuesFiles") {
+	for _, v := range zarfValues(o) {
 		if isURL(v) {
 			f.note(o.node, "the values of chart %s at %s were not carried over: save them beside the manifest",
 				shorten(name), shorten(v))
@@ -293,26 +382,77 @@ func (f *reader) zarfChart(o *object) {
 		values = append(values, v)
 	}
 	release := manifest.Addon{Release: o.text("releaseName"), Namespace: o.text("namespace")}
-	o.skip("noWait", "schemaValidation", "serverSideApply")
+	o.skip("noWait", "skipWait", "schemaValidation", "skipSchemaValidation", "serverSideApply")
 	o.drop("variables", "write values files")
 	o.drop("values", "write values files")
 	o.rest()
 	switch {
 	case local != "":
 		f.addChart(o.node, manifest.Chart{Path: local, Values: values, Group: f.group}, release)
-	case git != "" || strings.HasSuffix(url, ".git") || strings.Contains(url, ".git@"):
-		f.note(o.node, "the chart %s was left out: it lies in a git repository; clone it and name its directory with path", shorten(name))
+	case strings.HasSuffix(strings.TrimRight(url, "/"), ".git") || strings.Contains(url, ".git@"):
+		f.note(o.node, "the chart %s was left out: it lies in a git repository; clone it and name its directory with path%s",
+			shorten(name), andValues(values))
+	case url == "" && imported:
+		f.note(o.node, "the chart %s was left out: it is that of the imported component; convert that component, and write what is here at its chart%s",
+			shorten(name), andValues(values))
 	case url == "":
-		f.note(o.node, "the chart %s was left out: it has neither url nor localPath", shorten(name))
+		f.note(o.node, "the chart %s was left out: it has neither url nor localPath%s", shorten(name), andValues(values))
 	case strings.HasPrefix(url, "oci://"):
 		chart := f.repoChart(o.node, "", url, version)
 		chart.Values, chart.Group = values, f.group
 		f.addChart(o.node, chart, release)
 	default:
-		f.addChart(o.node, manifest.Chart{
-			Name: name, Repo: url, Version: version, Values: values, Group: f.group,
-		}, release)
+		chart := f.repoChart(o.node, name, url, version)
+		chart.Values, chart.Group = values, f.group
+		f.addChart(o.node, chart, release)
 	}
+}
+
+// A chartSource is where v1beta1 has a chart.
+type chartSource struct{ name, version, url, local string }
+
+// zarfSource reads the source of a chart as v1beta1 writes it.
+func (f *reader) zarfSource(o *object) (from chartSource) {
+	helm, oci, git, local := o.mapping("helmRepository"), o.mapping("oci"), o.mapping("git"), o.mapping("local")
+	ref := oci.mapping("ref")
+	switch {
+	case helm.node != nil:
+		from = chartSource{name: helm.text("name"), version: helm.text("version"), url: helm.text("url")}
+	case oci.node != nil:
+		from = chartSource{version: or(ref.text("tag"), ref.text("digest")), url: oci.text("url")}
+	case git.node != nil:
+		from = chartSource{url: strings.TrimSuffix(git.text("url"), ".git") + ".git"}
+		git.skip("path", "ref")
+	default:
+		from = chartSource{local: local.text("path")}
+	}
+	for _, one := range []*object{helm, oci, git, local, ref} {
+		one.rest()
+	}
+	return from
+}
+
+// zarfValues returns the values files of a chart, which v1beta1 writes as mappings.
+func zarfValues(o *object) (files []string) {
+	for _, n := range o.list("valuesFiles") {
+		if n.Kind != yaml.MappingNode {
+			files = append(files, strings.TrimSpace(n.Value))
+			continue
+		}
+		one := o.f.object(n, "valuesFiles")
+		files = append(files, one.text("path"))
+		one.drop("enableTemplating", "write values files without templates")
+		one.rest()
+	}
+	return files
+}
+
+// andValues names the values files of a chart that was left out.
+func andValues(files []string) string {
+	if len(files) == 0 {
+		return ""
+	}
+	return ", with values: [" + shorten(strings.Join(files, ", ")) + "]"
 }
 
 func (f *reader) zarfManifests(o *object) {
@@ -323,7 +463,9 @@ func (f *reader) zarfManifests(o *object) {
 		}
 		f.remote(o.node, one)
 	}
-	for _, one := range o.texts("kustomizations") {
+	kustomize := o.mapping("kustomize") // v1beta1
+	kustomize.skip("allowAnyDirectory", "enablePlugins")
+	for _, one := range append(o.texts("kustomizations"), kustomize.texts("files")...) {
 		if isURL(one) || strings.Contains(one, "?ref=") {
 			f.note(o.node, "kustomization %s was left out: download it and name its directory under manifests",
 				shorten(one))
@@ -331,7 +473,9 @@ func (f *reader) zarfManifests(o *object) {
 		}
 		f.addManifest(manifest.YAML{Path: one, Group: f.group})
 	}
-	o.skip("name", "namespace", "noWait", "kustomizeAllowAnyDirectory", "serverSideApply", "enableKustomizePlugins")
+	kustomize.rest()
+	o.drop("enableTemplating", "manifests are carried unchanged")
+	o.skip("name", "namespace", "noWait", "skipWait", "kustomizeAllowAnyDirectory", "serverSideApply", "enableKustomizePlugins")
 	o.drop("template", "manifests are carried unchanged")
 	o.rest()
 }
@@ -359,20 +503,27 @@ func (f *reader) addManifest(y manifest.YAML) {
 }
 
 func (f *reader) zarfFile(o *object) {
-	source, sum, target := o.text("source"), o.text("shasum"), o.text("target")
-	file := manifest.File{Name: fileName(or(path.Base(target), source)), Group: f.group}
+	source, sum := o.text("source"), or(o.text("shasum"), o.text("checksum"))
+	target := or(o.text("target"), o.text("destination"))
+	file := manifest.File{Name: or(or(fileName(target), fileName(source)), "file"), Group: f.group}
 	if o.yes("executable") {
 		file.Mode = 0o755
 	}
 	if at := strings.LastIndex(source, "@"); isURL(source) && at > 0 && len(source)-at == 65 {
 		source, sum = source[:at], source[at+1:]
 	}
-	if sum != "" {
+	switch {
+	case sum == "":
+	case isSum(sum), strings.HasPrefix(sum, "${"):
 		file.SHA256 = manifest.Sums{scalar.AllPlatforms: sum}
+	default:
+		f.note(o.node, "the shasum %s of file %s is no sha256 and was not carried over: write sha256 into the manifest, or the first download counts",
+			shorten(sum), file.Name)
 	}
 	o.drop("extractPath", "the archive is carried as a whole")
 	o.drop("symlinks", "a file is carried, not installed")
 	o.drop("template", "files are carried unchanged")
+	o.drop("enableTemplating", "files are carried unchanged")
 	o.rest()
 	if isURL(source) {
 		file.URL = source

@@ -290,6 +290,27 @@ spec:
 	}
 }
 
+// TestFetchedAtSite wants a question about what a controller fetches at the site.
+func TestFetchedAtSite(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"{apiVersion: argoproj.io/v1alpha1, kind: Application, metadata: {name: a}, spec: {sources: [{chart: redis, repoURL: 'https://charts.example'}]}}": "chart redis",
+		"{apiVersion: helm.toolkit.fluxcd.io/v2, kind: HelmRelease, metadata: {name: a}, spec: {chart: {spec: {chart: podinfo}}}}":                         "chart podinfo",
+		"{apiVersion: helm.cattle.io/v1, kind: HelmChart, metadata: {name: a}, spec: {chart: traefik}}":                                                    "chart traefik",
+		"{apiVersion: kubevirt.io/v1, kind: KubeVirt, metadata: {name: a}, spec: {}}":                                                                      "default image of KubeVirt",
+		"{apiVersion: argoproj.io/v1alpha1, kind: Application, metadata: {name: a}, spec: {source: {path: apps, repoURL: 'https://git.example'}}}":         "",
+	} {
+		r, err := finder(t).YAML([]byte(in), discover.Place{})
+		var got []string
+		for _, d := range r.Doubts {
+			got = append(got, d.Text)
+		}
+		if strings.Join(got, " ") != want || err != nil {
+			t.Errorf("%s: got %q, %v, want %s", in, got, err, want)
+		}
+	}
+}
+
 // TestBlanksAroundImage wants blanks to be named as the fault: the text within is a valid reference.
 func TestBlanksAroundImage(t *testing.T) {
 	t.Parallel()
@@ -345,6 +366,66 @@ func TestImagesInParts(t *testing.T) {
 	const place = "apiVersion: acme.io/v1\nkind: Thing\nmetadata: {name: c}\nspec: {imageRepository: main, gitRepository: github.com/a/b}\n"
 	if r, err := finder(t).YAML([]byte(place), discover.Place{File: "f.yaml"}); err != nil || len(r.Doubts) != 0 {
 		t.Errorf("%v, %v", r, err)
+	}
+}
+
+// TestImagesInSeveralParts wants the whole reference of an image whose parts are in keys of their own, in an object and
+// in a text of one.
+func TestImagesInSeveralParts(t *testing.T) {
+	t.Parallel()
+	digest := "sha256:" + strings.Repeat("1", 64)
+	for _, c := range []struct{ in, want string }{
+		{"driver: {repository: nvcr.io/nvidia, image: driver, version: 580.95.05}", "nvcr.io/nvidia/driver:580.95.05"},
+		{"dcgm: {repository: nvcr.io/nvidia, image: dcgm, version: '" + digest + "'}", "nvcr.io/nvidia/dcgm@" + digest},
+		{"ofed: {repository: nvcr.io/mellanox, image: doca, tag: v1}", "nvcr.io/mellanox/doca:v1"},
+		{"server: {registry: quay.io, name: a/b, tag: v1}", "quay.io/a/b:v1"},
+		{"server: {registry: 'reg:5000', image: a/b, digest: '" + digest + "'}", "reg:5000/a/b@" + digest},
+		{"proxy: {hub: docker.io/istio, image: proxyv2, tag: 1.20.0}", "docker.io/istio/proxyv2:1.20.0"},
+		{"server: {repository: quay.io/a/b, digest: '" + digest + "'}", "quay.io/a/b@" + digest},
+		{"server: {repository: quay.io/a/b, tag: v1, sha: '" + digest[7:] + "'}", "quay.io/a/b:v1@" + digest},
+		{"image: {repository: quay.io/a/b}", "quay.io/a/b"},
+		{`values: '{"server": {"image": {"repository": "quay.io/a/b", "tag": "v1"}}}'`, "quay.io/a/b:v1"},
+		{"values: |\n    list:\n    - image: {registry: quay.io, repository: a/b, tag: 1.10}\n", "quay.io/a/b:1.10"},
+		{"chart: {repository: 'https://charts.example', name: a, version: 1.0.0}", ""},
+		{"module: {registry: npm, name: a, version: 1.0.0}", ""},
+		{"git: {repository: github.com/a/b, version: 1.0.0}", ""},
+		{"values: |\n    repository: {{ .x }}: y\n", ""},
+	} {
+		r, err := finder(t).YAML([]byte("apiVersion: acme.io/v1\nkind: Thing\nmetadata: {name: a}\nspec:\n  "+c.in+"\n"),
+			discover.Place{})
+		var got []string
+		for _, d := range r.Doubts {
+			got = append(got, d.Text)
+		}
+		if strings.Join(got, " ") != c.want || err != nil || len(r.Images) > 0 {
+			t.Errorf("%s: got %q, %v, want %s", c.in, got, err, c.want)
+		}
+	}
+}
+
+// TestImagesOfParameters wants the values of parameters that are named after an image, images of lists, and those of
+// commands within a text.
+func TestImagesOfParameters(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ in, want string }{
+		{"params: [{name: builder-image, default: a/builder:1}]", "a/builder:1"},
+		{"arguments: {parameters: [{name: builderImage, value: a/builder:1}]}", "a/builder:1"},
+		{"params: [{name: IMAGE, value: $(params.image)}, {name: revision, value: a/b:1}]", ""},
+		{"images: [a/b:1, docs/logo.png]", "a/b:1"},
+		{"imageRef: a/b:1", "a/b:1"},
+		{"containers: [{name: a, image: a:1, env: [{name: WORKER_IMAGES, value: 'a/b:1,quay.io/c/d:2'}]}]",
+			"a/b:1 quay.io/c/d:2"},
+		{"containers: [{name: a, image: a:1, command: [sh, -c, kubectl run x --image a/b:1]}]", "a/b:1"},
+	} {
+		r, err := finder(t).YAML([]byte("apiVersion: acme.io/v1\nkind: Thing\nmetadata: {name: a}\nspec:\n  "+c.in+"\n"),
+			discover.Place{})
+		var got []string
+		for _, d := range r.Doubts {
+			got = append(got, d.Text)
+		}
+		if strings.Join(got, " ") != c.want || err != nil {
+			t.Errorf("%s: got %q, %v, want %s", c.in, got, err, c.want)
+		}
 	}
 }
 

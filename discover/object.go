@@ -176,6 +176,8 @@ func (w *walk) value(at, key string, v any) {
 }
 
 func (w *walk) mapping(at, key string, m map[string]any) {
+	w.param(at, m)
+	w.parts(at, key, m)
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		switch k {
 		case "managedFields", "kubectl.kubernetes.io/last-applied-configuration": // copies of the object
@@ -185,7 +187,6 @@ func (w *walk) mapping(at, key string, m map[string]any) {
 		}
 		w.value(joinPath(at, k), k, m[k])
 	}
-	w.split(at, key, m)
 }
 
 // isContainerList reports whether a key is that of a pod spec's containers. Only pod specs, and their patches, have

@@ -24,6 +24,7 @@ const (
 	whyPort       = "it is an image or an address"
 	whyListed     = "the chart lists it, and nothing that these values render has it"
 	whyController = "its controller chooses an image"
+	whyChart      = "its controller fetches it, and its images were not searched: write it under charts"
 )
 
 // maxReference bounds a reference: a name has at most 255 bytes, a tag 128 (distribution/reference), a digest 71.

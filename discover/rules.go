@@ -23,8 +23,9 @@ var data []byte
 var builtin = sync.OnceValues(func() ([]rule, error) { //nolint:gochecknoglobals // what it holds does not change
 	var list []struct {
 		manifest.ImageRule `yaml:",inline"`
-		Within             string `yaml:"within"`
-		Source             string `yaml:"source"`
+		Within             string   `yaml:"within"`
+		Charts             []string `yaml:"charts"`
+		Source             string   `yaml:"source"`
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
@@ -39,15 +40,25 @@ var builtin = sync.OnceValues(func() ([]rule, error) { //nolint:gochecknoglobals
 		own = append(own, one.ImageRule)
 	}
 	rules, err := compile(own)
+	if err != nil {
+		return nil, err
+	}
 	for i, one := range list {
-		if one.Within == "" || err != nil {
+		for _, text := range one.Charts {
+			p, err := parsePath(text)
+			if err != nil {
+				return nil, fmt.Errorf("read the rules for images: charts of %s: %w", one.Kind, err)
+			}
+			rules[i].charts = append(rules[i].charts, p)
+		}
+		if one.Within == "" {
 			continue
 		}
 		if rules[i].within, err = parsePath(one.Within); err != nil {
 			return nil, fmt.Errorf("read the rules for images: within of %s: %w", one.Kind, err)
 		}
 	}
-	return rules, err
+	return rules, nil
 })
 
 // A rule names the paths of images in objects of a kind.
@@ -58,6 +69,8 @@ type rule struct {
 	required         bool
 	// within leads to a text with the object that the paths are of; nil for the object itself.
 	within jsonPath
+	// charts lead to the names of charts that the object's controller fetches.
+	charts []jsonPath
 }
 
 // An imageTemplate is a reference with paths in it: texts and paths alternate, and the first and the last are texts.
@@ -161,6 +174,7 @@ func (w *walk) ruled(object map[string]any, kind, apiVersion string) {
 			w.embedded(object, r)
 			continue
 		}
+		w.charted(object, r)
 		required = required || r.required
 		templates = append(templates, r.images...)
 		for _, p := range r.paths {
@@ -187,6 +201,18 @@ func (w *walk) ruled(object map[string]any, kind, apiVersion string) {
 	}
 	if required && !named {
 		w.doubt("", "default image of "+kind, whyController)
+	}
+}
+
+// charted asks about the charts that the object's controller fetches: nobody has searched them.
+func (w *walk) charted(object map[string]any, r rule) {
+	for _, p := range r.charts {
+		p.each("", object, func(at string, v any) {
+			if name := textOf(v); name != "" {
+				w.seen[at] = true
+				w.doubt(at, "chart "+name, whyChart)
+			}
+		})
 	}
 }
 

@@ -14,10 +14,14 @@ func (w *walk) env(at string, m map[string]any) {
 		return // set from a field or a secret, or unset
 	}
 	at += ".value"
-	says := slices.Contains(strings.FieldsFunc(strings.ToUpper(name),
-		func(r rune) bool { return r == '_' || r == '.' || r == '-' }), "IMAGE")
+	words := strings.FieldsFunc(strings.ToUpper(name), func(r rune) bool { return r == '_' || r == '.' || r == '-' })
+	says := slices.Contains(words, "IMAGE")
 	if ref, ok := full(value); ok && says {
 		w.image(at, ref)
+		return
+	}
+	if slices.Contains(words, "IMAGES") {
+		w.listed(at, value)
 		return
 	}
 	if why, ok := couldBe(value); ok && says {
@@ -25,6 +29,32 @@ func (w *walk) env(at string, m map[string]any) {
 		return
 	}
 	w.text(at, "", value)
+}
+
+// listed examines the value of a variable for several images, as in "a/b:1,c/d:2".
+func (w *walk) listed(at, value string) {
+	for token := range strings.FieldsFuncSeq(value, isBetween) {
+		if why, ok := couldBe(token); ok && versioned(token) {
+			w.doubt(at, token, why)
+		}
+	}
+}
+
+// param examines a parameter with its value or default, as of Tekton, Argo Workflows and OpenShift's templates:
+// {name: builder-image, value: a/b:1}.
+func (w *walk) param(at string, m map[string]any) {
+	name, _ := m["name"].(string)
+	if !isImageKey(name) {
+		return
+	}
+	for _, key := range []string{"value", "default"} {
+		value, _ := m[key].(string)
+		where := joinPath(at, key)
+		if why, ok := couldBe(value); ok && !hasTemplate(value) && !w.seen[where] {
+			w.seen[where] = true
+			w.doubt(where, value, why)
+		}
+	}
 }
 
 // args examines a container's arguments: --flag=IMAGE, --flag IMAGE, and texts.
@@ -68,11 +98,13 @@ const (
 	imageLine = `(?m)^[ \t]*(?:- )?["']?image["']?[ \t]*[:=][ \t]*["']?([^"'\n]+)`
 	// imageKey matches a key ending in image, anywhere in a text, with its value.
 	imageKey = `["']?\b[A-Za-z_.-]*[iI]mage["']?[ \t]*[:=][ \t]*["']?([^\s"',;}]+)`
-	maxScan  = 4 << 20 // bytes of one text; a ConfigMap has at most 1 MiB
+	// imageFlag matches a flag ending in image in a command line, with its value apart.
+	imageFlag = `--[A-Za-z_.-]*image[ \t]+["']?([^\s"',;}]+)`
+	maxScan   = 4 << 20 // bytes of one text; a ConfigMap has at most 1 MiB
 )
 
 // patterns are compiled once per walk that needs them.
-type patterns struct{ line, key *regexp.Regexp }
+type patterns struct{ line, key, flag *regexp.Regexp }
 
 // text searches a text of unknown meaning. Nothing in it is certain.
 func (w *walk) text(at, key, s string) {
@@ -89,6 +121,11 @@ func (w *walk) text(at, key, s string) {
 			return
 		}
 	}
+	if why, ok := couldBe(s); ok && versioned(s) && strings.HasSuffix(strings.ToLower(key), "images") {
+		w.doubt(at, s, why)
+		return
+	}
+	w.embeddedParts(at, s)
 	for token := range strings.FieldsFuncSeq(s, isBetween) {
 		token = strings.TrimRight(strings.TrimPrefix(token, "docker://"), ".:")
 		if _, ok := full(token); ok {
@@ -107,14 +144,16 @@ func isBetween(r rune) bool { return strings.ContainsRune(" \t\r\n\"'`,;()[]{}<>
 // image.repository of a ConfigMap and imageRepository of a custom resource.
 func isImageKey(key string) bool {
 	key = strings.NewReplacer(".", "", "_", "", "-", "").Replace(strings.ToLower(key))
-	return slices.ContainsFunc([]string{"image", "imagename", "imagerepository", "imagerepo"},
+	return slices.ContainsFunc([]string{"image", "imagename", "imagerepository", "imagerepo", "imageref", "imageuri"},
 		func(end string) bool { return strings.HasSuffix(key, end) })
 }
 
 // keyed finds image: NAME in embedded YAML and similar text, for names that do not look like images by themselves.
 func (w *walk) keyed(at, s string) {
 	if w.patterns == nil {
-		w.patterns = &patterns{regexp.MustCompile(imageLine), regexp.MustCompile(imageKey)}
+		w.patterns = &patterns{
+			regexp.MustCompile(imageLine), regexp.MustCompile(imageKey), regexp.MustCompile(imageFlag),
+		}
 	}
 	for _, m := range w.patterns.line.FindAllStringSubmatch(s, -1) {
 		value, _, _ := strings.Cut(m[1], " #")
@@ -128,28 +167,10 @@ func (w *walk) keyed(at, s string) {
 			w.doubt(at, value, whyNoRegistry)
 		}
 	}
-	for _, m := range w.patterns.key.FindAllStringSubmatch(s, -1) {
+	for _, m := range slices.Concat(w.patterns.key.FindAllStringSubmatch(s, -1),
+		w.patterns.flag.FindAllStringSubmatch(s, -1)) {
 		if why, ok := couldBe(m[1]); ok && why != whyUnknown {
 			w.doubt(at, m[1], why)
 		}
-	}
-}
-
-// split finds images given in parts, such as {registry: …, repository: …, tag: …}.
-func (w *walk) split(at, key string, m map[string]any) {
-	repository, ok := m["repository"].(string)
-	tag := textOf(m["tag"])
-	if !ok || repository == "" || strings.Contains(repository, "://") || tag == "" && !isImageKey(key) {
-		return
-	}
-	text := repository
-	if registry := textOf(m["registry"]); registry != "" {
-		text = registry + "/" + repository
-	}
-	if tag != "" {
-		text += ":" + tag
-	}
-	if ref, _ := field(text); ref != "" {
-		w.doubt(joinPath(at, "repository"), text, whyUnknown)
 	}
 }

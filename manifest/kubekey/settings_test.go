@@ -61,3 +61,33 @@ spec:
 		}
 	}
 }
+
+// TestRegistryLogin wants the login of a registry whose address and key of auths differ in the scheme or the path.
+func TestRegistryLogin(t *testing.T) {
+	t.Parallel()
+	const file = `apiVersion: kubekey.kubesphere.io/v1alpha2
+kind: Cluster
+metadata: {name: a}
+spec:
+  hosts: [{name: n1, address: 10.0.0.1, internalAddress: 10.0.0.1, user: root, privateKeyPath: ~/.ssh/id}]
+  roleGroups: {etcd: [n1], control-plane: [n1], worker: [n1]}
+  kubernetes: {version: v1.34.3}
+  registry: `
+	for registry, want := range map[string]string{
+		`{privateRegistry: "https://harbor.site:8443", auths: {"https://harbor.site:8443": {username: a, password: x}}}`:                "a",
+		`{privateRegistry: "https://harbor.site:8443", auths: {"harbor.site:8443": {username: a, password: x}}}`:                        "a",
+		`{privateRegistry: harbor.site, auths: {"https://harbor.site/": {username: a, password: x}}}`:                                   "a",
+		`{privateRegistry: "10.0.0.9:8088/library", auths: {"10.0.0.9:8088": {username: a, password: x}}}`:                              "a",
+		`{privateRegistry: harbor.site/x, auths: {harbor.site: {username: b, password: x}, harbor.site/x: {username: a, password: x}}}`: "a",
+		`{privateRegistry: harbor.site, auths: {other.site: {username: a, password: x}}}`:                                               "",
+	} {
+		c, _, err := kubekey.ReadCluster("kk.yaml", []byte(file+registry+"\n"))
+		got := ""
+		if err == nil && c.ImageRegistry.Auth != nil {
+			got = c.ImageRegistry.Auth.Username
+		}
+		if err != nil || got != want {
+			t.Errorf("%s: %v, %q; want %q", registry, err, got, want)
+		}
+	}
+}

@@ -2,7 +2,9 @@ package kubekey
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -359,7 +361,7 @@ func (r v3Reader) registry(o *object, installed bool, t tree) {
 				o.at("privateRegistry"))
 		}
 	case address != nil:
-		login := auths.sub(address.Value)
+		login := auths.sub(loginOf(auths, address.Value))
 		setExistingRegistry(t, address, login.scalar("username"), login.secretOf("password"), nil)
 		login.drop("a registry without a certificate that is known is refused; name its authority in imageRegistry.ca",
 			"plainHTTP", "skipTLSVerify", "insecureSkipVerify", "certsPath")
@@ -374,6 +376,19 @@ func (r v3Reader) registry(o *object, installed bool, t tree) {
 		"insecureRegistries")
 	o.drop("the runtime has its own default", "dataRoot", "bridgeIP")
 	o.done()
+}
+
+// loginOf returns the key of a registry's login, which may be written with or without the scheme and the path.
+func loginOf(auths *object, address string) string {
+	host, _, _ := strings.Cut(trimScheme(address), "/")
+	for _, as := range []string{address, trimScheme(address), host} {
+		for _, key := range slices.Sorted(maps.Keys(auths.keys)) {
+			if key == as || trimScheme(key) == as {
+				return key
+			}
+		}
+	}
+	return address
 }
 
 // addons reads charts, which are in the bundle under their own names, and YAML, which comes with the cluster file.

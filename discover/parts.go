@@ -1,0 +1,112 @@
+package discover
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
+)
+
+// parts asks about an image that is given in parts:
+//
+//	{registry: quay.io, repository: a/b, tag: v1}             most charts
+//	{repository: nvcr.io/nvidia, image: driver, version: v1}  NVIDIA's operators
+//	{registry: quay.io, name: a/b, digest: "sha256:…"}        and with image, or hub for registry
+func (w *walk) parts(at, key string, m map[string]any) {
+	text := joined(key, m)
+	if text == "" {
+		return
+	}
+	if ref, _ := field(text); ref == "" {
+		return
+	}
+	for _, part := range []string{"repository", "image", "name"} {
+		if _, ok := m[part].(string); ok {
+			where := joinPath(at, part)
+			w.seen[where] = true // it is asked about as a whole
+			w.doubt(where, text, whyUnknown)
+			return
+		}
+	}
+}
+
+// joined returns the reference that the parts of an image make, "" if they are none. key is that of the mapping.
+func joined(key string, m map[string]any) string {
+	repository, _ := m["repository"].(string)
+	image, _ := m["image"].(string)
+	registry := first(m, "registry", "hub")
+	tag, digest := textOf(m["tag"]), first(m, "digest", "sha")
+	switch {
+	case strings.Contains(repository, "://") || strings.Contains(image, "://"):
+		return ""
+	case repository != "" && image != "":
+		repository += "/" + image
+		tag = first(m, "tag", "version")
+	case repository != "":
+	case image == "" && textOf(m["name"]) == "":
+		return ""
+	default: // the registry says that the name is an image's
+		host, _, _ := strings.Cut(registry, "/")
+		if repository, tag = first(m, "image", "name"), first(m, "tag", "version"); !isRegistry(host) {
+			return ""
+		}
+	}
+	if strings.HasPrefix(tag, "sha256:") { // where a version may also be a digest
+		tag, digest = "", tag
+	}
+	if tag == "" && digest == "" && (!isImageKey(key) || image != "") {
+		return ""
+	}
+	if registry != "" {
+		repository = registry + "/" + repository
+	}
+	if tag != "" {
+		repository += ":" + tag
+	}
+	if digest != "" {
+		repository += "@sha256:" + strings.TrimPrefix(digest, "sha256:")
+	}
+	return repository
+}
+
+// first returns the first of the keys' texts.
+func first(m map[string]any, keys ...string) string {
+	for _, key := range keys {
+		if s := textOf(m[key]); s != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+// embeddedParts asks about the images in parts of an object in YAML or JSON that a text holds, such as the values that
+// an operator keeps in a ConfigMap.
+func (w *walk) embeddedParts(at, s string) {
+	if !strings.Contains(s, "repository") && !strings.Contains(s, "registry") || !strings.ContainsAny(s, "\n{") {
+		return
+	}
+	for doc := range document.SplitObjects([]byte(s)) {
+		inner, err := parse(doc)
+		if err != nil {
+			return // of another form: searched as any text
+		}
+		for _, v := range inner {
+			w.partsBelow(at+": ", "", v)
+		}
+	}
+}
+
+func (w *walk) partsBelow(at, key string, v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			w.partsBelow(joinPath(at, k), k, v[k])
+		}
+		w.parts(at, key, v)
+	case []any:
+		for i, one := range v {
+			w.partsBelow(indexPath(at, i), key, one)
+		}
+	}
+}
