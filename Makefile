@@ -43,7 +43,7 @@ HELPERS := $(or $(filter helper-amd64 helper-arm64,helper-$(shell go env GOARCH)
 # Releases have neither paths of the machine nor symbols for debuggers in them. Tests have the same flags, so that a package is compiled once for both.
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false -gcflags=all=-dwarf=false)
 
-.PHONY: help build build-all helper helper-amd64 helper-arm64 dist dist-check dist-try release test test-full race lint vuln fmt docs fuzz mutate mutants encoders bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-adopt e2e-one e2e-capi e2e-all vm-e2e provider-test provider-generate clean
+.PHONY: help build build-all helper helper-amd64 helper-arm64 dist dist-check dist-try release test test-full race lint vuln fmt docs fuzz mutate mutants encoders bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-adopt e2e-one e2e-capi e2e-capi-upgrade e2e-all vm-e2e provider-test provider-generate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -271,6 +271,10 @@ e2e-one: build lab ## one lab test, TEST=TestAges, and its result in testdata/la
 e2e-capi: build lab ## a cluster declared by Cluster API's own controllers and provider/, and its result in testdata/lab/results
 	@(cd provider && go build -o ../bin/kkbundle-provider ./cmd/manager)
 	cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) go test -count=1 -timeout 80m -v -run '^TestCAPI$$' ./e2e
+
+e2e-capi-upgrade: build lab ## three declared control planes and a worker: a lost worker, an upgrade by one minor release, and the result in testdata/lab/results
+	@(cd provider && go build -o ../bin/kkbundle-provider ./cmd/manager)
+	cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) go test -count=1 -timeout 80m -v -run '^TestCAPIUpgrade$$' ./e2e
 
 e2e-all: build lab ## every lab test, one after the other (hours), and the page of platforms from their results
 	@cd testdata/lab

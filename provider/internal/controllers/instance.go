@@ -494,7 +494,7 @@ func versionIn(b *infrav1.KKBundle, version string) error {
 	if slices.Contains(b.Status.Versions, version) {
 		return nil
 	}
-	return &versionError{fmt.Sprintf("version %s is not in KKBundle %s (%s %s), which has %s; name a version that it has, or a bundle with this one",
+	return &versionError{fmt.Sprintf("version %s is not in KKBundle %s (%s %s), which has %s; name a bundle with this one in the KKCluster and delete the Machine, or name a version that it has",
 		version, b.Name, b.Status.Name, b.Status.Version, listing(b.Status.Versions))}
 }
 

@@ -365,19 +365,28 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestVersionNotInBundle: a machine whose version is in no bundle does nothing on its host and says what there is.
+// TestVersionNotInBundle: a machine whose version is in no bundle does nothing on its host and says what there is. The
+// remedy that it names works.
 func TestVersionNotInBundle(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	c := readySite(s, 1)
 	s.machine(c, "m", infrav1.RoleWorker, func(m *clusterv1.Machine, _ *infrav1.KKMachine) { m.Spec.Version = "v1.37.0" })
 	s.condition("version", func() conditions.Getter { return s.instance("m") }, infrav1.BinaryCondition, infrav1.VersionMissingReason,
-		"v1.37.0 is not in KKBundle site (site 1.4.0)", "v1.35.4, v1.36.3", "name a version")
+		"v1.37.0 is not in KKBundle site (site 1.4.0)", "v1.35.4, v1.36.3", "in the KKCluster and delete the Machine")
 	s.program.with(s.address(1), func(h *fakeHost) {
 		if h.runs > 0 {
 			t.Error("the host was worked on")
 		}
 	})
+	const next = "oci://registry.site/bundles/site:1.5.0"
+	s.program.bundle(next, "v1.37.0")
+	s.create(&infrav1.KKBundle{ObjectMeta: s.meta("next"), Spec: infrav1.KKBundleSpec{Source: next}})
+	k := &infrav1.KKCluster{}
+	s.edit(k, "prod", func() { k.Spec.BundleRef = local("next") })
+	s.delete("m")
+	s.machine(c, "n", infrav1.RoleWorker, func(m *clusterv1.Machine, _ *infrav1.KKMachine) { m.Spec.Version = "v1.37.0" })
+	s.untilReady("n")
 }
 
 // TestTooFewHosts: the machine without a host says why none of them fits.

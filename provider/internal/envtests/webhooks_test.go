@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -190,6 +191,44 @@ func TestVersions(t *testing.T) {
 	s.edit(b, "site", func() { b.Spec.Source = "oci://registry.site/bundles/site:1.5.0" })
 	s.eventually("the other bundle is read", func() bool { return s.Get(t.Context(), s.key("site"), b) == nil && len(b.Status.Versions) == 1 })
 	s.edit(md, "md-prod", func() { md.Spec.Replicas = ptr.To[int32](3) })
+}
+
+// warnings keeps the warnings of the API server.
+type warnings struct{ texts []string }
+
+func (w *warnings) HandleWarningHeader(_ int, _, text string) { w.texts = append(w.texts, text) }
+
+// TestBundleWithoutVersion: another bundle may be named, with a warning if it lacks a version that Machines have.
+func TestBundleWithoutVersion(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.machine(readySite(s, 1), "m", infrav1.RoleWorker)
+	for name, versions := range map[string][]string{"next": {"v1.37.0"}, "both": {version, "v1.37.0"}} {
+		address := "oci://registry.site/bundles/" + name + ":1.5.0"
+		s.program.bundle(address, versions...)
+		s.create(&infrav1.KKBundle{ObjectMeta: s.meta(name), Spec: infrav1.KKBundleSpec{Source: address}})
+		s.eventually("the bundle is read", func() bool {
+			var b infrav1.KKBundle
+			return s.Get(t.Context(), s.key(name), &b) == nil && conditions.IsTrue(&b, infrav1.ReadyCondition)
+		})
+	}
+	var got warnings
+	conf := rest.CopyConfig(server.config)
+	conf.WarningHandler = &got
+	var err error
+	if s.Client, err = client.New(conf, client.Options{Scheme: server.scheme}); err != nil {
+		t.Fatal(err)
+	}
+	k := &infrav1.KKCluster{}
+	s.edit(k, "prod", func() { k.Spec.BundleRef = local("both") })
+	if len(got.texts) > 0 {
+		t.Errorf("a bundle with the version: %q", got.texts)
+	}
+	s.edit(k, "prod", func() { k.Spec.BundleRef = local("next") })
+	const want = "1 Machines have version v1.36.3, which is not in KKBundle next (v1.37.0)"
+	if len(got.texts) != 1 || !strings.Contains(got.texts[0], want) || !strings.Contains(got.texts[0], "kubernetes.upgradeFrom: v1.36.3") {
+		t.Errorf("want %q, got %q", want, got.texts)
+	}
 }
 
 // TestTemplates: the templates are accepted by the API server and the webhooks, when their variables are filled in.

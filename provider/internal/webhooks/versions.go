@@ -85,7 +85,7 @@ func (w *Versions) Handle(ctx context.Context, req admission.Request) admission.
 	case version == "" || b == nil || len(b.Status.Versions) == 0 || slices.Contains(b.Status.Versions, canonical(version)):
 		return admission.Allowed("")
 	}
-	return admission.Denied(fmt.Sprintf("%s %s: %s: %s is not in KKBundle %s (%s %s), which has %s; name a version that it has, or a bundle with this one",
+	return admission.Denied(fmt.Sprintf("%s %s: %s: %s is not in KKBundle %s (%s %s), which has %s; name a version that it has, or a bundle with this one in the KKCluster",
 		kind, now.Name, field, version, b.Name, b.Status.Name, b.Status.Version, strings.Join(b.Status.Versions, ", ")))
 }
 

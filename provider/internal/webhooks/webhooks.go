@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/topology"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,8 +41,8 @@ func Setup(mgr ctrl.Manager, user string) error {
 			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKBundle{}).WithValidator(Bundle{}).Complete()
 		},
 		func() error {
-			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKCluster{}).
-				WithDefaulter(Cluster{}).WithValidator(Cluster{}).Complete()
+			c := Cluster{Reader: mgr.GetClient()}
+			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKCluster{}).WithDefaulter(c).WithValidator(c).Complete()
 		},
 		func() error {
 			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKClusterTemplate{}).
@@ -316,7 +317,7 @@ func bundleProblems(b *infrav1.KKBundle) (problems field.ErrorList) {
 }
 
 // Cluster validates a KKCluster.
-type Cluster struct{}
+type Cluster struct{ Reader client.Reader }
 
 const defaultAPIPort = 6443
 
@@ -334,12 +335,38 @@ func (Cluster) ValidateCreate(_ context.Context, c *infrav1.KKCluster) (admissio
 }
 
 // ValidateUpdate implements admission.Validator. Hosts know the endpoint by its address: it never changes.
-func (Cluster) ValidateUpdate(_ context.Context, old, c *infrav1.KKCluster) (admission.Warnings, error) {
+func (w Cluster) ValidateUpdate(ctx context.Context, old, c *infrav1.KKCluster) (admission.Warnings, error) {
 	problems := clusterProblems(spec(), &c.Spec)
 	if was := old.Spec.ControlPlaneEndpoint; was.Host != "" && was != c.Spec.ControlPlaneEndpoint {
 		problems = append(problems, field.Forbidden(spec("controlPlaneEndpoint"), fmt.Sprintf("hosts and certificates have %s:%d; make another cluster for another endpoint", was.Host, was.Port)))
 	}
-	return nil, invalid("KKCluster", c.Name, problems)
+	var warnings admission.Warnings
+	if old.Spec.BundleRef != c.Spec.BundleRef {
+		warnings = w.lacking(ctx, c)
+	}
+	return warnings, invalid("KKCluster", c.Name, problems)
+}
+
+// lacking warns of Machines whose version is not in the cluster's bundle: those that replace them would do nothing.
+// Errors count as ignorance, as for Versions.
+func (w Cluster) lacking(ctx context.Context, c *infrav1.KKCluster) (warnings admission.Warnings) {
+	var b infrav1.KKBundle
+	var all clusterv1.MachineList
+	if w.Reader.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.BundleRef.Name}, &b) != nil || len(b.Status.Versions) == 0 ||
+		w.Reader.List(ctx, &all, client.InNamespace(c.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: c.Labels[clusterv1.ClusterNameLabel]}) != nil {
+		return nil
+	}
+	of := map[string]int{}
+	for _, m := range all.Items {
+		if v := m.Spec.Version; v != "" && !slices.Contains(b.Status.Versions, canonical(v)) {
+			of[v]++
+		}
+	}
+	for _, v := range slices.Sorted(maps.Keys(of)) {
+		warnings = append(warnings, fmt.Sprintf("%d Machines have version %s, which is not in KKBundle %s (%s): Machines that replace them wait until the KKCluster names a bundle with it; kubernetes.upgradeFrom: %s in the cluster file of the bundle brings it",
+			of[v], v, b.Name, strings.Join(b.Status.Versions, ", "), v))
+	}
+	return warnings
 }
 
 // ValidateDelete implements admission.Validator.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,7 +38,13 @@ func TestCAPI(t *testing.T) {
 				"addons:\n  - chart: web\n    namespace: web\n    values: [web.yaml]\n", "")
 		},
 	})
-	c := &capi{thread: th, registry: address, ca: ca, life: t.Context()}
+	c := &capi{thread: th, registry: address, ca: ca, life: t.Context(), endpoint: th.lab.Hosts[1].Address}
+	c.roles = func(number int) []string {
+		if number == 2 {
+			return []string{"control-plane"}
+		}
+		return []string{"worker"}
+	}
 	th.companyRegistry(t, 1, ca)
 	th.makeBundle(t) // its cluster file names no registry of a site
 	useCompanyRegistry(t, th.dir, address, ca)
@@ -58,9 +65,14 @@ type capi struct {
 	*thread
 	life     context.Context //nolint:containedctx // of the whole test: the controllers outlive their subtest
 	registry string
+	endpoint string // of the declared cluster
 	ca       *companyCA
-	manager  *process
-	kills    int
+	// roles of a host of the pool; nil gives each host both.
+	roles func(number int) []string
+	// flags of the provider's manager besides those that it needs.
+	flags   []string
+	manager *process
+	kills   int
 }
 
 // poolTraces are the traces of the hosts of the pool.
@@ -155,19 +167,15 @@ func (c *capi) controllers(t *testing.T) {
 	}
 	cert, key := c.ca.issue(t, "webhooks", besideHosts)
 	write(t, certs, map[string]string{"tls.crt": string(cert), "tls.key": string(key)})
-	bundles := filepath.Join(c.dir, "bundles")
-	if err := errors.Join(os.MkdirAll(filepath.Join(bundles, "site"), 0o700),
-		os.Link(c.bundle(), filepath.Join(bundles, "site", "lab.kkb"))); err != nil {
-		t.Fatal(err)
-	}
+	c.serve(t, c.bundle(), "lab.kkb")
 	upstream := []string{"--diagnostics-address=0"}
 	components := []component{
 		{"capi-core", made.Core, c.kustomize(t, made.Module, "core"), 9501, upstream},
 		{"capi-bootstrap", made.Bootstrap, c.kustomize(t, made.Module, "bootstrap/kubeadm"), 9502, upstream},
 		{"capi-control-plane", made.ControlPlane, c.kustomize(t, made.Module, "controlplane/kubeadm"), 9503, upstream},
-		{"kkbundle-provider", manager, string(own), 9504, []string{
-			"--kkbundle", c.kkbundle, "--bundles", bundles, "--scratch", filepath.Join(c.dir, "scratch"), "-v", "2",
-		}},
+		{"kkbundle-provider", manager, string(own), 9504, append([]string{
+			"--kkbundle", c.kkbundle, "--bundles", c.bundles(), "--scratch", filepath.Join(c.dir, "scratch"), "-v", "2",
+		}, c.flags...)},
 	}
 	for _, one := range components {
 		c.feed(t, 1, kubectlApply, strings.NewReader(c.beside(t, one.yaml, one.port)))
@@ -188,6 +196,18 @@ func (c *capi) controllers(t *testing.T) {
 	for _, one := range components {
 		c.waitFor(t, 3*time.Minute, one.name+" is ready", 1,
 			fmt.Sprintf("curl -sf http://%s:%d/readyz", besideHosts, one.port+100))
+	}
+}
+
+// bundles is the provider's directory of bundles.
+func (c *capi) bundles() string { return filepath.Join(c.dir, "bundles") }
+
+// serve puts a bundle where the provider finds it as file:///NAME.
+func (c *capi) serve(t *testing.T, bundle, name string) {
+	t.Helper()
+	site := filepath.Join(c.bundles(), "site")
+	if err := errors.Join(os.MkdirAll(site, 0o700), os.Link(bundle, filepath.Join(site, name))); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -263,7 +283,7 @@ func text(t *testing.T, object any) string {
 	return string(data)
 }
 
-// pool declares hosts 2 to 4: the first for a control plane, the others for workers.
+// pool declares the hosts behind the first one.
 func (c *capi) pool(t *testing.T) {
 	read := func(file string) string {
 		data, err := os.ReadFile(file)
@@ -286,31 +306,41 @@ func (c *capi) pool(t *testing.T) {
 		secret("registry", map[string]string{
 			"username": companyUser, "password": companyPassword, "ca.crt": string(c.ca.pem),
 		}),
-		{
-			"apiVersion": infrastructure, "kind": "KKBundle", "metadata": map[string]any{"name": "site"},
-			"spec": map[string]any{"source": "file:///lab.kkb"},
-		},
+		kkBundle("site", "lab.kkb"),
 	}
 	for _, h := range c.lab.Hosts[1:] {
-		role := "worker"
-		if h.Number == 2 {
-			role = "control-plane"
+		spec := map[string]any{
+			"address": h.Address,
+			"ssh": map[string]any{
+				"user": "ops", "secretRef": map[string]any{"name": "login"},
+				"knownHostsRef": map[string]any{"name": "host-keys"},
+			},
+		}
+		if c.roles != nil {
+			spec["roles"] = c.roles(h.Number)
 		}
 		objects = append(objects, map[string]any{
-			"apiVersion": infrastructure, "kind": "KKHost", "metadata": map[string]any{"name": h.Name},
-			"spec": map[string]any{
-				"address": h.Address, "roles": []string{role},
-				"ssh": map[string]any{
-					"user": "ops", "secretRef": map[string]any{"name": "login"},
-					"knownHostsRef": map[string]any{"name": "host-keys"},
-				},
-			},
+			"apiVersion": infrastructure, "kind": "KKHost", "metadata": map[string]any{"name": h.Name}, "spec": spec,
 		})
 	}
 	c.kubectl(t, "create namespace site")
 	c.apply(t, objects)
-	c.until(t, 2*time.Minute, "three hosts are free, and the bundle is read", `[ "$(kubectl get kkhosts -o jsonpath='{range .items[*]}{.status.state}{"\n"}{end}' | grep -c Available)" = 3 ] &&
+	c.until(t, 2*time.Minute, "every host is free, and the bundle is read", c.free(len(c.lab.Hosts)-1)+` &&
 		kubectl get kkbundle site -o jsonpath='{.status.versions}' | grep `+software.KubernetesVersion)
+}
+
+// kkBundle declares a bundle that serve has put there.
+func kkBundle(name, file string) map[string]any {
+	return map[string]any{
+		"apiVersion": infrastructure, "kind": "KKBundle", "metadata": map[string]any{"name": name},
+		"spec": map[string]any{"source": "file:///" + file},
+	}
+}
+
+// free is a shell line that holds while this many hosts are free.
+func (*capi) free(hosts int) string {
+	return fmt.Sprintf(`kubectl get kkhosts -o jsonpath='{range .items[*]}{.status.state}{"\n"}{end}' | grep -c Available | grep -x %d`,
+		hosts)
 }
 
 const infrastructure = "infrastructure.kkbundle.io/v1alpha1"
@@ -352,11 +382,10 @@ func (c *capi) until(t *testing.T, limit time.Duration, what, line string) {
 // create declares the cluster by the provider's template, and kills the manager while it comes up.
 func (c *capi) create(t *testing.T) {
 	begin := time.Now()
-	c.apply(t, c.declared(t))
+	c.apply(t, c.declared(t, 1))
 	stop := c.killing(t)
 	defer stop()
-	c.until(t, 12*time.Minute, "the API server of the cluster", `kubectl get secret prod-kubeconfig -o jsonpath='{.data.value}' | base64 -d > /root/prod.conf && kubectl get --raw /readyz --kubeconfig /root/prod.conf`)
-	t.Logf("the API server of the cluster answers after %s", time.Since(begin).Round(time.Second))
+	c.answers(t, begin)
 	c.podNetwork(t)
 	c.until(t, 10*time.Minute, "two Machines are up", `kubectl get kkinstances -o jsonpath='{range .items[*]}{.status.state}{"\n"}{end}' | grep -c Running | grep -x 2`)
 	stop()
@@ -367,6 +396,13 @@ func (c *capi) create(t *testing.T) {
 	if c.kills == 0 {
 		t.Error("the manager was never killed")
 	}
+}
+
+// answers waits for the API server of the declared cluster, and keeps its kubeconfig on host 1.
+func (c *capi) answers(t *testing.T, begin time.Time) {
+	t.Helper()
+	c.until(t, 12*time.Minute, "the API server of the cluster", `kubectl get secret prod-kubeconfig -o jsonpath='{.data.value}' | base64 -d > /root/prod.conf && kubectl get --raw /readyz --kubeconfig /root/prod.conf`)
+	t.Logf("the API server of the cluster answers after %s", time.Since(begin).Round(time.Second))
 }
 
 // killEvery is longer than kubeadm takes for a node, since a killed kubeadm means that the host is cleaned, and than the
@@ -385,14 +421,10 @@ func (c *capi) killing(t *testing.T) (stop func()) {
 				return
 			case <-time.After(killEvery):
 			}
-			c.manager.end()
-			c.kills++
-			next, err := c.run(c.manager.name, c.manager.args...)
-			if err != nil {
+			if err := c.kill(); err != nil {
 				ended <- err
 				return
 			}
-			c.manager = next
 		}
 	}()
 	return sync.OnceFunc(func() {
@@ -401,6 +433,17 @@ func (c *capi) killing(t *testing.T) (stop func()) {
 			t.Error(err)
 		}
 	})
+}
+
+// kill kills the manager with its children, and starts it again.
+func (c *capi) kill() error {
+	c.manager.end()
+	c.kills++
+	next, err := c.run(c.manager.name, c.manager.args...)
+	if err == nil {
+		c.manager = next
+	}
+	return err
 }
 
 // podNetwork gives the cluster the pod network of the management cluster, as nobody else does: a copy of flannel's
@@ -434,23 +477,29 @@ func (c *capi) podNetwork(t *testing.T) {
 			}
 		}
 	}
+	c.applyThere(t, all.String())
+}
+
+// applyThere applies a manifest in the declared cluster.
+func (c *capi) applyThere(t *testing.T, manifest string) {
+	t.Helper()
 	c.feed(t, 1, strings.Replace(kubectlApply, "/etc/kubernetes/admin.conf", "/root/prod.conf", 1),
-		strings.NewReader(all.String()))
+		strings.NewReader(manifest))
 }
 
 var templateVariable = regexp.MustCompile(`\$\{([A-Z_]+)(?::=([^}]*))?\}`)
 
 // declared is the provider's template for a cluster, filled in as clusterctl does, and changed for hosts with control
 // groups of version 1.
-func (c *capi) declared(t *testing.T) []map[string]any {
+func (c *capi) declared(t *testing.T, controlPlanes int) []map[string]any {
 	t.Helper()
 	data, err := os.ReadFile("../../../provider/templates/cluster-template.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	values := map[string]string{
-		"CLUSTER_NAME": "prod", "CONTROL_PLANE_ENDPOINT": c.lab.Hosts[1].Address, "REGISTRY": c.registry,
-		"KUBERNETES_VERSION": software.KubernetesVersion,
+		"CLUSTER_NAME": "prod", "CONTROL_PLANE_ENDPOINT": c.endpoint, "REGISTRY": c.registry,
+		"KUBERNETES_VERSION": software.KubernetesVersion, "CONTROL_PLANE_MACHINE_COUNT": strconv.Itoa(controlPlanes),
 	}
 	filled := templateVariable.ReplaceAllStringFunc(string(data), func(one string) string {
 		m := templateVariable.FindStringSubmatch(one)
@@ -502,18 +551,27 @@ func (c *capi) scale(t *testing.T) {
 	c.until(t, 15*time.Minute, "three Machines are Ready", `kubectl get machine --no-headers | wc -l | grep -x 3 && kubectl wait --for=condition=Ready --timeout=1s machine --all`)
 	t.Logf("a worker more after %s", time.Since(begin).Round(time.Second))
 	c.on(t, 1, in("kubectl scale machinedeployment prod-md-0 --replicas=1"))
-	c.until(t, 10*time.Minute, "a host is free again", `kubectl get machine --no-headers | wc -l | grep -x 2 && kubectl get kkhosts -o jsonpath='{range .items[*]}{.status.state}{"\n"}{end}' | grep -c Available | grep -x 1`)
+	c.until(t, 10*time.Minute, "a host is free again", `kubectl get machine --no-headers | wc -l | grep -x 2 && `+c.free(1))
+	c.freeAreClean(t, 1)
+}
+
+// freeAreClean checks that this many hosts are free, and as they were.
+func (c *capi) freeAreClean(t *testing.T, want int) {
+	t.Helper()
 	free := strings.Fields(c.on(t, 1, in(`kubectl get kkhosts -o jsonpath='{range .items[*]}{.metadata.name}{" "}{.status.state}{"\n"}{end}' | awk '$2 == "Available" {print $1}'`)))
-	if len(free) != 1 {
+	if len(free) != want {
 		t.Fatalf("free: %q", free)
 	}
-	of := func(all string) string {
-		_, part, _ := strings.Cut("== host2\n"+all, "== "+free[0]+"\n")
+	of := func(all, name string) string {
+		_, part, _ := strings.Cut("== host2\n"+all, "== "+name+"\n")
 		part, _, _ = strings.Cut(part, "== host")
 		return part
 	}
-	if before, after := of(c.pristine), of(c.poolTraces(t)); before != after {
-		t.Errorf("%s is not as it was:\n%s", free[0], difference(before, after))
+	now := c.poolTraces(t)
+	for _, name := range free {
+		if before, after := of(c.pristine, name), of(now, name); before != after {
+			t.Errorf("%s is not as it was:\n%s", name, difference(before, after))
+		}
 	}
 }
 
@@ -522,8 +580,8 @@ func (c *capi) delete(t *testing.T) {
 	stop := c.killing(t)
 	defer stop()
 	c.on(t, 1, in("kubectl delete cluster prod --wait=false"))
-	c.until(t, 15*time.Minute, "the cluster is gone, and every host is free", `[ -z "$(kubectl get cluster,machine,kkmachines,kkinstances --no-headers 2>/dev/null)" ] &&
-		kubectl get kkhosts -o jsonpath='{range .items[*]}{.status.state}{"\n"}{end}' | grep -c Available | grep -x 3`)
+	c.until(t, 15*time.Minute, "the cluster is gone, and every host is free", `[ -z "$(kubectl get cluster,machine,kkmachines,kkinstances --no-headers 2>/dev/null)" ] && `+
+		c.free(len(c.lab.Hosts)-1))
 	stop()
 	t.Logf("gone after %s; the manager was killed %d times in all", time.Since(begin).Round(time.Second), c.kills)
 	if after := c.poolTraces(t); after != c.pristine {

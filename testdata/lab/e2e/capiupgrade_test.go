@@ -1,0 +1,263 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
+	"github.com/kkbundle/kkbundle/testdata/lab/software"
+)
+
+// TestCAPIUpgrade declares three control planes behind a balancer and a worker, loses the worker's host, and upgrades all
+// of them to the next minor release with a spare host.
+func TestCAPIUpgrade(t *testing.T) {
+	const address = "10.250.0.11:5443/mirror"
+	ca := newCompanyCA(t, "Company registries")
+	th := start(t, scenario{
+		hosts: 7, groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}}, standIns: []string{"cert-manager"},
+		with: []software.Extra{software.Kubernetes137},
+		edit: func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, "cluster.yaml"),
+				"addons:\n  - chart: web\n    namespace: web\n    values: [web.yaml]\n", "")
+		},
+	})
+	to := software.KubernetesReleases()[software.Kubernetes137]
+	c := &capiUpgrade{to: to, capi: &capi{
+		thread: th, registry: address, ca: ca, life: t.Context(), endpoint: besideHosts,
+		flags: []string{"--quarantine-after=1m"},
+	}}
+	th.companyRegistry(t, 1, ca)
+	c.bundleBoth(t)
+	useCompanyRegistry(t, th.dir, address, ca)
+	c.pristine = c.poolTraces(t)
+	c.startBalancer(t, front{Port: 6443, Probe: "https://%s/readyz", Backends: addresses(c.lab.Hosts[1:])})
+	steps(t, []step{
+		{"a management cluster of one host is installed", c.install},
+		{"Cluster API and the provider run", c.controllers},
+		{"a pool of hosts", c.pool},
+		{"three declared control planes come up behind a balancer, and the worker is lost meanwhile", c.createThree},
+		{"a MachineHealthCheck replaces the lost worker", c.replaced},
+		{"the lost host comes back, is cleaned and free again", c.comeBack},
+		{"a version that is in no bundle of the cluster is refused, and another bundle is named", c.nextBundle},
+		{"control planes, then the worker are replaced by those of the next version", c.upgrade},
+		{"everything is of the next version", c.verify},
+		{"a deleted cluster leaves its hosts as they were", c.delete},
+		{"no packet left the hosts' network", th.packets},
+	})
+}
+
+// capiUpgrade is a management cluster whose declared cluster goes to another release of Kubernetes.
+type capiUpgrade struct {
+	*capi
+	to      software.KubernetesRelease
+	next    string     // the bundle of that release
+	lost    hosts.Host // the worker's
+	machine string     // that was on it
+}
+
+// etcdThrough is the release of etcd 3.6 that 3.7 can be reached from.
+func (c *capiUpgrade) etcdThrough() string { return strings.TrimPrefix(c.to.Through, "v") + "-0" }
+
+// bundleBoth makes the bundles of both releases. The next one has the older release, too.
+func (c *capiUpgrade) bundleBoth(t *testing.T) {
+	c.makeBundle(t)
+	cluster, manifest := filepath.Join(c.dir, "cluster.yaml"), filepath.Join(c.dir, "manifest.yaml")
+	from, both := software.KubernetesVersion, c.to.Version+"\n  upgradeFrom: "+software.KubernetesVersion
+	rewrite(t, cluster, from, both)
+	rewrite(t, manifest, "version: 1.0.0", "version: 1.1.0")
+	c.next = filepath.Join(c.dir, "lab-1.1.0.kkb")
+	c.connected(t, "build", "-o", c.next, "manifest.yaml").must(t, 0)
+	rewrite(t, cluster, both, from)
+	rewrite(t, manifest, "version: 1.1.0", "version: 1.0.0")
+}
+
+// install pushes both bundles: the site's registry has what both releases need.
+func (c *capiUpgrade) install(t *testing.T) {
+	cmd := c.lab.Command(t.Context(), c.kkbundle, "push", "--registry", c.registry, "--ca",
+		filepath.Join(c.dir, "registry-ca.pem"), "--username", companyUser, "--password-stdin", c.next)
+	cmd.Stdin = strings.NewReader(companyPassword + "\n")
+	run(t, cmd).must(t, 0)
+	c.capi.install(t)
+}
+
+// createThree declares the cluster. Its etcd is the release that the next one goes together with.
+func (c *capiUpgrade) createThree(t *testing.T) {
+	begin := time.Now()
+	objects := c.declared(t, 3)
+	for _, o := range objects {
+		if o["kind"] == "KubeadmControlPlane" {
+			config := o["spec"].(map[string]any)["kubeadmConfigSpec"].(map[string]any)
+			config["clusterConfiguration"] = map[string]any{
+				"etcd": map[string]any{"local": map[string]any{"imageTag": c.etcdThrough()}},
+			}
+		}
+	}
+	c.apply(t, append(objects, healthCheck()))
+	c.answers(t, begin)
+	c.podNetwork(t)
+	c.until(t, 10*time.Minute, "the worker is Ready", "[ $(kubectl get machine -l '!cluster.x-k8s.io/control-plane' --no-headers | wc -l) = 1 ] && "+
+		"kubectl wait --for=condition=Ready --timeout=1s machine -l '!cluster.x-k8s.io/control-plane'")
+	c.machine = strings.TrimSpace(c.on(t, 1, in("kubectl get machine -l '!cluster.x-k8s.io/control-plane' -o jsonpath='{.items[*].metadata.name}'")))
+	name := c.on(t, 1, in("kubectl get kkmachine "+c.machine+" -o jsonpath='{.spec.hostName}'"))
+	c.lost = c.lab.Hosts[slices.IndexFunc(c.lab.Hosts, func(h hosts.Host) bool { return h.Name == name })]
+	if err := c.lab.Kill(t.Context(), c.lost); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s on %s is lost after %s", c.machine, name, time.Since(begin).Round(time.Second))
+	c.until(t, 10*time.Minute, "three control planes are Ready", "[ $(kubectl get machine -l cluster.x-k8s.io/control-plane --no-headers | wc -l) = 3 ] && "+
+		"kubectl wait --for=condition=Ready --timeout=1s machine -l cluster.x-k8s.io/control-plane")
+	t.Logf("three control planes are Ready after %s", time.Since(begin).Round(time.Second))
+}
+
+// machines is a shell line that holds while these Machines and no others, as in "3 v1.36.3", are Ready.
+func machines(controlPlanes, workers string) string {
+	const of = `[ "$(kubectl get machine -l '%scluster.x-k8s.io/control-plane' -o jsonpath='{range .items[*]}{.spec.version}{"\n"}{end}' | sort | uniq -c | xargs)" = "%s" ]`
+	return fmt.Sprintf(of+" && "+of, "", controlPlanes, "!", workers) +
+		" && kubectl wait --for=condition=Ready --timeout=1s machine --all"
+}
+
+// there runs kubectl in the declared cluster.
+func (c *capiUpgrade) there(t *testing.T, args string) string {
+	t.Helper()
+	return c.on(t, 1, "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /root/prod.conf "+args)
+}
+
+// toNext is the patch that takes the control plane to the next release. kubeadm's join does not touch CoreDNS.
+func (c *capiUpgrade) toNext() string {
+	return fmt.Sprintf(`kubectl patch kubeadmcontrolplane prod-cp --type=merge -p '{"spec": {"version": "%s", "kubeadmConfigSpec": {"clusterConfiguration": {"etcd": {"local": {"imageTag": "%s"}}, "dns": {"imageTag": "%s"}}}}}'`,
+		c.to.Version, c.to.EtcdImage, c.to.CoreDNS)
+}
+
+// nextBundle names the next bundle in the KKCluster. No machine is replaced for it.
+func (c *capiUpgrade) nextBundle(t *testing.T) {
+	if got := c.on(t, 1, in(c.toNext()+" 2>&1 && echo accepted; true")); !strings.Contains(got,
+		c.to.Version+" is not in KKBundle site") {
+		t.Fatalf("want the bundle and its versions, got\n%s", got)
+	}
+	before := c.on(t, 1, in("kubectl get machine -o name | sort"))
+	c.serve(t, c.next, "next.kkb")
+	c.apply(t, []map[string]any{kkBundle("next", "next.kkb")})
+	c.until(t, 2*time.Minute, "the next bundle is read, and has both versions",
+		`v=$(kubectl get kkbundle next -o jsonpath='{.status.versions}') && echo "$v" | grep `+c.to.Version+
+			` && echo "$v" | grep `+software.KubernetesVersion)
+	c.on(t, 1, in(`kubectl patch kkcluster prod --type=merge -p '{"spec": {"bundleRef": {"name": "next"}}}'`))
+	c.until(t, time.Minute, "the KKCluster is ready", "kubectl wait --for=condition=Ready --timeout=1s kkcluster/prod")
+	if after := c.on(t, 1, in("kubectl get machine -o name | sort")); after != before {
+		t.Errorf("Machines were replaced:\n%s", difference(before, after))
+	}
+}
+
+// upgrade replaces one control plane after the other, and then the worker. The manager is killed when it cleans the first
+// host.
+func (c *capiUpgrade) upgrade(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	const api = "https://" + besideHosts + ":6443/readyz"
+	answers := ask(t, c.lab.Command(ctx, "sh", "-c", askAgain, "sh", api))
+	begin := time.Now()
+	c.on(t, 1, in(c.toNext()))
+	c.killWhile(t, "a host is cleaned", "{.status.state}", "Cleaning")
+	c.until(t, 25*time.Minute, "the control planes are of the next version", machines("3 "+c.to.Version, "1 "+software.KubernetesVersion))
+	t.Logf("three control planes are of the next version after %s", time.Since(begin).Round(time.Second))
+	c.on(t, 1, in(fmt.Sprintf(`kubectl patch machinedeployment prod-md-0 --type=merge -p '{"spec": {"template": {"spec": {"version": "%s"}}}}'`, c.to.Version)))
+	c.until(t, 15*time.Minute, "the worker is, too", machines("3 "+c.to.Version, "1 "+c.to.Version)+" && "+c.free(2))
+	t.Logf("upgraded after %s", time.Since(begin).Round(time.Second))
+	cancel()
+	seen := answers()[api]
+	if seen == nil || seen.asked == 0 || seen.failed*10 > seen.asked {
+		t.Errorf("the API server did not answer: %+v", seen)
+	}
+}
+
+// killWhile waits for a KKInstance with a value of a jsonpath, and kills the manager then.
+func (c *capiUpgrade) killWhile(t *testing.T, what, jsonpath, value string) {
+	t.Helper()
+	c.waitFor(t, 15*time.Minute, what, 1,
+		in(`kubectl get kkinstances -o jsonpath='{range .items[*]}`+jsonpath+`{"\n"}{end}' | grep -x '`+value+`'`))
+	if err := c.kill(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the manager was killed while %s", what)
+}
+
+// verify checks the versions of nodes, of what kubeadm installs, and of CoreDNS, and etcd's members.
+func (c *capiUpgrade) verify(t *testing.T) {
+	nodes := c.there(t, "get nodes --no-headers")
+	if strings.Count(nodes, " Ready ") != 4 || strings.Count(nodes, c.to.Version) != 4 || strings.Count(nodes, "\n") != 4 {
+		t.Errorf("want 4 nodes that are Ready, got\n%s", nodes)
+	}
+	images := c.there(t, "-n kube-system get pods -l tier=control-plane -o jsonpath={.items[*].spec.containers[*].image}")
+	for image, want := range map[string]int{":" + c.to.Version: 3 * 3, "etcd:" + c.to.EtcdImage: 3} {
+		if got := strings.Count(images, image); got != want {
+			t.Errorf("%d images %s, want %d: %s", got, image, want, images)
+		}
+	}
+	for object, want := range map[string]string{"daemonset/kube-proxy": ":" + c.to.Version, "deployment/coredns": ":" + c.to.CoreDNS} {
+		if got := c.there(t, "-n kube-system get "+object+" -o jsonpath={.spec.template.spec.containers[0].image}"); !strings.HasSuffix(got, want) {
+			t.Errorf("%s has %s, want %s", object, got, want)
+		}
+	}
+	c.freeAreClean(t, 2)
+}
+
+// healthCheck replaces workers whose nodes are lost.
+func healthCheck() map[string]any {
+	var unhealthy []map[string]any
+	for _, status := range []string{"Unknown", "False"} {
+		unhealthy = append(unhealthy, map[string]any{"type": "Ready", "status": status, "timeoutSeconds": 30})
+	}
+	return map[string]any{
+		"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineHealthCheck", "metadata": map[string]any{"name": "workers"},
+		"spec": map[string]any{
+			"clusterName": "prod", "selector": map[string]any{"matchLabels": map[string]any{"cluster.x-k8s.io/deployment-name": "prod-md-0"}},
+			"checks": map[string]any{"unhealthyNodeConditions": unhealthy},
+		},
+	}
+}
+
+// replaced waits for another worker. The lost host cannot be cleaned, and is not handed out again.
+func (c *capiUpgrade) replaced(t *testing.T) {
+	begin := time.Now()
+	one := "1 " + software.KubernetesVersion
+	c.until(t, 15*time.Minute, "the worker is replaced", "! kubectl get machine "+c.machine+" && "+machines("3 "+software.KubernetesVersion, one))
+	t.Logf("the worker is replaced another %s later", time.Since(begin).Round(time.Second))
+	got := c.on(t, 1, in("kubectl get kkhost "+c.lost.Name+` -o jsonpath='{.status.state} {.spec.consumer} {.metadata.annotations}'`))
+	if !strings.HasPrefix(got, "Quarantined  ") || !strings.Contains(got, "not cleaned after cluster prod") {
+		t.Errorf("%s: %s", c.lost.Name, got)
+	}
+}
+
+// comeBack switches the lost host on, cleans it as an operator does, and ends its quarantine.
+func (c *capiUpgrade) comeBack(t *testing.T) {
+	if err := c.lab.Start(t.Context(), c.lost); err != nil {
+		t.Fatal(err)
+	}
+	inventory, cluster := filepath.Join(c.dir, "lost.yaml"), filepath.Join(c.dir, "lost-cluster.yaml")
+	if err := c.lab.WriteInventory(inventory, hosts.Groups{
+		"kube_control_plane": {c.lost.Number}, "kube_worker": {c.lost.Number},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	text := "apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: prod}\nkubernetes: {version: " + software.KubernetesVersion +
+		"}\nimageRegistry: {type: none}\ncni: {type: none}\n"
+	if err := os.WriteFile(cluster, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, c.lab.Command(t.Context(), c.kkbundle, "reset", "--yes", "-i", inventory, "--cluster", cluster,
+		"--known-hosts", c.lab.KnownHostsFile())).must(t, 0)
+	c.on(t, 1, in("kubectl annotate kkhost "+c.lost.Name+" infrastructure.kkbundle.io/quarantine-"))
+	// A kubelet that came back has made its node again, which no Machine has.
+	c.on(t, 1, `export KUBECONFIG=/root/prod.conf KUBECACHEDIR=/tmp/kubectl
+		kubectl get nodes -o jsonpath='{range .items[*]}{.metadata.name} {.spec.providerID}{"\n"}{end}' | awk 'NF == 1 {print $1}' | xargs -r kubectl delete node`)
+	c.until(t, 2*time.Minute, "the host is free", c.free(2))
+	if nodes := c.there(t, "get nodes --no-headers"); strings.Count(nodes, " Ready ") != 4 || strings.Count(nodes, "\n") != 4 {
+		t.Errorf("want 4 nodes that are Ready, got\n%s", nodes)
+	}
+	c.freeAreClean(t, 2)
+}
