@@ -57,6 +57,7 @@ func calico() Network {
 			{"wg-v6.cali", Stays},
 		},
 		Modules: []string{"vxlan", "ip_set", "xt_set"}, // Felix matches sets of addresses
+		Dirs:    calicoDirs,
 		Agents:  []string{"calico-node"},
 		Configs: []string{"10-calico.conflist"},
 		Rules:   []string{"cali-", `"cali:`},
@@ -149,6 +150,15 @@ func calicoReplaces(c *manifest.Cluster) []string {
 		plugins = append(plugins, "bandwidth")
 	}
 	return plugins
+}
+
+// calicoDirs has the mount point of the kernel's BPF file system, which calico-node looks into with every data plane
+// since v3.31. Its volume must be there (pkg/render/node.go of github.com/tigera/operator, v1.40.15 and v1.42.3).
+func calicoDirs(c *manifest.Cluster) []string {
+	if before, err := calicoIsBefore(c, 31); err == nil && before {
+		return nil
+	}
+	return []string{"/sys/fs/bpf"}
 }
 
 // calicoNFTables reports whether Calico must use nftables, like kube-proxy. It supports nftables since v3.29.

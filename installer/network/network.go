@@ -43,6 +43,8 @@ type Network struct {
 	Interfaces []Interface
 	// Modules are kernel modules that it needs.
 	Modules []string
+	// Dirs returns directories of the host that its pods mount and nobody makes for them; nil is none.
+	Dirs func(c *manifest.Cluster) []string
 	// Kernels are the least kernels of its releases: the first whose Before is newer than the release counts.
 	Kernels []Kernel
 	// KernelSource is where Kernels are from, for people.

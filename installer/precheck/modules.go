@@ -23,6 +23,13 @@ func moduleChecks() []Check {
 				"backends of the pod networks; the packages of the distributions' kernels",
 		},
 		{
+			ID: "kernel-directories", Groups: []string{GroupOS, GroupNetwork}, Level: Block,
+			Title: "the kernel has the directories that the pod network mounts", Rule: hasNetworkDirs, Roles: cluster(),
+			Why:    "the network's pods do not start where one is missing, and no node gets ready",
+			Fix:    "use a kernel with CONFIG_BPF_SYSCALL, as those of distributions; if the host is a container, give it the directory",
+			Source: "Calico's operator: the volume bpffs of calico-node must be a directory",
+		},
+		{
 			ID: "kernel-restart", Groups: []string{GroupOS}, Level: Block,
 			Title: "the modules of the running kernel are installed", Rule: hasRunningKernel, Roles: cluster(),
 			Why:    "the kernel was upgraded and the host not restarted since: the running kernel cannot load modules any more",
@@ -129,6 +136,33 @@ func lacking(f *node.Facts, needs []moduleNeed) (missing, untold []string) {
 		}
 	}
 	return missing, untold
+}
+
+// networkDirs returns the directories that pods of the networks mount and nobody makes.
+func networkDirs(c *manifest.Cluster, networks network.Table) []string {
+	var dirs []string
+	for _, n := range networks {
+		if n.Dirs != nil {
+			dirs = append(dirs, n.Dirs(c)...)
+		}
+	}
+	return dirs
+}
+
+func hasNetworkDirs(s *Subject) Finding {
+	dirs := networkDirs(s.Cluster, s.networks())
+	if len(dirs) == 0 {
+		return skip()
+	}
+	for _, dir := range dirs {
+		if !slices.ContainsFunc(s.Facts.Paths, func(p node.Path) bool { return p.Path == dir }) {
+			return unknown("no information from the host about " + dir)
+		}
+		if s.Facts.Path(dir).Type != "dir" {
+			return fail("missing: " + dir)
+		}
+	}
+	return pass(strings.Join(dirs, ", "))
 }
 
 // A kernelPackage is the package of a distribution that has the kernel modules which its smallest kernel lacks.

@@ -1,6 +1,7 @@
 package precheck_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -172,6 +173,49 @@ func TestSELinuxStaysOn(t *testing.T) {
 			}
 			if strings.Contains(got.Fix+got.Found, "setenforce") || strings.Contains(got.Fix, "permissive") {
 				t.Errorf("%s: %s", got.Found, got.Fix)
+			}
+		})
+	}
+}
+
+// Calico's pods look into a directory of the kernel since v3.31, which a kernel without BPF, or a container, lacks.
+func TestDirectoriesOfTheNetwork(t *testing.T) {
+	t.Parallel()
+	const bpf = "/sys/fs/bpf"
+	dir := node.Path{Path: bpf, Type: "dir"}
+	for name, c := range map[string]struct {
+		network manifest.NetworkType
+		version string
+		paths   []node.Path
+		ok      bool
+		found   string
+		asked   bool
+	}{
+		"there":    {manifest.NetworkCalico, "v3.31.7", []node.Path{dir}, true, bpf, true},
+		"missing":  {manifest.NetworkCalico, "v3.32.1", []node.Path{{Path: bpf}}, false, "missing: " + bpf, true},
+		"a file":   {manifest.NetworkCalico, "v3.32.1", []node.Path{{Path: bpf, Type: "file"}}, false, "missing: " + bpf, true},
+		"not told": {manifest.NetworkCalico, "v3.32.1", nil, false, "no information from the host about " + bpf, true},
+		"before":   {manifest.NetworkCalico, "v3.30.5", []node.Path{{Path: bpf}}, true, "", false},
+		"flannel":  {manifest.NetworkFlannel, "", []node.Path{{Path: bpf}}, true, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := good(t)
+			in.Cluster.CNI = manifest.CNI{Type: c.network, Version: c.version}
+			if got := precheck.ProbeFor(in.Cluster, in.Hosts[1]); slices.Contains(got.Paths, bpf) != c.asked {
+				t.Errorf("the host is asked for %q", got.Paths)
+			}
+			f := in.Hosts[1].Facts
+			f.Paths = append(f.Paths, c.paths...)
+			report := precheck.Evaluate(in)
+			i := slices.IndexFunc(report.Results, func(r precheck.Result) bool {
+				return r.Host == in.Hosts[1].Name && r.ID == "kernel-directories"
+			})
+			if i >= 0 != c.asked {
+				t.Fatalf("the check is there: %v", i >= 0)
+			}
+			if i >= 0 && (report.Results[i].OK != c.ok || report.Results[i].Found != c.found) {
+				t.Errorf("%+v", report.Results[i])
 			}
 		})
 	}

@@ -172,6 +172,15 @@ func kernelMutations() []mutation {
 		},
 		{"Cilium on openEuler 22.03", withCluster(rich, iptables), w(kernelIs("5.10.0-60.18.0.50.oe2203.x86_64")), nil},
 		{"nftables on RHEL 8", rich, w(kernelIs("4.18.0-553.el8_10.x86_64")), each("kernel-network", "w1")},
+		{"no BPF for Calico", func(t *testing.T) precheck.Input {
+			t.Helper()
+			in := good(t)
+			in.Cluster.CNI = manifest.CNI{Type: manifest.NetworkCalico, Version: "v3.32.1"}
+			for _, h := range in.Hosts {
+				h.Facts.Paths = append(h.Facts.Paths, node.Path{Path: "/sys/fs/bpf", Type: "dir"})
+			}
+			return in
+		}, w(func(f *node.Facts) { setPath(f, node.Path{Path: "/sys/fs/bpf"}) }), each("kernel-directories", "w1")},
 		{"overlay is forbidden", good, w(func(f *node.Facts) {
 			f.Modules["overlay"], f.Forbids = node.ModuleForbidden,
 				map[string]string{"overlay": "/etc/modprobe.d/cis.conf"}

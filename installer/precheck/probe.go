@@ -20,7 +20,7 @@ func probeFor(all network.Table, c *manifest.Cluster, h Host) node.Probe {
 		Units:       append(bootUnits(), "fapolicyd.service"),
 		Executables: executables(),
 		Paths: slices.Concat(leftoverPaths(c), []string{MarkerDir, cniDir, taskDir, storageDir, crioDir},
-			policyFiles(containerPolicy), policyFiles(k3sPolicy)),
+			policyFiles(containerPolicy), policyFiles(k3sPolicy), networkDirs(c, networks)),
 		Modules:      modules(c, networks),
 		KernelConfig: kernelOptions(),
 		Sysctls:      sysctls(),

@@ -24,16 +24,28 @@ import (
 type side struct {
 	software.KubernetesRelease
 	containerd, flannel string
-	cilium              string // instead of flannel
+	cilium, calico      string // instead of flannel
+	values              string // a file of cni.values, if any
+}
+
+// network returns the network's name and version.
+func (s side) network() (name, version string) {
+	switch {
+	case s.cilium != "":
+		return "cilium", s.cilium
+	case s.calico != "":
+		return "calico", s.calico
+	}
+	return "flannel", s.flannel
 }
 
 // lines are those of the cluster file for runtime and network.
 func (s side) lines() string {
-	network := "cni: {type: flannel, version: " + s.flannel + "}"
-	if s.cilium != "" {
-		network = "cni: {type: cilium, version: " + s.cilium + ", values: [cilium.yaml]}"
+	name, version := s.network()
+	if s.values != "" {
+		version += ", values: [" + s.values + "]"
 	}
-	return network + "\ncri: {type: containerd, version: " + s.containerd + "}"
+	return "cni: {type: " + name + ", version: " + version + "}\ncri: {type: containerd, version: " + s.containerd + "}"
 }
 
 // A moved is a cluster that goes to another release and, where it can, back. Its workers run the application.
@@ -42,6 +54,8 @@ type moved struct {
 	hosts  int
 	groups hosts.Groups
 	with   []software.Extra
+	// given are files that cannot be built here.
+	given []string
 	// from and to are the ends of the way, over the releases between them.
 	from, to side
 	over     []string
@@ -324,7 +338,7 @@ func toNextMinor(name string, groups hosts.Groups) moved {
 func newUpgraded(t *testing.T, m moved) *upgraded {
 	t.Helper()
 	th := &upgraded{moved: m, thread: start(t, scenario{
-		hosts: m.hosts, with: m.with, groups: m.groups,
+		hosts: m.hosts, with: m.with, given: m.given, groups: m.groups,
 		edit: func(t *testing.T, dir string) {
 			rewrite(t, filepath.Join(dir, "cluster.yaml"), software.KubernetesVersion, m.from.Version,
 				"etcd: {type: internal}", "etcd: {type: "+string(m.etcdType)+"}\n"+m.endpoint, "cni: {type: flannel}",
@@ -788,8 +802,11 @@ func (th *upgraded) running(t *testing.T, want side) {
 		t.Errorf("want containerd %s on each node, got %s", want.containerd, runtimes)
 	}
 	selected, image := "-n kube-flannel get pods", "flannel:"+want.flannel
-	if want.cilium != "" {
+	switch {
+	case want.cilium != "":
 		selected, image = "-n kube-system get pods --selector=k8s-app=cilium", "cilium/cilium:"+want.cilium
+	case want.calico != "":
+		selected, image = "-n calico-system get pods --selector=k8s-app=calico-node", "calico/node:"+want.calico
 	}
 	network := th.kubectl(t, selected+" -o jsonpath={.items[*].spec.containers[*].image},{.items[*].status.phase}")
 	if strings.Count(network, image) != th.nodes || strings.Count(network, "Running") != th.nodes {

@@ -118,6 +118,9 @@ func (s *imageSet) extra(ctx context.Context, e Extra) []imageSpec {
 	if r, ok := ciliumReleases()[e]; ok {
 		return r.images(ctx, s)
 	}
+	if r, ok := CalicoReleases()[e]; ok {
+		return r.images(ctx, s)
+	}
 	switch e {
 	case FlannelNext:
 		return nextFlannel().images(ctx, s)
@@ -203,8 +206,15 @@ func (b *builder) withImages(ctx context.Context, base string, with []Extra) (st
 	if len(with) == 0 {
 		return base, nil
 	}
-	inputs := []any{filepath.Base(base), with, b.bin, addonsSource, kubernetesSource, flannelSource, ciliumSource}
-	for _, program := range []string{LocalPVProgram, KubeVIPProgram} {
+	inputs := []any{
+		filepath.Base(base), with, b.bin, addonsSource, kubernetesSource, flannelSource, ciliumSource, calicoSource,
+	}
+	given := []string{LocalPVProgram, KubeVIPProgram}
+	for _, r := range CalicoReleases() {
+		given = append(given, r.Given()...)
+	}
+	slices.Sort(given)
+	for _, program := range given {
 		state, err := givenState(program)
 		if err != nil {
 			return "", err

@@ -50,7 +50,7 @@ const (
 func Extras() []Extra {
 	return []Extra{
 		Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, BothArches, Containerd21,
-		FlannelNext, Cilium, CiliumNext, Kubernetes133, Kubernetes134, Kubernetes1344, Kubernetes135, Kubernetes137,
+		FlannelNext, Cilium, CiliumNext, Calico331, Calico332, Kubernetes133, Kubernetes134, Kubernetes1344, Kubernetes135, Kubernetes137,
 	}
 }
 
@@ -88,7 +88,7 @@ func (b *builder) extras(ctx context.Context, with []Extra) ([]string, error) {
 		if e == BothArches && len(with) > 1 {
 			return nil, fmt.Errorf("the extra %q is of the cluster's own software: it goes with no other", e)
 		}
-		if e == LocalPV || e == KubeVIP || e == BothArches { // images alone, or no more files than a build has anyway
+		if e.isImages() {
 			continue
 		}
 		dir, err := b.extra(ctx, e)
@@ -98,6 +98,12 @@ func (b *builder) extras(ctx context.Context, with []Extra) ([]string, error) {
 		dirs = append(dirs, dir)
 	}
 	return append(dirs, filepath.Join(b.dir, givenDir)), nil
+}
+
+// isImages holds if the upstream has no more files with the extra than a build has anyway, and what people have given.
+func (e Extra) isImages() bool {
+	_, isCalico := CalicoReleases()[e]
+	return isCalico || e == LocalPV || e == KubeVIP || e == BothArches
 }
 
 func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
