@@ -121,8 +121,8 @@ func (f *reader) noteAt(line int, format string, args ...any) {
 	}
 }
 
-// read detects the format of a file. A list has no format of its own: any file that is no mapping is a list, of lines or
-// of YAML or JSON.
+// read detects the format of a file. A list has no format of its own: any file that is no mapping is a list, of lines
+// or of YAML or JSON.
 func (f *reader) read(data []byte) error {
 	data = asUTF8(data)
 	documents, err := parse(data)

@@ -607,7 +607,8 @@ func TestReadLists(t *testing.T) {
 	}
 	r, err := Read("images.txt", []byte("--platform=linux/arm64  nginx:1\n--platform linux/arm64 redis:8\nbusybox:1\n"))
 	want := []manifest.Image{
-		{Name: "nginx:1", Platforms: []string{"linux/arm64"}}, {Name: "redis:8", Platforms: []string{"linux/arm64"}},
+		{Name: "nginx:1", Platforms: []string{"linux/arm64"}},
+		{Name: "redis:8", Platforms: []string{"linux/arm64"}},
 		{Name: "busybox:1"},
 	}
 	if diff := cmp.Diff(r.Bundle.Images, want); diff != "" || err != nil || len(r.Notes) != 1 ||

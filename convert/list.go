@@ -81,8 +81,8 @@ func (f *reader) isList(l listed) error {
 	return nil
 }
 
-// asUTF8 returns a text without its byte order mark, which says that it is UTF-16: Windows' editors and PowerShell write
-// both.
+// asUTF8 returns a text without its byte order mark, which says that it is UTF-16: Windows' editors and PowerShell
+// write both.
 func asUTF8(data []byte) []byte {
 	var order binary.ByteOrder
 	switch {

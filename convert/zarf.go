@@ -205,7 +205,7 @@ func (f *reader) zarfConstants(constants []*object) {
 			d.Default, d.Required = &byDefault, false
 		}
 	}
-	for before := -1; before != len(f.Bundle.Values); { // the default of one that goes may be the last that names another
+	for before := -1; before != len(f.Bundle.Values); { // a default may be the last that names another
 		before = len(f.Bundle.Values)
 		text, err := yaml.Marshal(f.Bundle)
 		f.Bundle.Values = slices.DeleteFunc(f.Bundle.Values, func(d values.Definition) bool {

@@ -413,8 +413,10 @@ func TestImagesOfParameters(t *testing.T) {
 		{"params: [{name: IMAGE, value: $(params.image)}, {name: revision, value: a/b:1}]", ""},
 		{"images: [a/b:1, docs/logo.png]", "a/b:1"},
 		{"imageRef: a/b:1", "a/b:1"},
-		{"containers: [{name: a, image: a:1, env: [{name: WORKER_IMAGES, value: 'a/b:1,quay.io/c/d:2'}]}]",
-			"a/b:1 quay.io/c/d:2"},
+		{
+			"containers: [{name: a, image: a:1, env: [{name: WORKER_IMAGES, value: 'a/b:1,quay.io/c/d:2'}]}]",
+			"a/b:1 quay.io/c/d:2",
+		},
 		{"containers: [{name: a, image: a:1, command: [sh, -c, kubectl run x --image a/b:1]}]", "a/b:1"},
 	} {
 		r, err := finder(t).YAML([]byte("apiVersion: acme.io/v1\nkind: Thing\nmetadata: {name: a}\nspec:\n  "+c.in+"\n"),

@@ -30,7 +30,8 @@ func TestGivenFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := archive(file, []entry{
-		{Name: "bin/"}, {Name: "bin/calico-node", Text: "program"},
+		{Name: "bin/"},
+		{Name: "bin/calico-node", Text: "program"},
 		{Name: "bin/link", Link: "calico-node"},
 	}); err != nil {
 		t.Fatal(err)
