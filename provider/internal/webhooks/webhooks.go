@@ -352,8 +352,12 @@ func (w Cluster) ValidateUpdate(ctx context.Context, old, c *infrav1.KKCluster) 
 func (w Cluster) lacking(ctx context.Context, c *infrav1.KKCluster) (warnings admission.Warnings) {
 	var b infrav1.KKBundle
 	var all clusterv1.MachineList
-	if w.Reader.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.BundleRef.Name}, &b) != nil || len(b.Status.Versions) == 0 ||
-		w.Reader.List(ctx, &all, client.InNamespace(c.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: c.Labels[clusterv1.ClusterNameLabel]}) != nil {
+	key := client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.BundleRef.Name}
+	if w.Reader.Get(ctx, key, &b) != nil || len(b.Status.Versions) == 0 {
+		return nil
+	}
+	ofCluster := client.MatchingLabels{clusterv1.ClusterNameLabel: c.Labels[clusterv1.ClusterNameLabel]}
+	if w.Reader.List(ctx, &all, client.InNamespace(c.Namespace), ofCluster) != nil {
 		return nil
 	}
 	of := map[string]int{}
