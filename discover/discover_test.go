@@ -290,7 +290,7 @@ spec:
 	}
 }
 
-// TestFetchedAtSite wants a question about what a controller fetches at the site.
+// TestFetchedAtSite wants the charts that a controller fetches at the site, and the operators that choose images, as doubts.
 func TestFetchedAtSite(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{

@@ -40,22 +40,24 @@ spec:
 	}
 }
 
-// TestIPv6Endpoint wants the address of an endpoint in brackets, which KubeKey has none of.
-func TestIPv6Endpoint(t *testing.T) {
-	t.Parallel()
-	const file = `apiVersion: kubekey.kubesphere.io/v1alpha2
+// oneHost is a file of KubeKey v3 without its last setting.
+const oneHost = `apiVersion: kubekey.kubesphere.io/v1alpha2
 kind: Cluster
 metadata: {name: a}
 spec:
   hosts: [{name: n1, address: 10.0.0.1, internalAddress: 10.0.0.1, user: root, privateKeyPath: ~/.ssh/id}]
   roleGroups: {etcd: [n1], control-plane: [n1], worker: [n1]}
   kubernetes: {version: v1.34.3}
-  controlPlaneEndpoint: `
+`
+
+// TestIPv6Endpoint wants the address of an endpoint in brackets, which KubeKey has none of.
+func TestIPv6Endpoint(t *testing.T) {
+	t.Parallel()
 	for endpoint, want := range map[string]string{
 		`{internalLoadbalancer: kube-vip, address: "fd00::100", port: 6443}`: "[fd00::100]",
 		`{address: "fd00::100", port: 8443}`:                                 "[fd00::100]:8443",
 	} {
-		c, _, err := kubekey.ReadCluster("kk.yaml", []byte(file+endpoint+"\n"))
+		c, _, err := kubekey.ReadCluster("kk.yaml", []byte(oneHost+"  controlPlaneEndpoint: "+endpoint+"\n"))
 		if err != nil || c.ControlPlaneEndpoint.Address != want {
 			t.Errorf("%s: %v, %v; want %s", endpoint, c, err, want)
 		}
@@ -65,14 +67,6 @@ spec:
 // TestRegistryLogin wants the login of a registry whose address and key of auths differ in the scheme or the path.
 func TestRegistryLogin(t *testing.T) {
 	t.Parallel()
-	const file = `apiVersion: kubekey.kubesphere.io/v1alpha2
-kind: Cluster
-metadata: {name: a}
-spec:
-  hosts: [{name: n1, address: 10.0.0.1, internalAddress: 10.0.0.1, user: root, privateKeyPath: ~/.ssh/id}]
-  roleGroups: {etcd: [n1], control-plane: [n1], worker: [n1]}
-  kubernetes: {version: v1.34.3}
-  registry: `
 	for registry, want := range map[string]string{
 		`{privateRegistry: "https://harbor.site:8443", auths: {"https://harbor.site:8443": {username: a, password: x}}}`:                "a",
 		`{privateRegistry: "https://harbor.site:8443", auths: {"harbor.site:8443": {username: a, password: x}}}`:                        "a",
@@ -81,7 +75,7 @@ spec:
 		`{privateRegistry: harbor.site/x, auths: {harbor.site: {username: b, password: x}, harbor.site/x: {username: a, password: x}}}`: "a",
 		`{privateRegistry: harbor.site, auths: {other.site: {username: a, password: x}}}`:                                               "",
 	} {
-		c, _, err := kubekey.ReadCluster("kk.yaml", []byte(file+registry+"\n"))
+		c, _, err := kubekey.ReadCluster("kk.yaml", []byte(oneHost+"  registry: "+registry+"\n"))
 		got := ""
 		if err == nil && c.ImageRegistry.Auth != nil {
 			got = c.ImageRegistry.Auth.Username

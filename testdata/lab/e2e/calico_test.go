@@ -122,7 +122,7 @@ func TestUpgradeCalico(t *testing.T) {
 	})
 }
 
-// withoutBPF asks before the hosts have what the lab's machine does not give them.
+// withoutBPF runs precheck before and after the hosts get /sys/fs/bpf: it refuses the nodes, then passes.
 func (th calicoThread) withoutBPF(t *testing.T) {
 	th.makeBundle(t)
 	r := run(t, th.site(t, "precheck")).must(t, 12)
