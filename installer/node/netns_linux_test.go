@@ -31,6 +31,8 @@ func TestMain(m *testing.M) {
 		err = ServeListen(context.Background(), os.Stdin, os.Stdout)
 	case "reach":
 		err = ServeReach(context.Background(), os.Stdin, os.Stdout)
+	case "sets":
+		err = destroySets(os.Stdout)
 	case "facts":
 		var p Probe
 		if p, err = ReadProbe(os.Stdin); err == nil {

@@ -1,10 +1,11 @@
 package node
 
 import (
-	"errors"
+	"fmt"
+	"io"
 	"os"
-	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -19,36 +20,31 @@ func TestDestroySets(t *testing.T) {
 	if _, err := os.Stat(ipsetModule); err != nil {
 		t.Skipf("this kernel has no IP sets: %v", err)
 	}
-	type outcome struct {
-		destroyed, left []string
-		err             error
-	}
-	result := make(chan outcome)
-	go func() { // its thread has a network namespace of its own, and ends with it
-		runtime.LockOSThread()
-		var o outcome
-		if o.err = unix.Unshare(unix.CLONE_NEWNET); o.err == nil {
-			for _, name := range []string{"cali40s:one", "theirs", "cali60s:two"} {
-				o.err = errors.Join(o.err, createSet(name))
-			}
-		}
-		if o.err == nil {
-			o.destroyed, o.err = DestroySets("cali")
-		}
-		if o.err == nil {
-			o.left, o.err = setNames()
-		}
-		result <- o
-	}()
-	o := <-result
-	slices.Sort(o.destroyed)
-	if o.err != nil || !slices.Equal(o.destroyed, []string{"cali40s:one", "cali60s:two"}) ||
-		!slices.Equal(o.left, []string{"theirs"}) {
-		t.Errorf("destroyed %q, left %q: %v", o.destroyed, o.left, o.err)
+	out, err := newNetns(t).helper("sets").CombinedOutput()
+	if want := "destroyed cali40s:one cali60s:two, left theirs\n"; err != nil || string(out) != want {
+		t.Errorf("%v: %q, want %q", err, out, want)
 	}
 	if _, err := DestroySets(""); err == nil {
 		t.Error("all sets of the host were to be destroyed, and it was done")
 	}
+}
+
+// destroySets makes sets in the namespace of its process, and says which of them go. A thread of the tests' own process
+// cannot have such a namespace: were it the first thread, /proc/net would be the namespace's for all tests.
+func destroySets(w io.Writer) error {
+	for _, name := range []string{"cali40s:one", "theirs", "cali60s:two"} {
+		if err := createSet(name); err != nil {
+			return err
+		}
+	}
+	destroyed, err := DestroySets("cali")
+	if err != nil {
+		return err
+	}
+	left, err := setNames()
+	slices.Sort(destroyed)
+	fmt.Fprintf(w, "destroyed %s, left %s\n", strings.Join(destroyed, " "), strings.Join(left, " "))
+	return err
 }
 
 // createSet makes a set of networks.
