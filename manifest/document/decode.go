@@ -91,7 +91,7 @@ func (d *decoder) header(t *Tree, f Format) bool {
 
 // value decodes one node. It enforces the limits of nesting and of values, including repeats through aliases.
 func (d *decoder) value(n *yaml.Node, v reflect.Value, path string, f Field) {
-	n = resolved(n)
+	n = Resolved(n)
 	d.values++
 	if d.depth++; d.depth > maxDepth || d.values > d.limits.Values {
 		if d.values <= d.limits.Values {

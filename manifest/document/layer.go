@@ -64,7 +64,7 @@ func (st *stack) merge(under, over *yaml.Node) *yaml.Node {
 	if st.budget--; st.budget <= 0 {
 		return over
 	}
-	under, over = resolved(under), resolved(over)
+	under, over = Resolved(under), Resolved(over)
 	if under.Kind != yaml.MappingNode || over.Kind != yaml.MappingNode {
 		return over
 	}
@@ -83,16 +83,6 @@ func (st *stack) merge(under, over *yaml.Node) *yaml.Node {
 		n.Content[at], n.Content[at+1] = k, st.merge(n.Content[at+1], v)
 	}
 	return &n
-}
-
-// keyIndex returns the index of the key in a mapping's Content, -1 if it is missing.
-func keyIndex(n *yaml.Node, name string) int {
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == name {
-			return i
-		}
-	}
-	return -1
 }
 
 // maxSettings bounds --set: a command line has no more.
@@ -140,8 +130,8 @@ func (s *Tree) setting(path, text string) (*yaml.Node, error) {
 		at := strings.Join(steps[:i], "")
 		here := s.Node(strings.TrimPrefix(at, "."))
 		name := strings.Trim(steps[i], ".[]")
-		if here != nil && resolved(here).Kind == yaml.SequenceNode {
-			if value, err = replaced(resolved(here), steps[i], value); err != nil {
+		if here != nil && Resolved(here).Kind == yaml.SequenceNode {
+			if value, err = replaced(Resolved(here), steps[i], value); err != nil {
 				return nil, fmt.Errorf("%s: %w", strings.TrimPrefix(at, "."), err)
 			}
 			continue

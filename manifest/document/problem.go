@@ -124,17 +124,9 @@ func walk(n *yaml.Node, path string) (k, v *yaml.Node, whole bool) {
 			return k, v, false
 		}
 		k, v, path = nextKey, next, rest
-		n = resolved(v)
+		n = Resolved(v)
 	}
 	return k, v, true
-}
-
-// resolved returns the target of an alias, or the node itself.
-func resolved(n *yaml.Node) *yaml.Node {
-	if n.Kind == yaml.AliasNode {
-		return n.Alias
-	}
-	return n
 }
 
 // step follows the first element of a path, .name or [key]. It consumes at least one byte of the path, so that walking
