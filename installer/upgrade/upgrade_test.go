@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"filippo.io/age"
@@ -773,6 +774,27 @@ func TestUpgradeRefusesOtherNodes(t *testing.T) {
 			t.Errorf("no %q in %v", want, err)
 		}
 	}
+}
+
+// A look that is interrupted by the end of the time says nothing of the cluster.
+func TestLastingReasons(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		looks, wrong := 0, errors.New("etcd has no leader")
+		reasons := lasting(t.Context(), time.Minute, func(ctx context.Context) []error {
+			if looks++; looks == 1 {
+				return []error{wrong}
+			}
+			<-ctx.Done()
+			return []error{ctx.Err()}
+		})
+		if looks < 2 || len(reasons) != 1 || !errors.Is(reasons[0], wrong) {
+			t.Errorf("after %d looks: %v", looks, reasons)
+		}
+		if reasons := lasting(t.Context(), time.Minute, func(context.Context) []error { return nil }); reasons != nil {
+			t.Errorf("of a healthy cluster: %v", reasons)
+		}
+	})
 }
 
 func TestUpgradeHealth(t *testing.T) {

@@ -29,8 +29,13 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// healthWait bounds the wait for a healthy cluster: pods that an interrupted upgrade restarted return within it.
+// healthWait bounds the wait for a healthy cluster.
 const healthWait = time.Minute
+
+// interruptedWait is healthWait after an upgrade that stopped in the middle of a node: kubeadm, which a killed run leaves
+// behind, goes on with its components one after the other. A static pod that ended a few times meanwhile is started again
+// five minutes later (MaxContainerBackOff of https://github.com/kubernetes/kubernetes/blob/v1.37.0/pkg/kubelet/kubelet.go).
+const interruptedWait = 6 * time.Minute
 
 // An UnfitError lists the reasons against an upgrade at this time.
 type UnfitError struct {
@@ -95,10 +100,8 @@ func (c checkup) health(ctx context.Context, t *task.Host, plan Plan) error {
 		}
 		return reasons
 	}
-	var reasons []error
-	_ = task.Eventually(ctx, healthWait, func(ctx context.Context) error {
-		reasons = gather(ctx, c.serversAnswer, c.nodesReady, c.etcdHealthy, c.systemPods)
-		return errors.Join(reasons...)
+	reasons := lasting(ctx, c.healthWait(ctx, t), func(ctx context.Context) []error {
+		return gather(ctx, c.serversAnswer, c.nodesReady, c.etcdHealthy, c.systemPods)
 	})
 	reasons = append(reasons, gather(ctx, c.budgets, c.lonePods, c.configReadable)...)
 	reasons = append(reasons, c.onEach(c.nodes(), func(t *task.Host) []error {
@@ -113,6 +116,28 @@ func (c checkup) health(ctx context.Context, t *task.Host, plan Plan) error {
 		return nil
 	}
 	return &UnfitError{Reasons: reasons}
+}
+
+// healthWait is interruptedWait if a node is in the middle of an upgrade, or if the API cannot tell.
+func (c checkup) healthWait(ctx context.Context, t *task.Host) time.Duration {
+	states, err := t.Kube().Nodes(ctx)
+	if err != nil || slices.ContainsFunc(states, func(n corev1.Node) bool { return marks.InUpgrade(&n) }) {
+		return interruptedWait
+	}
+	return healthWait
+}
+
+// lasting looks until there are no reasons, and after the time most returns those of the last look that was not
+// interrupted.
+func lasting(ctx context.Context, most time.Duration, look func(ctx context.Context) []error) []error {
+	err := task.Eventually(ctx, most, func(ctx context.Context) error { return errors.Join(look(ctx)...) })
+	if joined, ok := errors.AsType[interface {
+		error
+		Unwrap() []error
+	}](err); ok {
+		return joined.Unwrap()
+	}
+	return nil
 }
 
 // onEach runs a check on hosts at the same time, and returns all reasons.
@@ -147,7 +172,7 @@ func (c checkup) roomForSnapshot(ctx context.Context, t *task.Host) []error {
 func (c checkup) serversAnswer(ctx context.Context, t *task.Host, _ Plan) []error {
 	var errs []error
 	for _, cp := range c.controlPlanes() {
-		if _, err := t.Kubectl(ctx, cp.ServerFlag(), "get", "--raw=/readyz"); err != nil {
+		if _, err := t.Kubectl(ctx, cp.ServerFlag(), "get", "--raw=/readyz", "--request-timeout=5s"); err != nil {
 			errs = append(errs, fmt.Errorf("the API server of %s is not ready: %w", cp.Name, err))
 		}
 	}
