@@ -9,7 +9,10 @@ import (
 	"time"
 
 	"github.com/Masterminds/semver/v3"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -74,10 +77,31 @@ func calico() Network {
 	}
 }
 
-// isAvailable asks for the status of the network: the chart is ready when the operator runs.
+// isAvailable asks for the status of the network: the chart is ready when the operator runs. What the operator says of
+// its conditions names the pods that it waits for.
 func isAvailable(ctx context.Context, on Kubectl) error {
-	_, err := on.Kubectl(ctx, "wait", "--for=condition=Available", "--timeout=5s", "tigerastatus/calico")
-	return err
+	out, err := on.Kubectl(ctx, "get", "tigerastatus", "calico", "--output=json")
+	if err != nil {
+		return err
+	}
+	var network struct {
+		Status struct {
+			Conditions []metav1.Condition `json:"conditions"`
+		} `json:"status"`
+	}
+	if err := capped.JSON(out, capped.MaxValues, &network); err != nil {
+		return fmt.Errorf("tigerastatus calico: %w", err)
+	}
+	if meta.IsStatusConditionTrue(network.Status.Conditions, "Available") {
+		return nil
+	}
+	said := ""
+	for _, c := range network.Status.Conditions {
+		if c.Status == metav1.ConditionTrue && c.Message != "" {
+			said += "; " + c.Type + ": " + strings.Join(strings.Fields(c.Message), " ")
+		}
+	}
+	return fmt.Errorf("tigerastatus calico is not Available%s", said)
 }
 
 // calicoValues selects VXLAN between all nodes and no BGP: that works on any network, and needs one UDP port. Nodes are

@@ -3,13 +3,43 @@
 package network
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/kkbundle/kkbundle/installer/host"
 )
+
+// said is a kubectl that prints itself.
+type said string
+
+func (s said) Kubectl(context.Context, ...string) ([]byte, error) { return []byte(s), nil }
+
+// What the operator says of a network that is not available names its pods.
+func TestCalicoIsAvailable(t *testing.T) {
+	t.Parallel()
+	const condition = `{"type":"%s","status":"%s","message":"%s"}`
+	status := func(available, degraded string) said {
+		return said(fmt.Sprintf(`{"status":{"conditions":[`+condition+","+condition+`]}}`, "Available", available, "",
+			"Degraded", degraded, "Pod calico-system/csi-node-driver-x has crash looping container: calico-csi"))
+	}
+	if err := isAvailable(t.Context(), status("True", "False")); err != nil {
+		t.Error(err)
+	}
+	err := isAvailable(t.Context(), status("False", "True"))
+	if err == nil || !strings.Contains(err.Error(), "not Available; Degraded: Pod calico-system/csi-node-driver-x has") {
+		t.Errorf("want the pod, got %v", err)
+	}
+	for _, out := range []said{"", "{}", "[]"} {
+		if err := isAvailable(t.Context(), out); err == nil {
+			t.Errorf("%q: no error", out)
+		}
+	}
+}
 
 // TestRemoveCalico runs the script with routes as Felix v3.32 and BIRD make them, in a network namespace. Those of the
 // host stay, also if it has a BIRD of its own.
