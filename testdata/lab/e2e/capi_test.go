@@ -447,7 +447,7 @@ func (c *capi) kill() error {
 }
 
 // podNetwork gives the cluster the pod network of the management cluster, as nobody else does: a copy of flannel's
-// objects.
+// objects, whose daemon takes the interface of the address that its host has.
 func (c *capi) podNetwork(t *testing.T) {
 	t.Helper()
 	names := "namespace/kube-flannel serviceaccount,configmap,daemonset clusterrole/flannel clusterrolebinding/flannel"
@@ -477,7 +477,19 @@ func (c *capi) podNetwork(t *testing.T) {
 			}
 		}
 	}
-	c.applyThere(t, all.String())
+	ofHost := "--iface=" + addresses(c.lab.Hosts[:1])[0]
+	var ofAll []string
+	for _, address := range addresses(c.lab.Hosts[1:]) {
+		ofAll = append(ofAll, "--iface="+address)
+	}
+	line := regexp.MustCompile(`(?m)^( *- )` + regexp.QuoteMeta(ofHost) + `$`)
+	if !line.MatchString(all.String()) {
+		t.Fatalf("flannel's daemon has no %s", ofHost)
+	}
+	c.applyThere(t, line.ReplaceAllStringFunc(all.String(), func(one string) string {
+		before := strings.TrimSuffix(one, ofHost)
+		return before + strings.Join(ofAll, "\n"+before)
+	}))
 }
 
 // applyThere applies a manifest in the declared cluster.

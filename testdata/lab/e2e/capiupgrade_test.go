@@ -11,11 +11,12 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
+	"github.com/kkbundle/kkbundle/testdata/lab/results"
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
 // TestCAPIUpgrade declares three control planes behind a balancer and a worker, loses the worker's host, and upgrades all
-// of them to the next minor release with a spare host.
+// of them to the next minor release with a spare host, under an application. Then it loses a control plane.
 func TestCAPIUpgrade(t *testing.T) {
 	const address = "10.250.0.11:5443/mirror"
 	ca := newCompanyCA(t, "Company registries")
@@ -36,7 +37,9 @@ func TestCAPIUpgrade(t *testing.T) {
 	c.bundleBoth(t)
 	useCompanyRegistry(t, th.dir, address, ca)
 	c.pristine = c.poolTraces(t)
-	c.startBalancer(t, front{Port: 6443, Probe: "https://%s/readyz", Backends: addresses(c.lab.Hosts[1:])})
+	pool := addresses(c.lab.Hosts[1:])
+	c.startBalancer(t, front{Port: 6443, Probe: "https://%s/readyz", Backends: pool},
+		front{Port: steadyPort, Probe: "http://%s/", Backends: pool})
 	steps(t, []step{
 		{"a management cluster of one host is installed", c.install},
 		{"Cluster API and the provider run", c.controllers},
@@ -47,7 +50,10 @@ func TestCAPIUpgrade(t *testing.T) {
 		{"a version that is in no bundle of the cluster is refused, and another bundle is named", c.nextBundle},
 		{"control planes, then the worker are replaced by those of the next version", c.upgrade},
 		{"everything is of the next version", c.verify},
+		{"a MachineHealthCheck replaces a lost control plane", c.loseControlPlane},
+		{"its host comes back, is cleaned and free again", c.comeBack},
 		{"a deleted cluster leaves its hosts as they were", c.delete},
+		{"install of the same cluster, for comparison", c.installSame},
 		{"no packet left the hosts' network", th.packets},
 	})
 }
@@ -56,10 +62,14 @@ func TestCAPIUpgrade(t *testing.T) {
 type capiUpgrade struct {
 	*capi
 	to      software.KubernetesRelease
-	next    string     // the bundle of that release
-	lost    hosts.Host // the worker's
-	machine string     // that was on it
+	next    string        // the bundle of that release
+	lost    hosts.Host    // the last one that lost its power
+	machine string        // that was on it
+	took    time.Duration // until three control planes were Ready
 }
+
+// steadyPort is the node port of the application.
+const steadyPort = 30081
 
 // etcdThrough is the release of etcd 3.6 that 3.7 can be reached from.
 func (c *capiUpgrade) etcdThrough() string { return strings.TrimPrefix(c.to.Through, "v") + "-0" }
@@ -98,21 +108,28 @@ func (c *capiUpgrade) createThree(t *testing.T) {
 			}
 		}
 	}
-	c.apply(t, append(objects, healthCheck()))
+	c.apply(t, append(objects, healthChecks()...))
 	c.answers(t, begin)
 	c.podNetwork(t)
 	c.until(t, 10*time.Minute, "the worker is Ready", "[ $(kubectl get machine -l '!cluster.x-k8s.io/control-plane' --no-headers | wc -l) = 1 ] && "+
 		"kubectl wait --for=condition=Ready --timeout=1s machine -l '!cluster.x-k8s.io/control-plane'")
-	c.machine = strings.TrimSpace(c.on(t, 1, in("kubectl get machine -l '!cluster.x-k8s.io/control-plane' -o jsonpath='{.items[*].metadata.name}'")))
+	c.lose(t, "!cluster.x-k8s.io/control-plane")
+	c.until(t, 10*time.Minute, "three control planes are Ready", "[ $(kubectl get machine -l cluster.x-k8s.io/control-plane --no-headers | wc -l) = 3 ] && "+
+		"kubectl wait --for=condition=Ready --timeout=1s machine -l cluster.x-k8s.io/control-plane")
+	c.took = time.Since(begin)
+	t.Logf("three control planes are Ready after %s", c.took.Round(time.Second))
+}
+
+// lose pulls the plug of the first Machine with the label.
+func (c *capiUpgrade) lose(t *testing.T, label string) {
+	t.Helper()
+	c.machine = strings.TrimSpace(c.on(t, 1, in("kubectl get machine -l '"+label+"' -o jsonpath='{.items[0].metadata.name}'")))
 	name := c.on(t, 1, in("kubectl get kkmachine "+c.machine+" -o jsonpath='{.spec.hostName}'"))
 	c.lost = c.lab.Hosts[slices.IndexFunc(c.lab.Hosts, func(h hosts.Host) bool { return h.Name == name })]
 	if err := c.lab.Kill(t.Context(), c.lost); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%s on %s is lost after %s", c.machine, name, time.Since(begin).Round(time.Second))
-	c.until(t, 10*time.Minute, "three control planes are Ready", "[ $(kubectl get machine -l cluster.x-k8s.io/control-plane --no-headers | wc -l) = 3 ] && "+
-		"kubectl wait --for=condition=Ready --timeout=1s machine -l cluster.x-k8s.io/control-plane")
-	t.Logf("three control planes are Ready after %s", time.Since(begin).Round(time.Second))
+	t.Logf("%s on %s is lost", c.machine, name)
 }
 
 // machines is a shell line that holds while these Machines and no others, as in "3 v1.36.3", are Ready.
@@ -159,8 +176,18 @@ func (c *capiUpgrade) upgrade(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	const api = "https://" + besideHosts + ":6443/readyz"
-	answers := ask(t, c.lab.Command(ctx, "sh", "-c", askAgain, "sh", api))
 	begin := time.Now()
+	app := fmt.Sprintf("http://%s:%d/", besideHosts, steadyPort)
+	c.applyThere(t, steady)
+	c.there(t, "-n steady rollout status deployment/steady --timeout=5m")
+	for c.lab.Command(ctx, "curl", "-sf", "--max-time", "2", "-o", "/dev/null", app).Run() != nil {
+		if time.Sleep(time.Second); time.Since(begin) > 2*time.Minute {
+			t.Fatal("the application does not answer behind the balancer")
+		}
+	}
+	begin = time.Now()
+	answers := ask(t, c.lab.Command(ctx, "sh", "-c", askAgain, "sh", api), c.lab.Command(ctx, "sh", "-c", askAgain, "sh", app))
+	kills := c.kills
 	c.on(t, 1, in(c.toNext()))
 	c.killWhile(t, "a host is cleaned", "{.status.state}", "Cleaning")
 	c.until(t, 25*time.Minute, "the control planes are of the next version", machines("3 "+c.to.Version, "1 "+software.KubernetesVersion))
@@ -169,10 +196,25 @@ func (c *capiUpgrade) upgrade(t *testing.T) {
 	c.until(t, 15*time.Minute, "the worker is, too", machines("3 "+c.to.Version, "1 "+c.to.Version)+" && "+c.free(2))
 	t.Logf("upgraded after %s", time.Since(begin).Round(time.Second))
 	cancel()
-	seen := answers()[api]
-	if seen == nil || seen.asked == 0 || seen.failed*10 > seen.asked {
-		t.Errorf("the API server did not answer: %+v", seen)
+	m := results.Move{
+		From: software.KubernetesVersion, To: c.to.Version, Kills: c.kills - kills, Seconds: int(time.Since(begin).Seconds()),
+		Topology: "Cluster API: 3 control planes behind a balancer, 1 worker, each replaced on a spare host",
 	}
+	seen := answers()
+	for url, what := range map[string]string{api: "the API server", app: "the application"} {
+		if g := seen[url]; g == nil || g.asked == 0 || g.failed*100 > g.asked {
+			t.Errorf("%s missed more than one question of a hundred: %+v", what, g)
+		}
+	}
+	if g := seen[app]; g != nil {
+		m.Asked, m.Missed = g.asked, g.failed
+	}
+	if g := seen[api]; g != nil {
+		for _, d := range g.times {
+			m.Away = append(m.Away, int(d.Milliseconds()))
+		}
+	}
+	c.moves = append(c.moves, m)
 }
 
 // killWhile waits for a KKInstance with a value of a jsonpath, and kills the manager then.
@@ -206,27 +248,46 @@ func (c *capiUpgrade) verify(t *testing.T) {
 	c.freeAreClean(t, 2)
 }
 
-// healthCheck replaces workers whose nodes are lost.
-func healthCheck() map[string]any {
-	var unhealthy []map[string]any
-	for _, status := range []string{"Unknown", "False"} {
-		unhealthy = append(unhealthy, map[string]any{"type": "Ready", "status": status, "timeoutSeconds": 30})
+// healthChecks replace workers and control planes whose nodes are lost.
+func healthChecks() (objects []map[string]any) {
+	for name, selector := range map[string]map[string]any{
+		"workers":        {"matchLabels": map[string]any{"cluster.x-k8s.io/deployment-name": "prod-md-0"}},
+		"control-planes": {"matchLabels": map[string]any{"cluster.x-k8s.io/control-plane": ""}},
+	} {
+		var unhealthy []map[string]any
+		for _, status := range []string{"Unknown", "False"} {
+			unhealthy = append(unhealthy, map[string]any{"type": "Ready", "status": status, "timeoutSeconds": 30})
+		}
+		objects = append(objects, map[string]any{
+			"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineHealthCheck", "metadata": map[string]any{"name": name},
+			"spec": map[string]any{
+				"clusterName": "prod", "selector": selector, "checks": map[string]any{"unhealthyNodeConditions": unhealthy},
+			},
+		})
 	}
-	return map[string]any{
-		"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineHealthCheck", "metadata": map[string]any{"name": "workers"},
-		"spec": map[string]any{
-			"clusterName": "prod", "selector": map[string]any{"matchLabels": map[string]any{"cluster.x-k8s.io/deployment-name": "prod-md-0"}},
-			"checks": map[string]any{"unhealthyNodeConditions": unhealthy},
-		},
-	}
+	return objects
 }
 
 // replaced waits for another worker. The lost host cannot be cleaned, and is not handed out again.
 func (c *capiUpgrade) replaced(t *testing.T) {
+	c.isReplaced(t, software.KubernetesVersion)
+}
+
+// loseControlPlane loses one of three, with its member of etcd.
+func (c *capiUpgrade) loseControlPlane(t *testing.T) {
+	c.lose(t, "cluster.x-k8s.io/control-plane")
+	c.isReplaced(t, c.to.Version)
+	if members := c.there(t, "-n kube-system get pods -l component=etcd --no-headers"); strings.Count(members, " Running ") != 3 {
+		t.Errorf("want three members of etcd, got\n%s", members)
+	}
+}
+
+// isReplaced waits for another Machine in the place of the lost one, whose host cannot be cleaned.
+func (c *capiUpgrade) isReplaced(t *testing.T, version string) {
+	t.Helper()
 	begin := time.Now()
-	one := "1 " + software.KubernetesVersion
-	c.until(t, 15*time.Minute, "the worker is replaced", "! kubectl get machine "+c.machine+" && "+machines("3 "+software.KubernetesVersion, one))
-	t.Logf("the worker is replaced another %s later", time.Since(begin).Round(time.Second))
+	c.until(t, 15*time.Minute, c.machine+" is replaced", "! kubectl get machine "+c.machine+" && "+machines("3 "+version, "1 "+version))
+	t.Logf("%s is replaced another %s later", c.machine, time.Since(begin).Round(time.Second))
 	got := c.on(t, 1, in("kubectl get kkhost "+c.lost.Name+` -o jsonpath='{.status.state} {.spec.consumer} {.metadata.annotations}'`))
 	if !strings.HasPrefix(got, "Quarantined  ") || !strings.Contains(got, "not cleaned after cluster prod") {
 		t.Errorf("%s: %s", c.lost.Name, got)
@@ -260,4 +321,25 @@ func (c *capiUpgrade) comeBack(t *testing.T) {
 		t.Errorf("want 4 nodes that are Ready, got\n%s", nodes)
 	}
 	c.freeAreClean(t, 2)
+}
+
+// installSame measures what install takes for the declared cluster, which has been deleted.
+func (c *capiUpgrade) installSame(t *testing.T) {
+	inventory, cluster := filepath.Join(c.dir, "same.yaml"), filepath.Join(c.dir, "same-cluster.yaml")
+	if err := c.lab.WriteInventory(inventory, hosts.Groups{"kube_control_plane": {2, 3, 4}, "kube_worker": {5}}); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(c.dir, "cluster.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(cluster, append(data, haproxyEndpoint+"\n"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := c.lab.Command(t.Context(), c.kkbundle, "install", "-i", inventory, "--cluster", cluster,
+		"--known-hosts", c.lab.KnownHostsFile(), c.bundle())
+	cmd.Env = append(os.Environ(), "SITE_REGISTRY="+companyPassword)
+	r := run(t, cmd).must(t, 0)
+	t.Logf("install took %s, the declared control planes %s: %.2f times as long",
+		r.took.Round(time.Second), c.took.Round(time.Second), c.took.Seconds()/r.took.Seconds())
 }
