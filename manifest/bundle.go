@@ -78,7 +78,7 @@ type Bundle struct {
 	APIVersion string   `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
 	Kind       string   `yaml:"kind" kk:"required" doc:"Bundle"`
 	Metadata   Metadata `yaml:"metadata" kk:"required" doc:"Name and version of the bundle."`
-	// Include names files that this one is merged over before it is decoded. Then it is not there any more; Included is.
+	// Include names files that this one is merged over before it is decoded. Then it is empty, and Included has them.
 	Include []string `yaml:"include,omitempty" local:"machine" doc:"Manifests that this one adds to: files below its directory, and directories for their files *.yaml in the order of names."`
 	// Without is about included files, and is gone with Include.
 	Without Without `yaml:"without,omitempty" doc:"What this file leaves out of those that it includes."`
@@ -269,8 +269,8 @@ func ParseBundleWith(file string, data []byte, resolve ResolveFunc) (*Bundle, er
 	return ParseVariant(file, data, nil, "", resolve)
 }
 
-// ParseVariant is ParseBundleWith of a variant; the error is a *VariantError if the file lacks it. dir is the directory of
-// the file, with those that it includes; nil refuses includes.
+// ParseVariant is ParseBundleWith of a variant; the error is a *VariantError if the file lacks it. dir is the directory
+// of the file, with those that it includes; nil refuses includes.
 func ParseVariant(file string, data []byte, dir fs.FS, variant string, resolve ResolveFunc) (*Bundle, error) {
 	b := &Bundle{}
 	src, err := document.Parse(file, data, formatOf(KindBundle).Limits)

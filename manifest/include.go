@@ -45,7 +45,7 @@ func mergeIncluded(src *document.Tree, dir fs.FS) ([]Input, error) {
 	return r.inputs, err
 }
 
-// An includer reads the files that a manifest includes, in the order in which they are merged: the manifest is the last.
+// An includer reads the files that a manifest includes, in the order in which they are merged, the manifest last.
 type includer struct {
 	src    *document.Tree
 	dir    fs.FS
@@ -87,7 +87,7 @@ func (r *includer) entry(dir string, n *yaml.Node) error {
 	}
 	name := path.Join(dir, n.Value)
 	if path.IsAbs(n.Value) || !fs.ValidPath(name) {
-		return fmt.Errorf("%s is not below the manifest's directory; move it there, and write its path relative to this file",
+		return fmt.Errorf("%s is not below the manifest's directory; move it there, and write a path relative to this file",
 			document.Shorten(n.Value))
 	}
 	info, err := r.stat(name)
@@ -143,7 +143,7 @@ func (r *includer) file(name string, info fs.FileInfo) error {
 		return nil
 	}
 	if !isBundle(t) {
-		return fmt.Errorf("%s is no manifest; an included file has apiVersion: %s and kind: %s", document.Shorten(name),
+		return fmt.Errorf("%s is no manifest; write apiVersion: %s and kind: %s, or leave it out", document.Shorten(name),
 			APIVersion, KindBundle)
 	}
 	r.add(name, r.src.Beside(shown, t.Root))
@@ -186,7 +186,7 @@ func unreadable(name string, err error) error {
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		err = at.Err
 	}
-	return fmt.Errorf("%s cannot be read: %w; an included file, and all that links lead to, is below the manifest's directory",
+	return fmt.Errorf("%s cannot be read: %w; keep included files, and what links lead to, below the manifest's directory",
 		document.Shorten(name), err)
 }
 

@@ -33,9 +33,13 @@ without: {images: [b:1], manifests: [parts/gone/*.yaml]}
 func parts() map[string]string {
 	return map[string]string{
 		"parts/a.yaml": includedHead + `include: [../nested/c.yaml]
-zone: cn
+zone: cn # in China
 values: {tag: {default: "1"}}
-images: ["a:${tag}", redis:8]
+# What every site has
+images: ["a:${tag}", # by tag
+  # redis is replaced
+  redis:8]
+# The end
 manifests: [yaml/*.yaml, gone/*.yaml]
 charts: [{path: ./web, values: [web.yaml, /etc/web.yaml]}]
 files: [{name: f, path: f.txt}, {name: g, url: "https://x.example/g"}]
@@ -165,7 +169,7 @@ func TestIncludeProblems(t *testing.T) {
 		},
 		{
 			"[x.yaml]", map[string]string{"x.yaml": "apiVersion: kkbundle.io/v1\nkind: Cluster\n"},
-			"sites/site.yaml:6:11: include[0]: x.yaml is no manifest; an included file has apiVersion: kkbundle.io/v1 and kind: Bundle",
+			"sites/site.yaml:6:11: include[0]: x.yaml is no manifest; write apiVersion: kkbundle.io/v1 and kind: Bundle, or leave it out",
 		},
 		{"[x.yaml]", map[string]string{"x.yaml": "a: [\n"}, "sites/x.yaml:2:1: not valid YAML: "},
 		{

@@ -154,9 +154,10 @@ func mergedText(src *document.Tree, variant string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: merge: %w", src.File, err)
 	}
-	if most := formatOf(KindBundle).Limits.Size; len(head)+len(text) > most {
+	text = append([]byte(head), text...)
+	if most := formatOf(KindBundle).Limits.Size; len(text) > most {
 		return nil, document.Problems{{File: src.File, Message: fmt.Sprintf(
-			"the merged manifest has %d bytes; at most %d are read: make several bundles of it", len(head)+len(text), most)}}
+			"the merged manifest has %d bytes, of which %d are read; make several bundles of it", len(text), most)}}
 	}
-	return append([]byte(head), text...), nil
+	return text, nil
 }

@@ -57,7 +57,7 @@ func eachLocal(v reflect.Value, path string, f Field, visit func(f Field, path, 
 	}
 }
 
-// EachLocalNode is EachLocal for a file that is not decoded yet, of a type. What does not have its shape is passed over.
+// EachLocalNode is EachLocal for a file of a type that is not decoded yet. Nodes of another shape are passed over.
 func EachLocalNode(n *yaml.Node, t reflect.Type, visit func(l Locality, n *yaml.Node)) {
 	eachLocalNode(n, t, Field{}, visit)
 }
