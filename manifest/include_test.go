@@ -155,7 +155,8 @@ func TestIncludeProblems(t *testing.T) {
 		{"[d]", map[string]string{"d/x.yaml/y": ""}, "sites/site.yaml:6:11: include[0]: d/x.yaml is not a regular file"},
 		{"[d]", many, "sites/site.yaml:6:11: include[0]: more than 100 files are included; "},
 		{
-			"[site.yaml]", map[string]string{"site.yaml": ""},
+			"[site.yaml]",
+			map[string]string{"site.yaml": ""},
 			"sites/site.yaml:6:11: include[0]: site.yaml includes itself (site.yaml, site.yaml); ",
 		},
 		{
@@ -164,33 +165,40 @@ func TestIncludeProblems(t *testing.T) {
 			"sites/d/y.yaml:4:3: include[0]: d/x.yaml includes itself (d/x.yaml, d/y.yaml, d/x.yaml); ",
 		},
 		{
-			"[d/x.yaml]", map[string]string{"d/x.yaml": includedHead + "include: [../../y.yaml]\n"},
+			"[d/x.yaml]",
+			map[string]string{"d/x.yaml": includedHead + "include: [../../y.yaml]\n"},
 			"sites/d/x.yaml:3:11: include[0]: ../../y.yaml is not below the manifest's directory; ",
 		},
 		{
-			"[x.yaml]", map[string]string{"x.yaml": "apiVersion: kkbundle.io/v1\nkind: Cluster\n"},
+			"[x.yaml]",
+			map[string]string{"x.yaml": "apiVersion: kkbundle.io/v1\nkind: Cluster\n"},
 			"sites/site.yaml:6:11: include[0]: x.yaml is no manifest; write apiVersion: kkbundle.io/v1 and kind: Bundle, or leave it out",
 		},
 		{"[x.yaml]", map[string]string{"x.yaml": "a: [\n"}, "sites/x.yaml:2:1: not valid YAML: "},
 		{
-			"[x.yaml]", map[string]string{"x.yaml": includedHead + "#" + strings.Repeat("x", 4<<20)},
+			"[x.yaml]",
+			map[string]string{"x.yaml": includedHead + "#" + strings.Repeat("x", 4<<20)},
 			"sites/site.yaml:6:11: include[0]: with x.yaml, the included files have more than 4.0 MiB; include less",
 		},
 		{
-			"[x.yaml]", map[string]string{"x.yaml": includedHead + "images:\n- {name: b:1, colour: red}\n"},
+			"[x.yaml]",
+			map[string]string{"x.yaml": includedHead + "images:\n- {name: b:1, colour: red}\n"},
 			`sites/x.yaml:4:15: images[0]: unknown field "colour"`,
 		},
 		{"[x.yaml]", map[string]string{"x.yaml": includedHead + "colour: red\n"}, `sites/x.yaml:3:1: unknown field "colour"`},
 		{
-			"[x.yaml]", map[string]string{"x.yaml": includedHead + "images: [b:1]\nzone: cn\nimages: [c:1]\n"},
+			"[x.yaml]",
+			map[string]string{"x.yaml": includedHead + "images: [b:1]\nzone: cn\nimages: [c:1]\n"},
 			"sites/x.yaml:3:1: images: is there twice, also on sites/x.yaml:5",
 		},
 		{
-			"[x.yaml]", map[string]string{"x.yaml": includedHead + "values: {v: {default: '1'}}\nimages: ['b:${w}']\n"},
+			"[x.yaml]",
+			map[string]string{"x.yaml": includedHead + "values: {v: {default: '1'}}\nimages: ['b:${w}']\n"},
 			"sites/x.yaml:4:10: images[0]: ${w}: the manifest has no value of this name",
 		},
 		{
-			"[x.yaml]", map[string]string{"x.yaml": includedHead + "values: {v: {required: true}}\nimages: ['b:${v}']\n"},
+			"[x.yaml]",
+			map[string]string{"x.yaml": includedHead + "values: {v: {required: true}}\nimages: ['b:${v}']\n"},
 			"sites/x.yaml:3:10: values[v]: is required and was not given: ",
 		},
 		{
@@ -199,7 +207,8 @@ func TestIncludeProblems(t *testing.T) {
 			"sites/y.yaml:3:10: charts[0]: the include has c several times, on sites/x.yaml:3 and sites/x.yaml:3; ",
 		},
 		{
-			"[x.yaml]\nwithout: {images: [b:1]}", map[string]string{"x.yaml": includedHead},
+			"[x.yaml]\nwithout: {images: [b:1]}",
+			map[string]string{"x.yaml": includedHead},
 			"sites/site.yaml:7:20: without.images[0]: the include has no b:1 under images, so sites/site.yaml cannot leave it out",
 		},
 		{
