@@ -182,7 +182,7 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 // complete adds to a lock all but its items: their groups, and what was found out in the search for images.
 func (f *finder) complete(l *manifest.Lock) error {
 	f.setGroups(l)
-	l.Inputs = f.seen.inputs
+	l.Inputs = slices.Concat(f.seen.inputs, f.Manifest.Included)
 	l.Values = manifest.LockedValues(f.Manifest.Set)
 	if in, ok := f.catalogInput(); ok {
 		l.Inputs = append(l.Inputs, in)

@@ -121,14 +121,19 @@ func isKustomization(root *os.Root, name string) (bool, error) {
 	return true, err
 }
 
-// ownFile reports whether a file is the manifest, its lock, or one of its cluster files or, once these were read,
-// catalogs.
+// ownFile reports whether a file is the manifest, one that it includes, its lock, or one of its cluster files or, once
+// these were read, catalogs.
 func (p *Project) ownFile(name string) bool {
 	own := []string{filepath.Base(p.File), filepath.Base(LockFile(p.File))}
 	for _, file := range p.Manifest.ClusterFiles() {
 		own = append(own, path.Clean(filepath.ToSlash(file)))
 	}
-	return slices.Contains(own, name) || slices.Contains(p.catalogs, name)
+	return slices.Contains(own, name) || slices.Contains(p.catalogs, name) || p.includes(name)
+}
+
+// includes reports whether a file is one that the manifest includes.
+func (p *Project) includes(name string) bool {
+	return slices.ContainsFunc(p.Manifest.Included, func(in manifest.Input) bool { return in.Path == name })
 }
 
 // yamlJobs returns one job for all YAML files with the same groups, and one for each kustomize directory.
@@ -232,6 +237,9 @@ func (p *Project) checkInputs(l *manifest.Lock) (stale, err error) {
 		}
 		files = append(files, c.Values...)
 	}
+	for _, in := range p.Manifest.Included {
+		files = append(files, in.Path)
+	}
 	own := *l
 	own.Inputs = slices.DeleteFunc(slices.Clone(l.Inputs), isCatalog)
 	return own.CheckInputs(files, func(name string) digest.Digest {
@@ -267,7 +275,7 @@ func (p *Project) otherCatalog(l *manifest.Lock) bool {
 func (p *Project) documents(l *manifest.Lock) ([]bundle.Document, error) {
 	list := slices.Clone(p.extras)
 	for _, in := range l.Inputs {
-		if isCatalog(in) || slices.Contains(p.catalogs, in.Path) || p.isValues(in.Path) {
+		if isCatalog(in) || slices.Contains(p.catalogs, in.Path) || p.isValues(in.Path) || p.includes(in.Path) {
 			continue
 		}
 		data, err := ReadFile(p.beside(in.Path))

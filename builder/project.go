@@ -133,15 +133,22 @@ func (p *Project) again() (*Project, error) {
 	return q, nil
 }
 
-func load(file string, how loading) (*Project, error) {
-	data, err := how.text, error(nil)
-	if data == nil {
-		data, err = ReadFile(file)
+// read reads the manifest, and returns it with its text.
+func (l loading) read(file string) (*manifest.Bundle, []byte, error) {
+	if l.text != nil {
+		b, err := manifest.ParseVariant(file, l.text, nil, l.Variant, l.resolve)
+		return b, l.text, err
 	}
+	data, err := ReadFile(file)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	b, err := manifest.ParseVariant(file, data, how.Variant, how.resolve)
+	b, err := parse(file, data, l.Variant, l.resolve)
+	return b, data, err
+}
+
+func load(file string, how loading) (*Project, error) {
+	b, data, err := how.read(file)
 	if unknown, ok := errors.AsType[*manifest.VariantError](err); ok {
 		return nil, &InputError{fmt.Errorf("%s: %w", file, unknown)}
 	}
@@ -151,7 +158,7 @@ func load(file string, how loading) (*Project, error) {
 	if b.Variant != how.Variant {
 		return nil, &InputError{fmt.Errorf("%s has variants: name one of them with --variant", file)}
 	}
-	if b.Variant != "" {
+	if b.Merged != nil {
 		data = b.Merged
 	}
 	p := &Project{

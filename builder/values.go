@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,11 +24,38 @@ func (l loading) resolve(t values.Table, src *document.Tree) (*values.Set, error
 	return t.Resolve(context.Background(), src, values.Options{At: values.Build, Given: given})
 }
 
-// ReadManifest reads a manifest alone, with the values that LoadWith reads it with. Like manifest.ParseBundle, it
-// returns what could be read beside an error.
+// ReadManifest reads a manifest with the files that it includes, and with the values that LoadWith reads it with. Like
+// manifest.ParseBundle, it returns what could be read beside an error.
 func ReadManifest(file string, data []byte, o LoadOptions) (*manifest.Bundle, error) {
 	locked := lockBeside(file, o.Variant).Given(false)
-	return manifest.ParseVariant(file, data, o.Variant, loading{locked: locked, LoadOptions: o}.resolve)
+	return parse(file, data, o.Variant, loading{locked: locked, LoadOptions: o}.resolve)
+}
+
+// SampleManifest is ReadManifest with examples for the values that must be given, for the names in a manifest.
+func SampleManifest(file string, data []byte) (*manifest.Bundle, error) {
+	return parse(file, data, "", func(t values.Table, src *document.Tree) (*values.Set, error) {
+		return t.Resolve(context.Background(), src, values.Options{Sample: true})
+	})
+}
+
+// parse reads a manifest in a file.
+func parse(file string, data []byte, variant string, resolve manifest.ResolveFunc) (*manifest.Bundle, error) {
+	dir, err := os.OpenRoot(filepath.Dir(file))
+	if err != nil {
+		return &manifest.Bundle{}, &InputError{err}
+	}
+	defer dir.Close()
+	return manifest.ParseVariant(file, data, dir.FS(), variant, resolve)
+}
+
+// VariantNames returns the names of a manifest's variants, in its order; none without variants.
+func VariantNames(file string, data []byte) ([]string, error) {
+	dir, err := os.OpenRoot(filepath.Dir(file))
+	if err != nil {
+		return nil, &InputError{err}
+	}
+	defer dir.Close()
+	return manifest.VariantNames(file, data, dir.FS())
 }
 
 // expand returns the text of a file besides the manifest and its cluster files, with its values.

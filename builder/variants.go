@@ -28,7 +28,7 @@ func LoadFamily(file string, o LoadOptions) (*Family, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err := manifest.VariantNames(file, data)
+	names, err := VariantNames(file, data)
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +216,7 @@ func NewFamilyQuestion(file string, o LoadOptions) (*Question, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err := manifest.VariantNames(file, data)
+	names, err := VariantNames(file, data)
 	if manifest.IsLock(data) || err != nil || len(names) == 0 {
 		return NewQuestionWith(file, o)
 	}

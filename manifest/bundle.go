@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"context"
+	"io/fs"
 
 	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/document"
@@ -77,6 +78,10 @@ type Bundle struct {
 	APIVersion string   `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
 	Kind       string   `yaml:"kind" kk:"required" doc:"Bundle"`
 	Metadata   Metadata `yaml:"metadata" kk:"required" doc:"Name and version of the bundle."`
+	// Include names files that this one is merged over before it is decoded. Then it is empty, and Included has them.
+	Include []string `yaml:"include,omitempty" local:"machine" doc:"Manifests that this one adds to: files below its directory, and directories for their files *.yaml in the order of names."`
+	// Without is about included files, and is gone with Include.
+	Without Without `yaml:"without,omitempty" doc:"What this file leaves out of those that it includes."`
 	// Values are expanded in the rest of the file before it is decoded; see ParseBundleWith.
 	Values         values.Table   `yaml:"values,omitempty" doc:"Values that this file, its cluster files, and the files that opt in name as ${name}."`
 	Platforms      []string       `yaml:"platforms" kk:"required" doc:"The platforms of the hosts, such as linux/amd64."`
@@ -111,10 +116,12 @@ type Bundle struct {
 	// Variants are merged into the rest before the file is decoded, and are not there any more: see Variant.
 	Variants map[string]Variant `yaml:"variants,omitempty" doc:"Several bundles of this manifest, by name, with what each has in another way."`
 
-	// Variant is the name of the variant that the file was read as, "" for a file without variants, and Merged its text
-	// as a manifest of its own. They are not part of the file.
-	Variant string `yaml:"-"`
-	Merged  []byte `yaml:"-"`
+	// Variant is the name of the variant that the file was read as, "" for a file without variants. Included are the
+	// files that it includes. Of a file with either, Merged is the text as a manifest of its own. They are not part of
+	// the file.
+	Variant  string  `yaml:"-"`
+	Included []Input `yaml:"-"`
+	Merged   []byte  `yaml:"-"`
 
 	// Uses are the ways in which clusters install charts. They are not part of the file, but of the items' definition.
 	Uses []ChartUse `yaml:"-"`
@@ -259,21 +266,26 @@ type ResolveFunc func(t values.Table, src *document.Tree) (*values.Set, error)
 // ParseBundleWith is ParseBundle with the values that resolve returns, which is only asked for a file with a table. Of
 // a file with variants it reads the first.
 func ParseBundleWith(file string, data []byte, resolve ResolveFunc) (*Bundle, error) {
-	return ParseVariant(file, data, "", resolve)
+	return ParseVariant(file, data, nil, "", resolve)
 }
 
-// ParseVariant is ParseBundleWith of a variant; the error is a *VariantError if the file lacks it.
-func ParseVariant(file string, data []byte, variant string, resolve ResolveFunc) (*Bundle, error) {
+// ParseVariant is ParseBundleWith of a variant; the error is a *VariantError if the file lacks it. dir is the directory
+// of the file, with those that it includes; nil refuses includes.
+func ParseVariant(file string, data []byte, dir fs.FS, variant string, resolve ResolveFunc) (*Bundle, error) {
 	b := &Bundle{}
 	src, err := document.Parse(file, data, formatOf(KindBundle).Limits)
 	if err != nil {
 		return b, err
 	}
+	own := src.Root
+	if b.Included, err = mergeIncluded(src, dir); err != nil {
+		return b, err
+	}
 	if b.Variant, err = chooseVariant(src, variant); err != nil {
 		return b, err
 	}
-	if b.Variant != "" {
-		if b.Merged, err = variantText(src, b.Variant); err != nil {
+	if src.Root != own {
+		if b.Merged, err = mergedText(src, b.Variant); err != nil {
 			return b, err
 		}
 	}

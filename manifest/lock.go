@@ -68,13 +68,14 @@ type Lock struct {
 	Values []LockedValue `yaml:"values,omitempty" doc:"Values that the manifest was read with."`
 	// Kubeadm has, by release, the images that kubeadm itself listed when the lock was made.
 	Kubeadm map[string]catalogfile.KubeadmImages `yaml:"kubeadm,omitempty" doc:"By release of Kubernetes, the tags of the images that its kubeadm asks for."`
-	// Inputs are the files that were searched for images, or used in the search: YAML, values and local charts.
-	Inputs []Input `yaml:"inputs,omitempty" doc:"Files in which, or with which, images were found."`
+	// Inputs are the files that the manifest includes, and those that were searched for images, or used in the search:
+	// YAML, values and local charts.
+	Inputs []Input `yaml:"inputs,omitempty" doc:"Files that the manifest includes, and those in which, or with which, images were found."`
 	// Undecided are texts in them that may be images, each with its place.
 	Undecided []string `yaml:"undecided,omitempty" doc:"Texts that may be images and match no item, with their places."`
 }
 
-// Input is a file beside the manifest that affects the images found.
+// Input is a file beside the manifest that affects its items or the images found.
 type Input struct {
 	// Path is relative to the manifest, unless it begins with a slash.
 	Path string `yaml:"path" kk:"required" doc:"Path relative to the manifest, or absolute."`

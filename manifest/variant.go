@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"io/fs"
 	"reflect"
 	"strings"
 
@@ -40,25 +41,29 @@ type Variant struct {
 	Without       Without                    `yaml:"without,omitempty" doc:"What the variant leaves out."`
 }
 
-// Without names items of a manifest that a variant leaves out.
+// Without names items that a variant leaves out of a manifest, or a manifest of the files that it includes.
 type Without struct {
 	Images    []string `yaml:"images,omitempty" doc:"References."`
 	Charts    []string `yaml:"charts,omitempty" doc:"Names; url or path of a chart without a name."`
-	Manifests []string `yaml:"manifests,omitempty" doc:"Patterns, as the manifest writes them."`
+	Manifests []string `yaml:"manifests,omitempty" local:"machine" doc:"Patterns, as the manifest writes them."`
 	Files     []string `yaml:"files,omitempty" doc:"Names."`
 	Deploy    []string `yaml:"deploy,omitempty" doc:"NAMESPACE/RELEASE; RELEASE alone is in namespace default."`
 	Packages  []string `yaml:"packages,omitempty" doc:"Distributions."`
 	Groups    []string `yaml:"groups,omitempty" doc:"Names."`
-	Clusters  []string `yaml:"clusters,omitempty" doc:"Paths of cluster files, also of that under cluster."`
+	Clusters  []string `yaml:"clusters,omitempty" local:"machine" doc:"Paths of cluster files, also of that under cluster."`
 	Sources   []string `yaml:"sources,omitempty" doc:"Hosts or directories."`
 }
 
 const variantsKey = "variants"
 
-// VariantNames returns the names of a manifest's variants, in its order; none without variants. The error is Problems.
-func VariantNames(file string, data []byte) ([]string, error) {
+// VariantNames returns the names of a manifest's variants, in its order; none without variants. dir is as of
+// ParseVariant. The error is Problems.
+func VariantNames(file string, data []byte, dir fs.FS) ([]string, error) {
 	src, err := document.Parse(file, data, formatOf(KindBundle).Limits)
 	if err != nil {
+		return nil, err
+	}
+	if _, err := mergeIncluded(src, dir); err != nil {
 		return nil, err
 	}
 	var names []string
@@ -139,11 +144,20 @@ func (e *VariantError) Error() string {
 	return "the manifest has no variant " + document.Shorten(e.Name) + "; its variants are " + strings.Join(e.Known, ", ")
 }
 
-// variantText returns the manifest of a variant as text, for its bundle: a manifest without variants.
-func variantText(src *document.Tree, name string) ([]byte, error) {
+// mergedText returns a manifest as text, for its bundle: without includes and, for a variant, without variants.
+func mergedText(src *document.Tree, variant string) ([]byte, error) {
+	head := "# A manifest with the files that it includes, merged by kkbundle.\n"
+	if variant != "" {
+		head = "# Variant " + variant + " of a manifest, merged by kkbundle.\n"
+	}
 	text, err := yaml.Marshal(src.Root)
 	if err != nil {
-		return nil, fmt.Errorf("variant %s: %w", name, err)
+		return nil, fmt.Errorf("%s: merge: %w", src.File, err)
 	}
-	return append([]byte("# Variant "+name+" of a manifest, merged by kkbundle.\n"), text...), nil
+	text = append([]byte(head), text...)
+	if most := formatOf(KindBundle).Limits.Size; len(text) > most {
+		return nil, document.Problems{{File: src.File, Message: fmt.Sprintf(
+			"the merged manifest has %d bytes, of which %d are read; make several bundles of it", len(text), most)}}
+	}
+	return text, nil
 }

@@ -41,7 +41,7 @@ variants:
 
 func parseVariant(t *testing.T, text, name string) (*manifest.Bundle, error) {
 	t.Helper()
-	return manifest.ParseVariant("shop.yaml", []byte(text), name,
+	return manifest.ParseVariant("shop.yaml", []byte(text), nil, name,
 		func(table values.Table, src *document.Tree) (*values.Set, error) {
 			return table.Resolve(context.Background(), src, values.Options{At: values.Build})
 		})
@@ -82,7 +82,7 @@ func TestVariants(t *testing.T) {
 			t.Errorf("%s, its own text: %v %s\n%s", name, err, summary(again), b.Merged)
 		}
 	}
-	names, err := manifest.VariantNames("shop.yaml", []byte(shopYAML))
+	names, err := manifest.VariantNames("shop.yaml", []byte(shopYAML), nil)
 	if err != nil || strings.Join(names, " ") != "slim gpu" {
 		t.Errorf("%v %v", err, names)
 	}
@@ -104,6 +104,15 @@ func TestVariantOfPlainValue(t *testing.T) {
 	}
 }
 
+// TestVariantOfCommentedList: a list whose entries are all comments changes nothing.
+func TestVariantOfCommentedList(t *testing.T) {
+	text := strings.Replace(shopYAML, "    values: {flavor: slim}\n", "    values: {flavor: slim}\n    images:\n    # - a:1\n    groups:\n", 1)
+	b, err := parseVariant(t, text, "slim")
+	if want := "shop-slim [linux/amd64] nginx:1.29[] ghcr.io/example/app:slim[]"; err != nil || summary(b) != want {
+		t.Errorf("%v: %s\nwant %s", err, summary(b), want)
+	}
+}
+
 // TestVariantProblems names the place of each problem in the file.
 func TestVariantProblems(t *testing.T) {
 	const head = `apiVersion: kkbundle.io/v1
@@ -120,8 +129,9 @@ variants:
 		{"    without: {images: [c:1]}", "shop.yaml:10:24: variants.v.without.images[0]: the manifest has no c:1 under images, so variant v cannot leave it out"},
 		{"    without: {colours: [red]}", "shop.yaml:10:15: variants.v.without.colours: nothing of this kind can be left out; known: images, "},
 		{"    images: [b:1, docker.io/library/b:1]", "shop.yaml:10:19: variants.v.images[1]: docker.io/library/b:1 is there twice in variant v, first on line 10"},
-		{"    charts: [{name: c, path: x}]", "shop.yaml:10:14: variants.v.charts[0]: the manifest has c several times, on lines 7 and 7; "},
+		{"    charts: [{name: c, path: x}]", "shop.yaml:10:14: variants.v.charts[0]: the manifest has c several times, on line 7 and line 7; "},
 		{"    colour: red", "shop.yaml:10:5: variants.v.colour: a variant has no such key; known: platforms, "},
+		{"    zone: cn\n    zone: us", "shop.yaml:10:5: variants.v.zone: is there twice, also on line 11"},
 		{"    variants: {}", "shop.yaml:10:5: variants.v.variants: a variant has no such key"},
 		{"    values: {tga: 1}", "shop.yaml:10:14: variants.v.values.tga: the manifest has no value of this name; "},
 		{"    values: {tag: [1]}", "shop.yaml:10:19: variants.v.values.tag: want one value"},

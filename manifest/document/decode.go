@@ -190,7 +190,7 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, path string) {
 
 // unknown reports a key that a struct does not have, with the most similar known key.
 func (d *decoder) unknown(k *yaml.Node, v reflect.Value, path string, known []Field) {
-	at := d.Tree.of(k)
+	at := d.Tree.Of(k)
 	if h, ok := v.Addr().Interface().(hinter); ok {
 		if hint := h.Hint(k.Value); hint != "" {
 			d.report(at, path, fmt.Sprintf("%s is refused: %s", Shorten(k.Value), hint))
@@ -211,7 +211,7 @@ func (d *decoder) pairs(n *yaml.Node, path string, each func(name string, k, v *
 	seen := make(map[string]Position, len(n.Content)/2)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
-		at := d.Tree.of(k)
+		at := d.Tree.Of(k)
 		switch first, repeated := seen[k.Value]; {
 		case k.Kind != yaml.ScalarNode || k.Tag == "!!null":
 			d.report(at, path, "a key must be plain text, this one is "+describe(k))

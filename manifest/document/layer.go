@@ -43,6 +43,29 @@ func (s *Tree) Over(more *yaml.Node, from Layer) (*Tree, error) {
 	return merged, nil
 }
 
+// Beside returns the tree of another file. Its nodes keep their places where they become part of this tree.
+func (s *Tree) Beside(file string, root *yaml.Node) *Tree {
+	if s.layers == nil {
+		s.layers = map[*yaml.Node]Layer{}
+	}
+	var mark func(n *yaml.Node)
+	mark = func(n *yaml.Node) {
+		s.layers[n] = Layer{fileLayer, file}
+		for _, one := range n.Content { // the target of an alias is among them
+			mark(one)
+		}
+	}
+	mark(root)
+	return &Tree{File: s.File, Root: root, layers: s.layers}
+}
+
+// Inherit gives a node that was made of another one the origin of that.
+func (s *Tree) Inherit(n, from *yaml.Node) {
+	if origin, ok := s.layers[from]; ok {
+		s.layers[n] = origin
+	}
+}
+
 // mark records the origin of a tree's nodes. Entries of a list that a setting leaves unchanged keep their line in the
 // file.
 func (st *stack) mark(n *yaml.Node, from Layer) {

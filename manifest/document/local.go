@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // Locality is the value of the tag local: the machine and the place that a text in a file names. Every field that is
@@ -52,5 +54,37 @@ func eachLocal(v reflect.Value, path string, f Field, visit func(f Field, path, 
 			visit(f, path, v.String())
 		}
 	default: // numbers, switches, free-form parts of other programs' configuration
+	}
+}
+
+// EachLocalNode is EachLocal for a file of a type that is not decoded yet. Nodes of another shape are passed over.
+func EachLocalNode(n *yaml.Node, t reflect.Type, visit func(l Locality, n *yaml.Node)) {
+	eachLocalNode(n, t, Field{}, visit)
+}
+
+func eachLocalNode(n *yaml.Node, t reflect.Type, f Field, visit func(l Locality, n *yaml.Node)) {
+	n = Resolved(n)
+	short, hasShort := reflect.New(t).Interface().(Shorthand)
+	switch {
+	case n == nil:
+	case t.Kind() == reflect.Pointer:
+		eachLocalNode(n, t.Elem(), f, visit)
+	case hasShort && n.Kind == yaml.ScalarNode:
+		short.SetShort(n.Value)
+		EachLocal(short, func(l Locality, _, _ string) { visit(l, n) })
+	case t.Kind() == reflect.Struct:
+		for _, one := range Fields(t) {
+			eachLocalNode(ValueOf(n, one.Name), t.Field(one.Index).Type, one, visit)
+		}
+	case t.Kind() == reflect.Slice && n.Kind == yaml.SequenceNode:
+		for _, one := range n.Content {
+			eachLocalNode(one, t.Elem(), f, visit)
+		}
+	case t.Kind() == reflect.Slice, t.Kind() == reflect.Map: // a list with names is a mapping
+		for _, one := range Pairs(n) {
+			eachLocalNode(one, t.Elem(), f, visit)
+		}
+	case t.Kind() == reflect.String && f.Local != "" && n.Kind == yaml.ScalarNode:
+		visit(f.Local, n)
 	}
 }

@@ -65,6 +65,14 @@ type Position struct {
 	File         string
 }
 
+// String returns the position within a message about the tree: line 7, or parts/web.yaml:7 of another file.
+func (p Position) String() string {
+	if p.File == "" {
+		return fmt.Sprintf("line %d", p.Line)
+	}
+	return fmt.Sprintf("%s:%d", p.File, p.Line)
+}
+
 // A Tree is the parsed file behind a value, so that checks after decoding can point at places in it. Paths are written
 // as in messages: images[2].name, hosts[cp1].address. A nil Tree knows no positions.
 type Tree struct {
@@ -76,8 +84,13 @@ type Tree struct {
 	layers map[*yaml.Node]Layer
 }
 
-// of returns the position of a node.
-func (s *Tree) of(n *yaml.Node) Position { return Position{n.Line, n.Column, s.layers[n].File} }
+// Of returns the position of a node.
+func (s *Tree) Of(n *yaml.Node) Position {
+	if s == nil {
+		return Position{Line: n.Line, Column: n.Column}
+	}
+	return Position{n.Line, n.Column, s.layers[n].File}
+}
 
 // At returns the position of the value at path, or of the nearest enclosing value in the file.
 func (s *Tree) At(path string) Position {
@@ -98,7 +111,7 @@ func (s *Tree) find(path string) (keyAt, valueAt Position) {
 		return Position{}, Position{}
 	}
 	k, v, _ := walk(s.Root, path)
-	return s.of(k), s.of(v)
+	return s.Of(k), s.Of(v)
 }
 
 // Node returns the node of the value at path, nil if the file has none there.
@@ -204,7 +217,7 @@ func (c *Checker) report(at Position, path, message string) {
 // Place returns the place of a path, for messages that refer to a second place.
 func (c *Checker) Place(path string) string {
 	if at := c.Tree.keyAt(path); at.Line > 0 {
-		return fmt.Sprintf("line %d", at.Line)
+		return at.String()
 	}
 	return path
 }

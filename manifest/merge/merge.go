@@ -1,4 +1,5 @@
-// Package merge merges a variant into its manifest: trees of YAML that keep the places of the file. It is pure.
+// Package merge merges manifests: a manifest over the files that it includes, and a variant over its manifest. They are
+// trees of YAML that keep the places of their files. It is pure.
 package merge
 
 import (
@@ -13,9 +14,11 @@ import (
 )
 
 const (
+	includeKey  = "include"
 	variantsKey = "variants"
 	withoutKey  = "without"
 	valuesKey   = "values"
+	groupsKey   = "groups"
 )
 
 // Keys are the keys that a variant may have, and those below its key without.
@@ -24,26 +27,58 @@ type Keys struct{ Variant, Without []string }
 // Variant returns the tree of a manifest, root, merged with a variant of it. Neither tree is changed. Problems are
 // added to c, and are the error.
 func Variant(c *document.Checker, root, variant *yaml.Node, name string, known Keys) (*yaml.Node, error) {
-	m := &merge{Checker: c, known: known, name: name, at: document.Join(variantsKey, name)}
+	m := &merge{
+		Checker: c, known: known, under: "the manifest", over: "variant " + name, at: document.Join(variantsKey, name),
+		mappings: []string{groupsKey},
+	}
 	var err error
 	if m.root, err = m.clone(root); err != nil {
 		return nil, err
 	}
-	if m.variant, err = m.clone(variant); err != nil {
+	over, err := m.clone(variant)
+	if err != nil {
 		return nil, err
 	}
 	document.Remove(m.root, variantsKey)
-	m.apply()
+	if over.Tag == "!!null" {
+		over = &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+	}
+	m.apply(over)
+	m.rename(name)
 	return m.root, c.Found.Err()
 }
 
-// A merge is that of one variant.
+// Files returns the tree of a manifest, the last of the files, over those that it includes: each is merged over those
+// before it. None of them is changed; adapt may change the copy of each before it is merged. They may have any key.
+func Files(files []*document.Tree, adapt func(i int, root *yaml.Node), known Keys) (*yaml.Node, error) {
+	manifest := files[len(files)-1].Root
+	m := &merge{
+		known: known, under: "the include", mappings: []string{groupsKey, valuesKey, variantsKey},
+		root: &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Line: manifest.Line, Column: manifest.Column},
+	}
+	var found document.Problems
+	for i, t := range files {
+		m.Checker, m.over = &document.Checker{Tree: t, Found: found}, cmp.Or(t.Of(t.Root).File, t.File)
+		over, err := m.clone(t.Root)
+		if err != nil {
+			return nil, err
+		}
+		adapt(i, over)
+		m.apply(over)
+		found = m.Found
+	}
+	return m.root, found.Err()
+}
+
+// A merge is that of one variant, or of files.
 type merge struct {
 	*document.Checker
-	known         Keys
-	name, at      string
-	root, variant *yaml.Node
-	values        int // nodes that were copied
+	known       Keys
+	under, over string   // for messages: what is merged over what
+	at          string   // path of what is merged over the rest
+	mappings    []string // keys of mappings that are merged by their own keys
+	root        *yaml.Node
+	values      int // nodes that were copied
 }
 
 // clone copies a node with the content of its aliases: what an anchor is at may be left out.
@@ -66,45 +101,48 @@ func (m *merge) cloneBelow(n *yaml.Node, depth int) (*yaml.Node, error) {
 			return nil, err
 		}
 	}
+	m.Tree.Inherit(&own, n)
 	return &own, nil
 }
 
 func (m *merge) below(key string) string { return document.Join(m.at, key) }
 
-// apply applies the keys of the variant.
-func (m *merge) apply() {
-	if m.variant.Tag == "!!null" {
-		m.variant = &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
-	}
-	if m.variant.Kind != yaml.MappingNode {
+// apply applies the keys of a variant or a file.
+func (m *merge) apply(over *yaml.Node) {
+	if over.Kind != yaml.MappingNode {
 		m.Add(m.at, "want what differs from the manifest, such as {without: {images: [nginx:1.29]}}")
 		return
 	}
-	m.leaveOut(document.ValueOf(m.variant, withoutKey))
-	for i := 0; i+1 < len(m.variant.Content); i += 2 {
-		k, v := m.variant.Content[i], m.variant.Content[i+1]
+	m.leaveOut(document.ValueOf(over, withoutKey))
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(over.Content); i += 2 {
+		k, v := over.Content[i], over.Content[i+1]
 		_, list := identities()[k.Value]
+		mapping := slices.Contains(m.mappings, k.Value)
 		switch {
-		case !slices.Contains(m.known.Variant, k.Value):
+		case m.known.Variant != nil && !slices.Contains(m.known.Variant, k.Value):
 			m.AddKey(m.below(k.Value), "a variant has no such key; known: %s", strings.Join(m.known.Variant, ", "))
-		case k.Value == withoutKey:
-		case k.Value == valuesKey:
-			m.giveValues(v)
+		case seen[k.Value]:
+			m.AddKey(m.below(k.Value), "is there twice, also on %s", m.Tree.Of(k))
+		case k.Value == withoutKey, k.Value == includeKey:
+		case (list || mapping) && v.Tag == "!!null": // all of its entries are comments
 		case list && v.Kind == yaml.SequenceNode:
 			m.list(k, v)
-		case k.Value == "groups" && v.Kind == yaml.MappingNode:
+		case mapping && v.Kind == yaml.MappingNode:
 			m.mapping(k, v)
+		case k.Value == valuesKey:
+			m.giveValues(v)
 		default:
 			document.Set(m.root, k, v)
 		}
+		seen[k.Value] = true
 	}
-	m.rename()
 }
 
-// rename gives the bundle the name of the variant.
-func (m *merge) rename() {
+// rename gives the bundle the name of a variant.
+func (m *merge) rename(variant string) {
 	if name := document.ValueOf(document.ValueOf(m.root, "metadata"), "name"); name != nil && name.Kind == yaml.ScalarNode {
-		name.Value += "-" + m.name
+		name.Value += "-" + variant
 	}
 }
 
@@ -114,6 +152,7 @@ func (m *merge) list(key, items *yaml.Node) {
 	base := document.ValueOf(m.root, key.Value)
 	if base == nil || base.Kind != yaml.SequenceNode {
 		base = &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Line: key.Line, Column: key.Column}
+		m.Tree.Inherit(base, key)
 		document.Set(m.root, key, base)
 	}
 	first := map[string]int{}
@@ -125,12 +164,12 @@ func (m *merge) list(key, items *yaml.Node) {
 		path := document.Index(m.below(key.Value), i)
 		at, twice := document.Earlier(first, id(one), i)
 		switch places := have[id(one)]; {
-		case twice:
-			m.Add(path, "%s is there twice in variant %s, first on %s", document.Shorten(id(one)), m.name,
+		case twice && len(places) > 0:
+			m.Add(path, "%s is there twice in %s, first on %s", document.Shorten(id(one)), m.over,
 				m.Place(document.Index(m.below(key.Value), at)))
 		case len(places) > 1:
-			m.Add(path, "the manifest has %s several times, on lines %d and %d; leave them out with without, and name others",
-				document.Shorten(id(one)), base.Content[places[0]].Line, base.Content[places[1]].Line)
+			m.Add(path, "%s has %s several times, on %s and %s; leave them out with without, and name others", m.under,
+				document.Shorten(id(one)), m.Tree.Of(base.Content[places[0]]), m.Tree.Of(base.Content[places[1]]))
 		case len(places) == 1:
 			base.Content[places[0]] = one
 		default:
@@ -202,8 +241,8 @@ func (m *merge) leaveOut(without *yaml.Node) {
 		}
 		for i, one := range v.Content {
 			if !m.leaveOutOne(k.Value, one.Value) {
-				m.Add(document.Index(path, i), "the manifest has no %s under %s, so variant %s cannot leave it out",
-					document.Shorten(one.Value), k.Value, m.name)
+				m.Add(document.Index(path, i), "%s has no %s under %s, so %s cannot leave it out", m.under,
+					document.Shorten(one.Value), k.Value, m.over)
 			}
 		}
 	}
@@ -216,7 +255,7 @@ func (m *merge) leaveOutOne(list, text string) bool {
 	case list == "clusters" && document.Text(m.root, "cluster") == text:
 		document.Remove(m.root, "cluster")
 		return true
-	case list == "groups":
+	case list == groupsKey:
 		if document.ValueOf(base, text) == nil {
 			return false
 		}

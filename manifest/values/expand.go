@@ -2,6 +2,7 @@ package values
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 	"strings"
 
@@ -20,7 +21,7 @@ func (s *Set) Tree(t *document.Tree, data []byte, rule Rule, skip ...string) err
 	if s == nil {
 		return nil
 	}
-	x := &expansion{Set: s, file: t.File, lines: bytes.Split(data, []byte("\n")), rule: rule}
+	x := &expansion{Set: s, tree: t, file: t.File, lines: bytes.Split(data, []byte("\n")), rule: rule}
 	root := t.Root
 	if root.Kind != yaml.MappingNode {
 		x.node(root, "")
@@ -41,6 +42,7 @@ const maxExpansion = 16 << 20
 // An expansion is that of one file.
 type expansion struct {
 	*Set
+	tree     *document.Tree // nil for a text
 	file     string
 	lines    [][]byte
 	rule     Rule
@@ -140,15 +142,21 @@ func (x *expansion) refuse(n *yaml.Node, p part, path, message string) {
 	if len(x.problems) > document.MaxProblems {
 		return
 	}
-	line, column := x.place(n, p)
+	at := x.place(n, p)
 	if path != "" {
 		message = document.Shorten(path) + ": " + message
 	}
-	x.problems = append(x.problems, document.Problem{File: x.file, Line: line, Column: column, Message: message})
+	x.problems = append(x.problems, document.Problem{
+		File: cmp.Or(at.File, x.file), Line: at.Line, Column: at.Column, Message: message,
+	})
 }
 
 // place returns the position of a part: found in the scalar's lines, or else the scalar's own.
-func (x *expansion) place(n *yaml.Node, p part) (line, column int) {
+func (x *expansion) place(n *yaml.Node, p part) document.Position {
+	own := x.tree.Of(n)
+	if own.File != "" { // lines are those of the file itself
+		return own
+	}
 	before := 0 // occurrences of the same text in the scalar
 	if n.Kind == yaml.ScalarNode && p.at <= len(n.Value) {
 		before = strings.Count(n.Value[:p.at], p.written)
@@ -164,12 +172,12 @@ func (x *expansion) place(n *yaml.Node, p part) (line, column int) {
 				break
 			}
 			if before == 0 {
-				return i + 1, len([]rune(string(text[:from+at]))) + 1
+				return document.Position{Line: i + 1, Column: len([]rune(string(text[:from+at]))) + 1}
 			}
 			before, from = before-1, from+at+len(p.written)
 		}
 	}
-	return n.Line, n.Column
+	return own
 }
 
 // byteColumn returns the offset in a line of a column, which counts characters from 1.

@@ -227,6 +227,7 @@ type fileChecker struct {
 	cache       string // directory of downloads, "" for none
 	values      builder.LoadOptions
 	sets        map[string]*values.Set // of the manifest that names a cluster file, by path
+	included    map[string]bool        // files that are checked as a part of a manifest, by path
 }
 
 // checkFiles checks files, each by itself and all together, and reports whether install refuses valid settings. The
@@ -237,7 +238,7 @@ func (g *globals) checkFiles(ctx context.Context, files []string, cache string,
 	c := &fileChecker{
 		g: g, said: map[string]bool{}, clusters: map[string]*manifest.Cluster{},
 		inventories: map[string]*manifest.Inventory{}, values: o, sets: map[string]*values.Set{},
-		cache: cache,
+		cache: cache, included: map[string]bool{},
 	}
 	c.findSets(files)
 	for _, file := range files {
@@ -251,7 +252,9 @@ func (g *globals) checkFiles(ctx context.Context, files []string, cache string,
 		}
 		f := fileKind(file, data)
 		list = append(list, f)
-		c.file(f, data)
+		if !c.included[filepath.Clean(file)] {
+			c.file(f, data)
+		}
 	}
 	for _, f := range c.manifests {
 		c.project(ctx, f.File)
@@ -264,8 +267,10 @@ func (g *globals) checkFiles(ctx context.Context, files []string, cache string,
 	return list, c.refused, errors.Join(c.errs...)
 }
 
-// findSets reads the values of the manifests, for the cluster files that these name.
+// findSets reads the values of the manifests, for the cluster files that these name, and finds the files that they
+// include.
 func (c *fileChecker) findSets(files []string) {
+	sets := map[string]map[string]*values.Set{} // by manifest and cluster file
 	for _, file := range files {
 		data, err := builder.ReadFile(file)
 		if err != nil || fileKind(file, data).Kind != manifest.KindBundle {
@@ -274,20 +279,31 @@ func (c *fileChecker) findSets(files []string) {
 		_ = c.variants(file, data, func(o builder.LoadOptions) error { // said when the manifest is checked
 			b, err := builder.ReadManifest(file, data, o)
 			if err != nil { // its cluster files are checked with examples
-				b, _ = manifest.ParseBundle(file, data)
+				b, _ = builder.SampleManifest(file, data)
+			}
+			for _, in := range b.Included {
+				c.included[filepath.Join(filepath.Dir(file), in.Path)] = true
 			}
 			for _, name := range b.ClusterFiles() {
-				c.sets[filepath.Join(filepath.Dir(file), name)] = b.Set
+				if sets[file] == nil {
+					sets[file] = map[string]*values.Set{}
+				}
+				sets[file][filepath.Join(filepath.Dir(file), name)] = b.Set
 			}
 			return nil
 		})
+	}
+	for _, file := range files {
+		if !c.included[filepath.Clean(file)] {
+			maps.Copy(c.sets, sets[file])
+		}
 	}
 }
 
 // variants calls check for each variant of a manifest, or once for a manifest without variants. The error names the
 // variants that it is of.
 func (c *fileChecker) variants(file string, data []byte, check func(o builder.LoadOptions) error) error {
-	names, err := manifest.VariantNames(file, data)
+	names, err := builder.VariantNames(file, data)
 	if err != nil || len(names) == 0 {
 		return check(c.values)
 	}

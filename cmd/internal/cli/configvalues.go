@@ -133,7 +133,7 @@ func manifestValues(file string, data []byte, o configShowOptions) (*values.Set,
 		if err != nil {
 			continue
 		}
-		b, _ := manifest.ParseBundle(name, text) // for its names: problems are those of build
+		b, _ := builder.SampleManifest(name, text) // for its names: problems are those of build
 		if b.Set == nil || !slices.Contains(b.ClusterFiles(), filepath.Base(file)) {
 			continue
 		}
@@ -176,7 +176,7 @@ func (g *globals) tableOf(ctx context.Context, path string) (t values.Table, err
 		if err != nil {
 			return nil, err
 		}
-		b, err := manifest.ParseBundle(path, data)
+		b, err := builder.SampleManifest(path, data)
 		return b.Values, err
 	}
 	err = g.withCatalog(ctx, path, loginFlags{}, func(c *bundle.Catalog) error {
