@@ -100,7 +100,7 @@ func (c checkup) health(ctx context.Context, t *task.Host, plan Plan) error {
 		}
 		return reasons
 	}
-	reasons := lasting(ctx, c.healthWait(ctx, t), func(ctx context.Context) []error {
+	reasons := lasting(ctx, c.healthWait(ctx), func(ctx context.Context) []error {
 		return gather(ctx, c.serversAnswer, c.nodesReady, c.etcdHealthy, c.systemPods)
 	})
 	reasons = append(reasons, gather(ctx, c.budgets, c.lonePods, c.configReadable)...)
@@ -118,11 +118,12 @@ func (c checkup) health(ctx context.Context, t *task.Host, plan Plan) error {
 	return &UnfitError{Reasons: reasons}
 }
 
-// healthWait is interruptedWait if a node is in the middle of an upgrade, or if the API cannot tell.
-func (c checkup) healthWait(ctx context.Context, t *task.Host) time.Duration {
-	states, err := t.Kube().Nodes(ctx)
-	if err != nil || slices.ContainsFunc(states, func(n corev1.Node) bool { return marks.InUpgrade(&n) }) {
-		return interruptedWait
+// healthWait is interruptedWait if an upgrade has begun on a node and is not complete there, or if that is unknown.
+func (c checkup) healthWait(ctx context.Context) time.Duration {
+	for _, t := range c.nodes() {
+		if begun, err := marks.IsUnfinished(ctx, t); begun || err != nil {
+			return interruptedWait
+		}
 	}
 	return healthWait
 }
