@@ -106,7 +106,7 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 		return usage.Errorf("--batch: %w", err)
 	}
 	o.Secrets = true
-	g.trust.unrecorded = o.dryRun
+	g.trust.unrecorded = o.dryRun || o.stage // the running cluster's bundle stays acceptable
 	s, err := g.openAcceptedSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
