@@ -316,7 +316,8 @@ func TestKeep(t *testing.T) {
 	data := []byte("new kubelet")
 	plan := Plan{Files: []PlannedFile{s.file("kubelet", data, "/usr/local/bin/kubelet", 0o755)}}
 	at := filepath.Join(root, "usr/local/bin")
-	if err := errors.Join(os.MkdirAll(at, 0o755), os.WriteFile(filepath.Join(at, "kubelet"), []byte("old"), 0o755)); err != nil {
+	if err := errors.Join(os.MkdirAll(at, 0o755),
+		os.WriteFile(filepath.Join(at, "kubelet"), []byte("old"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	look := func() (list []Lack, err error) {
