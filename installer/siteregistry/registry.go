@@ -340,7 +340,7 @@ func existingAccess(s *task.Site) (a task.RegistryAccess, err error) {
 // existingRegistryTask checks that an existing registry contains the bundle's images.
 func existingRegistryTask() task.Task {
 	return task.Task{
-		Name:  "existing-registry",
+		Name:  existingName,
 		Roles: []manifest.Role{manifest.RoleControlPlane},
 		Where: task.First,
 		Do: func(ctx context.Context, t *task.Host) error {
@@ -554,7 +554,20 @@ func checkServes(ctx context.Context, t *task.Host, access task.RegistryAccess) 
 	return nil
 }
 
-const seedName = "seed-registry"
+const (
+	seedName     = "seed-registry"
+	existingName = "existing-registry"
+)
+
+// FillTasks are those of a cluster's registry tasks that bring the bundle's images and charts into a registry that
+// runs, or check that they are in one that kkbundle does not fill.
+func FillTasks(c *manifest.Cluster) []task.Task {
+	r := Of(c)
+	if r.Tasks == nil {
+		return nil
+	}
+	return slices.DeleteFunc(r.Tasks(c), func(t task.Task) bool { return t.Name != seedName && t.Name != existingName })
+}
 
 // SeedTask pushes the bundle's images and charts to the registry.
 func SeedTask() task.Task {

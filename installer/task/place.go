@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -123,32 +124,70 @@ func (s *Site) NoteOpened(ctx context.Context, who, item string) {
 	s.Note(ctx, who, "opened in the bundle: "+item)
 }
 
-// errMissing stops the transfer to a host once it lacks a file.
-var errMissing = errors.New("the host lacks a file")
-
 // IsDone reports whether a task has nothing to do on a host.
 func (s *Site) IsDone(ctx context.Context, task Task, t *Host) (bool, error) {
-	if ok, err := s.placed(ctx, t, task.Files); err != nil || !ok {
+	lacks, err := s.lacks(ctx, t, task.Files)
+	if err != nil {
 		return false, err
+	}
+	for _, l := range lacks {
+		Because(ctx, "%s is missing or different", s.ItemOf(digest.Digest(l.Digest)))
+		return false, nil
 	}
 	return task.Done(ctx, t)
 }
 
-// placed reports whether a host has all files with the bundle's content.
-func (s *Site) placed(ctx context.Context, t *Host, places []Place) (bool, error) {
-	err := s.send(ctx, t, places, func(_ context.Context, d string, _ int64) (io.ReadCloser, error) {
-		Because(ctx, "%s is missing or different", s.ItemOf(digest.Digest(d)))
-		return nil, errMissing
-	})
-	if errors.Is(err, errMissing) {
-		return false, nil
+// ToSend returns how many bytes of a task's files a host has neither in their places nor kept for them.
+func (s *Site) ToSend(ctx context.Context, task Task, t *Host) (bytes int64, err error) {
+	lacks, err := s.lacks(ctx, t, task.Files)
+	for _, l := range lacks {
+		bytes += l.Rest
 	}
-	return err == nil, err
+	return bytes, err
+}
+
+// Ahead returns the task that sends a task's files to its hosts and puts none into its place: the task itself then
+// finds them there.
+func (t Task) Ahead() Task {
+	return Task{
+		Name: t.Name, Roles: t.Roles, Independent: true,
+		Done: func(ctx context.Context, h *Host) (bool, error) {
+			rest, err := h.Site.ToSend(ctx, t, h)
+			if rest > 0 {
+				Because(ctx, "%s of its files are not there", plain.Size(rest))
+			}
+			return rest == 0, err
+		},
+		Do: func(ctx context.Context, h *Host) error {
+			e := Event{Phase: "stage", Task: t.Name, Host: h.Name}
+			return h.Site.receive(ctx, h, t.Files, func(rw io.ReadWriter, plan transfer.Plan) error {
+				_, err := transfer.Keep(ctx, rw, rw, plan, h.Site.opener(h, e))
+				return err
+			})
+		},
+	}
+}
+
+// lacks returns the files that are not in their places on a host with the bundle's content.
+func (s *Site) lacks(ctx context.Context, t *Host, places []Place) (list []transfer.Lack, err error) {
+	err = s.receive(ctx, t, places, func(rw io.ReadWriter, plan transfer.Plan) (err error) {
+		list, err = transfer.Look(rw, rw, plan)
+		return err
+	})
+	return list, err
 }
 
 // Place sends the files of the bundle that a host lacks.
 func (s *Site) Place(ctx context.Context, t *Host, places []Place, e Event) error {
-	return s.send(ctx, t, places, func(ctx context.Context, d string, offset int64) (io.ReadCloser, error) {
+	return s.receive(ctx, t, places, func(rw io.ReadWriter, plan transfer.Plan) error {
+		_, err := transfer.Send(ctx, rw, rw, plan, s.opener(t, e))
+		return err
+	})
+}
+
+// opener returns what opens the bundle's content for a host, and reports how much of it was read.
+func (s *Site) opener(t *Host, e Event) transfer.Opener {
+	return func(ctx context.Context, d string, offset int64) (io.ReadCloser, error) {
 		s.NoteOpened(ctx, t.Name, s.ItemOf(digest.Digest(d)))
 		size, _ := s.Bundle.Stat(digest.Digest(d))
 		blob, err := s.Bundle.Blob(ctx, digest.Digest(d), offset)
@@ -157,11 +196,13 @@ func (s *Site) Place(ctx context.Context, t *Host, places []Place, e Event) erro
 		}
 		e.Total += size - offset
 		return &MeteredReader{ReadCloser: blob, Site: s, Event: &e}, nil
-	})
+	}
 }
 
-// send offers files to a host. For each file that the host lacks, it sends the content that open returns.
-func (s *Site) send(ctx context.Context, t *Host, places []Place, open transfer.Opener) (err error) {
+// receive has a host's helper receive files.
+func (s *Site) receive(ctx context.Context, t *Host, places []Place,
+	with func(rw io.ReadWriter, plan transfer.Plan) error,
+) (err error) {
 	if len(places) == 0 {
 		return nil
 	}
@@ -175,8 +216,7 @@ func (s *Site) send(ctx context.Context, t *Host, places []Place, open transfer.
 			err = closeErr
 		}
 	}()
-	_, err = transfer.Send(ctx, receiver, receiver, plan, open)
-	return err
+	return with(receiver, plan)
 }
 
 // A MeteredReader reports the bytes read as Progress events.

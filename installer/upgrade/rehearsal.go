@@ -54,6 +54,8 @@ type Replaced struct{ Name, From, To string }
 type RehearsedNode struct {
 	Name     string
 	Replaces []string
+	// Lacks are the tasks of Stage that have something to bring to the node.
+	Lacks []string
 }
 
 // rehearse asks the cluster and the hosts, and changes nothing.
@@ -79,6 +81,13 @@ func (u *upgrade) rehearse(ctx context.Context, p Plan) (*Rehearsal, error) {
 		return nil
 	}); err != nil {
 		return nil, err
+	}
+	lacks, err := u.lacking(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	for i := range r.Nodes {
+		r.Nodes[i].Lacks = lacks[r.Nodes[i].Name]
 	}
 	for _, t := range u.Connected(manifest.RoleRegistry) {
 		if !u.IsRegistry(t) || siteregistry.Of(u.Cluster).Data == "" {

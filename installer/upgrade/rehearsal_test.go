@@ -4,6 +4,7 @@ package upgrade
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -44,6 +45,10 @@ func TestRehearse(t *testing.T) {
 	u := upgradeTo(s, t, "v1.34.3")
 	plan, err := u.look(t.Context())
 	if err != nil {
+		t.Fatal(err)
+	}
+	u = upgradeWith(s, t, bundleOf(t, slices.Collect(maps.Values(u.clusters))...))
+	if plan, err = u.look(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if len(u.Between) != 1 || u.Between[0].Kubernetes.Version != plan.Steps[0] || len(plan.Steps) != 2 {

@@ -109,24 +109,9 @@ func upgradeRun(o *Options) (*engine.Run, error) {
 
 func (u *upgrade) work(ctx context.Context) (err error) {
 	ctx = task.InTask(ctx, "look")
-	if err := u.checkWithout(); err != nil {
-		return err
-	}
-	if err := begin.CheckMembers(ctx, u.Run); err != nil {
-		return err
-	}
-	p, err := u.look(ctx)
-	if err == nil {
-		err = u.complete(ctx, p)
-	}
-	if err == nil {
-		p.Changes, err = u.changes(ctx)
-	}
+	p, err := u.planned(ctx)
 	if err != nil {
 		return err
-	}
-	if u.how.Planned != nil {
-		u.how.Planned(p)
 	}
 	if !p.Empty() && u.how.Rehearsed != nil {
 		r, err := u.rehearse(ctx, p)

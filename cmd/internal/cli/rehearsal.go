@@ -36,6 +36,7 @@ type replaced struct {
 type rehearsedNode struct {
 	Name     string   `json:"name"`
 	Replaces []string `json:"replaces"`
+	Lacks    []string `json:"lacks"` // what upgrade --stage brings to the node
 }
 
 func newRehearsal(r *upgrade.Rehearsal) *rehearsal {
@@ -55,7 +56,9 @@ func newRehearsal(r *upgrade.Rehearsal) *rehearsal {
 		out.Steps = append(out.Steps, one)
 	}
 	for _, n := range r.Nodes {
-		out.Nodes = append(out.Nodes, rehearsedNode{n.Name, append([]string{}, n.Replaces...)})
+		out.Nodes = append(out.Nodes, rehearsedNode{
+			n.Name, append([]string{}, n.Replaces...), append([]string{}, n.Lacks...),
+		})
 	}
 	return out
 }
@@ -72,7 +75,8 @@ func writeRehearsal(w io.Writer, r *upgrade.Rehearsal) {
 			plain.Count(s.Images, "image"), plain.Count(s.Files, "program"))
 	}
 	for _, n := range r.Nodes {
-		say("%s: replaces %s", plain.Line(n.Name), cmp.Or(strings.Join(n.Replaces, ", "), "nothing"))
+		say("%s: replaces %s; not staged: %s", plain.Line(n.Name), cmp.Or(strings.Join(n.Replaces, ", "), "nothing"),
+			cmp.Or(strings.Join(n.Lacks, ", "), "nothing"))
 	}
 	say("registry: lacks %s, which the bundle has", plain.Size(r.RegistryLacks))
 	for _, text := range r.Deprecated {

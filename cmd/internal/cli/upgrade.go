@@ -30,6 +30,7 @@ type upgradeOptions struct {
 	disableEviction    bool
 	dryRun, force, yes bool
 	rollback, forget   bool
+	stage              bool
 	plan               bool
 }
 
@@ -48,6 +49,9 @@ the bundle has the releases between if its cluster file sets kubernetes.upgradeF
 
   --plan              what each step replaces, the programs of each node, what the registry lacks, removed APIs,
                       webhooks that can stop a drain, the expected time, and the cluster's health
+  --stage             ahead of the upgrade: images and charts to the site's registry, images to the nodes' containerd,
+                      and programs to the hosts, beside those in use. Nothing that runs is changed; the upgrade then
+                      finds them there. Programs are kept for a week. --plan says what is not staged
   --without           leaves workers at their version, at most three minor releases older; the exit code is 0
   --rollback          with the bundle before: back to its release, from any point of a failed upgrade and after a
                       complete one. etcd keeps its data. With the bundle of the upgrade itself: back to an
@@ -61,6 +65,7 @@ before lacks.
 With --json, events are lines on standard error, and the result with the plan is one document on standard output.
 Guide: docs/day-two/upgrade.md.`,
 		Example: `  kkbundle upgrade -i inventory.yaml --dry-run site-1.5.0.kkb
+  kkbundle upgrade -i inventory.yaml --stage site-1.5.0.kkb
   kkbundle upgrade -i inventory.yaml --batch 20% site-1.5.0.kkb
   kkbundle upgrade -i inventory.yaml --rollback site-1.4.0.kkb`,
 		Args: takes("BUNDLE"),
@@ -84,7 +89,8 @@ Guide: docs/day-two/upgrade.md.`,
 	f.BoolVar(&o.rollback, "rollback", false,
 		"go back to the release and settings before the last upgrade, with the bundle of that time")
 	f.BoolVar(&o.forget, "forget-rollback", false, "remove the copies that a rollback needs, and do nothing else")
-	cmd.MarkFlagsMutuallyExclusive("rollback", "forget-rollback", "plan")
+	f.BoolVar(&o.stage, "stage", false, "bring what the upgrade needs to the registry and the hosts, and do nothing else")
+	cmd.MarkFlagsMutuallyExclusive("rollback", "forget-rollback", "plan", "stage")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
 	return cmd
 }
@@ -100,7 +106,7 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 		return usage.Errorf("--batch: %w", err)
 	}
 	o.Secrets = true
-	g.trust.unrecorded = o.dryRun
+	g.trust.unrecorded = o.dryRun || o.stage // the running cluster's bundle stays acceptable
 	s, err := g.openAcceptedSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
@@ -118,8 +124,10 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 			}
 		},
 	}
-	if err := s.Remember(&options.Inputs); err != nil {
-		return err
+	if !o.stage { // the running cluster stays as the last run made it
+		if err := s.Remember(&options.Inputs); err != nil {
+			return err
+		}
 	}
 	if !g.JSON {
 		options.Saved = func(dir string) { g.Note("saved before the first change: %s", dir) }
@@ -178,6 +186,8 @@ func (o upgradeOptions) verb() func(context.Context, upgrade.Options) (engine.Re
 	switch {
 	case o.rollback:
 		return upgrade.Rollback
+	case o.stage:
+		return upgrade.Stage
 	case o.forget:
 		return func(ctx context.Context, o upgrade.Options) (engine.Report, error) {
 			return upgrade.ForgetRollback(ctx, o.Options)

@@ -40,6 +40,9 @@ func receive(ctx context.Context, root string, in io.Reader, out io.Writer) (err
 	if o.Version != ProtocolVersion {
 		return fmt.Errorf("kkbundle speaks version %d, this helper %d", o.Version, ProtocolVersion)
 	}
+	if o.For != toPlace && o.For != toKeep && o.For != toLook {
+		return fmt.Errorf("this helper does not know what %q asks for", o.For)
+	}
 	if err := o.Plan.check(); err != nil {
 		return err
 	}
@@ -51,7 +54,7 @@ func receive(ctx context.Context, root string, in io.Reader, out io.Writer) (err
 	if err := t.learnLabels(ctx, o.Plan); err != nil {
 		return err
 	}
-	r := &receiver{tree: t, in: in, out: out, plan: o.Plan, changed: map[string]bool{}}
+	r := &receiver{tree: t, in: in, out: out, purpose: o.For, plan: o.Plan, changed: map[string]bool{}}
 	return r.run(ctx)
 }
 
@@ -60,6 +63,7 @@ type receiver struct {
 	tree    *tree
 	in      io.Reader
 	out     io.Writer
+	purpose purpose
 	plan    Plan
 	changed map[string]bool
 }
@@ -68,6 +72,9 @@ func (r *receiver) run(ctx context.Context) error {
 	wanted, err := r.survey(ctx)
 	if err != nil {
 		return err
+	}
+	if r.purpose == toLook {
+		return wire.WriteMessage(r.out, answer{Version: ProtocolVersion, Want: wanted, Done: len(wanted) == 0})
 	}
 	for len(wanted) > 0 {
 		if err := r.room(wanted); err != nil {
@@ -120,6 +127,9 @@ func (r *receiver) survey(ctx context.Context) ([]want, error) {
 		offset, err := r.tree.partSize(f.Digest, f.Size)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		if r.purpose == toKeep && offset == f.Size {
+			continue // its digest is checked on its way into its place
 		}
 		wanted = append(wanted, want{Digest: f.Digest, Offset: offset})
 	}
@@ -179,6 +189,9 @@ func (r *receiver) takeAll(ctx context.Context, wanted []want) ([]want, error) {
 				return nil, fmt.Errorf("%s: received content has digest %s: check the bundle with kkbundle verify, or this host's disk and memory", w.Digest, sum)
 			}
 			again = append(again, want{Digest: w.Digest})
+			continue
+		}
+		if r.purpose == toKeep {
 			continue
 		}
 		if err := r.place(ctx, w.Digest); err != nil {

@@ -73,6 +73,15 @@ func (l *limitedWriter) Write(p []byte) (int, error) {
 // converse runs both ends; most is how many bytes get through to the host, all if negative.
 func converse(t *testing.T, root string, plan Plan, s *source, most int) (Summary, error, error) {
 	t.Helper()
+	return converseWith(t, root, func(ctx context.Context, in io.Writer, out io.Reader) (Summary, error) {
+		return Send(ctx, in, out, plan, s.open)
+	}, most)
+}
+
+func converseWith(t *testing.T, root string,
+	send func(ctx context.Context, in io.Writer, out io.Reader) (Summary, error), most int,
+) (Summary, error, error) {
+	t.Helper()
 	toHost, in := io.Pipe()
 	out, fromHost := io.Pipe()
 	received := make(chan error, 1)
@@ -86,7 +95,7 @@ func converse(t *testing.T, root string, plan Plan, s *source, most int) (Summar
 	if most >= 0 {
 		w = &limitedWriter{w: in, left: most}
 	}
-	summary, err := Send(t.Context(), w, out, plan, s.open)
+	summary, err := send(t.Context(), w, out)
 	_ = in.Close()
 	_, _ = io.Copy(io.Discard, out)
 	return summary, err, <-received
@@ -298,6 +307,56 @@ func TestReceiveInterrupted(t *testing.T) {
 	}
 }
 
+// Content that is sent ahead changes no place, is sent once, and is there for the Send that places it. To look places
+// nothing either, even if all content is there.
+func TestKeep(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	var s source
+	data := []byte("new kubelet")
+	plan := Plan{Files: []PlannedFile{s.file("kubelet", data, "/usr/local/bin/kubelet", 0o755)}}
+	at := filepath.Join(root, "usr/local/bin")
+	if err := errors.Join(os.MkdirAll(at, 0o755),
+		os.WriteFile(filepath.Join(at, "kubelet"), []byte("old"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	look := func() (list []Lack, err error) {
+		var in, out bytes.Buffer
+		if err := wire.WriteMessage(&in, offer{ProtocolVersion, toLook, plan}); err != nil {
+			return nil, err
+		}
+		if err := Receive(t.Context(), root, &in, &out); err != nil {
+			return nil, err
+		}
+		return Look(io.Discard, &out, plan)
+	}
+	digest, size := plan.Files[0].Digest, plan.Files[0].Size
+	if got, err := look(); err != nil || !cmp.Equal(got, []Lack{{digest, size}}) {
+		t.Errorf("before: %v, %v", got, err)
+	}
+	keep := func(ctx context.Context, in io.Writer, out io.Reader) (Summary, error) {
+		return Keep(ctx, in, out, plan, s.open)
+	}
+	for _, want := range []int64{size, 0} {
+		summary, err, hostErr := converseWith(t, root, keep, -1)
+		if err != nil || hostErr != nil || summary.Sent != want || len(summary.Changed) > 0 {
+			t.Errorf("got %+v, %v, %v, want %d bytes", summary, err, hostErr, want)
+		}
+	}
+	if got, err := look(); err != nil || !cmp.Equal(got, []Lack{{digest, 0}}) {
+		t.Errorf("kept: %v, %v", got, err)
+	}
+	wantFile(t, root, "usr/local/bin/kubelet", []byte("old"), 0o755)
+	if summary := mustConverse(t, root, plan, &s); summary.Sent != 0 {
+		t.Errorf("%d bytes were sent again", summary.Sent)
+	}
+	wantFile(t, root, "usr/local/bin/kubelet", data, 0o755)
+	if got, err := look(); err != nil || len(got) > 0 {
+		t.Errorf("in place: %v, %v", got, err)
+	}
+	noLitter(t, root)
+}
+
 func TestReceiveDamagedPart(t *testing.T) {
 	t.Parallel()
 	root, s := t.TempDir(), &source{}
@@ -406,7 +465,7 @@ func TestReceiveChecks(t *testing.T) {
 		Name: "x", Digest: "sha256:" + strings.Repeat("0", 64), Path: "/etc/../root/x",
 		Mode: 0o644,
 	}}}
-	if err := wire.WriteMessage(&in, offer{Version: ProtocolVersion, Plan: plan}); err != nil {
+	if err := wire.WriteMessage(&in, offer{Version: ProtocolVersion, For: toPlace, Plan: plan}); err != nil {
 		t.Fatal(err)
 	}
 	err := Receive(t.Context(), t.TempDir(), &in, &out)
@@ -542,10 +601,10 @@ func TestSendVersion(t *testing.T) {
 		answers []answer
 		want    string
 	}{
-		{[]answer{{Version: 2, Done: true}}, "version 2"},
-		{[]answer{{Version: 1, Error: "the disk is broken"}}, "the disk is broken"},
-		{[]answer{{Version: 1}}, "wants nothing"},
-		{[]answer{{Version: 1, Want: []want{{Digest: "sha256:none"}}}}, "not in the plan"},
+		{[]answer{{Version: 1, Done: true}}, "version 1"},
+		{[]answer{{Version: 2, Error: "the disk is broken"}}, "the disk is broken"},
+		{[]answer{{Version: 2}}, "wants nothing"},
+		{[]answer{{Version: 2, Want: []want{{Digest: "sha256:none"}}}}, "not in the plan"},
 		{nil, "the other side has ended"},
 	} {
 		var out bytes.Buffer
@@ -574,7 +633,7 @@ func FuzzReceive(f *testing.F) {
 	tgz.Digest, tgz.Size = s.add(archive(f, true, entry{name: "x", data: []byte("y")}))
 	for _, files := range [][]PlannedFile{plan.Files, {tgz}, {}, {plan.Files[0], tgz}} {
 		var in bytes.Buffer
-		_ = wire.WriteMessage(&in, offer{Version: ProtocolVersion, Plan: Plan{Files: files}})
+		_ = wire.WriteMessage(&in, offer{Version: ProtocolVersion, For: toPlace, Plan: Plan{Files: files}})
 		for _, file := range files {
 			_ = wire.WriteFrame(&in, s.blobs[file.Digest])
 		}

@@ -12,12 +12,22 @@ import (
 
 // ProtocolVersion is the version of the protocol between Send and Receive. kkbundle installs its own helper on hosts,
 // so both sides always have the same version.
-const ProtocolVersion = 1
+const ProtocolVersion = 2
+
+// A purpose is what a session is for.
+type purpose string
+
+const (
+	toPlace purpose = "place" // files get into their places
+	toKeep  purpose = "keep"  // content is kept on the host
+	toLook  purpose = "look"  // the answer is what the host lacks
+)
 
 // An offer begins a session.
 type offer struct {
-	Version int  `json:"version"`
-	Plan    Plan `json:"plan"`
+	Version int     `json:"version"`
+	For     purpose `json:"for"`
+	Plan    Plan    `json:"plan"`
 }
 
 // An answer is a message of the helper: its missing content, completion, or an error.
@@ -42,12 +52,55 @@ type Opener func(ctx context.Context, digest string, offset int64) (io.ReadClose
 // out its standard output. Only missing content is opened and sent. After a failure, received content is kept on the
 // host, and the next Send resumes.
 func Send(ctx context.Context, in io.Writer, out io.Reader, plan Plan, open Opener) (Summary, error) {
-	if err := plan.check(); err != nil {
-		return Summary{}, err
+	return send(ctx, in, out, offer{ProtocolVersion, toPlace, plan}, open)
+}
+
+// Keep sends what a host lacks of a plan and puts nothing into its place. The host keeps it: a Send within a week finds
+// it there.
+func Keep(ctx context.Context, in io.Writer, out io.Reader, plan Plan, open Opener) (Summary, error) {
+	return send(ctx, in, out, offer{ProtocolVersion, toKeep, plan}, open)
+}
+
+// A Lack is content that is not in all of its places on a host.
+type Lack struct {
+	Digest string
+	// Rest is the number of bytes that the host has not received: 0 after a Keep.
+	Rest int64
+}
+
+// Look returns what a host lacks of a plan.
+func Look(in io.Writer, out io.Reader, plan Plan) ([]Lack, error) {
+	s := sender{plan: plan}
+	if err := s.begin(in, out, offer{ProtocolVersion, toLook, plan}); err != nil {
+		return nil, err
 	}
-	s := sender{in: in, open: open, plan: plan}
-	if err := wire.WriteMessage(in, offer{Version: ProtocolVersion, Plan: plan}); err != nil {
-		return Summary{}, s.why(out, fmt.Errorf("send the plan: %w", err))
+	a, err := s.hear(out)
+	if err != nil {
+		return nil, err
+	}
+	var list []Lack
+	for _, w := range a.Want {
+		size, _ := plan.size(w.Digest)
+		list = append(list, Lack{w.Digest, size - w.Offset})
+	}
+	return list, nil
+}
+
+// begin offers a plan.
+func (s *sender) begin(in io.Writer, out io.Reader, o offer) error {
+	if err := o.Plan.check(); err != nil {
+		return err
+	}
+	if err := wire.WriteMessage(in, o); err != nil {
+		return s.why(out, fmt.Errorf("send the plan: %w", err))
+	}
+	return nil
+}
+
+func send(ctx context.Context, in io.Writer, out io.Reader, o offer, open Opener) (Summary, error) {
+	s := sender{in: in, open: open, plan: o.Plan}
+	if err := s.begin(in, out, o); err != nil {
+		return Summary{}, err
 	}
 	for {
 		a, err := s.hear(out)

@@ -260,6 +260,45 @@ func TestUpgradeAway(t *testing.T) {
 	})
 }
 
+// TestUpgradeStaged stages an upgrade to the next minor release twice, and upgrades.
+func TestUpgradeStaged(t *testing.T) {
+	th := newUpgraded(t, toNextMinor("1 control plane, 2 nodes; staged", twoNodes()))
+	steps(t, []step{
+		{"two bundles, one cluster", th.begin},
+		{"a stage touches no pod, and a second one moves nothing", th.stage},
+		{"the nodes are upgraded, and the application answers", th.upgrade},
+		{"the next release runs", func(t *testing.T) { th.running(t, th.to) }},
+		{"no packet left the hosts' network", th.packets},
+	})
+}
+
+// stage stages twice.
+func (th *upgraded) stage(t *testing.T) {
+	state := func() string {
+		return th.kubectl(t, `get pods -A -o jsonpath='{range .items[*]}{.metadata.name} `+
+			`{.status.containerStatuses[*].containerID}{"\n"}{end}'`) +
+			th.kubectl(t, `get nodes -o jsonpath='{range .items[*]}{.metadata.name} {.spec.unschedulable} `+
+				`{.status.nodeInfo.kubeletVersion}{"\n"}{end}'`)
+	}
+	before := state()
+	r := run(t, th.withNext(t, "upgrade", "--stage", "--yes")).must(t, 0)
+	t.Logf("the stage took %s\n%s", r.took.Round(time.Second), r.stderr)
+	if after := state(); after != before {
+		t.Errorf("a stage changed pods or nodes:\n%s", difference(before, after))
+	}
+	r = run(t, th.withNext(t, "upgrade", "--stage", "--yes")).must(t, 0)
+	t.Logf("another one took %s", r.took.Round(time.Second))
+	if !strings.Contains(r.stderr, "0 changed, ") {
+		t.Errorf("another stage moved something:\n%s", r.stderr)
+	}
+	r = run(t, th.withNext(t, "upgrade", "--plan")).must(t, 0)
+	for _, want := range []string{"not staged: nothing", "registry: lacks 0 B"} {
+		if !strings.Contains(r.stderr, want) {
+			t.Errorf("no %q in\n%s", want, r.stderr)
+		}
+	}
+}
+
 // takeAway ends the API server of a host, and lets its kubelet start it again after a time.
 const takeAway = `m=/etc/kubernetes/manifests/kube-apiserver.yaml
 mv $m /root/ && kill -9 $(pidof kube-apiserver); sleep 70; mv /root/kube-apiserver.yaml $m`
