@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kkbundle/kkbundle/internal/capped"
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -80,17 +80,16 @@ func calico() Network {
 // isAvailable asks for the status of the network: the chart is ready when the operator runs. What the operator says of
 // its conditions names the pods that it waits for.
 func isAvailable(ctx context.Context, on Kubectl) error {
-	out, err := on.Kubectl(ctx, "get", "tigerastatus", "calico", "--output=json")
-	if err != nil {
-		return err
-	}
 	var network struct {
 		Status struct {
 			Conditions []metav1.Condition `json:"conditions"`
 		} `json:"status"`
 	}
-	if err := capped.JSON(out, capped.MaxValues, &network); err != nil {
-		return fmt.Errorf("tigerastatus calico: %w", err)
+	client := kube.Client{Kubectl: func(ctx context.Context, c kube.Command) ([]byte, error) {
+		return on.Kubectl(ctx, c.Args...)
+	}}
+	if err := client.Get(ctx, &network, "tigerastatus", "calico"); err != nil {
+		return err
 	}
 	if meta.IsStatusConditionTrue(network.Status.Conditions, "Available") {
 		return nil

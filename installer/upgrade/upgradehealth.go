@@ -32,9 +32,10 @@ import (
 // healthWait bounds the wait for a healthy cluster.
 const healthWait = time.Minute
 
-// interruptedWait is healthWait after an upgrade that stopped in the middle of a node: kubeadm, which a killed run leaves
-// behind, goes on with its components one after the other. A static pod that ended a few times meanwhile is started again
-// five minutes later (MaxContainerBackOff of https://github.com/kubernetes/kubernetes/blob/v1.37.0/pkg/kubelet/kubelet.go).
+// interruptedWait is healthWait after an upgrade that stopped in the middle of a node: kubeadm, which a killed run
+// leaves behind, goes on with its components one after the other. A static pod that ended a few times meanwhile is
+// started again five minutes later (MaxContainerBackOff of
+// https://github.com/kubernetes/kubernetes/blob/v1.37.0/pkg/kubelet/kubelet.go).
 const interruptedWait = 6 * time.Minute
 
 // An UnfitError lists the reasons against an upgrade at this time.
