@@ -243,6 +243,11 @@ func (p *Project) checkInputs(l *manifest.Lock) (stale, err error) {
 	own := *l
 	own.Inputs = slices.DeleteFunc(slices.Clone(l.Inputs), isCatalog)
 	return own.CheckInputs(files, func(name string) digest.Digest {
+		for _, in := range p.Manifest.Included {
+			if in.Path == name { // as it was merged
+				return in.Digest
+			}
+		}
 		d, err := p.digestOf(name)
 		if err != nil {
 			return ""

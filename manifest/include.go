@@ -190,13 +190,18 @@ func unreadable(name string, err error) error {
 		document.Shorten(name), err)
 }
 
-// moveLocal makes the paths in an included file, which are relative to its directory, relative to the manifest.
+// moveLocal makes the paths in an included file, which are relative to its directory, relative to the manifest. One that
+// begins with a value's name may be absolute, or empty, and stays as it is.
 func moveLocal(root *yaml.Node, dir string) {
 	if dir == "." {
 		return
 	}
 	document.EachLocalNode(root, reflect.TypeFor[Bundle](), func(_ document.Locality, n *yaml.Node) {
-		if n.Value != "" && !path.IsAbs(n.Value) {
+		switch {
+		case n.Value == "", path.IsAbs(n.Value), strings.HasPrefix(n.Value, "${"):
+		case strings.Contains(n.Value, "${"): // path.Join would take a name for a directory
+			n.Value = dir + "/" + n.Value
+		default:
 			n.Value, n.Tag = path.Join(dir, n.Value), "!!str"
 		}
 	})

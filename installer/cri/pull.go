@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"path"
 	"slices"
 	"strings"
 
@@ -12,12 +13,12 @@ import (
 
 const pullName = "pull-images"
 
-// AheadTasks returns the tasks that bring images to nodes before anything runs them: those of PreloadTasks where nodes
-// cannot pull, and otherwise one that has containerd pull from the site's registry what the tasks of a host's roles
-// declare. Pulled images are not pinned: they can be pulled again. CRI-O has none.
+// AheadTasks returns the task that has containerd pull from the site's registry, before anything runs them, the images
+// that the tasks of a host's roles declare. Pulled images are not pinned: they can be pulled again. There is none where
+// nodes cannot pull, because images that are sent replace those of the same names under running pods, nor for CRI-O.
 func AheadTasks(c *manifest.Cluster) []task.Task {
-	if tasks := PreloadTasks(c); len(tasks) > 0 || c.CRI.Type != manifest.RuntimeContainerd {
-		return tasks
+	if len(PreloadTasks(c)) > 0 || c.CRI.Type != manifest.RuntimeContainerd {
+		return nil
 	}
 	return []task.Task{pullTask(ContainerdImages{Ctr: []string{"ctr"}})}
 }
@@ -50,7 +51,8 @@ func pullTask(images ContainerdImages) task.Task {
 	}
 }
 
-// toPull returns the names of declared images that containerd lacks. As for the kubelet, one of the same name will do.
+// toPull returns the names of declared images that containerd lacks and that its settings lead to the site's registry. As
+// for the kubelet, one of the same name will do. Images of another registry are pulled once an upgrade has added it.
 func (c ContainerdImages) toPull(ctx context.Context, t *task.Host) ([]string, error) {
 	roles, err := imageRoles(t.Site)
 	if err != nil {
@@ -71,5 +73,18 @@ func (c ContainerdImages) toPull(ctx context.Context, t *task.Host) ([]string, e
 			}
 		}
 	}
-	return names, nil
+	known := map[string]bool{}
+	for _, name := range names {
+		registry, _, _ := strings.Cut(name, "/")
+		if _, looked := known[registry]; looked {
+			continue
+		}
+		if known[registry], err = t.Test(ctx, "test", "-f", path.Join(CertsDir, registry, "hosts.toml")); err != nil {
+			return nil, err
+		}
+	}
+	return slices.DeleteFunc(names, func(name string) bool {
+		registry, _, _ := strings.Cut(name, "/")
+		return !known[registry]
+	}), nil
 }

@@ -34,7 +34,7 @@ func Stage(ctx context.Context, o Options) (engine.Report, error) {
 func (u *upgrade) stageAll(ctx context.Context) error {
 	ctx = task.InTask(ctx, "look")
 	p, err := u.planned(ctx)
-	if err != nil || p.Empty() {
+	if err != nil {
 		return err
 	}
 	check := task.Phase{Name: "precheck", Tasks: []task.Task{u.roomTask(p)}}
@@ -72,13 +72,24 @@ func (c checkup) roomTask(p Plan) task.Task {
 	return task.Task{
 		Name: "room", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, InDryRun: true,
 		Do: func(ctx context.Context, t *task.Host) error {
-			reasons := c.onEach(c.nodes(), func(t *task.Host) []error { return c.roomFor(ctx, t, p) })
+			reasons := c.onEach(c.nodes(), func(t *task.Host) []error {
+				return append(c.roomFor(ctx, t, p), roomToKeep(ctx, t, p)...)
+			})
 			if len(reasons) == 0 || ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
 			return c.unfit(t, &UnfitError{Reasons: reasons})
 		},
 	}
+}
+
+// roomToKeep compares the space of the programs of all steps, as they are kept beside those in use, with the free space.
+func roomToKeep(ctx context.Context, t *task.Host, p Plan) []error {
+	files, err := begin.FileSpace(ctx, t)
+	if err != nil {
+		return []error{err}
+	}
+	return fits(ctx, t, map[string]int64{task.StateDir: files * int64(max(1, len(p.Steps)))})
 }
 
 // eachStep calls do with what is to be brought ahead for each step of a plan, at the step's version.

@@ -271,6 +271,7 @@ func (g *globals) checkFiles(ctx context.Context, files []string, cache string,
 // include.
 func (c *fileChecker) findSets(files []string) {
 	sets := map[string]map[string]*values.Set{} // by manifest and cluster file
+	includes := map[string][]string{}           // by manifest
 	for _, file := range files {
 		data, err := builder.ReadFile(file)
 		if err != nil || fileKind(file, data).Kind != manifest.KindBundle {
@@ -282,7 +283,8 @@ func (c *fileChecker) findSets(files []string) {
 				b, _ = builder.SampleManifest(file, data)
 			}
 			for _, in := range b.Included {
-				c.included[filepath.Join(filepath.Dir(file), in.Path)] = true
+				includes[filepath.Clean(file)] = append(includes[filepath.Clean(file)],
+					filepath.Join(filepath.Dir(file), in.Path))
 			}
 			for _, name := range b.ClusterFiles() {
 				if sets[file] == nil {
@@ -292,6 +294,14 @@ func (c *fileChecker) findSets(files []string) {
 			}
 			return nil
 		})
+	}
+	all := slices.Concat(slices.Collect(maps.Values(includes))...)
+	for file, parts := range includes {
+		if !slices.Contains(all, file) { // files that include each other are checked alone, which says so
+			for _, part := range parts {
+				c.included[part] = true
+			}
+		}
 	}
 	for _, file := range files {
 		if !c.included[filepath.Clean(file)] {

@@ -87,7 +87,9 @@ func (r *receiver) run(ctx context.Context) error {
 			return err
 		}
 	}
-	r.tree.prune(r.plan, time.Now())
+	if r.purpose == toPlace {
+		r.tree.prune(r.plan, time.Now())
+	}
 	return wire.WriteMessage(r.out, answer{Version: ProtocolVersion, Done: true, Changed: r.changes()})
 }
 
@@ -128,8 +130,14 @@ func (r *receiver) survey(ctx context.Context) ([]want, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f.Name, err)
 		}
-		if r.purpose == toKeep && offset == f.Size {
-			continue // its digest is checked on its way into its place
+		switch {
+		case r.purpose == toKeep && offset == f.Size: // its digest is checked on its way into its place
+			if err := r.tree.renew(f.Digest, time.Now()); err != nil {
+				return nil, fmt.Errorf("%s: %w", f.Name, err)
+			}
+			continue
+		case r.purpose == toLook && r.tree.isOld(f.Digest, time.Now()):
+			offset = 0 // a Keep renews it
 		}
 		wanted = append(wanted, want{Digest: f.Digest, Offset: offset})
 	}

@@ -346,6 +346,19 @@ func TestKeep(t *testing.T) {
 	if got, err := look(); err != nil || !cmp.Equal(got, []Lack{{digest, 0}}) {
 		t.Errorf("kept: %v, %v", got, err)
 	}
+	part, old := filepath.Join(root, partsDir, partName(digest)), time.Now().Add(-keepParts/2-time.Hour)
+	if err := os.Chtimes(part, old, old); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := look(); err != nil || !cmp.Equal(got, []Lack{{digest, size}}) {
+		t.Errorf("half of its time is over: %v, %v", got, err)
+	}
+	if summary, err, hostErr := converseWith(t, root, keep, -1); err != nil || hostErr != nil || summary.Sent != 0 {
+		t.Errorf("renewed: %+v, %v, %v", summary, err, hostErr)
+	}
+	if got, err := look(); err != nil || !cmp.Equal(got, []Lack{{digest, 0}}) {
+		t.Errorf("after it was renewed: %v, %v", got, err)
+	}
 	wantFile(t, root, "usr/local/bin/kubelet", []byte("old"), 0o755)
 	if summary := mustConverse(t, root, plan, &s); summary.Sent != 0 {
 		t.Errorf("%d bytes were sent again", summary.Sent)

@@ -265,6 +265,17 @@ func (t *tree) dropPart(digest string) error {
 // keepParts is how long a part that is no longer planned is kept.
 const keepParts = 7 * 24 * time.Hour
 
+// isOld reports whether half of the time for which a part is kept is over.
+func (t *tree) isOld(digest string, now time.Time) bool {
+	info, err := t.parts.Lstat(partName(digest))
+	return err == nil && now.Sub(info.ModTime()) > keepParts/2
+}
+
+// renew has a part kept from now on.
+func (t *tree) renew(digest string, now time.Time) error {
+	return t.parts.Chtimes(partName(digest), now, now)
+}
+
 // prune removes old parts. Errors are ignored: cleanup is best effort.
 func (t *tree) prune(p Plan, now time.Time) {
 	entries, err := fs.ReadDir(t.parts.FS(), ".")

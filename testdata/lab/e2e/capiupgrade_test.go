@@ -53,7 +53,6 @@ func TestCAPIUpgrade(t *testing.T) {
 		{"a MachineHealthCheck replaces a lost control plane", c.loseControlPlane},
 		{"its host comes back, is cleaned and free again", c.comeBack},
 		{"a deleted cluster leaves its hosts as they were", c.delete},
-		{"install of the same cluster, for comparison", c.installSame},
 		{"no packet left the hosts' network", th.packets},
 	})
 }
@@ -62,10 +61,9 @@ func TestCAPIUpgrade(t *testing.T) {
 type capiUpgrade struct {
 	*capi
 	to      software.KubernetesRelease
-	next    string        // the bundle of that release
-	lost    hosts.Host    // the last one that lost its power
-	machine string        // that was on it
-	took    time.Duration // until three control planes were Ready
+	next    string     // the bundle of that release
+	lost    hosts.Host // the last one that lost its power
+	machine string     // that was on it
 }
 
 // steadyPort is the node port of the application.
@@ -116,8 +114,7 @@ func (c *capiUpgrade) createThree(t *testing.T) {
 	c.lose(t, "!cluster.x-k8s.io/control-plane")
 	c.until(t, 10*time.Minute, "three control planes are Ready", "[ $(kubectl get machine -l cluster.x-k8s.io/control-plane --no-headers | wc -l) = 3 ] && "+
 		"kubectl wait --for=condition=Ready --timeout=1s machine -l cluster.x-k8s.io/control-plane")
-	c.took = time.Since(begin)
-	t.Logf("three control planes are Ready after %s", c.took.Round(time.Second))
+	t.Logf("three control planes are Ready after %s", time.Since(begin).Round(time.Second))
 }
 
 // lose pulls the plug of the first Machine with the label.
@@ -321,25 +318,4 @@ func (c *capiUpgrade) comeBack(t *testing.T) {
 		t.Errorf("want 4 nodes that are Ready, got\n%s", nodes)
 	}
 	c.freeAreClean(t, 2)
-}
-
-// installSame measures what install takes for the declared cluster, which has been deleted.
-func (c *capiUpgrade) installSame(t *testing.T) {
-	inventory, cluster := filepath.Join(c.dir, "same.yaml"), filepath.Join(c.dir, "same-cluster.yaml")
-	if err := c.lab.WriteInventory(inventory, hosts.Groups{"kube_control_plane": {2, 3, 4}, "kube_worker": {5}}); err != nil {
-		t.Fatal(err)
-	}
-	data, err := os.ReadFile(filepath.Join(c.dir, "cluster.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(cluster, append(data, haproxyEndpoint+"\n"...), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := c.lab.Command(t.Context(), c.kkbundle, "install", "-i", inventory, "--cluster", cluster,
-		"--known-hosts", c.lab.KnownHostsFile(), c.bundle())
-	cmd.Env = append(os.Environ(), "SITE_REGISTRY="+companyPassword)
-	r := run(t, cmd).must(t, 0)
-	t.Logf("install took %s, the declared control planes %s: %.2f times as long",
-		r.took.Round(time.Second), c.took.Round(time.Second), c.took.Seconds()/r.took.Seconds())
 }

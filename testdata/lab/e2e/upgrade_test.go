@@ -262,7 +262,14 @@ func TestUpgradeAway(t *testing.T) {
 
 // TestUpgradeStaged stages an upgrade to the next minor release twice, and upgrades.
 func TestUpgradeStaged(t *testing.T) {
-	th := newUpgraded(t, toNextMinor("1 control plane, 2 nodes; staged", twoNodes()))
+	own, to := software.OwnRelease(), software.KubernetesReleases()[software.Kubernetes137]
+	th := newUpgraded(t, moved{
+		name:  "1 control plane, 2 nodes; staged",
+		hosts: 2, groups: twoNodes(), etcdType: manifest.EtcdInternal, with: []software.Extra{software.Kubernetes137},
+		from: side{KubernetesRelease: own, containerd: software.ContainerdVersion, flannel: software.FlannelVersion},
+		to:   side{KubernetesRelease: to, containerd: software.ContainerdVersion, flannel: software.FlannelVersion},
+		over: []string{own.Version},
+	})
 	steps(t, []step{
 		{"two bundles, one cluster", th.begin},
 		{"a stage touches no pod, and a second one moves nothing", th.stage},
