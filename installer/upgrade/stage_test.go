@@ -77,6 +77,7 @@ func TestStage(t *testing.T) {
 	for name, h := range s.Hosts {
 		runtimes[name] = &fakeContainerd{}
 		h.Answer("ctr", runtimes[name].run)
+		h.Put(t, "/etc/containerd/certs.d/registry.k8s.io/hosts.toml", "of the site")
 	}
 	f.said = nil
 	u := upgradeTo(s, t, "v1.34.3")
