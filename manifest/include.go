@@ -190,8 +190,8 @@ func unreadable(name string, err error) error {
 		document.Shorten(name), err)
 }
 
-// moveLocal makes the paths in an included file, which are relative to its directory, relative to the manifest. One that
-// begins with a value's name may be absolute, or empty, and stays as it is.
+// moveLocal makes the paths in an included file, which are relative to its directory, relative to the manifest. One
+// that begins with a value's name may be absolute, or empty, and stays as it is.
 func moveLocal(root *yaml.Node, dir string) {
 	if dir == "." {
 		return

@@ -51,8 +51,8 @@ func pullTask(images ContainerdImages) task.Task {
 	}
 }
 
-// toPull returns the names of declared images that containerd lacks and that its settings lead to the site's registry. As
-// for the kubelet, one of the same name will do. Images of another registry are pulled once an upgrade has added it.
+// toPull returns the names of declared images that containerd lacks and that its settings lead to the site's registry.
+// As for the kubelet, one of the same name will do. Images of another registry are pulled once an upgrade has added it.
 func (c ContainerdImages) toPull(ctx context.Context, t *task.Host) ([]string, error) {
 	roles, err := imageRoles(t.Site)
 	if err != nil {

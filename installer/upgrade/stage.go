@@ -83,7 +83,7 @@ func (c checkup) roomTask(p Plan) task.Task {
 	}
 }
 
-// roomToKeep compares the space of the programs of all steps, as they are kept beside those in use, with the free space.
+// roomToKeep compares the space of the programs of all steps, which are kept beside those in use, with what is free.
 func roomToKeep(ctx context.Context, t *task.Host, p Plan) []error {
 	files, err := begin.FileSpace(ctx, t)
 	if err != nil {
