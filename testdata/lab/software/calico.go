@@ -119,6 +119,8 @@ func (s *imageSet) calicoTools(ctx context.Context, arch string) (*layer, error)
 	} {
 		links = append(links, entry{Name: "usr/sbin/" + c, Link: "xtables-nft-multi"})
 	}
+	// start_runit looks for runsvdir with it. In Debian it is an alternative, which a package's scripts make.
+	links = append(links, entry{Name: "usr/bin/which", Link: "which.debianutils"})
 	return s.debian(ctx, arch, "calico", calicoPackages, links...)
 }
 
