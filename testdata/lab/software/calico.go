@@ -50,9 +50,7 @@ func (r CalicoRelease) Given() []string {
 	if r.definitions {
 		files = append(files, release+"crd.projectcalico.org.v1-"+r.Version+".tgz")
 	}
-	for _, name := range []string{
-		"node", "cni", "typha", "kube-controllers", "apiserver", "pod2daemon-flexvol", "csi", "node-driver-registrar",
-	} {
+	for _, name := range []string{"node", "cni", "typha", "kube-controllers", "apiserver", "pod2daemon-flexvol"} {
 		files = append(files, filesOf(r.ref(name)))
 	}
 	return files
@@ -92,8 +90,6 @@ func (r CalicoRelease) images(ctx context.Context, s *imageSet) []imageSpec {
 		one("typha", "999", nil, []string{"/usr/bin/calico-typha"}),
 		one("kube-controllers", "999", []string{"/usr/bin/wrapper", "/usr/bin/kube-controllers"}, nil),
 		one("apiserver", "10001:10001", []string{"/code/apiserver"}, nil),
-		one("csi", "", []string{"/usr/bin/csi-driver"}, nil),
-		one("node-driver-registrar", "", []string{"/usr/bin/node-driver-registrar"}, nil),
 		one("pod2daemon-flexvol", "", []string{"/usr/local/bin/flexvol.sh"}, nil, tools),
 		{
 			ref: r.operator(), arches: here, user: "10001:10001", entrypoint: []string{"/usr/bin/operator"},
@@ -102,7 +98,7 @@ func (r CalicoRelease) images(ctx context.Context, s *imageSet) []imageSpec {
 			},
 		},
 	}
-	for _, name := range []string{"goldmane", "whisker", "whisker-backend"} {
+	for _, name := range []string{"csi", "node-driver-registrar", "goldmane", "whisker", "whisker-backend"} {
 		images = append(images, imageSpec{
 			ref: r.ref(name), arches: here, layers: func(string) ([]*layer, error) { return s.stack() },
 		})
