@@ -77,8 +77,8 @@ func calico() Network {
 	}
 }
 
-// isAvailable asks for the status of the network: the chart is ready when the operator runs. What the operator says of
-// its conditions names the pods that it waits for.
+// isAvailable reads the status of the network: the chart is ready as soon as the operator runs. The messages of the
+// operator's conditions name the pods that it waits for.
 func isAvailable(ctx context.Context, on Kubectl) error {
 	var network struct {
 		Status struct {

@@ -19,7 +19,7 @@ type said string
 
 func (s said) Kubectl(context.Context, ...string) ([]byte, error) { return []byte(s), nil }
 
-// What the operator says of a network that is not available names its pods.
+// The error of a network that is not available has the operator's messages.
 func TestCalicoIsAvailable(t *testing.T) {
 	t.Parallel()
 	const condition = `{"type":"%s","status":"%s","message":"%s"}`

@@ -130,15 +130,15 @@ func (s *Site) IsDone(ctx context.Context, task Task, t *Host) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for _, l := range lacks {
-		Because(ctx, "%s is missing or different", s.ItemOf(digest.Digest(l.Digest)))
+	if len(lacks) > 0 {
+		Because(ctx, "%s is missing or different", s.ItemOf(digest.Digest(lacks[0].Digest)))
 		return false, nil
 	}
 	return task.Done(ctx, t)
 }
 
-// ToSend returns how many bytes of a task's files a host has neither in their places nor kept for them.
-func (s *Site) ToSend(ctx context.Context, task Task, t *Host) (bytes int64, err error) {
+// toSend returns the size of those files of a task that a host has neither in their places nor kept, in bytes.
+func (s *Site) toSend(ctx context.Context, task Task, t *Host) (bytes int64, err error) {
 	lacks, err := s.lacks(ctx, t, task.Files)
 	for _, l := range lacks {
 		bytes += l.Rest
@@ -152,7 +152,7 @@ func (t Task) Ahead() Task {
 	return Task{
 		Name: t.Name, Roles: t.Roles, Independent: true,
 		Done: func(ctx context.Context, h *Host) (bool, error) {
-			rest, err := h.Site.ToSend(ctx, t, h)
+			rest, err := h.Site.toSend(ctx, t, h)
 			if rest > 0 {
 				Because(ctx, "%s of its files are not there", plain.Size(rest))
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/node/transfer"
 	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -83,16 +84,20 @@ func (c checkup) roomTask(p Plan) task.Task {
 	}
 }
 
-// roomToKeep compares the space of the programs of all steps, which are kept beside those in use, with what is free.
+// roomToKeep compares the free space with the space of the programs of all steps that are not kept on the host yet.
 func roomToKeep(ctx context.Context, t *task.Host, p Plan) []error {
 	files, err := begin.FileSpace(ctx, t)
 	if err != nil {
 		return []error{err}
 	}
-	return fits(ctx, t, map[string]int64{task.StateDir: files * int64(max(1, len(p.Steps)))})
+	kept, err := begin.Used(ctx, t, transfer.Dir)
+	if err != nil {
+		return []error{err}
+	}
+	return fits(ctx, t, map[string]int64{task.StateDir: max(0, files*int64(max(1, len(p.Steps)))-kept)})
 }
 
-// eachStep calls do with what is to be brought ahead for each step of a plan, at the step's version.
+// eachStep calls do with the tasks of a stage for each step of a plan, at the step's version.
 func (u *upgrade) eachStep(p Plan, do func(tasks []task.Task) error) error {
 	last := u.Cluster
 	at := func(c *manifest.Cluster) { u.ChangeSite(func(s *task.Site) { u.SetCluster(s, c) }) }

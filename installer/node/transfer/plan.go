@@ -136,7 +136,7 @@ func checkTarget(target string, mode fs.FileMode, at map[string]bool) error {
 	if rootOf(target) == "" {
 		return fmt.Errorf("%s is not below /%s", target, strings.Join(roots(), ", /"))
 	}
-	if strings.HasPrefix(target, "/"+stateDir+"/receive/") {
+	if strings.HasPrefix(target, Dir+"/") {
 		return fmt.Errorf("%s is where the helper keeps its own files", target)
 	}
 	if at[target] {
@@ -158,3 +158,8 @@ func rootOf(target string) string {
 
 // stateDir belongs to kkbundle, relative to /.
 const stateDir = "var/lib/kkbundle"
+
+const receiveDir = stateDir + "/receive"
+
+// Dir is the directory of a host that keeps received content.
+const Dir = "/" + receiveDir

@@ -14,13 +14,13 @@ import (
 // so both sides always have the same version.
 const ProtocolVersion = 2
 
-// A purpose is what a session is for.
+// A purpose tells the helper what to do with the plan of a session.
 type purpose string
 
 const (
-	toPlace purpose = "place" // files get into their places
-	toKeep  purpose = "keep"  // content is kept on the host
-	toLook  purpose = "look"  // the answer is what the host lacks
+	toPlace purpose = "place" // bring files into their places
+	toKeep  purpose = "keep"  // keep their content for a later session
+	toLook  purpose = "look"  // list the missing content
 )
 
 // An offer begins a session.
@@ -55,7 +55,7 @@ func Send(ctx context.Context, in io.Writer, out io.Reader, plan Plan, open Open
 	return send(ctx, in, out, offer{ProtocolVersion, toPlace, plan}, open)
 }
 
-// Keep sends what a host lacks of a plan and puts nothing into its place. The host keeps it: a Send within a week finds
+// Keep sends the missing content of a plan and places no file. The host keeps the content for a week, and a Send finds
 // it there.
 func Keep(ctx context.Context, in io.Writer, out io.Reader, plan Plan, open Opener) (Summary, error) {
 	return send(ctx, in, out, offer{ProtocolVersion, toKeep, plan}, open)
@@ -68,7 +68,7 @@ type Lack struct {
 	Rest int64
 }
 
-// Look returns what a host lacks of a plan.
+// Look returns the content of a plan that is missing on a host.
 func Look(in io.Writer, out io.Reader, plan Plan) ([]Lack, error) {
 	s := sender{plan: plan}
 	if err := s.begin(in, out, offer{ProtocolVersion, toLook, plan}); err != nil {

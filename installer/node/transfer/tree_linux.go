@@ -21,7 +21,6 @@ import (
 
 // Directories of the helper, relative to /.
 const (
-	receiveDir   = stateDir + "/receive"
 	partsDir     = receiveDir + "/parts"
 	receiptsName = "receipts.json"
 	lockName     = "lock"
