@@ -280,11 +280,16 @@ func (b *rollback) leadsHere(ctx context.Context, t *task.Host, kept marks.Copie
 	for _, s := range now {
 		names = append(names, s.Name)
 	}
-	if len(names) > 0 {
-		return b.refuse("give the bundle that the cluster had before its upgrade",
-			"before its upgrade %s had other settings than the bundle: %s", t.Name, strings.Join(names, ", "))
+	if len(names) == 0 {
+		return nil
 	}
-	return nil
+	if t.Is(manifest.RoleControlPlane) { // no bundle helps then
+		if err := b.etcdAllows(ctx, t, kept); err != nil {
+			return err
+		}
+	}
+	return b.refuse("give the bundle that the cluster had before its upgrade. After an upgrade whose first step changed etcd alone there is none, for that step took the new settings along: continue the upgrade",
+		"before its last step %s had other settings than the bundle: %s", t.Name, strings.Join(names, ", "))
 }
 
 // rescue puts the control plane of the release before in place where the API server does not answer, as after an
@@ -294,13 +299,11 @@ func (b *rollback) rescue(ctx context.Context) error {
 		return nil
 	}
 	for _, t := range b.controlPlanes() {
-		if _, kept := b.kept[t.Name]; !kept {
+		kept, is := b.kept[t.Name]
+		if !is {
 			continue
 		}
-		if task.Eventually(ctx, b.patience, func(ctx context.Context) error {
-			_, err := t.Kubectl(ctx, t.ServerFlag(), "get", "--raw=/readyz", "--request-timeout=5s")
-			return err
-		}) == nil {
+		if task.Eventually(ctx, b.patience, t.ServerReady) == nil {
 			continue
 		}
 		if err := b.approve(Plan{
@@ -309,7 +312,7 @@ func (b *rollback) rescue(ctx context.Context) error {
 		}); err != nil {
 			return err
 		}
-		if err := b.etcdAllows(ctx, t); err != nil {
+		if err := b.etcdAllows(ctx, t, kept); err != nil {
 			return err
 		}
 		for _, step := range []task.Task{
@@ -405,7 +408,11 @@ func (b *rollback) possible(ctx context.Context, p Plan) error {
 		}
 	}
 	for _, t := range b.controlPlanes() {
-		if err := b.etcdAllows(ctx, t); err != nil {
+		kept, is := b.kept[t.Name]
+		if !is {
+			continue
+		}
+		if err := b.etcdAllows(ctx, t, kept); err != nil {
 			return err
 		}
 	}
@@ -413,9 +420,8 @@ func (b *rollback) possible(ctx context.Context, p Plan) error {
 }
 
 // etcdAllows refuses a rollback to an etcd that cannot read the data: the cluster's storage has a newer minor release.
-func (b *rollback) etcdAllows(ctx context.Context, t *task.Host) error {
-	kept, ok := b.kept[t.Name]
-	if !ok || b.Cluster.Etcd.Type != manifest.EtcdInternal {
+func (b *rollback) etcdAllows(ctx context.Context, t *task.Host, kept marks.Copies) error {
+	if b.Cluster.Etcd.Type != manifest.EtcdInternal {
 		return nil
 	}
 	was, err := etcdRelease(ctx, t, kept.Path(kube.ManifestsDir+"/etcd.yaml"))

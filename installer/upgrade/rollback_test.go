@@ -615,6 +615,16 @@ func TestRollbackRefuses(t *testing.T) {
 				return health.EtcdMetrics{Version: "3.7.0", Storage: "3.7"}, nil
 			}
 		}, want: "the data of etcd on cp1 have moved on to 3.7"},
+		"a minor release of etcd, over a step with the settings of the upgrade": {
+			cluster: "kubernetes: {version: " + releaseBefore + ", maxPods: 99}",
+			change: func(s *sitetest.Site, _ *fakeAPI, b *rollback) {
+				s.Hosts["cp1"].Put(t, kube.ManifestsDir+"/etcd.yaml", "    image: registry.k8s.io/etcd:3.7.0-0\n")
+				b.member = func(context.Context, *task.Host) (health.EtcdMetrics, error) {
+					return health.EtcdMetrics{Version: "3.7.0", Storage: "3.7"}, nil
+				}
+			},
+			want: "the data of etcd on cp1 have moved on to 3.7",
+		},
 		"objects of a new type": {change: func(_ *sitetest.Site, f *fakeAPI, _ *rollback) {
 			f.objects["types"] = "workloads.scheduling.k8s.io\n"
 			f.objects["workloads.scheduling.k8s.io"] = "a b"

@@ -143,13 +143,12 @@ func TestRollbackAsksEtcd(t *testing.T) {
 	s, f := upgradeSite(t, "v1.34.3", "cp1")
 	b := rollbackTo(s, t, f, s.Options.Cluster, nil)
 	kept := marks.Copies{Dir: "/var/kept"}
-	b.kept["cp1"] = kept
 	s.Hosts["cp1"].Put(t, kept.Dir+kube.ManifestsDir+"/etcd.yaml", "image: registry.k8s.io/etcd:3.5.26-0\n")
 	s.Hosts["cp1"].Put(t, kube.ManifestsDir+"/etcd.yaml", "image: registry.k8s.io/etcd:3.6.5-0\n")
 	b.member = func(context.Context, *task.Host) (health.EtcdMetrics, error) {
 		return health.EtcdMetrics{}, errors.New("connection refused")
 	}
-	err := b.etcdAllows(t.Context(), b.Hosts[0])
+	err := b.etcdAllows(t.Context(), b.Hosts[0], kept)
 	var hinted interface{ Hint() string }
 	if !errors.As(err, &hinted) || !strings.Contains(err.Error(), "connection refused") ||
 		!strings.Contains(hinted.Hint(), "etcd 3.5.26 may not read the data of 3.6.5") ||
