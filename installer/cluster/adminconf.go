@@ -21,7 +21,7 @@ func APITask() task.Task {
 		Do: func(ctx context.Context, t *task.Host) error {
 			const start = 2 * time.Minute
 			return task.Eventually(ctx, start, func(ctx context.Context) error {
-				_, err := t.Kubectl(ctx, "get", "--raw=/readyz")
+				_, err := t.Kubectl(ctx, task.ReadyQuestion()...)
 				return err
 			})
 		},

@@ -55,7 +55,7 @@ func (r *Run) FindLead(ctx context.Context) error {
 
 // Answers reports whether the host's own API server is ready.
 func Answers(ctx context.Context, t *task.Host) bool {
-	_, err := t.Kubectl(ctx, "get", "--raw=/readyz", "--request-timeout=5s")
+	_, err := t.Kubectl(ctx, task.ReadyQuestion()...)
 	return err == nil
 }
 

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -73,14 +71,7 @@ func checkAPIServer(ctx context.Context, t *task.Host) error {
 		regexp.QuoteMeta(strings.Join(etcdEndpoints(t.Site), ","))); err != nil {
 		return err
 	}
-	return APIServerReady(ctx, t)
-}
-
-// APIServerReady checks the host's own API server, not the one behind the cluster's endpoint.
-func APIServerReady(ctx context.Context, t *task.Host) error {
-	server := "https://" + net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
-	_, err := t.Kubectl(ctx, "--server="+server, "get", "--raw=/readyz")
-	return err
+	return t.ServerReady(ctx)
 }
 
 // updateKubeadmConfig updates the endpoints in kubeadm-config, which later control planes join with.

@@ -330,7 +330,7 @@ func startControlPlane(ctx context.Context, t *task.Host) error {
 }
 
 func apiServerBack(ctx context.Context, t *task.Host) error {
-	return task.Eventually(ctx, startPatience, func(ctx context.Context) error { return etcd.APIServerReady(ctx, t) })
+	return task.Eventually(ctx, startPatience, t.ServerReady)
 }
 
 // kept lists the members' previous data. Members that do not answer are left out.

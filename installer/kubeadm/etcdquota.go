@@ -71,8 +71,7 @@ func runsWithQuota(ctx context.Context, t *task.Host) error {
 	if _, err := etcd.FitDatabases(ctx, t); err != nil {
 		return err
 	}
-	_, err := t.Kubectl(ctx, t.ServerFlag(), "get", "--raw=/readyz")
-	return err
+	return t.ServerReady(ctx)
 }
 
 // quotaManifest returns the manifest of etcd on a host, the manifest with the cluster file's quota, and the quota of

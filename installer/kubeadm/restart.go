@@ -30,7 +30,7 @@ func RestartScript(t *task.Host, step, whole int, processes ...string) []string 
 		host.Script("restart-static.sh", restartStaticScript,
 			strconv.Itoa(step), strconv.Itoa(whole), strconv.Itoa(restartGrace), strings.Join(processes, " ")),
 		[]string{"env", "KUBECACHEDIR=" + task.KubectlCache}, t.Site.Distribution.Kubectl,
-		[]string{t.ServerFlag(), "get", "--raw=/readyz", "--request-timeout=5s"})
+		task.ReadyQuestion(t.ServerFlag()))
 }
 
 // Timeouts in seconds. An API server starts within 30 on a slow host. A stopping one without the flag of shutdownPart

@@ -70,6 +70,18 @@ func (t *Host) ServerFlag() string {
 	return "--server=https://" + net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
 }
 
+// ReadyQuestion returns kubectl's arguments that ask an API server whether it is ready: the one of a flag of ServerFlag,
+// or the one in admin.conf. A server that takes the connection and does not answer is given five seconds.
+func ReadyQuestion(server ...string) []string {
+	return append(server, "get", "--raw=/readyz", "--request-timeout=5s")
+}
+
+// ServerReady asks this control plane's own API server, not the one behind the cluster's endpoint, whether it is ready.
+func (t *Host) ServerReady(ctx context.Context) error {
+	_, err := t.Kubectl(ctx, ReadyQuestion(t.ServerFlag())...)
+	return err
+}
+
 // FieldManager is the field manager of objects that kkbundle applies.
 const FieldManager = "kkbundle"
 

@@ -174,7 +174,7 @@ func (c checkup) roomForSnapshot(ctx context.Context, t *task.Host) []error {
 func (c checkup) serversAnswer(ctx context.Context, t *task.Host, _ Plan) []error {
 	var errs []error
 	for _, cp := range c.controlPlanes() {
-		if _, err := t.Kubectl(ctx, cp.ServerFlag(), "get", "--raw=/readyz", "--request-timeout=5s"); err != nil {
+		if _, err := t.Kubectl(ctx, task.ReadyQuestion(cp.ServerFlag())...); err != nil {
 			errs = append(errs, fmt.Errorf("the API server of %s is not ready: %w", cp.Name, err))
 		}
 	}

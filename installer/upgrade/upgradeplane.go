@@ -153,7 +153,7 @@ func upload(k kubeadm.Config, j kubeadm.Node, version string) ([]byte, error) {
 
 // serverIsReady asks a control plane's own API server for its readiness and version.
 func serverIsReady(ctx context.Context, t *task.Host) error {
-	if _, err := t.Kubectl(ctx, t.ServerFlag(), "get", "--raw=/readyz"); err != nil {
+	if err := t.ServerReady(ctx); err != nil {
 		return fmt.Errorf("API server of %s: %w", t.Name, err)
 	}
 	switch version, err := apiVersion(ctx, t, t); {
