@@ -407,6 +407,23 @@ func TestHaulerLocalCharts(t *testing.T) {
 	}
 }
 
+// Merge keys (<<) bring an entry the keys of another, as the tools read them.
+func TestMergeKeys(t *testing.T) {
+	r, err := Read("f", []byte(`apiVersion: content.hauler.cattle.io/v1
+kind: Images
+spec:
+  images:
+  - &one {name: quay.io/a/one:1, platform: linux/arm64}
+  - {<<: *one, name: quay.io/a/two:1}
+`))
+	if err != nil || len(r.Notes) > 0 {
+		t.Fatal(err, r.Notes)
+	}
+	if got := r.Bundle.Images[1]; !slices.Equal(got.Platforms, []string{"linux/arm64"}) {
+		t.Errorf("got %+v", got)
+	}
+}
+
 // TestTemplate: a file is converted before its placeholders are filled in; a note names each, with its line.
 func TestTemplate(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // An object is a YAML mapping in which every key is either read or, by rest, noted as not carried over.
@@ -17,7 +19,8 @@ type object struct {
 
 // object returns a node as a mapping. Another node gives an empty object, and a note unless the node is missing.
 func (f *reader) object(n *yaml.Node, at string) *object {
-	n = resolve(n)
+	n, merged := document.Merged(resolve(n))
+	f.left -= merged
 	if n != nil && n.Kind != yaml.MappingNode {
 		if n.Tag != "!!null" {
 			f.note(n, "%s is not a mapping and was left out", at)
