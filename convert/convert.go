@@ -65,6 +65,9 @@ const (
 // errTooMuch is returned for a file with far more values than any person writes, for example by YAML aliases.
 var errTooMuch = fmt.Errorf("more than %d values", maxValues)
 
+// errEmpty is returned for a file with comments at most.
+var errEmpty = errors.New("the file is empty")
+
 // Read reads one file. Relative paths in it stay unchanged; see Move. It fails for a file of an unknown format or with
 // a syntax error.
 func Read(file string, data []byte) (Result, error) {
@@ -137,10 +140,15 @@ func (f *reader) read(data []byte) error {
 	if err != nil && bytes.Contains(data, []byte("apiVersion:")) {
 		return fmt.Errorf("parse YAML: %w", err)
 	}
-	if err == nil && len(documents) == 1 && documents[0].Kind == yaml.SequenceNode {
-		return f.sequence(documents[0])
+	if err == nil {
+		if list := listIn(documents); list != nil {
+			return f.sequence(list)
+		}
 	}
-	if err != nil || len(documents) == 0 || documents[0].Kind != yaml.MappingNode {
+	switch {
+	case err == nil && len(documents) == 0:
+		return errEmpty
+	case err != nil || documents[0].Kind != yaml.MappingNode:
 		return f.list(data)
 	}
 	for _, document := range documents {

@@ -611,6 +611,11 @@ func TestReadLists(t *testing.T) {
 	for name, in := range map[string]string{
 		"a byte order mark": "\ufeffnginx:1\r\nredis:8\r\n",
 		"UTF-16":            string(wide),
+		"lines of YAML":     "        image: nginx:1\n      - image: \"redis:8\"\n",
+		"keys image":        "image: nginx:1\nimage: redis:8\n",
+		"mappings":          "- image: nginx:1\n- image: redis:8\n",
+		"under images":      "images:\n- nginx:1\n- redis:8\n",
+		"JSON under images": `{"images": ["nginx:1", "redis:8"]}`,
 		"YAML":              "---\n- nginx:1 # web\n- \"redis:8\"\n",
 		"JSON":              `["nginx:1", "redis:8"]`,
 		"JSON, lines":       "[\n  \"nginx:1\",\n  \"redis:8\"\n]\n",
@@ -632,9 +637,24 @@ func TestReadLists(t *testing.T) {
 		!strings.HasPrefix(r.Notes[0].String(), "images.txt:3: image busybox:1 names no platform") {
 		t.Errorf("platforms: %v, %v, -got +want:\n%s", err, r.Notes, diff)
 	}
+	for in, want := range map[string]string{ // two columns, and the note about the second
+		"nginx:1 => mirror/nginx:1\nredis:8=>redis:8\n":                "images.txt:1: mirror/nginx:1 beside the image was not carried over",
+		"nginx:1 https://github.com/nginx\nredis:8 \tmirrored\n":       "images.txt:1: https://github.com/nginx beside the image",
+		"- {image: nginx:1, name: web}\n- {image: redis:8, arch: x}\n": "images.txt:2: arch was not carried over",
+	} {
+		r, err := Read("images.txt", []byte(in))
+		two := []manifest.Image{{Name: "nginx:1"}, {Name: "redis:8"}}
+		if diff := cmp.Diff(r.Bundle.Images, two); diff != "" || err != nil || len(r.Notes) != 1 ||
+			!strings.HasPrefix(r.Notes[0].String(), want) {
+			t.Errorf("%q: %v, %v, -got +want:\n%s", in, err, r.Notes, diff)
+		}
+	}
 	for in, want := range map[string]string{
-		"- nginx:1\n- image: redis:8\n":            "line 2: this entry of the list is no text",
-		"nginx:1\nnginx:1 => mirror/nginx:1\n":     `line 2: "nginx:1 => mirror/nginx:1" is not an image reference: write one a line`,
+		"- nginx:1\n- name: redis:8\n":             "line 2: this entry of the list is no text",
+		"nginx:1\nnginx => mirror/nginx:1\n":       `line 2: "nginx => mirror/nginx:1" is not an image reference: write one a line`,
+		"nginx:1 redis:8\n":                        `line 1: "nginx:1 redis:8" is not an image reference`,
+		"images: [nginx:1]\ncharts: [a]\n":         `line 1: unknown apiVersion ""`,
+		"---\n# nothing\n":                         "the file is empty",
 		"--platform=linux/arm64\n":                 "line 1: ",
 		"--platform=linux/arm64 nginx:1 redis:8\n": "line 1: ",
 	} {
