@@ -360,6 +360,10 @@ func TestReadSites(t *testing.T) {
 		},
 		"Flannel of a mirror": {mirror + "  - registry.example/kubesphereio/flannel-cni-plugin@sha256:" +
 			strings.Repeat("a", 64) + "\n", []string{"cni.type flannel was guessed"}},
+		"Config with the version beside kubernetes": {
+			"apiVersion: kubekey.kubesphere.io/v1\nkind: Config\nspec: {kube_version: v1.34.3}\n",
+			[]string{"version: v1.34.3"},
+		},
 		"Config without a version": {
 			"apiVersion: kubekey.kubesphere.io/v1\nkind: Config\nspec:\n  kubernetes: {cluster_name: x}\n  image_registry: {auth: {registry: r, password: hunter2}}\n  cri: {container_manager: docker}\n  download: {cni: {type: [calico]}}\n",
 			[]string{
@@ -421,6 +425,33 @@ spec:
 	}
 	if got := r.Bundle.Images[1]; !slices.Equal(got.Platforms, []string{"linux/arm64"}) {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// Platforms are written in one spelling. Those that no bundle has are noted where they are, as are such digests.
+func TestPlatformsAndDigests(t *testing.T) {
+	r, err := Read("f", []byte(`apiVersion: content.hauler.cattle.io/v1
+kind: Images
+spec:
+  images:
+  - {name: quay.io/a/one:1, platform: x86_64}
+  - {name: quay.io/a/one:1, platform: linux/arm64/v8}
+  - {name: quay.io/a/two:1, platform: <platform>}
+  - {name: "quay.io/a/three:1@sha512:`+strings.Repeat("a", 128)+`"}
+  - {name: "quay.io/a/four@sha256:`+strings.Repeat("a", 64)+`"}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := text(t, r)
+	for _, want := range []string{
+		"platforms:\n    - linux/amd64\n    - linux/arm64\nimages:\n    - name: quay.io/a/one:1\n      platforms:\n        - linux/amd64\n        - linux/arm64\n    - quay.io/a/two:1\n",
+		`f:7: platform linux/<platform> was not carried over: "linux/<platform>" is not a known platform`,
+		"f:8: image quay.io/a/three:1 was left out: the digest", "quay.io/a/four@sha256",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in\n%s", want, got)
+		}
 	}
 }
 

@@ -190,9 +190,11 @@ func (f *reader) listedImage(number int, text string) error {
 	if _, err := image.Ref(); err != nil || strings.ContainsAny(name, " \t{}") {
 		return fmt.Errorf("line %d: %q is not an image reference: write one a line, nothing beside it; the file is not YAML of a known kind either: known are %s", number, shorten(text), known)
 	}
+	if err := digestOf(image); err != nil {
+		return fmt.Errorf("line %d: %s: %w", number, shorten(text), err)
+	}
 	if platform != "" {
-		image.Platforms = []string{platform}
-		f.platform(platform)
+		image.Platforms = f.onPlatform(number, platform)
 	} else if f.unsaid.Name == "" {
 		f.unsaid, f.unsaidAt = image, number
 	}
@@ -209,7 +211,7 @@ func (f *reader) listedFile(number int, text string) {
 	}
 	if rest, ok := strings.CutPrefix(text, "https://dl.k8s.io/release/"); ok {
 		if part := strings.Split(rest, "/"); len(part) == 5 && part[2] == "linux" {
-			f.platform(part[3])
+			f.platform(number, part[3])
 		}
 	}
 	f.addFile(nil, manifest.File{Name: name, URL: text})

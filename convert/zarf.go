@@ -21,7 +21,7 @@ func (f *reader) zarf(o *object) {
 	metadata := o.mapping("metadata")
 	f.metadata(metadata)
 	arch := metadata.text("architecture")
-	f.platform(arch)
+	f.platform(metadata.line(), arch)
 	metadata.skip("uncompressed", "yolo", "aggregateChecksum", "allowNamespaceOverride",
 		"preventNamespaceOverride")
 	metadata.rest()
@@ -288,8 +288,7 @@ func (f *reader) zarfComponent(c *object) {
 	only := c.mapping("only")
 	cluster, selector := only.mapping("cluster"), c.mapping("selector")
 	if arch := or(cluster.text("architecture"), selector.text("architecture")); arch != "" {
-		platforms = []string{"linux/" + arch}
-		f.platform(arch)
+		platforms = f.onPlatform(c.line(), arch)
 	}
 	cluster.skip("distros")
 	only.drop("localOS", "files for one system are included for every system")
