@@ -95,6 +95,8 @@ type reader struct {
 	unsaidAt int
 	// releases has the first release of each chart.
 	releases map[string]manifest.Addon
+	// deployed are the releases of Zarf's charts and manifests.
+	deployed []manifest.Addon
 	// group is that of the items that are read, and api the apiVersion of their document.
 	group, api string
 }

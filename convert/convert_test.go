@@ -455,6 +455,47 @@ spec:
 	}
 }
 
+// What the tools have and a bundle has not is noted: namespaces of releases, imported components, values of another
+// form than text.
+func TestNotCarriedOver(t *testing.T) {
+	r, err := Read("app/zarf.yaml", []byte(`kind: ZarfPackageConfig
+metadata: {name: app}
+components:
+- name: a
+  required: true
+  import: {path: ../common}
+  charts:
+  - {name: web, version: 1.0.0, namespace: shop, url: "https://charts.example.com", valuesFiles: [{a: b}, [c]]}
+  - {name: db, releaseName: main, version: 1.0.0, namespace: data, url: "oci://charts.example.com/postgres"}
+  - {name: gone, version: 1.0.0, namespace: data, url: "https://git.example/a.git"}
+  - {name: here, localPath: chart}
+  manifests: [{name: m, namespace: shop, files: [a.yaml]}, {name: n, files: [b.yaml]}]
+- {name: b, required: true, import: {name: x, url: "oci://pkg.example/x:1"}, images: [[nginx:1]]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := text(t, r)
+	for _, want := range []string{
+		"deploy: [{chart: web, namespace: shop}, {chart: postgres, release: main, namespace: data}, {manifests: [a.yaml], release: m, namespace: shop}]\n",
+		"app/zarf.yaml:6: components.import was not carried over: name common/zarf.yaml as a further file of this command",
+		"app/zarf.yaml:13: components.import was not carried over: convert the package oci://pkg.example/x:1 by itself",
+		"app/zarf.yaml:8: components.charts.valuesFiles was not carried over: it is no text",
+		"app/zarf.yaml:13: image  was left out",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in\n%s", want, got)
+		}
+	}
+	hauler, err := Read("f", []byte(`apiVersion: content.hauler.cattle.io/v1
+kind: Images
+spec: {images: [{name: nginx:1, platform: [linux/amd64, linux/arm64]}]}
+`))
+	if err != nil || !strings.Contains(text(t, hauler), "f:3: spec.images.platform was not carried over: it is no text") {
+		t.Errorf("%v\n%s", err, text(t, hauler))
+	}
+}
+
 // TestTemplate: a file is converted before its placeholders are filled in; a note names each, with its line.
 func TestTemplate(t *testing.T) {
 	t.Parallel()
