@@ -710,7 +710,7 @@ func TestReadLists(t *testing.T) {
 		t.Errorf("platforms: %v, %v, -got +want:\n%s", err, r.Notes, diff)
 	}
 	for in, want := range map[string]string{ // two columns, and the note about the second
-		"nginx:1 => mirror/nginx:1\nredis:8=>redis:8\n":                "images.txt:1: mirror/nginx:1 beside the image was not carried over",
+		"nginx:1 => mirror/nginx:1\nredis:8=>redis\n":                  "images.txt:1: mirror/nginx:1 beside the image was not carried over",
 		"nginx:1 https://github.com/nginx\nredis:8 \tmirrored\n":       "images.txt:1: https://github.com/nginx beside the image",
 		"- {image: nginx:1, name: web}\n- {image: redis:8, arch: x}\n": "images.txt:2: arch was not carried over",
 	} {
@@ -723,7 +723,7 @@ func TestReadLists(t *testing.T) {
 	}
 	for in, want := range map[string]string{
 		"- nginx:1\n- name: redis:8\n":             "line 2: this entry of the list is no text",
-		"nginx:1\nnginx => mirror/nginx:1\n":       `line 2: "nginx => mirror/nginx:1" is not an image reference: write one a line`,
+		"nginx:1\nthis => that\n":                  `line 2: "this => that" is not an image reference: write one a line`,
 		"nginx:1 redis:8\n":                        `line 1: "nginx:1 redis:8" is not an image reference`,
 		"images: [nginx:1]\ncharts: [a]\n":         `line 1: unknown apiVersion ""`,
 		"---\n# nothing\n":                         "the file is empty",

@@ -161,11 +161,15 @@ func entry(line string) string {
 }
 
 // firstColumn splits the text of a line with two columns: an image with its tag or digest, and where it comes from, or
-// after an arrow its name in another registry. Other texts have one column, and so have two images side by side.
+// any image and after an arrow its name in another registry. Other texts have one column, and so have two images side by
+// side.
 func firstColumn(text string) (image, further string) {
 	arrow := strings.Contains(text, "=>") || strings.Contains(text, "->")
 	columns := strings.Fields(strings.NewReplacer("=>", " ", "->", " ").Replace(text))
-	if len(columns) != 2 || !isVersioned(columns[0]) || !arrow && isVersioned(columns[1]) {
+	switch {
+	case len(columns) != 2,
+		arrow && !isVersioned(columns[0]) && !isVersioned(columns[1]),
+		!arrow && (!isVersioned(columns[0]) || isVersioned(columns[1])):
 		return text, ""
 	}
 	return columns[0], columns[1]

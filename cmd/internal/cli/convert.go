@@ -101,9 +101,14 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 	for _, n := range r.Notes {
 		g.Note("%s", plain.Line(n.String()))
 	}
-	return g.Result("%s: %s, %s, %s, %s; wrote %s", plain.Line(strings.Join(r.Formats, ", ")),
+	counts := []string{
 		plain.Count(len(r.Bundle.Images), "image"), plain.Count(len(r.Bundle.Charts), "chart"),
 		plain.Count(len(r.Bundle.Files), "file"),
+	}
+	if n := len(r.Bundle.Variants); n > 0 { // these have more of each
+		counts = append(counts, plain.Count(n, "variant"))
+	}
+	return g.Result("%s: %s, %s; wrote %s", plain.Line(strings.Join(r.Formats, ", ")), strings.Join(counts, ", "),
 		plain.Count(len(r.Notes), "note"), plain.Line(strings.Join(result.Files, ", ")))
 }
 
