@@ -316,21 +316,29 @@ func (p *Project) isValues(name string) bool {
 		func(use manifest.ChartUse) bool { return slices.Contains(use.Values, name) })
 }
 
-// CheckFiles checks that the files exist that a manifest names. The error joins document.Problems, with the place of
-// each name, and an *InputError for each missing cluster file, as of Load.
+// CheckFiles checks that the files exist that a manifest names, and that they are no directories where a file is wanted.
+// The error joins document.Problems, with the place of each name, and an *InputError for each missing cluster file, as
+// of Load.
 func CheckFiles(file string, b *manifest.Bundle) error {
 	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file)}
 	var problems document.Problems
+	problem := func(path, message string) {
+		var list document.Problems
+		if errors.As(b.Problem(path, message), &list) {
+			problems = append(problems, list...)
+		}
+	}
+	exists := func(path, name string) {
+		if _, err := os.Stat(p.beside(name)); err != nil && name != "" {
+			problem(path, name+": there is no such file")
+		}
+	}
 	check := func(path, name string) {
-		if name == "" {
+		if info, err := os.Stat(p.beside(name)); err == nil && info.IsDir() && name != "" {
+			problem(path, name+" is a directory: name a file, or pack the directory into an archive")
 			return
 		}
-		if _, err := os.Stat(p.beside(name)); err != nil {
-			var list document.Problems
-			if errors.As(b.Problem(path, fmt.Sprintf("%s: there is no such file", name)), &list) {
-				problems = append(problems, list...)
-			}
-		}
+		exists(path, name)
 	}
 	for i, image := range b.Images {
 		if image.Verify != nil {
@@ -338,7 +346,7 @@ func CheckFiles(file string, b *manifest.Bundle) error {
 		}
 	}
 	for i, c := range b.Charts {
-		check(fmt.Sprintf("charts[%d].path", i), c.Path)
+		exists(fmt.Sprintf("charts[%d].path", i), c.Path)
 		for j, name := range c.Values {
 			check(fmt.Sprintf("charts[%d].values[%d]", i, j), name)
 		}
@@ -352,7 +360,8 @@ func CheckFiles(file string, b *manifest.Bundle) error {
 		}
 	}
 	for i, s := range b.Sources {
-		for _, one := range [][2]string{{"directory", s.Directory}, {"ca", s.CA}, {"cert", s.Cert}, {"key", s.Key}} {
+		exists(fmt.Sprintf("sources[%d].directory", i), s.Directory)
+		for _, one := range [][2]string{{"ca", s.CA}, {"cert", s.Cert}, {"key", s.Key}} {
 			check(fmt.Sprintf("sources[%d].%s", i, one[0]), one[1])
 		}
 	}
@@ -369,7 +378,7 @@ func CheckFiles(file string, b *manifest.Bundle) error {
 			check(fmt.Sprintf("deploy[%d].values[%d]", i, j), name)
 		}
 		for j, name := range a.Manifests {
-			check(fmt.Sprintf("deploy[%d].manifests[%d]", i, j), name)
+			exists(fmt.Sprintf("deploy[%d].manifests[%d]", i, j), name)
 		}
 	}
 	_, err := p.match()

@@ -21,6 +21,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // A Note describes an assumption, or a place in a file that was not carried over.
@@ -65,6 +66,9 @@ const (
 // errTooMuch is returned for a file with far more values than any person writes, for example by YAML aliases.
 var errTooMuch = fmt.Errorf("more than %d values", maxValues)
 
+// errEmpty is returned for a file with comments at most.
+var errEmpty = errors.New("the file is empty")
+
 // Read reads one file. Relative paths in it stay unchanged; see Move. It fails for a file of an unknown format or with
 // a syntax error.
 func Read(file string, data []byte) (Result, error) {
@@ -91,6 +95,8 @@ type reader struct {
 	unsaidAt int
 	// releases has the first release of each chart.
 	releases map[string]manifest.Addon
+	// deployed are the releases of Zarf's charts and manifests.
+	deployed []manifest.Addon
 	// group is that of the items that are read, and api the apiVersion of their document.
 	group, api string
 }
@@ -137,10 +143,15 @@ func (f *reader) read(data []byte) error {
 	if err != nil && bytes.Contains(data, []byte("apiVersion:")) {
 		return fmt.Errorf("parse YAML: %w", err)
 	}
-	if err == nil && len(documents) == 1 && documents[0].Kind == yaml.SequenceNode {
-		return f.sequence(documents[0])
+	if err == nil {
+		if list := listIn(documents); list != nil {
+			return f.sequence(list)
+		}
 	}
-	if err != nil || len(documents) == 0 || documents[0].Kind != yaml.MappingNode {
+	switch {
+	case err == nil && len(documents) == 0:
+		return errEmpty
+	case err != nil || documents[0].Kind != yaml.MappingNode:
 		return f.list(data)
 	}
 	for _, document := range documents {
@@ -243,17 +254,32 @@ func (f *reader) is(format string) {
 	}
 }
 
-// platform adds a platform to the bundle.
-func (f *reader) platform(arch string) {
-	if arch == "" {
-		return
+// platform adds a platform to the bundle and returns it in kkbundle's spelling, "" if it is none that is known, which is
+// noted.
+func (f *reader) platform(line int, name string) string {
+	if name == "" {
+		return ""
 	}
-	if !strings.Contains(arch, "/") {
-		arch = "linux/" + arch
+	if !strings.Contains(name, "/") {
+		name = "linux/" + name
 	}
-	if !slices.Contains(f.Bundle.Platforms, arch) {
-		f.Bundle.Platforms = append(f.Bundle.Platforms, arch)
+	known, err := scalar.PlatformString(name)
+	if err != nil {
+		f.once(line, "platform %s was not carried over: %v", shorten(name), err)
+		return ""
 	}
+	if !slices.Contains(f.Bundle.Platforms, known) {
+		f.Bundle.Platforms = append(f.Bundle.Platforms, known)
+	}
+	return known
+}
+
+// onPlatform is an image's list of the platform that its entry names; none is for all.
+func (f *reader) onPlatform(line int, name string) []string {
+	if known := f.platform(line, name); known != "" {
+		return []string{known}
+	}
+	return nil
 }
 
 // image adds an image unless it was added before.
@@ -267,6 +293,9 @@ func (f *reader) imageAt(line int, image manifest.Image) {
 		}
 	}
 	ref, err := image.Ref()
+	if err == nil {
+		err = digestOf(image)
+	}
 	if len(f.Bundle.Values) > 0 && strings.Contains(image.Name, "${") {
 		ref, err = image.Name, nil // only the build knows the whole name
 	}
@@ -297,6 +326,17 @@ func (f *reader) imageAt(line int, image manifest.Image) {
 	}
 	f.images[ref] = len(f.Bundle.Images)
 	f.Bundle.Images = append(f.Bundle.Images, image)
+}
+
+// digestOf returns an error if an image has a digest that no bundle has.
+func digestOf(image manifest.Image) error {
+	_, inName, _ := strings.Cut(image.Name, "@")
+	d := or(image.Digest, inName)
+	if algorithm, hex, _ := strings.Cut(d, ":"); d == "" || strings.Contains(d, "${") ||
+		algorithm == "sha256" && scalar.IsHex(hex, 64) {
+		return nil
+	}
+	return fmt.Errorf("the digest %q is not read: want sha256: and 64 hexadecimal digits in lower case", shorten(d))
 }
 
 // imageAgain gives an image the platforms of its second entry, too; an entry without any is for all.
@@ -554,7 +594,7 @@ func (r *Result) Join(o Result) {
 	b.Metadata.Name, b.Metadata.Version = or(b.Metadata.Name, o.Bundle.Metadata.Name),
 		or(b.Metadata.Version, o.Bundle.Metadata.Version)
 	for _, p := range o.Bundle.Platforms {
-		f.platform(p)
+		f.platform(0, p)
 	}
 	for _, d := range o.Bundle.Values { // before the items that name them
 		if _, known := b.Values.Find(d.Name); !known {

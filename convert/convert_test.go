@@ -360,6 +360,10 @@ func TestReadSites(t *testing.T) {
 		},
 		"Flannel of a mirror": {mirror + "  - registry.example/kubesphereio/flannel-cni-plugin@sha256:" +
 			strings.Repeat("a", 64) + "\n", []string{"cni.type flannel was guessed"}},
+		"Config with the version beside kubernetes": {
+			"apiVersion: kubekey.kubesphere.io/v1\nkind: Config\nspec: {kube_version: v1.34.3}\n",
+			[]string{"version: v1.34.3"},
+		},
 		"Config without a version": {
 			"apiVersion: kubekey.kubesphere.io/v1\nkind: Config\nspec:\n  kubernetes: {cluster_name: x}\n  image_registry: {auth: {registry: r, password: hunter2}}\n  cri: {container_manager: docker}\n  download: {cni: {type: [calico]}}\n",
 			[]string{
@@ -404,6 +408,91 @@ func TestHaulerLocalCharts(t *testing.T) {
 		if err != nil || len(r.Bundle.Charts) != 1 || r.Bundle.Charts[0].Path != want {
 			t.Errorf("%s: %+v, %v; want the path %q", chart, r.Bundle.Charts, err, want)
 		}
+	}
+}
+
+// Merge keys (<<) bring an entry the keys of another, as the tools read them.
+func TestMergeKeys(t *testing.T) {
+	r, err := Read("f", []byte(`apiVersion: content.hauler.cattle.io/v1
+kind: Images
+spec:
+  images:
+  - &one {name: quay.io/a/one:1, platform: linux/arm64}
+  - {<<: *one, name: quay.io/a/two:1}
+`))
+	if err != nil || len(r.Notes) > 0 {
+		t.Fatal(err, r.Notes)
+	}
+	if got := r.Bundle.Images[1]; !slices.Equal(got.Platforms, []string{"linux/arm64"}) {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// Platforms are written in one spelling. Those that no bundle has are noted where they are, as are such digests.
+func TestPlatformsAndDigests(t *testing.T) {
+	r, err := Read("f", []byte(`apiVersion: content.hauler.cattle.io/v1
+kind: Images
+spec:
+  images:
+  - {name: quay.io/a/one:1, platform: x86_64}
+  - {name: quay.io/a/one:1, platform: linux/arm64/v8}
+  - {name: quay.io/a/two:1, platform: <platform>}
+  - {name: "quay.io/a/three:1@sha512:`+strings.Repeat("a", 128)+`"}
+  - {name: "quay.io/a/four@sha256:`+strings.Repeat("a", 64)+`"}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := text(t, r)
+	for _, want := range []string{
+		"platforms:\n    - linux/amd64\n    - linux/arm64\nimages:\n    - name: quay.io/a/one:1\n      platforms:\n        - linux/amd64\n        - linux/arm64\n    - quay.io/a/two:1\n",
+		`f:7: platform linux/<platform> was not carried over: "linux/<platform>" is not a known platform`,
+		"f:8: image quay.io/a/three:1 was left out: the digest", "quay.io/a/four@sha256",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in\n%s", want, got)
+		}
+	}
+}
+
+// What the tools have and a bundle has not is noted: namespaces of releases, imported components, values of another
+// form than text.
+func TestNotCarriedOver(t *testing.T) {
+	r, err := Read("app/zarf.yaml", []byte(`kind: ZarfPackageConfig
+metadata: {name: app}
+components:
+- name: a
+  required: true
+  import: {path: ../common}
+  charts:
+  - {name: web, version: 1.0.0, namespace: shop, url: "https://charts.example.com", valuesFiles: [{a: b}, [c]]}
+  - {name: db, releaseName: main, version: 1.0.0, namespace: data, url: "oci://charts.example.com/postgres"}
+  - {name: gone, version: 1.0.0, namespace: data, url: "https://git.example/a.git"}
+  - {name: here, localPath: chart}
+  manifests: [{name: m, namespace: shop, files: [a.yaml]}, {name: n, files: [b.yaml]}]
+- {name: b, required: true, import: {name: x, url: "oci://pkg.example/x:1"}, images: [[nginx:1]]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := text(t, r)
+	for _, want := range []string{
+		"deploy: [{chart: web, namespace: shop}, {chart: postgres, release: main, namespace: data}, {manifests: [a.yaml], release: m, namespace: shop}]\n",
+		"app/zarf.yaml:6: components.import was not carried over: name common/zarf.yaml as a further file of this command",
+		"app/zarf.yaml:13: components.import was not carried over: convert the package oci://pkg.example/x:1 by itself",
+		"app/zarf.yaml:8: components.charts.valuesFiles was not carried over: it is no text",
+		"app/zarf.yaml:13: image  was left out",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in\n%s", want, got)
+		}
+	}
+	hauler, err := Read("f", []byte(`apiVersion: content.hauler.cattle.io/v1
+kind: Images
+spec: {images: [{name: nginx:1, platform: [linux/amd64, linux/arm64]}]}
+`))
+	if err != nil || !strings.Contains(text(t, hauler), "f:3: spec.images.platform was not carried over: it is no text") {
+		t.Errorf("%v\n%s", err, text(t, hauler))
 	}
 }
 
@@ -594,6 +683,11 @@ func TestReadLists(t *testing.T) {
 	for name, in := range map[string]string{
 		"a byte order mark": "\ufeffnginx:1\r\nredis:8\r\n",
 		"UTF-16":            string(wide),
+		"lines of YAML":     "        image: nginx:1\n      - image: \"redis:8\"\n",
+		"keys image":        "image: nginx:1\nimage: redis:8\n",
+		"mappings":          "- image: nginx:1\n- image: redis:8\n",
+		"under images":      "images:\n- nginx:1\n- redis:8\n",
+		"JSON under images": `{"images": ["nginx:1", "redis:8"]}`,
 		"YAML":              "---\n- nginx:1 # web\n- \"redis:8\"\n",
 		"JSON":              `["nginx:1", "redis:8"]`,
 		"JSON, lines":       "[\n  \"nginx:1\",\n  \"redis:8\"\n]\n",
@@ -615,9 +709,24 @@ func TestReadLists(t *testing.T) {
 		!strings.HasPrefix(r.Notes[0].String(), "images.txt:3: image busybox:1 names no platform") {
 		t.Errorf("platforms: %v, %v, -got +want:\n%s", err, r.Notes, diff)
 	}
+	for in, want := range map[string]string{ // two columns, and the note about the second
+		"nginx:1 => mirror/nginx:1\nredis:8=>redis\n":                  "images.txt:1: mirror/nginx:1 beside the image was not carried over",
+		"nginx:1 https://github.com/nginx\nredis:8 \tmirrored\n":       "images.txt:1: https://github.com/nginx beside the image",
+		"- {image: nginx:1, name: web}\n- {image: redis:8, arch: x}\n": "images.txt:2: arch was not carried over",
+	} {
+		r, err := Read("images.txt", []byte(in))
+		two := []manifest.Image{{Name: "nginx:1"}, {Name: "redis:8"}}
+		if diff := cmp.Diff(r.Bundle.Images, two); diff != "" || err != nil || len(r.Notes) != 1 ||
+			!strings.HasPrefix(r.Notes[0].String(), want) {
+			t.Errorf("%q: %v, %v, -got +want:\n%s", in, err, r.Notes, diff)
+		}
+	}
 	for in, want := range map[string]string{
-		"- nginx:1\n- image: redis:8\n":            "line 2: this entry of the list is no text",
-		"nginx:1\nnginx:1 => mirror/nginx:1\n":     `line 2: "nginx:1 => mirror/nginx:1" is not an image reference: write one a line`,
+		"- nginx:1\n- name: redis:8\n":             "line 2: this entry of the list is no text",
+		"nginx:1\nthis => that\n":                  `line 2: "this => that" is not an image reference: write one a line`,
+		"nginx:1 redis:8\n":                        `line 1: "nginx:1 redis:8" is not an image reference`,
+		"images: [nginx:1]\ncharts: [a]\n":         `line 1: unknown apiVersion ""`,
+		"---\n# nothing\n":                         "the file is empty",
 		"--platform=linux/arm64\n":                 "line 1: ",
 		"--platform=linux/arm64 nginx:1 redis:8\n": "line 1: ",
 	} {

@@ -61,8 +61,7 @@ func (f *reader) haulerImage(o *object, defaults haulerSettings) {
 	}
 	image := manifest.Image{Name: name}
 	if p := or(o.text("platform"), defaults.platform); p != "" {
-		image.Platforms = []string{p}
-		f.platform(p)
+		image.Platforms = f.onPlatform(o.line(), p)
 	} else if f.unsaid.Name == "" {
 		f.unsaid, f.unsaidAt = image, lineOf(o.node)
 	}

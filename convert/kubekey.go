@@ -19,7 +19,7 @@ func (f *reader) kubekey(o *object) {
 	metadata.rest()
 	spec := o.mapping("spec")
 	for _, arch := range spec.texts("arches") {
-		f.platform(arch)
+		f.platform(spec.line(), arch)
 	}
 	for _, n := range spec.list("images") {
 		f.image(n, manifest.Image{Name: n.Value})
@@ -77,8 +77,8 @@ func (f *reader) kubekeySystems(systems []*object) {
 // isoPackages returns a set of all packages in an ISO file.
 func isoPackages(file, distribution, arch, sum string) manifest.PackageSet {
 	set := manifest.PackageSet{Distribution: distribution, ISO: file}
-	if arch != "" {
-		set.Platforms = []scalar.Platform{"linux/" + arch}
+	if p, err := scalar.PlatformString("linux/" + arch); err == nil {
+		set.Platforms = []scalar.Platform{p}
 	}
 	if isSum(sum) {
 		set.SHA256 = sum

@@ -19,7 +19,7 @@ func (s *site) config(o *object) error { //nolint:funlen // one line for each ke
 	s.carried(spec, "download", "image_manifests", "zone")
 	s.Bundle.Zone = or(download.text("zone"), spec.text("zone"))
 	for _, arch := range download.texts("arch") {
-		s.platform(arch)
+		s.platform(download.line(), arch)
 	}
 	s.listed(spec.list("image_manifests"))
 	s.images4(download.mapping("images"))
@@ -33,7 +33,7 @@ func (s *site) config(o *object) error { //nolint:funlen // one line for each ke
 	versions := plain(s, kubernetes, "kube_version", withV)
 	kubernetes.rest()
 	cluster := spec.mapping("kubernetes")
-	own := withV(cluster.text("kube_version"))
+	own := withV(or(cluster.text("kube_version"), spec.text("kube_version")))
 	if strings.Contains(own, "{{") {
 		own = ""
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // An object is a YAML mapping in which every key is either read or, by rest, noted as not carried over.
@@ -17,7 +19,8 @@ type object struct {
 
 // object returns a node as a mapping. Another node gives an empty object, and a note unless the node is missing.
 func (f *reader) object(n *yaml.Node, at string) *object {
-	n = resolve(n)
+	n, merged := document.Merged(resolve(n))
+	f.left -= merged
 	if n != nil && n.Kind != yaml.MappingNode {
 		if n.Tag != "!!null" {
 			f.note(n, "%s is not a mapping and was left out", at)
@@ -50,10 +53,22 @@ func (o *object) take(key string) *yaml.Node {
 	return nil
 }
 
-// text returns a scalar, "" if there is none.
+// text returns a scalar, "" if there is none. Another value is noted.
 func (o *object) text(key string) string {
 	n := o.take(key)
-	if n == nil || n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+	if n == nil {
+		return ""
+	}
+	return o.f.scalar(n, join(o.path, key))
+}
+
+// scalar returns the text of a node. Anything else is noted, and gives "".
+func (f *reader) scalar(n *yaml.Node, at string) string {
+	switch {
+	case n.Kind != yaml.ScalarNode:
+		f.once(n.Line, "%s was not carried over: it is no text", at)
+		return ""
+	case n.Tag == "!!null":
 		return ""
 	}
 	return strings.TrimSpace(n.Value)
@@ -85,12 +100,12 @@ func (o *object) list(key string) []*yaml.Node {
 	return all
 }
 
-// texts returns the scalars of a sequence.
+// texts returns the scalars of a sequence. Other entries are noted.
 func (o *object) texts(key string) []string {
 	var all []string
 	for _, n := range o.list(key) {
-		if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
-			all = append(all, strings.TrimSpace(n.Value))
+		if text := o.f.scalar(n, join(o.path, key)); text != "" {
+			all = append(all, text)
 		}
 	}
 	return all

@@ -118,7 +118,7 @@ func (s *site) inventory(o *object) error {
 // architectures adds the platforms of these hosts.
 func (s *site) architectures(hosts []*object) {
 	for _, host := range hosts {
-		s.platform(host.text("arch"))
+		s.platform(host.line(), host.text("arch"))
 	}
 }
 
@@ -131,7 +131,7 @@ func (s *site) defaultArchitecture(hosts []*object) {
 		}
 	}
 	if len(without) > 0 {
-		s.platform("amd64")
+		s.platform(hosts[0].line(), "amd64")
 		s.noteAt(hosts[0].line(), "KubeKey's default arch amd64 applies to %s", shorten(strings.Join(without, ", ")))
 	}
 }

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -21,7 +22,7 @@ func (f *reader) zarf(o *object) {
 	metadata := o.mapping("metadata")
 	f.metadata(metadata)
 	arch := metadata.text("architecture")
-	f.platform(arch)
+	f.platform(metadata.line(), arch)
 	metadata.skip("uncompressed", "yolo", "aggregateChecksum", "allowNamespaceOverride",
 		"preventNamespaceOverride")
 	metadata.rest()
@@ -29,6 +30,7 @@ func (f *reader) zarf(o *object) {
 	f.zarfVariables(o.objects("variables"), "VAR", "at: site, ")
 	f.zarfVariables(constants, "CONST", "")
 	defer f.zarfConstants(constants)
+	defer f.zarfDeployed()
 	o.drop("values", "write values files for charts")
 	components := o.objects("components")
 	if one := o.mapping("component"); one.node != nil {
@@ -130,6 +132,42 @@ func (f *reader) replacedByFlavor(flavor string, own, base *manifest.Bundle) {
 		}) {
 			f.noteAt(0, "release %s of flavor %s takes the place of the one without a flavor", shorten(d.Release), shorten(flavor))
 		}
+	}
+}
+
+// zarfDeployed notes the releases that deploy lacks, as its entries: a bundle deploys what its manifest lists there.
+func (f *reader) zarfDeployed() {
+	listed := slices.Clone(f.Bundle.Deploy)
+	for _, v := range f.Bundle.Variants {
+		listed = append(listed, v.Deploy...)
+	}
+	const most = 50
+	var entries []string
+	for _, a := range f.deployed {
+		has := func(b manifest.Addon) bool { return a.Chart != "" && a.Chart == b.Chart && a.Namespace == b.Namespace }
+		if slices.ContainsFunc(listed, has) {
+			continue
+		}
+		entry := "chart: " + a.Chart
+		if a.Chart == "" {
+			entry = "manifests: [" + strings.Join(a.Manifests, ", ") + "]"
+		}
+		if a.Release != "" && a.Release != a.Chart {
+			entry += ", release: " + a.Release
+		}
+		if a.Namespace != "" {
+			entry += ", namespace: " + a.Namespace
+		}
+		if entry = "{" + shorten(entry) + "}"; !slices.Contains(entries, entry) {
+			entries = append(entries, entry)
+		}
+	}
+	if len(entries) > most {
+		entries = append(entries[:most], "…")
+	}
+	if len(entries) > 0 {
+		f.noteAt(0, "releases and namespaces were not carried over, and kkbundle deploys what the manifest lists: deploy: [%s]",
+			strings.Join(entries, ", "))
 	}
 }
 
@@ -288,8 +326,7 @@ func (f *reader) zarfComponent(c *object) {
 	only := c.mapping("only")
 	cluster, selector := only.mapping("cluster"), c.mapping("selector")
 	if arch := or(cluster.text("architecture"), selector.text("architecture")); arch != "" {
-		platforms = []string{"linux/" + arch}
-		f.platform(arch)
+		platforms = f.onPlatform(c.line(), arch)
 	}
 	cluster.skip("distros")
 	only.drop("localOS", "files for one system are included for every system")
@@ -303,7 +340,7 @@ func (f *reader) zarfComponent(c *object) {
 	for _, n := range c.list("images") {
 		f.zarfImage(n, platforms)
 	}
-	imported := c.take("import") != nil
+	imported := f.zarfImport(c.mapping("import"))
 	for _, chart := range c.objects("charts") {
 		f.zarfChart(chart, imported)
 	}
@@ -321,8 +358,27 @@ func (f *reader) zarfComponent(c *object) {
 	c.drop("dataInjections", "carry the data as files")
 	c.drop("actions", "kkbundle runs no commands of a package; hooks of install run the operator's own scripts")
 	c.drop("scripts", "kkbundle runs no commands of a package; hooks of install run the operator's own scripts")
-	c.drop("import", "convert the imported package by itself")
 	c.rest()
+}
+
+// zarfImport names the file of an imported component, and reports whether there is one.
+func (f *reader) zarfImport(o *object) bool {
+	dir, url := o.text("path"), o.text("url")
+	o.skip("name")
+	o.rest()
+	switch {
+	case o.node == nil:
+		return false
+	case dir != "" && !strings.Contains(dir, "$"):
+		file := path.Join(path.Dir(f.file), dir)
+		if ext := path.Ext(file); ext != ".yaml" && ext != ".yml" {
+			file = path.Join(file, "zarf.yaml")
+		}
+		f.note(o.node, "components.import was not carried over: name %s as a further file of this command", shorten(file))
+	default:
+		f.note(o.node, "components.import was not carried over: convert the package %s by itself", shorten(or(url, dir)))
+	}
+	return true
 }
 
 // zarfGroup returns the group of a component that a site of Zarf's decides about, "" for one that all have.
@@ -386,10 +442,11 @@ func (f *reader) zarfChart(o *object, imported bool) {
 	o.drop("variables", "write values files")
 	o.drop("values", "write values files")
 	o.rest()
+	f.zarfRelease(o.text("name"), name, url, local, release)
 	switch {
 	case local != "":
 		f.addChart(o.node, manifest.Chart{Path: local, Values: values, Group: f.group}, release)
-	case strings.HasSuffix(strings.TrimRight(url, "/"), ".git") || strings.Contains(url, ".git@"):
+	case isGit(url):
 		f.note(o.node, "the chart %s was left out: it lies in a git repository; clone it and name its directory with path%s",
 			shorten(name), andValues(values))
 	case url == "" && imported:
@@ -406,6 +463,24 @@ func (f *reader) zarfChart(o *object, imported bool) {
 		chart.Values, chart.Group = values, f.group
 		f.addChart(o.node, chart, release)
 	}
+}
+
+// zarfRelease remembers the release of a chart that is carried. Zarf's name of a chart is that of its release, too.
+func (f *reader) zarfRelease(named, chart, url, local string, release manifest.Addon) {
+	if local == "" && (url == "" || isGit(url)) || release.Namespace == "" && release.Release == "" {
+		return
+	}
+	if strings.HasPrefix(url, "oci://") && local == "" {
+		chart = path.Base(url)
+	}
+	f.deployed = append(f.deployed, manifest.Addon{
+		Chart: chart, Release: or(release.Release, named), Namespace: release.Namespace,
+	})
+}
+
+// isGit reports whether the address of a chart is that of a git repository.
+func isGit(url string) bool {
+	return strings.HasSuffix(strings.TrimRight(url, "/"), ".git") || strings.Contains(url, ".git@")
 }
 
 // A chartSource is where v1beta1 has a chart.
@@ -436,11 +511,15 @@ func (f *reader) zarfSource(o *object) (from chartSource) {
 func zarfValues(o *object) (files []string) {
 	for _, n := range o.list("valuesFiles") {
 		if n.Kind != yaml.MappingNode {
-			files = append(files, strings.TrimSpace(n.Value))
+			if file := o.f.scalar(n, "components.charts.valuesFiles"); file != "" {
+				files = append(files, file)
+			}
 			continue
 		}
 		one := o.f.object(n, "valuesFiles")
-		files = append(files, one.text("path"))
+		if file := one.text("path"); file != "" {
+			files = append(files, file)
+		}
 		one.drop("enableTemplating", "write values files without templates")
 		one.rest()
 	}
@@ -475,7 +554,12 @@ func (f *reader) zarfManifests(o *object) {
 	}
 	kustomize.rest()
 	o.drop("enableTemplating", "manifests are carried unchanged")
-	o.skip("name", "namespace", "noWait", "skipWait", "kustomizeAllowAnyDirectory", "serverSideApply", "enableKustomizePlugins")
+	if namespace := o.text("namespace"); namespace != "" {
+		f.deployed = append(f.deployed, manifest.Addon{
+			Release: o.text("name"), Namespace: namespace, Manifests: append(o.texts("files"), o.texts("kustomizations")...),
+		})
+	}
+	o.skip("name", "noWait", "skipWait", "kustomizeAllowAnyDirectory", "serverSideApply", "enableKustomizePlugins")
 	o.drop("template", "manifests are carried unchanged")
 	o.rest()
 }

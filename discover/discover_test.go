@@ -298,6 +298,8 @@ func TestFetchedAtSite(t *testing.T) {
 		"{apiVersion: helm.toolkit.fluxcd.io/v2, kind: HelmRelease, metadata: {name: a}, spec: {chart: {spec: {chart: podinfo}}}}":                         "chart podinfo",
 		"{apiVersion: helm.cattle.io/v1, kind: HelmChart, metadata: {name: a}, spec: {chart: traefik}}":                                                    "chart traefik",
 		"{apiVersion: kubevirt.io/v1, kind: KubeVirt, metadata: {name: a}, spec: {}}":                                                                      "default image of KubeVirt",
+		"{apiVersion: operator.victoriametrics.com/v1beta1, kind: VMCluster, metadata: {name: a}, spec: {vmselect: {}}}":                                   "default image of VMCluster",
+		"{apiVersion: k8s.keycloak.org/v2alpha1, kind: Keycloak, metadata: {name: a}, spec: {instances: 1}}":                                               "default image of Keycloak",
 		"{apiVersion: argoproj.io/v1alpha1, kind: Application, metadata: {name: a}, spec: {source: {path: apps, repoURL: 'https://git.example'}}}":         "",
 	} {
 		r, err := finder(t).YAML([]byte(in), discover.Place{})
@@ -386,6 +388,13 @@ func TestImagesInSeveralParts(t *testing.T) {
 		{"image: {repository: quay.io/a/b}", "quay.io/a/b"},
 		{`values: '{"server": {"image": {"repository": "quay.io/a/b", "tag": "v1"}}}'`, "quay.io/a/b:v1"},
 		{"values: |\n    list:\n    - image: {registry: quay.io, repository: a/b, tag: 1.10}\n", "quay.io/a/b:1.10"},
+		{"image: {name: a/b, tag: 1.10}", "a/b:1.10"},
+		{"containers: [{name: c, image: {repository: quay.io/a/b, tag: v1}}]", "quay.io/a/b:v1"},
+		{"values: |\n    image:\n      name: quay.io/a/b\n      tag: v1\n", "quay.io/a/b:v1"},
+		{"containers: [{name: c, image: 1.10}]", "1.10"},
+		{"containers: [{name: c, image: [quay.io/a/b:1]}]", "quay.io/a/b:1"},
+		{"thing: {name: a, tag: v1}", ""},
+		{"image: {name: a, version: v1}", ""},
 		{"chart: {repository: 'https://charts.example', name: a, version: 1.0.0}", ""},
 		{"module: {registry: npm, name: a, version: 1.0.0}", ""},
 		{"git: {repository: github.com/a/b, version: 1.0.0}", ""},
@@ -417,6 +426,7 @@ func TestImagesOfParameters(t *testing.T) {
 			"containers: [{name: a, image: a:1, env: [{name: WORKER_IMAGES, value: 'a/b:1,quay.io/c/d:2'}]}]",
 			"a/b:1 quay.io/c/d:2",
 		},
+		{"containers: [{name: a, image: a:1, env: [{name: IMG, value: 'a/b:1'}, {name: IMGUR, value: 'a/c:1'}]}]", "a/b:1"},
 		{"containers: [{name: a, image: a:1, command: [sh, -c, kubectl run x --image a/b:1]}]", "a/b:1"},
 	} {
 		r, err := finder(t).YAML([]byte("apiVersion: acme.io/v1\nkind: Thing\nmetadata: {name: a}\nspec:\n  "+c.in+"\n"),

@@ -201,11 +201,16 @@ func (w *walk) container(at string, c map[string]any) bool {
 	if _, ok := c["name"].(string); !ok && !named {
 		return false // another meaning of the name
 	}
-	if s, ok := image.(string); ok && !w.seen[at+".image"] {
+	switch s, isText := image.(string); {
+	case isText && !w.seen[at+".image"]:
 		w.seen[at+".image"] = true
 		w.field(at+".image", s)
-	} else if named && image == nil {
+	case named && image == nil:
 		w.field(at+".image", "")
+	case textOf(image) != "" && !isText: // Kubernetes refuses a number
+		w.doubt(at+".image", textOf(image), whyInvalid)
+	default: // in a custom resource: in parts
+		w.value(at+".image", "image", image)
 	}
 	for _, k := range slices.Sorted(maps.Keys(c)) {
 		switch list, isList := c[k].([]any); {

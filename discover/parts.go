@@ -13,6 +13,7 @@ import (
 //	{registry: quay.io, repository: a/b, tag: v1}             most charts
 //	{repository: nvcr.io/nvidia, image: driver, version: v1}  NVIDIA's operators
 //	{registry: quay.io, name: a/b, digest: "sha256:…"}        and with image, or hub for registry
+//	image: {name: a/b, tag: v1}                               where the key says that it is an image
 func (w *walk) parts(at, key string, m map[string]any) {
 	text := joined(key, m)
 	if text == "" {
@@ -46,6 +47,8 @@ func joined(key string, m map[string]any) string {
 	case repository != "":
 	case image == "" && textOf(m["name"]) == "":
 		return ""
+	case isImageKey(key) && image == "" && registry == "" && tag != "":
+		repository = textOf(m["name"])
 	default: // the registry says that the name is an image's
 		host, _, _ := strings.Cut(registry, "/")
 		if repository, tag = first(m, "image", "name"), first(m, "tag", "version"); !isRegistry(host) {
@@ -83,7 +86,8 @@ func first(m map[string]any, keys ...string) string {
 // embeddedParts asks about the images in parts of an object in YAML or JSON that a text holds, such as the values that
 // an operator keeps in a ConfigMap.
 func (w *walk) embeddedParts(at, s string) {
-	if !strings.Contains(s, "repository") && !strings.Contains(s, "registry") || !strings.ContainsAny(s, "\n{") {
+	has := func(key string) bool { return strings.Contains(s, key) }
+	if !has("repository") && !has("registry") && (!has("image") || !has("tag")) || !strings.ContainsAny(s, "\n{") {
 		return
 	}
 	for doc := range document.SplitObjects([]byte(s)) {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// env examines an environment variable. RELATED_IMAGE_… is the convention of operators (Operator SDK), …_IMAGE a common
-// habit.
+// env examines an environment variable. RELATED_IMAGE_… is the convention of operators (Operator SDK), …_IMAGE and IMG
+// are common habits.
 func (w *walk) env(at string, m map[string]any) {
 	name, value := textOf(m["name"]), textOf(m["value"])
 	if value == "" {
@@ -15,7 +15,7 @@ func (w *walk) env(at string, m map[string]any) {
 	}
 	at += ".value"
 	words := strings.FieldsFunc(strings.ToUpper(name), func(r rune) bool { return r == '_' || r == '.' || r == '-' })
-	says := slices.Contains(words, "IMAGE")
+	says := slices.Contains(words, "IMAGE") || slices.Contains(words, "IMG")
 	if ref, ok := full(value); ok && says {
 		w.image(at, ref)
 		return

@@ -131,17 +131,18 @@ func (r capkkReader) roles(o *object) []manifest.Role {
 
 // cluster reads the description of a cluster.
 func (r capkkReader) cluster(t tree) {
-	at := r.first.Root
-	if d := r.kinds["KKCluster"]; d.Root != nil {
-		at = d.Root
-		r.kkCluster(r.object("", d.Root), t)
+	d := r.kinds["KKCluster"]
+	if d.Root == nil {
+		r.problem(r.first.Root, "there is no KKCluster in it: put the documents of a cluster into one file, with its KKCluster and the control plane")
+		return
 	}
+	r.kkCluster(r.object("", d.Root), t)
 	r.clusterAPI(t)
 	for _, d := range r.templates {
 		r.machineTemplate(r.object("", d.Root), t)
 	}
 	// Cluster API's kubeadm makes a stacked etcd and no pod network.
-	r.defaults(t, at, [][2]string{{"cni.type", "none"}})
+	r.defaults(t, d.Root, [][2]string{{"cni.type", "none"}})
 }
 
 func (r capkkReader) kkCluster(top *object, t tree) {

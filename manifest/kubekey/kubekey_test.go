@@ -112,6 +112,26 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
+// Merge keys (<<) bring a host the settings of another, as in KubeKey: without them it would have the default login.
+func TestMergeKeys(t *testing.T) {
+	inv, notes, err := kubekey.ReadInventory("f", []byte(`apiVersion: kubekey.kubesphere.io/v1alpha2
+kind: Cluster
+spec:
+  hosts:
+  - &host {name: n1, address: 10.0.0.1, user: admin, port: 2222, labels: &labels {rack: a}}
+  - {<<: *host, name: n2, address: 10.0.0.2, labels: {<<: *labels, row: b}}
+  roleGroups: {etcd: [n1], control-plane: [n1], worker: [n2]}
+`))
+	if err != nil || len(notes) > 0 {
+		t.Fatal(err, notes)
+	}
+	two := inv.Hosts()[1]
+	if two.SSH.User != "admin" || two.SSH.Port != 2222 || two.Address != "10.0.0.2" || two.Labels["rack"] != "a" ||
+		two.Labels["row"] != "b" {
+		t.Errorf("n2: %+v %v", two.SSH, two.Labels)
+	}
+}
+
 // Settings are laid over a foreign file as over one of kkbundle's, but for secrets.
 func TestSettings(t *testing.T) {
 	data, err := os.ReadFile("testdata/capkk.yaml")

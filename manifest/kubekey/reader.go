@@ -63,7 +63,8 @@ type object struct {
 // peek returns an object to read only some keys of.
 func (r *reader) peek(n *yaml.Node) *object {
 	o := &object{r: r, node: n, keys: map[string]*yaml.Node{}, value: map[string]*yaml.Node{}, taken: map[string]bool{}}
-	if n = resolved(n); n.Kind != yaml.MappingNode {
+	n, merged := document.Merged(resolved(n))
+	if r.nodes += merged; n.Kind != yaml.MappingNode {
 		return o
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -133,6 +134,8 @@ func (o *object) whole(name string) *yaml.Node {
 	if n == nil || n.Kind != yaml.ScalarNode && len(n.Content) == 0 {
 		return nil
 	}
+	n, merged := document.Merged(n)
+	o.r.nodes += merged
 	if at := o.r.template(n, 0); at != nil {
 		o.r.note(at, "%s: a template is not evaluated; %s is left out", o.at(name), shown(name))
 		return nil

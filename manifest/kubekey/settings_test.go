@@ -1,9 +1,11 @@
 package kubekey_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
 )
 
@@ -83,5 +85,47 @@ func TestRegistryLogin(t *testing.T) {
 		if err != nil || got != want {
 			t.Errorf("%s: %v, %q; want %q", registry, err, got, want)
 		}
+	}
+}
+
+// TestVersionBesideKubernetes reads the version where KubeKey's first files of v4 have it; the later place wins.
+func TestVersionBesideKubernetes(t *testing.T) {
+	t.Parallel()
+	for spec, want := range map[string]string{
+		"{kube_version: v1.34.3}":                                      "v1.34.3",
+		"{kube_version: 1.34.3, kubernetes: {cluster_name: a}}":        "v1.34.3",
+		"{kube_version: v1.33.7, kubernetes: {kube_version: v1.34.3}}": "v1.34.3",
+	} {
+		c, _, err := kubekey.ReadCluster("kk.yaml",
+			[]byte("apiVersion: kubekey.kubesphere.io/v1\nkind: Config\nspec: "+spec+"\n"))
+		if err != nil || c.Kubernetes.Version != want {
+			t.Errorf("%s: %+v, %v", spec, c, err)
+		}
+	}
+}
+
+// TestMachineTemplateAlone: documents of CAPKK without their KKCluster describe no cluster.
+func TestMachineTemplateAlone(t *testing.T) {
+	t.Parallel()
+	_, _, err := kubekey.ReadCluster("kk.yaml", []byte(`apiVersion: infrastructure.cluster.x-k8s.io/v1beta1
+kind: KKMachineTemplate
+metadata: {name: workers}
+spec: {template: {spec: {roles: [worker]}}}
+`))
+	if err == nil || !strings.HasPrefix(err.Error(), "kk.yaml:1:1: there is no KKCluster in it") ||
+		strings.Contains(err.Error(), "\n") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestChartValuesAsText: values of a chart are noted, also where they are a text.
+func TestChartValuesAsText(t *testing.T) {
+	t.Parallel()
+	_, notes, err := kubekey.ReadCluster("kk.yaml", []byte(oneHost+
+		"  addons: [{name: a, sources: {chart: {name: a, repo: https://charts.example, version: 1.0.0, values: a=b}}}]\n"))
+	if err != nil || !slices.ContainsFunc(notes, func(p document.Problem) bool {
+		return strings.Contains(p.Message, "values is not carried over: write the values into a file")
+	}) {
+		t.Errorf("got %v, %v", notes, err)
 	}
 }

@@ -431,9 +431,7 @@ func (r v3Reader) chartAddon(o, chart *object) *yaml.Node {
 		r.note(name, "the bundle's manifest must list this chart, with its repository and version")
 	}
 	chart.ignore("repo", "path", "version", "valuesFile")
-	if v := chart.take("values"); v != nil && len(v.Content) > 0 {
-		r.note(v, "%s is not carried over: write the values into a file and name it in valuesFile", chart.at("values"))
-	}
+	chart.drop("write the values into a file and name it in valuesFile", "values")
 	chart.ignore("wait")
 	chart.done()
 	return addon

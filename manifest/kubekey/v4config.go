@@ -19,6 +19,9 @@ func (r v4Reader) cluster(root *yaml.Node, t tree) {
 	top := r.object("", root)
 	spec := r.spec(top)
 	r.kubernetes(spec.sub("kubernetes"), t)
+	if t.text("kubernetes", "version") == "" { // where KubeKey's first files of v4 have it
+		t.set("kubernetes.version", spec.version("kube_version"))
+	}
 	r.network(spec.sub("cni"), t)
 	r.runtime(spec.sub("cri"), t)
 	r.etcd(spec.sub("etcd"), t)

@@ -21,6 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 type convertOptions struct {
@@ -100,9 +101,14 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 	for _, n := range r.Notes {
 		g.Note("%s", plain.Line(n.String()))
 	}
-	return g.Result("%s: %s, %s, %s, %s; wrote %s", plain.Line(strings.Join(r.Formats, ", ")),
+	counts := []string{
 		plain.Count(len(r.Bundle.Images), "image"), plain.Count(len(r.Bundle.Charts), "chart"),
 		plain.Count(len(r.Bundle.Files), "file"),
+	}
+	if n := len(r.Bundle.Variants); n > 0 { // these have more of each
+		counts = append(counts, plain.Count(n, "variant"))
+	}
+	return g.Result("%s: %s, %s; wrote %s", plain.Line(strings.Join(r.Formats, ", ")), strings.Join(counts, ", "),
 		plain.Count(len(r.Notes), "note"), plain.Line(strings.Join(result.Files, ", ")))
 }
 
@@ -238,17 +244,10 @@ func relative(dir, path string) (string, error) {
 func complete(r *convert.Result, first string, o convertOptions) {
 	b := &r.Bundle
 	b.APIVersion, b.Kind = manifest.APIVersion, manifest.KindBundle
-	if o.name != "" {
-		b.Metadata.Name = o.name
-	}
-	if b.Metadata.Name == "" {
-		base := filepath.Base(first)
-		b.Metadata.Name = strings.ToLower(strings.TrimSuffix(base, filepath.Ext(base)))
-	}
-	if o.version != "" {
-		b.Metadata.Version = o.version
-	}
-	b.Metadata.Version = cmp.Or(b.Metadata.Version, "0.1.0")
+	validMetadata(r, filepath.ToSlash(first))
+	base := filepath.Base(first)
+	b.Metadata.Name = cmp.Or(o.name, b.Metadata.Name, validName(strings.TrimSuffix(base, filepath.Ext(base))), "bundle")
+	b.Metadata.Version = cmp.Or(o.version, b.Metadata.Version, "0.1.0")
 	if len(o.platforms) > 0 {
 		b.Platforms = o.platforms
 	}
@@ -264,9 +263,64 @@ func complete(r *convert.Result, first string, o convertOptions) {
 			c.Metadata = manifest.Metadata{Name: b.Metadata.Name}
 		}
 	}
+	if r.Inventory == nil && len(r.Clusters) == 0 && empty(b) {
+		r.Notes = append(r.Notes, convert.Note{
+			File: filepath.ToSlash(first),
+			Text: "manifest.yaml has no content, and build refuses it: add images, charts, files, packages or a cluster",
+		})
+	}
 	together(r, filepath.ToSlash(first))
 	defaultRegistry(r, filepath.ToSlash(first))
 	noteRefused(r, filepath.ToSlash(first))
+}
+
+// validMetadata replaces characters in the name and the version of other tools that a bundle's cannot have.
+func validMetadata(r *convert.Result, file string) {
+	note := func(what, from, to string) {
+		if from != to {
+			r.Notes = append(r.Notes, convert.Note{File: file, Text: fmt.Sprintf("the %s %s is written as %s: bundles have no such %s",
+				what, document.Shorten(from), cmp.Or(to, "the default"), what)})
+		}
+	}
+	m := &r.Bundle.Metadata
+	name, version := m.Name, m.Version
+	if !strings.Contains(name, "${") { // a value, which the build checks
+		m.Name = validName(name)
+	}
+	if version != "" && !strings.Contains(version, "${") && !scalar.IsToken(version) {
+		m.Version = strings.TrimLeft(hyphened(version, "._+-"), "._+-")
+	}
+	note("name", name, m.Name)
+	note("version", version, m.Version)
+}
+
+// validName returns a text as a name in lower case, with hyphens for characters that a name cannot have; "" if nothing
+// is left of it.
+func validName(text string) string {
+	if document.IsName(text, true) {
+		return text
+	}
+	var labels []string
+	for label := range strings.SplitSeq(hyphened(strings.ToLower(text), ".-"), ".") {
+		if label = strings.Trim(label, "-"); label != "" {
+			labels = append(labels, label)
+		}
+	}
+	if name := strings.Join(labels, "."); document.IsName(name, true) {
+		return name
+	}
+	return ""
+}
+
+// hyphened returns a text with hyphens for all but digits, letters without accents, and the given characters.
+func hyphened(text, others string) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case 'a' <= c && c <= 'z', '0' <= c && c <= '9', 'A' <= c && c <= 'Z', strings.ContainsRune(others, c):
+			return c
+		}
+		return '-'
+	}, text)
 }
 
 // defaultRegistry writes the default host of the registry into the inventory.
@@ -367,6 +421,11 @@ func convertedFiles(r convert.Result, dir string) (newFiles, error) {
 
 // empty reports whether a manifest would have no items.
 func empty(b *manifest.Bundle) bool {
+	for _, v := range b.Variants {
+		if len(v.Images)+len(v.Charts)+len(v.Files)+len(v.Manifests) > 0 {
+			return false
+		}
+	}
 	return len(b.ClusterFiles())+len(b.Images)+len(b.Charts)+len(b.Files)+len(b.Manifests)+len(b.Packages) == 0
 }
 
@@ -391,7 +450,15 @@ func clusterFile(c, first manifest.Cluster, taken []string) string {
 	return name + ".yaml"
 }
 
+// refusedConversion returns the error of files that are not written: places in them would lead nowhere.
 func refusedConversion(err error) error {
+	if problems, ok := errors.AsType[document.Problems](err); ok {
+		problems = slices.Clone(problems)
+		for i := range problems {
+			problems[i].Line, problems[i].Column = 0, 0
+		}
+		err = problems
+	}
 	return &builder.InputError{Err: fmt.Errorf("the files do not make a valid manifest; nothing was written:\n%w", err)}
 }
 
