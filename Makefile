@@ -70,7 +70,7 @@ build: $(HELPERS) ## build bin/kkbundle, with the programs for hosts and pods of
 build-all: helper ## build bin/kkbundle with the programs for both architectures, as in a release
 	@go build -ldflags "$(LDFLAGS)" -o bin/kkbundle ./cmd/kkbundle
 
-dist: helper $(NFPM) ## a release in dist/: programs, deb, rpm, image, formula, bill of materials, provenance, checksums; RELEASE_KEY=FILE or env://NAME signs them
+dist: helper $(NFPM) ## a release in dist/: programs, deb, rpm, images, provider for Cluster API, formula, bill of materials, provenance, checksums; RELEASE_KEY=FILE or env://NAME signs them
 	@rm -rf dist
 	for p in $(DIST); do
 		echo "dist/kkbundle-$$p"
@@ -87,8 +87,12 @@ dist: helper $(NFPM) ## a release in dist/: programs, deb, rpm, image, formula, 
 		done
 	done
 	rm dist/changelog.yaml
+	for p in $(filter linux-%,$(DIST)); do
+		(cd provider && GOOS=linux GOARCH=$${p#*-} go build -ldflags "-s -w" -o ../dist/provider/manager-$$p ./cmd/manager)
+	done
+	cp provider/config/{metadata,infrastructure-components}.yaml provider/templates/cluster{-template,class-kkbundle}.yaml dist
 	go run ./cmd/internal/release dist "$(VERSION)" "$(COMMIT)" "$(DATE)" $(RELEASE_KEY)
-	rm -rf dist/share
+	rm -rf dist/share dist/provider
 
 dist-check: dist ## build dist/ again from a clone, in another directory and with nothing compiled, and compare; then dist-try
 	@again=$$(mktemp -d); trap 'rm -rf "$$again"' EXIT
@@ -103,11 +107,12 @@ dist-try: ## install the deb, the rpm and the image of dist/ in directories of t
 	@testdata/needs.sh rpm:rpm man:man-db skopeo:skopeo
 	KKBUNDLE_DIST=$(CURDIR)/dist go test -count=1 -timeout 10m -v -run TestDist ./cmd/internal/release
 
-release: dist-check ## publish dist/ of the tag $(VERSION) at GitHub with gh, and the image with skopeo; for .github/workflows/release.yml
+release: dist-check ## publish dist/ of the tag $(VERSION) at GitHub with gh, and the images with skopeo; for .github/workflows/release.yml
 	@testdata/needs.sh gh:gh skopeo:skopeo
 	(cd dist && gh release create "$(VERSION)" --verify-tag --title "$(VERSION)" --notes "See CHANGELOG.md." *)
 	dist/kkbundle-linux-amd64 login ghcr.io --username "$$GITHUB_ACTOR" --password-stdin <<< "$$GH_TOKEN"
 	skopeo copy --all "oci-archive:dist/kkbundle-image.tar:$(VERSION)" "docker://ghcr.io/kkbundle/kkbundle:$(VERSION)"
+	skopeo copy --all "oci-archive:dist/kkbundle-provider-image.tar:$(VERSION)" "docker://ghcr.io/kkbundle/provider:$(VERSION)"
 
 # make test-full and make lint vet. Vetting here would analyze every dependency on a machine that has compiled nothing, and programs for another
 # architecture would compile them twice. Many tests mostly wait (for sshd, for a disk), so there are more processes and tests at a time than processors.
