@@ -94,7 +94,7 @@ func (c *clusterAPI) atSite(t *testing.T, args string) string {
 func (c *clusterAPI) generate(t *testing.T) {
 	begin := time.Now()
 	template := c.atSite(t, "generate cluster prod -n site --infrastructure kkbundle --kubernetes-version "+
-		software.KubernetesVersion+" --worker-machine-count 1")
+		software.KubernetesVersion+" --worker-machine-count 1 2>/tmp/clusterctl.log || { cat /tmp/clusterctl.log; false; }")
 	c.apply(t, forLab(objectsOf(t, template)))
 	c.answers(t, begin)
 	c.podNetwork(t)
