@@ -70,7 +70,7 @@ build: $(HELPERS) ## build bin/kkbundle, with the programs for hosts and pods of
 build-all: helper ## build bin/kkbundle with the programs for both architectures, as in a release
 	@go build -ldflags "$(LDFLAGS)" -o bin/kkbundle ./cmd/kkbundle
 
-dist: helper $(NFPM) ## a release in dist/: programs, deb, rpm, image, formula, bill of materials, provenance, checksums; RELEASE_KEY=FILE or env://NAME signs them
+dist: helper $(NFPM) ## a release in dist/: programs, deb, rpm, images, provider for Cluster API, formula, bill of materials, provenance, checksums; RELEASE_KEY=FILE or env://NAME signs them
 	@rm -rf dist
 	for p in $(DIST); do
 		echo "dist/kkbundle-$$p"
@@ -87,8 +87,12 @@ dist: helper $(NFPM) ## a release in dist/: programs, deb, rpm, image, formula, 
 		done
 	done
 	rm dist/changelog.yaml
+	for p in $(filter linux-%,$(DIST)); do
+		(cd provider && GOOS=linux GOARCH=$${p#*-} go build -ldflags "-s -w" -o ../dist/provider/manager-$$p ./cmd/manager)
+	done
+	cp provider/config/{metadata,infrastructure-components}.yaml provider/templates/cluster{-template,class-kkbundle}.yaml dist
 	go run ./cmd/internal/release dist "$(VERSION)" "$(COMMIT)" "$(DATE)" $(RELEASE_KEY)
-	rm -rf dist/share
+	rm -rf dist/share dist/provider
 
 dist-check: dist ## build dist/ again from a clone, in another directory and with nothing compiled, and compare; then dist-try
 	@again=$$(mktemp -d); trap 'rm -rf "$$again"' EXIT
@@ -103,11 +107,12 @@ dist-try: ## install the deb, the rpm and the image of dist/ in directories of t
 	@testdata/needs.sh rpm:rpm man:man-db skopeo:skopeo
 	KKBUNDLE_DIST=$(CURDIR)/dist go test -count=1 -timeout 10m -v -run TestDist ./cmd/internal/release
 
-release: dist-check ## publish dist/ of the tag $(VERSION) at GitHub with gh, and the image with skopeo; for .github/workflows/release.yml
+release: dist-check ## publish dist/ of the tag $(VERSION) at GitHub with gh, and the images with skopeo; for .github/workflows/release.yml
 	@testdata/needs.sh gh:gh skopeo:skopeo
 	(cd dist && gh release create "$(VERSION)" --verify-tag --title "$(VERSION)" --notes "See CHANGELOG.md." *)
 	dist/kkbundle-linux-amd64 login ghcr.io --username "$$GITHUB_ACTOR" --password-stdin <<< "$$GH_TOKEN"
 	skopeo copy --all "oci-archive:dist/kkbundle-image.tar:$(VERSION)" "docker://ghcr.io/kkbundle/kkbundle:$(VERSION)"
+	skopeo copy --all "oci-archive:dist/kkbundle-provider-image.tar:$(VERSION)" "docker://ghcr.io/kkbundle/provider:$(VERSION)"
 
 # make test-full and make lint vet. Vetting here would analyze every dependency on a machine that has compiled nothing, and programs for another
 # architecture would compile them twice. Many tests mostly wait (for sshd, for a disk), so there are more processes and tests at a time than processors.
@@ -268,16 +273,17 @@ e2e-adopt: build lab ## a cluster made by kubeadm's own commands: described, tak
 e2e-one: build lab ## one lab test, TEST=TestAges, and its result in testdata/lab/results; HOSTS_OS=bullseye for other hosts
 	@cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 80m -v -run '^$(or $(TEST),$(error TEST=NAME is missing))$$' ./e2e
 
-e2e-capi: build lab ## a cluster declared by Cluster API's own controllers and provider/, and its result in testdata/lab/results
+e2e-capi: build lab ## clusters declared by Cluster API's own controllers and provider/, as processes, and as pods from a bundle; results in testdata/lab/results
 	@(cd provider && go build -o ../bin/kkbundle-provider ./cmd/manager)
-	cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) go test -count=1 -timeout 80m -v -run '^TestCAPI$$' ./e2e
+	cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) go test -count=1 -timeout 120m -v -run '^(TestCAPI|TestClusterAPI)$$' ./e2e
 
 e2e-capi-upgrade: build lab ## three declared control planes and a worker: a lost worker, an upgrade by one minor release, and the result in testdata/lab/results
 	@(cd provider && go build -o ../bin/kkbundle-provider ./cmd/manager)
 	cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) go test -count=1 -timeout 80m -v -run '^TestCAPIUpgrade$$' ./e2e
 
 e2e-all: build lab ## every lab test, one after the other (hours), and the page of platforms from their results
-	@cd testdata/lab
+	@(cd provider && go build -o ../bin/kkbundle-provider ./cmd/manager)
+	cd testdata/lab
 	failed=
 	for test in $$(go test -list '^Test' ./e2e | grep '^Test'); do
 		KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 80m -v -run "^$$test\$$" ./e2e || failed="$$failed $$test"

@@ -21,6 +21,7 @@ func allOptions() map[string]struct{ yaml, task string } {
 	return map[string]struct{ yaml, task string }{
 		"calico":            {"cni: {type: calico}", "calico"},
 		"cilium":            {"cni: {type: cilium}", "cilium"},
+		"Cluster API":       {"clusterAPI: {version: v1.14.2}", "cluster-api"},
 		"crio":              {"cri: {type: crio}", "crio"},
 		"docker":            {"cri: {type: docker}", "docker"},
 		"etcd backup":       {"etcd: {backup: {every: 30m, keep: 5}}", ""},

@@ -35,6 +35,7 @@ type Cluster struct {
 	OSPackages PackageSource `yaml:"osPackages,omitempty" enum:"bundle,host,none" doc:"Origin of packages that hosts lack: the bundle, the host's own sources, or none (nothing is installed). Default bundle."`
 	Time       Time          `yaml:"time,omitempty" doc:"Time servers; without it clocks are left alone."`
 	Precheck   Precheck      `yaml:"precheck,omitempty" doc:"Requirements for every host."`
+	ClusterAPI ClusterAPI    `yaml:"clusterAPI,omitempty" doc:"Cluster API with kkbundle's provider: a cluster that makes others on a pool of hosts."`
 	Addons     []Addon       `yaml:"addons,omitempty" doc:"Charts and YAML installed after the cluster, in this order."`
 	// Components overrides the catalog's default versions, by the catalog's names.
 	Components map[string]Component `yaml:"components,omitempty" doc:"Versions other than the catalog's defaults, by component, such as runc."`
@@ -253,6 +254,15 @@ type ClusterDNS struct {
 	Domain    string `yaml:"domain,omitempty" doc:"Domain of the names of services and pods. Default cluster.local."`
 	NodeLocal bool   `yaml:"nodeLocal,omitempty" doc:"A DNS cache on every node."`
 }
+
+// ClusterAPI are the controllers of a management cluster. The versions of clusterctl and cert-manager follow Version.
+type ClusterAPI struct {
+	Version  string `yaml:"version" kk:"required" doc:"Version of Cluster API, its kubeadm providers and clusterctl, such as v1.14.2."`
+	Provider string `yaml:"provider,omitempty" doc:"Version of kkbundle's infrastructure provider, which is that of a release of kkbundle. Default that of the kkbundle that builds."`
+}
+
+// Installed reports whether the cluster manages others.
+func (a ClusterAPI) Installed() bool { return a.Version != "" }
 
 // Precheck are the thresholds that hosts must reach.
 type Precheck struct {

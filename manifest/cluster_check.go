@@ -44,6 +44,8 @@ func (c clusterChecker) check(k *Cluster) {
 	c.imageRegistry(&k.ImageRegistry)
 	c.Kernel("precheck.minKernel", k.Precheck.MinKernel)
 	c.storage(&k.Storage)
+	c.Release("clusterAPI.version", k.ClusterAPI.Version)
+	c.Release("clusterAPI.provider", k.ClusterAPI.Provider)
 	c.addons("addons", k.Addons)
 	c.components(k)
 }

@@ -107,6 +107,8 @@ func TestSettings(t *testing.T) {
 		"addons[1]={chart: other}":            "",
 		"metrics=true":                        "",
 		"cni.type=calico":                     "",
+		"clusterAPI.provider=v0.1.0":          "--set clusterAPI.provider: clusterAPI: version is missing",
+		"clusterAPI={version: 1.14.2}":        "--set clusterAPI: clusterAPI.version: write v1.14.2",
 		"kubernetes.maxPods=many":             `--set kubernetes.maxPods: kubernetes.maxPods: want a whole number, have "many"`,
 		"kubernetes.maxPod=1":                 `--set kubernetes.maxPod: kubernetes: unknown field "maxPod"; did you mean maxPods?`,
 		"kubernets.maxPods=1":                 `--set kubernets.maxPods: unknown field "kubernets"; did you mean kubernetes?`,

@@ -141,7 +141,7 @@ func namesNothingLocal() []string {
 		"Bundle.apiVersion", "Bundle.excludeImages", "Bundle.kind", "Bundle.platforms", "Bundle.zone",
 		"CNI.version",
 		"CRI.version",
-		"Catalog.apiVersion", "ClusterDNS.domain", "Catalog.endOfLife", "Catalog.kind", "Catalog.releases",
+		"Catalog.apiVersion", "ClusterAPI.provider", "ClusterAPI.version", "ClusterDNS.domain", "Catalog.endOfLife", "Catalog.kind", "Catalog.releases",
 		"Catalog.removedArguments", "Catalog.removedGates",
 		"CatalogChart.from", "CatalogChart.name", "CatalogChart.repo", "CatalogChart.url", "CatalogChart.version",
 		"CatalogEntry.default", "CatalogEntry.follows", "CatalogEntry.minimum", "CatalogEntry.platforms",

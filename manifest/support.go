@@ -50,6 +50,9 @@ func clusterGaps() []gap[*Cluster] {
 		{"saving an etcd of yours", func(c *Cluster) []string {
 			return when(c.Etcd.Type == EtcdProvided && c.Etcd.Backup != nil, "etcd.backup")
 		}, "leave it out, and save it where it runs"},
+		{"Cluster API on k3s", func(c *Cluster) []string {
+			return when(c.Kubernetes.Distribution == DistributionK3s && c.ClusterAPI.Installed(), "clusterAPI")
+		}, "leave it out: clusterctl finds the kubeconfig of kubeadm only"},
 		{"Hybridnet with more than one network for pods", func(c *Cluster) []string {
 			two := len(c.Kubernetes.PodCIDR) > 1
 			return append(when(two && c.CNI.Type == NetworkHybridnet, "cni.type"),

@@ -16,6 +16,7 @@ func TestK3sRefuses(t *testing.T) {
 		},
 		"}\netcd: {dataDir: /data/etcd}\n":                          {"etcd.dataDir"},
 		"}\netcd: {dataDir: /var/lib/etcd}\n":                       nil,
+		"}\nclusterAPI: {version: v1.14.2}\n":                       {"clusterAPI"},
 		"}\ncri: {version: v2.1.9}\n":                               {"cri.version"},
 		"}\ncri: {takeOver: true, runtimeClasses: [{name: a}]}\n":   {"cri.takeOver", "cri.runtimeClasses"},
 		"}\ncni: {version: v0.28.4, values: [flannel.yaml]}\n":      {"cni.version", "cni.values"},

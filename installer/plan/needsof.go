@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/addon"
+	"github.com/kkbundle/kkbundle/installer/clusterapi"
 	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -18,7 +19,7 @@ import (
 // Images of pods that may run on any node, of charts and of cluster DNS, are needed by every node.
 func Needed(c *manifest.Cluster) []manifest.Demand {
 	// coredns' pods run anywhere, and on every node during the network proof; the others run on each node.
-	anywhere := []string{"coredns", addon.NodeDNS}
+	anywhere := append([]string{"coredns", addon.NodeDNS}, clusterapi.Images(c)...)
 	for _, n := range network.All().Of(c) {
 		anywhere = append(anywhere, n.Images...)
 	}

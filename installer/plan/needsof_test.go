@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,5 +66,24 @@ func TestNeedsOf(t *testing.T) {
 		if !all[n] && n.Kind != manifest.ItemChart {
 			t.Errorf("no host needs %v", n)
 		}
+	}
+}
+
+// The controllers of a management cluster run on any node; clusterctl is for control planes.
+func TestNeedsOfManagementCluster(t *testing.T) {
+	t.Parallel()
+	c := &manifest.Cluster{
+		Kubernetes: manifest.Kubernetes{Version: "v1.36.3"}, ClusterAPI: manifest.ClusterAPI{Version: "v1.14.2"},
+	}
+	has := func(role manifest.Role, kind, name string) bool {
+		return slices.Contains(NeedsOf(c, []manifest.Role{role, manifest.RoleCluster}), manifest.Need{Kind: kind, Name: name})
+	}
+	for _, image := range []string{"cluster-api", "cluster-api-bootstrap-kubeadm", "cluster-api-provider", "cert-manager"} {
+		if !has(manifest.RoleWorker, manifest.ItemImage, image) {
+			t.Errorf("no worker needs the image %s", image)
+		}
+	}
+	if !has(manifest.RoleControlPlane, manifest.ItemFile, "clusterctl") || has(manifest.RoleWorker, manifest.ItemFile, "clusterctl") {
+		t.Error("clusterctl is for control planes, and for nobody else")
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/authority"
+	"github.com/kkbundle/kkbundle/installer/clusterapi"
 	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/etcd"
@@ -93,7 +94,7 @@ func addonTasks(c *manifest.Cluster) []task.Task {
 	for _, a := range c.Addons {
 		tasks = append(tasks, addon.Task(a))
 	}
-	return slices.Concat(tasks, []task.Task{removedTask()}, last)
+	return slices.Concat(tasks, []task.Task{removedTask()}, clusterapi.Tasks(c), last)
 }
 
 // VerifyTasks prove that the cluster works, and leave nothing behind. Fewer apply without kkbundle's pod network.

@@ -101,9 +101,14 @@ func TestResolveAll(t *testing.T) {
 	}
 }
 
-// unpublished have no checksums upstream: https://download.docker.com/linux/static/stable/, releases of cri-dockerd,
-// and of Harbor, which have an md5sum.
-func unpublished() []string { return []string{"cri-dockerd", "docker", "harbor"} }
+// unpublished have no checksums upstream: https://download.docker.com/linux/static/stable/, releases of cri-dockerd, of
+// Harbor, which have an md5sum, of Cluster API and of cert-manager.
+func unpublished() []string {
+	return []string{
+		"cri-dockerd", "docker", "harbor", "cert-manager", "cluster-api", "cluster-api-bootstrap-kubeadm",
+		"cluster-api-control-plane-kubeadm", "cluster-api-metadata", "clusterctl",
+	}
+}
 
 func checkFile(t *testing.T, f manifest.File, platform string) {
 	t.Helper()
@@ -270,7 +275,7 @@ func TestErrors(t *testing.T) {
 		"unknown component": {func() error {
 			_, err := Resolve(old, list(manifest.Need{Kind: "file", Name: "crictll"}), Options{})
 			return err
-		}, []string{"crictll", "known: calico, calico-crds, calicoctl, cilium, cni-plugins, containerd, coredns"}},
+		}, []string{"crictll", "known: calico, calico-crds, calicoctl, cert-manager, cilium, cluster-api, "}},
 		"unknown release": {
 			func() error { _, err := Version(old, "etcd"); return err },
 			[]string{"component etcd", "v1.29.3", "v1.30.0", "components.etcd.version"},

@@ -182,6 +182,9 @@ func (k *checker) inUse() []string {
 			list = append(list, "etcd")
 		}
 	}
+	if c.ClusterAPI.Installed() {
+		list = append(list, "cluster-api")
+	}
 	list = slices.AppendSeq(list, maps.Keys(c.Components))
 	slices.Sort(list)
 	return slices.DeleteFunc(slices.Compact(list),

@@ -46,6 +46,11 @@ func TestCheck(t *testing.T) {
 			more:     "cni: {type: multus, with: kube-ovn}\ncomponents: {kube-ovn: {version: v1.13.15}}\n",
 			problems: []string{"kube-ovn v1.13.15 does not go with Kubernetes v1.34.3"},
 		},
+		"Cluster API": {version: "v1.36.3", more: "clusterAPI: {version: v1.14.4, provider: v0.0.0-1629-g1f2c7509886e}\n"},
+		"Cluster API not tested": {
+			version: "v1.37.2", more: "clusterAPI: {version: v1.14.2}\n",
+			notes: []string{"cluster-api v1.14.2 is known to go with Kubernetes v1.33 to v1.36; whether it does with v1.37.2 is not known here"},
+		},
 		"containerd": {
 			version: "v1.36.1", more: "cri: {version: v1.7.30}\n",
 			problems: []string{"cri.version: containerd v1.7.30 does not go with Kubernetes v1.36.1: it is for v1.24 to v1.35; take v2.3.7"},

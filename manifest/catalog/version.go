@@ -88,6 +88,10 @@ func (r resolver) chosen(name string) (version, path string) {
 		return c.CRI.Version, "cri.version"
 	case c.CNI.Version != "" && own(string(c.CNI.Type), "flannel"):
 		return c.CNI.Version, "cni.version"
+	case c.ClusterAPI.Version != "" && name == "cluster-api":
+		return c.ClusterAPI.Version, "clusterAPI.version"
+	case c.ClusterAPI.Provider != "" && name == "cluster-api-provider":
+		return c.ClusterAPI.Provider, "clusterAPI.provider"
 	}
 	return "", ""
 }

@@ -216,6 +216,34 @@ func TestDistImage(t *testing.T) {
 	}
 }
 
+// TestDistProvider runs the programs in the image of Cluster API's provider with nothing but the image's files.
+func TestDistProvider(t *testing.T) {
+	file := distFile(t, providerImage)
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the programs are run as amd64")
+	}
+	dir := t.TempDir()
+	layout, root := filepath.Join(dir, "layout"), filepath.Join(dir, "root")
+	if err := os.Mkdir(layout, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	output(t, "tar", "-C", layout, "-xf", file)
+	from := "oci-archive:" + file + ":" + imageTag(t, layout)
+	config := output(t, "skopeo", "inspect", "--config", "--raw", "--override-arch", "amd64", from)
+	for _, want := range []string{`"Entrypoint":["/usr/bin/manager"]`, `"User":"65532:65532"`} {
+		if !strings.Contains(config, want) {
+			t.Errorf("config: %s", config)
+		}
+	}
+	output(t, "skopeo", "copy", "--override-arch", "amd64", from, "oci:"+filepath.Join(dir, "one")+":one")
+	unpackLayers(t, filepath.Join(dir, "one"), root)
+	output(t, "chroot", "--userspec=65532:65532", root, "/usr/bin/manager", "--help")
+	if out := output(t, "chroot", "--userspec=65532:65532", root, "/usr/local/bin/kkbundle", "version"); !strings.HasPrefix(out,
+		"kkbundle ") {
+		t.Errorf("version in the image: %s", out)
+	}
+}
+
 // imageTag returns the name of the layout's index.
 func imageTag(t *testing.T, layout string) string {
 	t.Helper()

@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"os"
 	"path"
@@ -27,18 +28,60 @@ const (
 	imageProgram = "usr/bin/kkbundle"
 )
 
-// writeImage writes one archive with an image of each program for Linux. As an OCI image layout it has an index of
-// both architectures under the version; Docker's list (manifest.json) has each architecture as VERSION-ARCHITECTURE,
-// for engines that read no index.
-func (r *release) writeImage() error {
+// A container is an image of the release.
+type container struct {
+	file, name string
+	// programs are those of the image; the first one is its entrypoint.
+	programs []program
+	config   ocispec.ImageConfig
+}
+
+// A program is a file of the release's directory, without the architecture at its end, and its place in an image.
+type program struct{ file, at string }
+
+// containers returns the images of kkbundle and of the provider for Cluster API, which runs kkbundle.
+func containers() []container {
+	const linux = "kkbundle-linux-"
+	return []container{
+		{image, imageName, []program{{linux, imageProgram}}, ocispec.ImageConfig{
+			WorkingDir: "/work", Env: []string{"PATH=/usr/bin", "HOME=/root"},
+		}},
+		{providerImage, providerName, []program{
+			{providerProgram, "usr/bin/manager"}, {linux, "usr/local/bin/kkbundle"},
+		}, ocispec.ImageConfig{User: "65532:65532", Env: []string{"PATH=/usr/local/bin:/usr/bin"}}},
+	}
+}
+
+// writeImages writes the archives of all images, with the architectures whose programs are there.
+func (r *release) writeImages() error {
+	for _, c := range containers() {
+		if err := r.writeImage(c); err != nil {
+			return fmt.Errorf("%s: %w", c.file, err)
+		}
+	}
+	return nil
+}
+
+// has reports whether all programs of an image are there for an architecture.
+func (r *release) has(c container, arch string) bool {
+	return !slices.ContainsFunc(c.programs, func(p program) bool {
+		_, err := os.Stat(filepath.Join(r.dir, p.file+arch))
+		return err != nil
+	})
+}
+
+// writeImage writes one archive with an image for each architecture. As an OCI image layout it has an index of both
+// under the version; Docker's list (manifest.json) has each architecture as VERSION-ARCHITECTURE, for engines that read
+// no index.
+func (r *release) writeImage(c container) error {
 	var file bytes.Buffer
 	l := layout{tar: archive{tar.NewWriter(&file), r.date}}
 	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex}
 	for _, arch := range []string{"amd64", "arm64"} {
-		if !slices.Contains(r.programs, "kkbundle-linux-"+arch) {
+		if !r.has(c, arch) {
 			continue
 		}
-		desc, err := r.addPlatform(&l, arch)
+		desc, err := r.addPlatform(&l, c, arch)
 		if err != nil {
 			return err
 		}
@@ -51,7 +94,7 @@ func (r *release) writeImage() error {
 	if err != nil {
 		return err
 	}
-	root.Annotations = map[string]string{ocispec.AnnotationRefName: r.version, "io.containerd.image.name": imageName +
+	root.Annotations = map[string]string{ocispec.AnnotationRefName: r.version, "io.containerd.image.name": c.name +
 		":" + r.version}
 	top := ocispec.Index{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex,
@@ -76,12 +119,12 @@ func (r *release) writeImage() error {
 	if err := l.tar.Close(); err != nil {
 		return err
 	}
-	return disk.WriteFile(filepath.Join(r.dir, image), 0o644, &file)
+	return disk.WriteFile(filepath.Join(r.dir, c.file), 0o644, &file)
 }
 
 // addPlatform adds the image of one architecture.
-func (r *release) addPlatform(l *layout, arch string) (desc ocispec.Descriptor, err error) {
-	packed, unpacked, err := r.imageFiles(filepath.Join(r.dir, "kkbundle-linux-"+arch))
+func (r *release) addPlatform(l *layout, c container, arch string) (desc ocispec.Descriptor, err error) {
+	packed, unpacked, err := r.imageFiles(c, arch)
 	if err != nil {
 		return desc, err
 	}
@@ -90,18 +133,14 @@ func (r *release) addPlatform(l *layout, arch string) (desc ocispec.Descriptor, 
 		return desc, err
 	}
 	platform := ocispec.Platform{OS: "linux", Architecture: arch}
+	c.config.Entrypoint = []string{"/" + c.programs[0].at}
+	c.config.Labels = map[string]string{
+		ocispec.AnnotationTitle: path.Base(c.name), ocispec.AnnotationVersion: r.version,
+		ocispec.AnnotationRevision: r.commit,
+		ocispec.AnnotationSource:   home, ocispec.AnnotationLicenses: "Apache-2.0",
+	}
 	config, err := l.addJSON(ocispec.MediaTypeImageConfig, ocispec.Image{
-		Created: &r.date, Platform: platform,
-		Config: ocispec.ImageConfig{
-			Entrypoint: []string{"/" + imageProgram},
-			WorkingDir: "/work",
-			Env:        []string{"PATH=/usr/bin", "HOME=/root"},
-			Labels: map[string]string{
-				ocispec.AnnotationTitle: "kkbundle", ocispec.AnnotationVersion: r.version,
-				ocispec.AnnotationRevision: r.commit,
-				ocispec.AnnotationSource:   home, ocispec.AnnotationLicenses: "Apache-2.0",
-			},
-		},
+		Created: &r.date, Platform: platform, Config: c.config,
 		RootFS:  ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{unpacked}},
 		History: []ocispec.History{{Created: &r.date, CreatedBy: "make dist"}},
 	})
@@ -113,14 +152,14 @@ func (r *release) addPlatform(l *layout, arch string) (desc ocispec.Descriptor, 
 		Layers: []ocispec.Descriptor{layer},
 	})
 	desc.Platform = &platform
-	l.docker = append(l.docker, dockerImage{Config: blobPath(config), RepoTags: []string{imageName + ":" + r.version +
+	l.docker = append(l.docker, dockerImage{Config: blobPath(config), RepoTags: []string{c.name + ":" + r.version +
 		"-" + arch}, Layers: []string{blobPath(layer)}})
 	return desc, err
 }
 
-// imageFiles returns the only layer, and the digest of its uncompressed form: the program, certificate authorities,
+// imageFiles returns the only layer, and the digest of its uncompressed form: the programs, certificate authorities,
 // and directories for temporary files, the user's cache and work.
-func (r *release) imageFiles(program string) (packed []byte, unpacked digest.Digest, err error) {
+func (r *release) imageFiles(c container, arch string) (packed []byte, unpacked digest.Digest, err error) {
 	var buffer bytes.Buffer
 	z := gzip.NewWriter(&buffer)
 	whole := digest.SHA256.Digester()
@@ -136,6 +175,8 @@ func (r *release) imageFiles(program string) (packed []byte, unpacked digest.Dig
 		{"tmp/", 0o1777},
 		{"usr/", 0o755},
 		{"usr/bin/", 0o755},
+		{"usr/local/", 0o755},
+		{"usr/local/bin/", 0o755},
 		{"work/", 0o755},
 	} {
 		if err := layer.WriteHeader(&tar.Header{
@@ -150,17 +191,10 @@ func (r *release) imageFiles(program string) (packed []byte, unpacked digest.Dig
 		int64(len(roots))); err != nil {
 		return nil, "", err
 	}
-	file, err := os.Open(program)
-	if err != nil {
-		return nil, "", err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, "", err
-	}
-	if err := layer.file(imageProgram, 0o755, file, info.Size()); err != nil {
-		return nil, "", err
+	for _, p := range c.programs {
+		if err := layer.program(filepath.Join(r.dir, p.file+arch), p.at); err != nil {
+			return nil, "", err
+		}
 	}
 	if err := layer.Close(); err != nil {
 		return nil, "", err
@@ -228,4 +262,18 @@ func (a archive) file(name string, mode int64, content io.Reader, size int64) er
 	}
 	_, err := io.Copy(a, content)
 	return err
+}
+
+// program adds a program of the release.
+func (a archive) program(from, at string) error {
+	file, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	return a.file(at, 0o755, file, info.Size())
 }

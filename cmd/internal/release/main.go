@@ -1,7 +1,8 @@
-// Command release completes a release, for `make dist`. It packs programs into a container image (image.go), writes a
-// Homebrew formula (formula.go), a bill of materials of the programs (CycloneDX 1.6), the provenance of all files
-// (SLSA v1 in an in-toto statement), the checksums, and with a key a signature of the checksums. The same files and
-// commit give the same bytes: the only time is that of the commit.
+// Command release completes a release, for `make dist`. It packs programs into container images (image.go), names the
+// release in the files of Cluster API's provider (provider.go), writes a Homebrew formula (formula.go), a bill of
+// materials of the programs (CycloneDX 1.6), the provenance of all files (SLSA v1 in an in-toto statement), the
+// checksums, and with a key a signature of the checksums. The same files and commit give the same bytes: the only time is
+// that of the commit.
 package main
 
 import (
@@ -57,7 +58,7 @@ func run(args []string) error {
 	}
 	r := release{dir: args[0], version: args[1], commit: args[2], date: date.UTC()}
 	for _, step := range []func() error{
-		r.readPrograms, r.writeManual, r.writeImage, r.readFiles, r.writeFormula,
+		r.readPrograms, r.writeManual, r.writeImages, r.writeProvider, r.readFiles, r.writeFormula,
 		r.describe,
 	} {
 		if err := step(); err != nil {
@@ -86,7 +87,11 @@ func (r *release) readPrograms() error {
 	if err != nil {
 		return err
 	}
-	for _, program := range found {
+	providers, err := filepath.Glob(filepath.Join(r.dir, providerProgram+"*"))
+	if err != nil {
+		return err
+	}
+	for _, program := range append(found, providers...) {
 		if filepath.Ext(program) != "" { // a package
 			continue
 		}
@@ -96,7 +101,9 @@ func (r *release) readPrograms() error {
 		}
 		r.goVersion = info.GoVersion
 		r.link(info.Deps)
-		r.programs = append(r.programs, filepath.Base(program))
+		if !slices.Contains(providers, program) {
+			r.programs = append(r.programs, filepath.Base(program))
+		}
 	}
 	if len(r.programs) == 0 {
 		return fmt.Errorf("%s has no programs kkbundle-SYSTEM-ARCHITECTURE: %w", r.dir, os.ErrNotExist)

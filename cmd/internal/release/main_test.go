@@ -16,6 +16,7 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 	"github.com/opencontainers/go-digest"
 
+	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/proof/provenance"
 	"github.com/kkbundle/kkbundle/proof/trust"
 )
@@ -45,18 +46,34 @@ func dist(t *testing.T, key string) (dir string) {
 	}
 	// The formula names programs of all systems; this program stands in for the others.
 	program := read(t, dir, "kkbundle-linux-amd64")
-	for _, name := range []string{"kkbundle-linux-arm64", "kkbundle-darwin-amd64", "kkbundle-darwin-arm64"} {
+	for _, name := range []string{
+		"kkbundle-linux-arm64", "kkbundle-darwin-amd64", "kkbundle-darwin-arm64",
+		providerProgram + "amd64", providerProgram + "arm64",
+	} {
 		write(t, filepath.Join(dir, name), program)
+	}
+	for _, name := range []string{componentsFile, metadataFile} {
+		write(t, filepath.Join(dir, name), read(t, "../../../provider/config", name))
 	}
 	write(t, filepath.Join(dir, "kkbundle-linux-amd64.deb"), []byte("a stand-in of a package"))
 	write(t, filepath.Join(dir, "share/man/man1/kkbundle.1.gz"), []byte("a stand-in of a page"))
 	if err := run([]string{
-		dir, "v1.2.3", "0123456789012345678901234567890123456789", "2026-11-22T01:02:03Z",
+		dir, ownVersion(t), "0123456789012345678901234567890123456789", "2026-11-22T01:02:03Z",
 		key,
 	}); err != nil {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// ownVersion is the release that the catalog and the provider's metadata are of.
+func ownVersion(t *testing.T) string {
+	t.Helper()
+	k, err := catalog.Merged()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k.Components[providerComponent].Default
 }
 
 func write(t *testing.T, file string, data []byte) {
@@ -121,7 +138,7 @@ func TestRelease(t *testing.T) {
 	names := []string{
 		"kkbundle-linux-amd64", "kkbundle-linux-arm64", "kkbundle-darwin-amd64", "kkbundle-darwin-arm64",
 		"kkbundle-linux-amd64.deb",
-		image, manual, formula, "kkbundle.cdx.json", "kkbundle.provenance.json",
+		image, providerImage, componentsFile, metadataFile, manual, formula, "kkbundle.cdx.json", "kkbundle.provenance.json",
 	}
 	list := string(read(t, one, sums))
 	for _, name := range names {
@@ -136,6 +153,10 @@ func TestRelease(t *testing.T) {
 	}
 	if list != string(read(t, two, sums)) || strings.Count(list, "\n") != len(names) {
 		t.Errorf("checksums:\n%s", list)
+	}
+	if text := string(read(t, one, componentsFile)); !strings.Contains(text, providerName+":"+ownVersion(t)+"\n") ||
+		strings.Contains(text, ":dev\n") {
+		t.Error("the components name another image than that of this release")
 	}
 	public, err := trust.ParsePublicKey(pair.Public)
 	if err != nil {
@@ -155,6 +176,31 @@ func TestRelease(t *testing.T) {
 		len(statement.Subject) != len(names)-2 ||
 		statement.Predicate.BuildDefinition.ResolvedDependencies[0].Digest["gitCommit"] == "" {
 		t.Errorf("provenance: %v %+v", err, statement)
+	}
+}
+
+// TestProvider: a release is that of the catalog and of the provider's metadata, and only its own components pass.
+func TestProvider(t *testing.T) {
+	next := "v0.999.0"
+	image := "        image: " + providerName
+	series := "releaseSeries: [{major: 0, minor: 1, contract: v1beta2}]\n"
+	for _, c := range []struct{ version, components, metadata, want string }{
+		{ownVersion(t), image + ":dev\n", series, ""},
+		{"v0.0.0-17-g0123456789ab", image + ":dev\n", "", ""},
+		{next, image + ":dev\n", series, "the default of cluster-api-provider is " + ownVersion(t) + ": write " + next},
+		{ownVersion(t), image + ":dev\n", "releaseSeries: [{major: 0, minor: 999}]\n", "add the release series 0."},
+		{ownVersion(t), image + ":v0.0.1\n", series, "is not there once"},
+	} {
+		r := release{dir: t.TempDir(), version: c.version}
+		write(t, filepath.Join(r.dir, componentsFile), []byte(c.components))
+		write(t, filepath.Join(r.dir, metadataFile), []byte(c.metadata))
+		err := r.writeProvider()
+		if c.want == "" && (err != nil || string(read(t, r.dir, componentsFile)) != image+":"+c.version+"\n") {
+			t.Errorf("%s: %v, %s", c.version, err, read(t, r.dir, componentsFile))
+		}
+		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", c.version, err, c.want)
+		}
 	}
 }
 

@@ -38,7 +38,9 @@ func TestCAPI(t *testing.T) {
 				"addons:\n  - chart: web\n    namespace: web\n    values: [web.yaml]\n", "")
 		},
 	})
-	c := &capi{thread: th, registry: address, ca: ca, life: t.Context(), endpoint: th.lab.Hosts[1].Address}
+	c := &capi{
+		thread: th, registry: address, ca: ca, life: t.Context(), endpoint: th.lab.Hosts[1].Address, source: "file:///lab.kkb",
+	}
 	c.roles = func(number int) []string {
 		if number == 2 {
 			return []string{"control-plane"}
@@ -66,6 +68,7 @@ type capi struct {
 	life     context.Context //nolint:containedctx // of the whole test: the controllers outlive their subtest
 	registry string
 	endpoint string // of the declared cluster
+	source   string // of the KKBundle
 	ca       *companyCA
 	// roles of a host of the pool; nil gives each host both.
 	roles func(number int) []string
@@ -306,7 +309,7 @@ func (c *capi) pool(t *testing.T) {
 		secret("registry", map[string]string{
 			"username": companyUser, "password": companyPassword, "ca.crt": string(c.ca.pem),
 		}),
-		kkBundle("site", "lab.kkb"),
+		kkBundle("site", c.source),
 	}
 	for _, h := range c.lab.Hosts[1:] {
 		spec := map[string]any{
@@ -329,11 +332,14 @@ func (c *capi) pool(t *testing.T) {
 		kubectl get kkbundle site -o jsonpath='{.status.versions}' | grep `+software.KubernetesVersion)
 }
 
-// kkBundle declares a bundle that serve has put there.
-func kkBundle(name, file string) map[string]any {
+// kkBundle declares a bundle: one that serve has put there, or one of the site's registry.
+func kkBundle(name, source string) map[string]any {
+	spec := map[string]any{"source": source}
+	if strings.HasPrefix(source, "oci://") {
+		spec["secretRef"] = map[string]any{"name": "registry"}
+	}
 	return map[string]any{
-		"apiVersion": infrastructure, "kind": "KKBundle", "metadata": map[string]any{"name": name},
-		"spec": map[string]any{"source": "file:///" + file},
+		"apiVersion": infrastructure, "kind": "KKBundle", "metadata": map[string]any{"name": name}, "spec": spec,
 	}
 }
 
@@ -372,6 +378,9 @@ func (c *capi) until(t *testing.T, limit time.Duration, what, line string) {
 		time.Sleep(3 * time.Second)
 	}
 	t.Log(c.on(t, 1, in("kubectl get cluster,kubeadmcontrolplane,machinedeployment,machine,kkhosts,kkmachines,kkinstances,kkbundles -o wide; kubectl get kkinstances,kkclusters,kkhosts,machine -o yaml | grep -A2 -B6 'message:' | head -n 300; true")))
+	if c.manager == nil {
+		t.Log(c.on(t, 1, "kubectl --kubeconfig /etc/kubernetes/admin.conf -n kkbundle-provider-system logs deployment/kkbundle-provider --tail=100; true"))
+	}
 	logs, _ := filepath.Glob(filepath.Join(c.dir, "*.log"))
 	for _, file := range logs {
 		(&process{name: filepath.Base(file), log: file}).show(t)
@@ -501,8 +510,7 @@ func (c *capi) applyThere(t *testing.T, manifest string) {
 
 var templateVariable = regexp.MustCompile(`\$\{([A-Z_]+)(?::=([^}]*))?\}`)
 
-// declared is the provider's template for a cluster, filled in as clusterctl does, and changed for hosts with control
-// groups of version 1.
+// declared is the provider's template for a cluster, filled in as clusterctl does, and changed for the lab.
 func (c *capi) declared(t *testing.T, controlPlanes int) []map[string]any {
 	t.Helper()
 	data, err := os.ReadFile("../../../provider/templates/cluster-template.yaml")
@@ -520,7 +528,12 @@ func (c *capi) declared(t *testing.T, controlPlanes int) []map[string]any {
 		}
 		return m[2]
 	})
-	objects := objectsOf(t, filled)
+	return forLab(objectsOf(t, filled))
+}
+
+// forLab changes the objects of a cluster for hosts with control groups of version 1, whose limits of connections
+// kube-proxy cannot set.
+func forLab(objects []map[string]any) []map[string]any {
 	for _, o := range objects {
 		spec := o["spec"].(map[string]any)
 		switch o["kind"] {

@@ -30,7 +30,7 @@ func TestCAPIUpgrade(t *testing.T) {
 	})
 	to := software.KubernetesReleases()[software.Kubernetes137]
 	c := &capiUpgrade{to: to, capi: &capi{
-		thread: th, registry: address, ca: ca, life: t.Context(), endpoint: besideHosts,
+		thread: th, registry: address, ca: ca, life: t.Context(), endpoint: besideHosts, source: "file:///lab.kkb",
 		flags: []string{"--quarantine-after=1m"},
 	}}
 	th.companyRegistry(t, 1, ca)
@@ -156,7 +156,7 @@ func (c *capiUpgrade) nextBundle(t *testing.T) {
 	}
 	before := c.on(t, 1, in("kubectl get machine -o name | sort"))
 	c.serve(t, c.next, "next.kkb")
-	c.apply(t, []map[string]any{kkBundle("next", "next.kkb")})
+	c.apply(t, []map[string]any{kkBundle("next", "file:///next.kkb")})
 	c.until(t, 2*time.Minute, "the next bundle is read, and has both versions",
 		`v=$(kubectl get kkbundle next -o jsonpath='{.status.versions}') && echo "$v" | grep `+c.to.Version+
 			` && echo "$v" | grep `+software.KubernetesVersion)

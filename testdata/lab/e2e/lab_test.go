@@ -25,6 +25,8 @@ type scenario struct {
 	hosts int
 	// with is what the upstream has besides.
 	with []software.Extra
+	// checkout is software.Options.Checkout, for an extra that needs it.
+	checkout string
 	// releases of the hosts' Debian in turn; nil means those in $HOSTS_OS, by default bookworm.
 	releases []software.Release
 	// standIns are programs in the lab's software that take the place of genuine ones.
@@ -154,7 +156,9 @@ func connect(t *testing.T, want scenario) (*thread, *software.Software) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := software.Build(t.Context(), software.Options{With: want.with, Hosts: releases, Log: os.Stderr})
+	made, err := software.Build(t.Context(), software.Options{
+		With: want.with, Checkout: want.checkout, Hosts: releases, Log: os.Stderr,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -135,6 +135,8 @@ func (s *imageSet) extra(ctx context.Context, e Extra) []imageSpec {
 	case LocalPV:
 		return []imageSpec{s.localPVImage(ctx, here), s.toolsImage(ctx, "docker.io/openebs/linux-utils:"+
 			LocalPVToolsVersion, here)}
+	case ManagementCluster:
+		return s.clusterAPI(here)
 	case KubeVIP:
 		return []imageSpec{{
 			ref: KubeVIPProgram, arches: here, entrypoint: []string{"/kube-vip"},
@@ -209,7 +211,14 @@ func (b *builder) withImages(ctx context.Context, base string, with []Extra) (st
 	inputs := []any{
 		filepath.Base(base), with, b.bin, addonsSource, kubernetesSource, flannelSource, ciliumSource, calicoSource,
 	}
-	given := []string{LocalPVProgram, KubeVIPProgram}
+	if slices.Contains(with, ManagementCluster) {
+		state, err := b.checkoutState()
+		if err != nil {
+			return "", err
+		}
+		inputs = append(inputs, clusterAPISource, state)
+	}
+	given := append(certManagerPrograms(), LocalPVProgram, KubeVIPProgram)
 	for _, r := range CalicoReleases() {
 		given = append(given, r.Given()...)
 	}

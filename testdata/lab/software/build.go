@@ -16,11 +16,13 @@ import (
 
 // Options say what Build makes and where.
 type Options struct {
-	Dir   string    // "" is DefaultDir
-	Small bool      // only what `make demo` shows: small programs of our own, for two architectures
-	With  []Extra   // what else is made, not in a small build
-	Hosts []Release // of hosts besides Bookworm, not in a small build
-	Log   io.Writer // what is made and how long it took; nil drops it
+	Dir   string  // "" is DefaultDir
+	Small bool    // only what `make demo` shows: small programs of our own, for two architectures
+	With  []Extra // what else is made, not in a small build
+	// Checkout has the programs and files of kkbundle that the extra ManagementCluster publishes: the provider's.
+	Checkout string
+	Hosts    []Release // of hosts besides Bookworm, not in a small build
+	Log      io.Writer // what is made and how long it took; nil drops it
 }
 
 // Software is where Build put things.
@@ -42,16 +44,20 @@ func (s *Software) RootsOf(releases []Release) []string {
 }
 
 type builder struct {
-	dir    string
-	log    io.Writer
-	arches []string          // of what runs on nodes, the machine's own first
-	bin    map[string]string // recipe's name and architecture: directory of its commands
+	dir string
+	log io.Writer
+	// checkout is Options.Checkout.
+	checkout string
+	arches   []string          // of what runs on nodes, the machine's own first
+	bin      map[string]string // recipe's name and architecture: directory of its commands
 }
 
 // Build makes what is not there yet. Concurrent calls, of other processes too, wait for each other. What it needs
 // besides Go is listed by Needs; Build fails with the list of what is missing.
 func Build(ctx context.Context, o Options) (s *Software, err error) {
-	b := &builder{log: o.Log, dir: o.Dir, arches: []string{runtime.GOARCH}, bin: map[string]string{}}
+	b := &builder{
+		log: o.Log, dir: o.Dir, checkout: o.Checkout, arches: []string{runtime.GOARCH}, bin: map[string]string{},
+	}
 	if b.log == nil {
 		b.log = io.Discard
 	}

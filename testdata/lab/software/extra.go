@@ -50,7 +50,7 @@ const (
 func Extras() []Extra {
 	return []Extra{
 		Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, BothArches, Containerd21,
-		FlannelNext, Cilium, CiliumNext, Calico331, Calico332, Kubernetes133, Kubernetes134, Kubernetes1344, Kubernetes135, Kubernetes137,
+		FlannelNext, Cilium, CiliumNext, Calico331, Calico332, ManagementCluster, Kubernetes133, Kubernetes134, Kubernetes1344, Kubernetes135, Kubernetes137,
 	}
 }
 
@@ -116,6 +116,8 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 		FlannelNext:   nextFlannel().recipes(),
 		Harbor:        {own("harbor"), registry()},
 		Addons:        {metricsServer(), multusPlugin(), localPath()},
+
+		ManagementCluster: clusterAPIs(),
 	}[e]
 	release, isKubernetes := KubernetesReleases()[e]
 	if isKubernetes {
@@ -134,6 +136,13 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 			return "", err
 		}
 		inputs = append(inputs, b.bin[r.Name+"-"+arch])
+	}
+	if e == ManagementCluster {
+		state, err := b.checkoutState()
+		if err != nil {
+			return "", err
+		}
+		inputs = append(inputs, clusterAPISource, state)
 	}
 	key, err := keyOf(append(inputs, extraSource, kubernetesSource, flannelSource, ciliumSource)...)
 	if err != nil {
@@ -156,6 +165,8 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 			return files.harbor(arch)
 		case Addons:
 			return files.addons(ctx)
+		case ManagementCluster:
+			return files.clusterAPI(ctx, arch)
 		case FlannelNext:
 			return nextFlannel().publish(ctx, files)
 		case Containerd21:

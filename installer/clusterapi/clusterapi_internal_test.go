@@ -1,0 +1,88 @@
+package clusterapi
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/installer/tasktest"
+)
+
+// TestConfig: clusterctl's configuration names the files that the repository's task brings, at the paths where
+// clusterctl looks for them.
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	c := tasktest.Cluster(t, "clusterAPI: {version: v1.14.2, provider: v0.3.1}\n")
+	all, err := parts(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := string(config(all))
+	tasktest.Golden(t, "clusterctl.yaml", []byte(got))
+	places := map[string]bool{}
+	for _, p := range repositoryTask(all, nil).Files {
+		if places[p.Path] {
+			t.Errorf("%s is there twice", p.Path)
+		}
+		places[p.Path] = true
+	}
+	for _, word := range strings.FieldsFunc(got, func(r rune) bool { return strings.ContainsRune(" {},\n", r) }) {
+		if strings.HasPrefix(word, Dir+"/") && word != ConfigFile && !places[word] {
+			t.Errorf("the configuration names %s, which no task brings", word)
+		}
+	}
+	if tasks := Tasks(tasktest.Cluster(t, "")); len(tasks) > 0 || len(Images(tasktest.Cluster(t, ""))) > 0 {
+		t.Errorf("a cluster without clusterAPI has tasks: %v", tasks)
+	}
+}
+
+// TestVersions: the provider has the catalog's version unless the file names one, and versions under components count.
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"clusterAPI: {version: v1.14.4}\n": "v1.14.4 v1.14.4 v1.14.4 v0.1.0 v1.21.1",
+		"clusterAPI: {version: v1.14.4, provider: v0.2.0}\ncomponents: {cert-manager: {version: v1.22.0}}\n": "v1.14.4 v1.14.4 v1.14.4 v0.2.0 v1.22.0",
+	} {
+		all, err := parts(tasktest.Cluster(t, text))
+		var got []string
+		for _, p := range all {
+			got = append(got, p.Version)
+		}
+		if strings.Join(got, " ") != want || err != nil {
+			t.Errorf("%s: %v, %v; want %s", text, got, err, want)
+		}
+	}
+	all, err := parts(tasktest.Cluster(t, "clusterAPI: {version: v1.13.0}\n"))
+	if err == nil || !strings.Contains(err.Error(), "cert-manager") {
+		t.Errorf("a release without a known cert-manager: %v, %v", all, err)
+	}
+}
+
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	want := []part{{dir: "a", Kind: "Core", Name: "a", Version: "v1.10.0"}, {dir: "b", Kind: "Infra", Name: "b", Version: "v0.2.0"}}
+	for _, c := range []struct {
+		have map[string]string
+		want []string // missing, older, later
+	}{
+		{nil, []string{"a b", "", ""}},
+		{map[string]string{"Core/a": "v1.10.0", "Infra/b": "v0.2.0"}, []string{"", "", ""}},
+		{map[string]string{"Core/a": "v1.9.0"}, []string{"b", "a", ""}},
+		{map[string]string{"Core/a": "v1.10.0", "Infra/b": "v0.2.0-rc.1", "Infra/other": "v9.0.0"}, []string{"", "b", ""}},
+		{map[string]string{"Core/a": "v1.10.1", "Infra/b": "v0.2.0"}, []string{"", "", "a"}},
+	} {
+		d := compare(want, c.have)
+		var got []string
+		for _, list := range [][]part{d.missing, d.older, d.later} {
+			var names []string
+			for _, p := range list {
+				names = append(names, p.dir)
+			}
+			got = append(got, strings.Join(names, " "))
+		}
+		if diff := cmp.Diff(got, c.want); diff != "" {
+			t.Errorf("%v (-got +want):\n%s", c.have, diff)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/installer/clusterapi"
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/plan"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
+)
+
+// A managementCluster plays kubectl and clusterctl on the first control plane.
+type managementCluster struct {
+	installed map[string]string // versions of providers, by type and name
+	commands  []string          // clusterctl's
+	fail      error
+	ill       string // the namespace of a pod that is not ready
+}
+
+func (m *managementCluster) clusterctl(_ context.Context, cmd host.Cmd) error {
+	line := strings.Join(cmd.Args, " ")
+	m.commands = append(m.commands, line)
+	if m.fail != nil {
+		return m.fail
+	}
+	kinds := map[string]string{
+		"--core": "CoreProvider", "--bootstrap": "BootstrapProvider", "--control-plane": "ControlPlaneProvider",
+		"--infrastructure": "InfrastructureProvider",
+	}
+	for i, arg := range cmd.Args {
+		if kind := kinds[arg]; kind != "" {
+			name, version, _ := strings.Cut(cmd.Args[i+1], ":")
+			m.installed[kind+"/"+name] = version
+		}
+	}
+	return nil
+}
+
+func (m *managementCluster) kubectl(_ context.Context, cmd host.Cmd) error {
+	line := strings.Join(cmd.Args, " ")
+	switch {
+	case strings.Contains(line, "get crd ") && len(m.installed) > 0:
+		_, err := io.WriteString(cmd.Stdout, "customresourcedefinition.apiextensions.k8s.io/providers.clusterctl.cluster.x-k8s.io\n")
+		return err
+	case strings.Contains(line, "get providers.clusterctl.cluster.x-k8s.io"):
+		var items []any
+		for id, version := range m.installed {
+			kind, name, _ := strings.Cut(id, "/")
+			items = append(items, kube.Document{"type": kind, "providerName": name, "version": version})
+		}
+		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": items})
+	case strings.Contains(line, "get pods"):
+		items := []any{}
+		if strings.Contains(line, "--namespace="+m.ill+" ") || strings.HasSuffix(line, "--namespace="+m.ill) {
+			items = append(items, kube.Document{
+				"metadata": kube.Document{"name": "webhook", "namespace": m.ill},
+				"status":   kube.Document{"phase": "Pending"},
+			})
+		}
+		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": items})
+	}
+	return nil
+}
+
+// TestClusterAPI: clusterctl installs the providers that are missing and upgrades those of earlier versions, from its
+// own configuration and with nothing of root's home; a run that finds them all does nothing.
+func TestClusterAPI(t *testing.T) {
+	t.Parallel()
+	s, _ := sitetest.NewLivingSite(t, "cp1")
+	s.Options.Cluster = tasktest.Cluster(t, "clusterAPI: {version: v1.14.2}\ncontrolPlaneEndpoint: {type: external, address: api.example}\n")
+	m := &managementCluster{installed: map[string]string{}}
+	s.Hosts["cp1"].Answer("kubectl", m.kubectl)
+	s.Hosts["cp1"].Answer("env", m.clusterctl)
+	phases := []task.Phase{{Name: "install", Tasks: slices.DeleteFunc(plan.Tasks(s.Options.Cluster),
+		func(t task.Task) bool { return t.Name != "cluster-api" })}}
+	run := func() (string, error) {
+		m.commands = nil
+		err := s.Run(t, nil).Phases(t.Context(), phases)
+		return strings.Join(m.commands, "\n"), err
+	}
+	const flags = " --kubeconfig /etc/kubernetes/admin.conf --wait-providers --wait-provider-timeout 300 "
+	command := "env XDG_CONFIG_HOME=/etc/kkbundle " + clusterapi.Program
+	init := command + " init" + flags + "--core cluster-api:v1.14.2 --bootstrap kubeadm:v1.14.2 --control-plane kubeadm:v1.14.2 --infrastructure kkbundle:v0.1.0"
+	if got, err := run(); got != init || err != nil {
+		t.Errorf("an empty cluster: %v\n%s\nwant\n%s", err, got, init)
+	}
+	if got, err := run(); got != "" || err != nil {
+		t.Errorf("a second run: %v\n%s", err, got)
+	}
+
+	m.installed["CoreProvider/cluster-api"] = "v1.14.0"
+	delete(m.installed, "InfrastructureProvider/kkbundle")
+	want := command + " upgrade apply" + flags + "--core cluster-api:v1.14.2\n" +
+		command + " init" + flags + "--infrastructure kkbundle:v0.1.0"
+	if got, err := run(); got != want || err != nil {
+		t.Errorf("an earlier and a missing one: %v\n%s\nwant\n%s", err, got, want)
+	}
+
+	m.installed["BootstrapProvider/kubeadm"] = "v1.15.0"
+	s.Events = nil
+	got, err := run()
+	if got != "" || err != nil || !strings.Contains(fmt.Sprint(s.Events),
+		"provider bootstrap-kubeadm stays v1.15.0, which is later than v1.14.2 of the bundle") {
+		t.Errorf("a later one: %v\n%s\n%v", err, got, s.Events)
+	}
+}
+
+// TestClusterAPIFails: an error of clusterctl has its reason from the pods that are not ready.
+func TestClusterAPIFails(t *testing.T) {
+	t.Parallel()
+	s, _ := sitetest.NewLivingSite(t, "cp1")
+	s.Options.Cluster = tasktest.Cluster(t, "clusterAPI: {version: v1.14.2}\ncontrolPlaneEndpoint: {type: external, address: api.example}\n")
+	m := &managementCluster{installed: map[string]string{}, ill: "cert-manager", fail: errors.New("timed out waiting for cert-manager")}
+	s.Hosts["cp1"].Answer("kubectl", m.kubectl)
+	s.Hosts["cp1"].Answer("env", m.clusterctl)
+	phases := []task.Phase{{Name: "install", Tasks: slices.DeleteFunc(plan.Tasks(s.Options.Cluster),
+		func(t task.Task) bool { return t.Name != "cluster-api" })}}
+	r := s.Run(t, nil)
+	err := r.Phases(t.Context(), phases)
+	if text := fmt.Sprint(err); !strings.Contains(text, "timed out") || !strings.Contains(text, "failures/") {
+		t.Errorf("%v", err)
+	}
+}
