@@ -87,7 +87,7 @@ func TestEveryTaskHasATag(t *testing.T) {
 		"cni: {type: calico}", "cni: {type: cilium}", "cni: {type: hybridnet}", "cni: {type: kube-ovn}",
 		"cni: {type: multus, with: flannel}",
 		"imageRegistry: {type: harbor}", "imageRegistry: {type: none}", "imageRegistry: {vip: 10.0.0.8}",
-		"dns: {nodeLocal: true}", "metrics: true", "storage: {local: true}", "storage: {nfs: true}",
+		"imageDistribution: {peers: spegel}", "dns: {nodeLocal: true}", "metrics: true", "storage: {local: true}", "storage: {nfs: true}",
 	} {
 		for _, phase := range plan.Plan(tasktest.Cluster(t, text)) {
 			for _, task := range phase.Tasks {

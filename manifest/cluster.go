@@ -28,9 +28,11 @@ type Cluster struct {
 	CRI                  CRI           `yaml:"cri,omitempty" doc:"The container runtime."`
 	CNI                  CNI           `yaml:"cni,omitempty" doc:"The pod network."`
 	ImageRegistry        ImageRegistry `yaml:"imageRegistry,omitempty" doc:"The registry that hosts pull images from."`
-	Storage              Storage       `yaml:"storage,omitempty" doc:"Storage classes."`
-	DNS                  ClusterDNS    `yaml:"dns,omitempty" doc:"Name resolution in the cluster."`
-	Metrics              bool          `yaml:"metrics,omitempty" doc:"Install metrics-server."`
+	// ImageDistribution spreads images beside the registry.
+	ImageDistribution ImageDistribution `yaml:"imageDistribution,omitempty" doc:"How images reach many nodes without each asking the registry."`
+	Storage           Storage           `yaml:"storage,omitempty" doc:"Storage classes."`
+	DNS               ClusterDNS        `yaml:"dns,omitempty" doc:"Name resolution in the cluster."`
+	Metrics           bool              `yaml:"metrics,omitempty" doc:"Install metrics-server."`
 	// OSPackages is the source of operating system packages that hosts lack.
 	OSPackages PackageSource `yaml:"osPackages,omitempty" enum:"bundle,host,none" doc:"Origin of packages that hosts lack: the bundle, the host's own sources, or none (nothing is installed). Default bundle."`
 	Time       Time          `yaml:"time,omitempty" doc:"Time servers; without it clocks are left alone."`
@@ -239,6 +241,11 @@ type RegistryAuth struct {
 
 // Hint says what to write in the place of an unknown field.
 func (*RegistryAuth) Hint(name string) string { return passwordHint(name) }
+
+// ImageDistribution is how images reach many nodes.
+type ImageDistribution struct {
+	Peers Peers `yaml:"peers,omitempty" enum:"none,spegel" doc:"spegel: nodes take layers from each other first, and from the registry what no node has. Default none."`
+}
 
 // Storage lists the storage classes to install.
 type Storage struct {

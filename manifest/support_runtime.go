@@ -5,6 +5,7 @@ import "slices"
 // runtimeGaps returns the settings that are incompatible with a container runtime, or with K3s. Most will stay so.
 func runtimeGaps() []gap[*Cluster] {
 	k3s := func(c *Cluster) bool { return c.Kubernetes.Distribution == DistributionK3s }
+	peers := func(c *Cluster) bool { return c.ImageDistribution.Peers.Used() }
 	with := func(what, path, use string, found func(*Cluster) bool) gap[*Cluster] {
 		return gap[*Cluster]{what, func(c *Cluster) []string { return when(found(c), path) }, use}
 	}
@@ -14,6 +15,16 @@ func runtimeGaps() []gap[*Cluster] {
 			func(c *Cluster) bool {
 				return c.CRI.Type == RuntimeCRIO && c.ImageRegistry.Type == RegistryNone && !k3s(c)
 			}),
+		with("peers without a registry", "imageDistribution.peers",
+			"leave it out: without a registry every node has all images",
+			func(c *Cluster) bool { return peers(c) && c.ImageRegistry.Type == RegistryNone && !k3s(c) }),
+		with("peers with Docker or CRI-O", "imageDistribution.peers", "use containerd: Spegel reads its content",
+			func(c *Cluster) bool {
+				return peers(c) && !k3s(c) && c.CRI.Type != "" && c.CRI.Type != RuntimeContainerd
+			}),
+		with("peers with k3s", "imageDistribution.peers",
+			"leave it out, and write embedded-registry: true into /etc/rancher/k3s/config.yaml.d on the servers",
+			func(c *Cluster) bool { return k3s(c) && peers(c) }),
 		with("crictl from the catalog for k3s", "cri.tools", "leave it out: k3s is crictl and ctr, too",
 			func(c *Cluster) bool { return k3s(c) && len(c.CRI.Tools) > 0 }),
 		with("nerdctl without containerd", "cri.tools", "use crictl, or containerd", func(c *Cluster) bool {

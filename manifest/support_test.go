@@ -25,6 +25,7 @@ func TestSupported(t *testing.T) {
 		"cri.type":                  {"containerd", "docker", "crio"},
 		"cni.type":                  {"flannel", "calico", "cilium", "hybridnet", "kube-ovn", "multus", "none"},
 		"cni.with":                  {"flannel", "calico", "cilium", "hybridnet", "kube-ovn"},
+		"imageDistribution.peers":   {"none", "spegel"},
 		"imageRegistry.type":        {"registry", "harbor", "existing", "none"},
 		"precheck.internet":         {"allowed", "forbidden"},
 		"certificates.renew":        {"auto", "manual"},

@@ -117,6 +117,23 @@ const (
 // Installed reports whether install sets the registry up.
 func (t RegistryType) Installed() bool { return t == RegistryPlain || t == RegistryHarbor }
 
+// Peers is what nodes take layers from each other by.
+type Peers string
+
+// The ways. The zero value is PeersNone.
+const (
+	PeersNone   Peers = "none"
+	PeersSpegel Peers = "spegel"
+)
+
+// Ports of a node at which its own pod, and the pod of any node, answer: those of Spegel's chart. They lie in the part
+// of the range for node ports that Kubernetes never gives away by itself.
+// https://kubernetes.io/docs/reference/networking/virtual-ips/#service-nodeport-static-sub-range
+const PeersHostPort, PeersNodePort = 30020, 30021
+
+// Used reports whether nodes take layers from each other.
+func (p Peers) Used() bool { return p == PeersSpegel }
+
 // InternetPolicy is whether hosts may reach the internet.
 type InternetPolicy string
 

@@ -53,7 +53,7 @@ func environmentOf(s *task.Site) environment {
 func OwnCharts(c *manifest.Cluster) map[string]OwnChart { return ownCharts(network.All(), c) }
 
 func ownCharts(all network.Table, c *manifest.Cluster) map[string]OwnChart {
-	list := []OwnChart{metricsChart(), localChart(), nfsChart()}
+	list := []OwnChart{spegelChart(), metricsChart(), localChart(), nfsChart()}
 	for _, n := range all {
 		if n.Chart == nil {
 			continue

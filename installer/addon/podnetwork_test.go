@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/charts"
+	"github.com/kkbundle/kkbundle/installer/peers"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -42,6 +43,10 @@ func TestServiceValues(t *testing.T) {
 		localVolumes: {
 			"localpv.image.registry": "docker.io/", "helperPod.image.repository": "openebs/linux-utils",
 			"hostpathClass.isDefaultClass": true, "analytics.enabled": false,
+		},
+		peers.Spegel: {
+			"image.tag": "v0.7.4", "image.digest": "", "clusterDomain": "cluster.local.",
+			"basicAuthSecretName": "spegel-login", "spegel.containerdMirrorAdd": false,
 		},
 		nfsProvisioner: {"nfs.server": "10.0.0.9", "nfs.path": "/data/k8s", "storageClass.defaultClass": false},
 	} {

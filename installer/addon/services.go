@@ -3,6 +3,7 @@ package addon
 import (
 	"errors"
 
+	"github.com/kkbundle/kkbundle/installer/peers"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -32,11 +33,14 @@ func ServiceTasks(c *manifest.Cluster) []task.Task {
 	if c.DNS.NodeLocal {
 		tasks = append(tasks, nodeDNSTask())
 	}
+	if c.ImageDistribution.Peers.Used() {
+		tasks = append(tasks, peers.LoginTask())
+	}
 	own := OwnCharts(c)
 	for _, one := range []struct {
 		wanted bool
 		name   string
-	}{{c.Metrics, metricsServer}, {c.Storage.Local, localVolumes}, {c.Storage.NFS, nfsProvisioner}} {
+	}{{c.ImageDistribution.Peers.Used(), peers.Spegel}, {c.Metrics, metricsServer}, {c.Storage.Local, localVolumes}, {c.Storage.NFS, nfsProvisioner}} {
 		if one.wanted {
 			t := own[one.name].task(one.name)
 			if one.name == localVolumes {
@@ -57,6 +61,30 @@ func metricsChart() OwnChart {
 			return nil, err
 		}
 		return map[string]any{"image": images[0].Value(), "args": []any{"--kubelet-insecure-tls"}}, nil
+	}}
+}
+
+// spegelChart leaves containerd's configuration to the cri package, and keeps nothing on the hosts. The image is named
+// by its tag, as the registry has it: a release's chart has the digest of the index of all platforms.
+func spegelChart() OwnChart {
+	return OwnChart{component: peers.Spegel, everywhere: true, values: func(s environment) (map[string]any, error) {
+		images, err := catalog.PickImages(s.cluster, peers.Spegel, peers.Spegel)
+		if err != nil {
+			return nil, err
+		}
+		image := images[0].Value()
+		image["digest"] = ""
+		return map[string]any{
+			"image":               image,
+			"clusterDomain":       s.cluster.DNS.Domain + ".",
+			"basicAuthSecretName": peers.Secret,
+			"service": map[string]any{
+				"registry": map[string]any{"hostPort": manifest.PeersHostPort, "nodePort": manifest.PeersNodePort},
+			},
+			"spegel": map[string]any{
+				"containerdMirrorAdd": false, "debugWebEnabled": false, "persistence": map[string]any{"enabled": false},
+			},
+		}, nil
 	}}
 }
 

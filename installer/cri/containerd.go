@@ -13,6 +13,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/peers"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/hostfile"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -114,7 +115,11 @@ func containerdSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	if len(access.CA) > 0 {
 		files = append(files, task.File{Path: RegistryCAPath, Mode: 0o644, Data: access.CA, LiveNew: true})
 	}
-	s.Files = append(files, HostsFiles(access, t.Site.Upstreams())...)
+	asked, err := peers.Mirrors(t)
+	if err != nil {
+		return task.Setting{}, err
+	}
+	s.Files = append(files, HostsFiles(access, t.Site.Upstreams(), asked...)...)
 	return s, nil
 }
 
@@ -208,14 +213,14 @@ OOMScoreAdjust=-999
 WantedBy=multi-user.target
 `
 
-// HostsFiles makes containerd pull all upstreams' images from the registry. The files include the registry's password,
-// if any.
-func HostsFiles(r task.RegistryAccess, upstreams []string) []task.File {
+// HostsFiles makes containerd pull all upstreams' images from the registry, and content first from the peers. The files
+// include the passwords of both, if any.
+func HostsFiles(r task.RegistryAccess, upstreams []string, asked ...mirror.Peer) []task.File {
 	ca := ""
 	if len(r.CA) > 0 {
 		ca = RegistryCAPath
 	}
-	to := mirror.Registry{Host: r.Address, Prefix: r.Prefix, Username: r.Username, Password: r.Password}
+	to := mirror.Registry{Host: r.Address, Prefix: r.Prefix, Username: r.Username, Password: r.Password, Peers: asked}
 	var files []task.File
 	for _, h := range mirror.Hosts(to, upstreams, ca) {
 		files = append(files, task.File{

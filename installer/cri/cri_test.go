@@ -11,6 +11,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
+	"github.com/kkbundle/kkbundle/registry/mirror"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -41,11 +42,16 @@ func TestContainerdFiles(t *testing.T) {
 		Address: "10.0.0.3:5000", CA: []byte("CA"),
 		Login: task.Login{Username: "kkbundle", Password: "pass"},
 	}
-	var b strings.Builder
-	for _, f := range HostsFiles(access, []string{"docker.io", "registry.example:5000"}) {
-		fmt.Fprintf(&b, "== %s %04o\n%s", f.Path, f.Mode, f.Data)
+	for name, asked := range map[string][]mirror.Peer{
+		"hosts.toml.txt":       nil,
+		"hosts-peers.toml.txt": {{URL: "http://10.0.0.4:30020", Username: "kkbundle", Password: "of-peers"}},
+	} {
+		var b strings.Builder
+		for _, f := range HostsFiles(access, []string{"docker.io", "registry.example:5000"}, asked...) {
+			fmt.Fprintf(&b, "== %s %04o\n%s", f.Path, f.Mode, f.Data)
+		}
+		tasktest.Golden(t, name, []byte(b.String()))
 	}
-	tasktest.Golden(t, "hosts.toml.txt", []byte(b.String()))
 }
 
 func TestWithoutDocker(t *testing.T) {

@@ -41,7 +41,7 @@ func tagGroups() []tagGroup {
 		{"storage", []string{"nfs-", "localpv-provisioner", "storage-"}},
 		{"addons", []string{
 			"addon-", "addons-", "removed-addons", "metrics-server", "localpv-provisioner",
-			"nfs-subdir-external-provisioner", "manifests-", "clusterctl", "cluster-api",
+			"nfs-subdir-external-provisioner", "manifests-", "clusterctl", "cluster-api", "spegel", "spegel-",
 		}},
 		{"verify", []string{"verify-"}},
 	}

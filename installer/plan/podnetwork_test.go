@@ -27,11 +27,11 @@ func TestChartUses(t *testing.T) {
 		"cni: {type: multus, with: cilium, values: [net.yaml]}",
 	} {
 		c := tasktest.Cluster(t, text+
-			"\nmetrics: true\nstorage: {local: true, nfs: true}\naddons: [{chart: demo}, {release: a, manifests: [b.yaml]}]")
+			"\nmetrics: true\nimageDistribution: {peers: spegel}\nstorage: {local: true, nfs: true}\naddons: [{chart: demo}, {release: a, manifests: [b.yaml]}]")
 		uses, err := ChartUses(c)
-		want, networks := 5, 1
+		want, networks := 6, 1
 		if strings.Contains(text, "cilium") { // with hubble, too
-			want, networks = 6, 2
+			want, networks = 7, 2
 		}
 		if err != nil || len(uses) != want {
 			t.Fatalf("%s: %v, %v", text, uses, err)

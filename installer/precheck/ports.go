@@ -71,6 +71,9 @@ func portsOf(c *manifest.Cluster, networks network.Table, h manifest.Host) []por
 		for _, n := range networks {
 			list = append(list, networkPorts(n)...)
 		}
+		if c.ImageDistribution.Peers.Used() {
+			list = append(list, tcp(manifest.PeersHostPort, "Spegel"), tcp(manifest.PeersNodePort, "Spegel"))
+		}
 	}
 	if c.ControlPlaneEndpoint.Type == manifest.EndpointHAProxy && h.Is(manifest.RoleWorker) &&
 		!h.Is(manifest.RoleControlPlane) {

@@ -61,16 +61,21 @@ func (r Registry) host(name, apiRoot, caPath string) Host {
 	if caPath != "" {
 		fmt.Fprintf(&settings, "ca = \"%s\"\n", caPath)
 	}
-	address, login := r.url()+apiRoot, r.login()
+	address := r.url() + apiRoot
 	fmt.Fprintf(&b, "%s\nserver = \"%s\"\n%s", hostfile.Mark, address, settings.Bytes())
-	header := func(table string) {
+	header := func(table, login string) {
 		if login != "" {
 			fmt.Fprintf(&b, "\n[%s]\n  Authorization = [\"Basic %s\"]\n", table, login)
 		}
 	}
-	header("header")
+	header("header", r.login())
+	for _, p := range r.Peers { // containerd asks in the order of the tables
+		table := fmt.Sprintf("host.\"%s\"", p.URL)
+		fmt.Fprintf(&b, "\n[%s]\ncapabilities = [\"pull\"]\n", table)
+		header(table+".header", basic(p.Username, p.Password))
+	}
 	table := fmt.Sprintf("host.\"%s\"", address)
 	fmt.Fprintf(&b, "\n[%s]\n%s", table, settings.Bytes())
-	header(table + ".header")
+	header(table+".header", r.login())
 	return Host{name, b.Bytes()}
 }

@@ -6,17 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/random"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/kkbundle/kkbundle/internal/hostfile"
 	"github.com/kkbundle/kkbundle/registry/mirror"
@@ -29,26 +24,9 @@ func TestContainerdPulls(t *testing.T) {
 	t.Parallel()
 	ctr := startContainerd(t)
 	s := registrytest.Start(t, registrytest.Options{TLS: true, Auth: registrytest.AuthBasic})
-	img, err := random.Image(1<<10, 1)
-	if err == nil {
-		img, err = mutate.ConfigFile(img, &v1.ConfigFile{
-			OS: "linux", Architecture: runtime.GOARCH,
-			RootFS: rootFS(t, img),
-		})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range []string{"site/registry.k8s.io/pause:3.10", "site/registry.lab_5000/team/app:1"} {
-		ref, err := name.NewTag(s.Host + "/" + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := remote.Write(ref, img, remote.WithTransport(s.Transport()),
-			remote.WithAuthFromKeychain(s.Keychain())); err != nil {
-			t.Fatal(err)
-		}
-	}
+	img := image(t)
+	push(t, s, "site/registry.k8s.io/pause:3.10", img)
+	push(t, s, "site/registry.lab_5000/team/app:1", img)
 	ca, err := os.ReadFile(s.CAFile)
 	if err != nil {
 		t.Fatal(err)

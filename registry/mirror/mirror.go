@@ -28,6 +28,16 @@ type Registry struct {
 	CA        []byte // PEM; none if the system's authorities are trusted
 	Username  string // "" if the registry requires no login
 	Password  string
+	// Peers are asked first for content whose digest is known, in this order; never for the meaning of a tag. Only
+	// containerd can.
+	Peers []Peer
+}
+
+// A Peer serves content of all registries under their own names: the query ns names the registry.
+type Peer struct {
+	URL      string // http://HOST:PORT
+	Username string // "" if it requires no login
+	Password string
 }
 
 // Parse reads HOST[:PORT][/PREFIX].
@@ -63,11 +73,13 @@ func (r Registry) path(upstream string) string {
 func (r Registry) missing() string { return path.Join(r.Prefix, missingPath) }
 
 // login returns the login in the form of HTTP's basic authentication and Docker's configuration; "" if there is none.
-func (r Registry) login() string {
-	if r.Username == "" {
+func (r Registry) login() string { return basic(r.Username, r.Password) }
+
+func basic(username, password string) string {
+	if username == "" {
 		return ""
 	}
-	return base64.StdEncoding.EncodeToString([]byte(r.Username + ":" + r.Password))
+	return base64.StdEncoding.EncodeToString([]byte(username + ":" + password))
 }
 
 // mode returns the mode of a file that contains the login.

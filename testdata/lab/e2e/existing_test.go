@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -26,31 +25,21 @@ func TestExistingRegistry(t *testing.T) {
 	th.companyRegistry(t, 2, ca)
 	th.makeBundle(t)
 	th.pristine = th.traces(t)
-	with := func(t *testing.T, secret, command string, flags ...string) result {
-		t.Helper()
-		cmd := th.site(t, command, append(flags, "-c", filepath.Join(th.dir, "cluster.yaml"))...)
-		cmd.Env = append(os.Environ(), "SITE_REGISTRY="+secret)
-		r := run(t, cmd)
-		if strings.Contains(r.stdout+r.stderr, secret) {
-			t.Error("the output has the password")
-		}
-		return r
-	}
 	steps(t, []step{
 		{"an empty registry is reported with the command that fills it", func(t *testing.T) {
-			if r := with(t, companyPassword, "install"); r.code == 0 ||
+			if r := th.withCompany(t, companyPassword, "install"); r.code == 0 ||
 				!strings.Contains(r.stderr, "kkbundle push --registry "+address) {
 				t.Errorf("exit code %d\n%s", r.code, r.stderr)
 			}
 		}},
 		{"push fills it, with the company's authority and login", func(t *testing.T) { th.pushToCompany(t, address) }},
 		{"a wrong password is refused and named", func(t *testing.T) {
-			if r := with(t, "wrong-horse-battery", "install"); r.code == 0 || !strings.Contains(r.stderr, address) {
+			if r := th.withCompany(t, "wrong-horse-battery", "install"); r.code == 0 || !strings.Contains(r.stderr, address) {
 				t.Errorf("exit code %d\n%s", r.code, r.stderr)
 			}
 		}},
 		{"install", func(t *testing.T) {
-			r := with(t, companyPassword, "install").must(t, 0)
+			r := th.withCompany(t, companyPassword, "install").must(t, 0)
 			t.Logf("install: %s\n%s", r.took.Round(100*time.Millisecond), r.stderr)
 			th.nodesAre(t, 1, "host1")
 		}},
@@ -62,12 +51,12 @@ func TestExistingRegistry(t *testing.T) {
 			}
 		}},
 		{"a rerun changes nothing", func(t *testing.T) {
-			if r := with(t, companyPassword, "install").must(t, 0); !strings.Contains(r.stderr, "0 changed") {
+			if r := th.withCompany(t, companyPassword, "install").must(t, 0); !strings.Contains(r.stderr, "0 changed") {
 				t.Errorf("want 0 changed, got\n%s", r.stderr)
 			}
 		}},
 		{"reset leaves nothing, and the company's registry alone", func(t *testing.T) {
-			with(t, companyPassword, "reset", "--yes", "--with-data").must(t, 0)
+			th.withCompany(t, companyPassword, "reset", "--yes", "--with-data").must(t, 0)
 			th.on(t, 2, "systemctl is-active company-registry")
 			if after := th.traces(t); after != th.pristine {
 				t.Errorf("the reset did not make the hosts what they were:\n%s", difference(th.pristine, after))

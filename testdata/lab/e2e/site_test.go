@@ -182,6 +182,18 @@ func (th *thread) pushToCompany(t *testing.T, address string) {
 	t.Logf("push: %s\n%s", r.took.Round(100*time.Millisecond), r.stderr)
 }
 
+// withCompany runs a command with a password of the company's registry, which must not be in its output.
+func (th *thread) withCompany(t *testing.T, secret, command string, flags ...string) result {
+	t.Helper()
+	cmd := th.site(t, command, append(flags, "-c", filepath.Join(th.dir, "cluster.yaml"))...)
+	cmd.Env = append(os.Environ(), "SITE_REGISTRY="+secret)
+	r := run(t, cmd)
+	if strings.Contains(r.stdout+r.stderr, secret) {
+		t.Error("the output has the password")
+	}
+	return r
+}
+
 // companyEtcd runs etcd on a host, with TLS for clients,.
 func (th *thread) companyEtcd(t *testing.T, number int, ca *companyCA) {
 	t.Helper()

@@ -23,6 +23,8 @@ const (
 	LocalPathVersion          = "v0.0.30"
 	LocalPVVersion            = "4.0.0" // of what has to be given
 	LocalPVToolsVersion       = "4.0.0" // of the image for the pods that make directories
+	SpegelVersion             = "v0.7.4"
+	SpegelChartVersion        = "0.7.4"
 )
 
 // What has to be given as programs: no module has them. They lie below the given directory under their images' names.
@@ -30,6 +32,8 @@ const (
 	LocalPVProgram = "docker.io/openebs/provisioner-localpv:" + LocalPVVersion
 	LocalPVChart   = "openebs.github.io/dynamic-localpv-provisioner/localpv-provisioner-" + LocalPVVersion + ".tgz"
 	KubeVIPProgram = "ghcr.io/kube-vip/kube-vip:" + KubeVIPVersion
+	SpegelProgram  = "ghcr.io/spegel-org/spegel:" + SpegelVersion
+	SpegelChart    = "charts.lab.example/spegel/spegel-" + SpegelChartVersion + ".tgz"
 )
 
 //go:embed addons.go
@@ -138,12 +142,9 @@ func (s *imageSet) extra(ctx context.Context, e Extra) []imageSpec {
 	case ManagementCluster:
 		return s.clusterAPI(here)
 	case KubeVIP:
-		return []imageSpec{{
-			ref: KubeVIPProgram, arches: here, entrypoint: []string{"/kube-vip"},
-			layers: func(string) ([]*layer, error) {
-				return s.stack(func() (*layer, error) { return s.given(KubeVIPProgram, "kube-vip") })
-			},
-		}}
+		return []imageSpec{s.programImage(KubeVIPProgram, "kube-vip", here)}
+	case Spegel:
+		return []imageSpec{s.programImage(SpegelProgram, "spegel", here)}
 	}
 	return nil
 }
@@ -189,6 +190,16 @@ func (s *imageSet) localPVImage(ctx context.Context, on []string) imageSpec {
 	}
 }
 
+// programImage has nothing but a program that somebody has put into the given directory.
+func (s *imageSet) programImage(program, at string, on []string) imageSpec {
+	return imageSpec{
+		ref: program, arches: on, entrypoint: []string{"/" + at},
+		layers: func(string) ([]*layer, error) {
+			return s.stack(func() (*layer, error) { return s.given(program, at) })
+		},
+	}
+}
+
 // given is the layer of a program that somebody has put into the given directory.
 func (s *imageSet) given(program, at string) (*layer, error) {
 	file, there, err := Given(program)
@@ -218,7 +229,7 @@ func (b *builder) withImages(ctx context.Context, base string, with []Extra) (st
 		}
 		inputs = append(inputs, clusterAPISource, state)
 	}
-	given := append(certManagerPrograms(), LocalPVProgram, KubeVIPProgram)
+	given := append(certManagerPrograms(), LocalPVProgram, KubeVIPProgram, SpegelProgram)
 	for _, r := range CalicoReleases() {
 		given = append(given, r.Given()...)
 	}

@@ -34,6 +34,7 @@ const (
 	Addons        Extra = "addons"         // metrics-server, multus and local-path-provisioner: images and charts
 	LocalPV       Extra = "localpv"        // images of OpenEBS's local volumes; its program and chart have to be given
 	KubeVIP       Extra = "kube-vip"       // kube-vip's image with its own program, which has to be given
+	Spegel        Extra = "spegel"         // Spegel's image with its own program, which has to be given
 	BothArches    Extra = "both-arches"    // the cluster's own software for amd64 and arm64
 )
 
@@ -49,7 +50,7 @@ const (
 // Extras lists all extras.
 func Extras() []Extra {
 	return []Extra{
-		Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, BothArches, Containerd21,
+		Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, Spegel, BothArches, Containerd21,
 		FlannelNext, Cilium, CiliumNext, Calico331, Calico332, ManagementCluster, Kubernetes133, Kubernetes134, Kubernetes1344, Kubernetes135, Kubernetes137,
 	}
 }
