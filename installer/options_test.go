@@ -40,7 +40,7 @@ func allOptions() map[string]struct{ yaml, task string } {
 		"NFS":               {"storage: {nfs: true}", "nfs-server"},
 		"no registry":       {"imageRegistry: {type: none}", "preload-images"},
 		"node-local DNS":    {"dns: {nodeLocal: true}", "node-local-dns"},
-		"peers":          {"imageDistribution: {peers: spegel}", "spegel-login"},
+		"peers":             {"imageDistribution: {peers: spegel}", "spegel-login"},
 		"provided etcd": {
 			"etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}",
 			"",

@@ -11,8 +11,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
-	"github.com/kkbundle/kkbundle/registry/mirror"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/registry/mirror"
 )
 
 // classes are the further runtimes that sites have most often.
