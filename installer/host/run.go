@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/internal/capped"
+	"github.com/kkbundle/kkbundle/internal/pace"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
@@ -43,6 +44,8 @@ type machine struct {
 	root  elevation
 	// patience is the time limit for each of the first commands.
 	patience time.Duration
+	// pace limits the bytes of commands' input, nil limits nothing.
+	pace *pace.Limit
 }
 
 // String returns the host's name.
@@ -133,7 +136,7 @@ func (r *run) finish(ctx context.Context, p process) error {
 	}
 	// Feeding is not awaited: the reader may stay blocked after the command has ended.
 	if r.stderr.hasStarted() {
-		go r.feed(p.Stdin())
+		go r.feed(ctx, p.Stdin())
 	}
 	select {
 	case e := <-ended:
@@ -182,10 +185,10 @@ func (r *run) begin(ctx context.Context, stdin io.Writer) error {
 	}
 }
 
-func (r *run) feed(stdin io.WriteCloser) {
+func (r *run) feed(ctx context.Context, stdin io.WriteCloser) {
 	if r.cmd.Stdin != nil {
 		// A command that ends without reading everything has not failed; if the host is lost, Wait returns that.
-		_, _ = io.Copy(stdin, r.cmd.Stdin)
+		_, _ = io.Copy(stdin, r.machine.pace.Reader(ctx, r.cmd.Stdin))
 		r.unfed(io.ErrClosedPipe)
 	}
 	_ = stdin.Close()

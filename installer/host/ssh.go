@@ -8,6 +8,8 @@ import (
 	"net"
 	"strconv"
 	"time"
+
+	"github.com/kkbundle/kkbundle/internal/pace"
 )
 
 // SSHOptions configure access to a host. Credentials are tried in this order: Key, agent, Password.
@@ -44,6 +46,8 @@ type SSHOptions struct {
 	// for example because a disk does not answer, is lost. The killing command has a quarter of that time, but at least
 	// 5 seconds.
 	Patience time.Duration
+	// Pace limits the bytes of commands' input; hosts can share it. nil limits nothing.
+	Pace *pace.Limit
 }
 
 // Limits on connections.
@@ -89,7 +93,7 @@ func Dial(ctx context.Context, o SSHOptions) (Host, error) {
 		return nil, err
 	}
 	p.connections = []*connection{first}
-	m := &machine{name: o.Name, start: p, root: elevation{user: o.User}, patience: o.Patience}
+	m := &machine{name: o.Name, start: p, root: elevation{user: o.User}, patience: o.Patience, pace: o.Pace}
 	if err := m.elevate(ctx, o.SudoPassword); err != nil {
 		_ = p.close()
 		var shell *LoginError

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/host/hosttest"
+	"github.com/kkbundle/kkbundle/internal/pace"
 )
 
 // secret returns a Secret that is always the same.
@@ -491,5 +493,39 @@ func testMany(t *testing.T, h host.Host) {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Commands' input goes at the pace that hosts share, unchanged.
+func TestPace(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: the server inside the process has its rights")
+	}
+	const perSecond, size, hosts = 1 << 20, 300 << 10, 2
+	limit := pace.PerSecond(perSecond)
+	s := hosttest.Start(t, hosttest.Options{})
+	content := make([]byte, size)
+	if _, err := rand.Read(content); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	var all sync.WaitGroup
+	for range hosts {
+		h := dial(t, host.SSHOptions{
+			Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}, Pace: limit,
+		})
+		all.Go(func() {
+			var out bytes.Buffer
+			err := h.Run(t.Context(), host.Cmd{Args: []string{"cat"}, Stdin: bytes.NewReader(content), Stdout: &out})
+			if err != nil || !bytes.Equal(out.Bytes(), content) {
+				t.Errorf("%d bytes came back, %v", out.Len(), err)
+			}
+		})
+	}
+	all.Wait()
+	// A tenth of a second's bytes come at once.
+	if took, least := time.Since(begin), 480*time.Millisecond; took < least {
+		t.Errorf("it took %s, want %s at least", took, least)
 	}
 }

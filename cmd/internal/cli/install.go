@@ -91,6 +91,7 @@ Standard output has one document when a run has succeeded: {"version", "report":
 		strings.Join(engine.TagGroups(), ", "))
 	f.BoolVar(&o.list, "list", false, "print the phases and tasks with their hosts and tags, and connect to no host")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the changes with reasons, and make none")
+	o.Rate.AddFor(f, toAllHosts)
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation without BUNDLE")
 	f.BoolVar(&o.force, "force", false, "continue if the precheck blocks, and run hooks again")
 	return cmd
@@ -163,6 +164,7 @@ func isDirectory(flag, name string) error {
 		return nil
 	}
 	info, err := os.Stat(name)
+		g.notePace(o.Rate)
 	if err != nil {
 		return &builder.InputError{Err: fmt.Errorf("%s %s: %w", flag, name, usage.FileError(err))}
 	}
@@ -171,6 +173,16 @@ func isDirectory(flag, name string) error {
 	}
 	return nil
 }
+// toAllHosts is what --rate of commands on hosts limits.
+const toAllHosts = "from this machine to all hosts together"
+
+// notePace says in a dry run what --rate would limit.
+func (g *globals) notePace(rate usage.Rate) {
+	if text := rate.String(); text != "" {
+		g.Note("rate: at most %s a second %s", text, toAllHosts)
+	}
+}
+
 
 // hostNames returns the hosts in the order of the inventory.
 func hostNames(inv *manifest.Inventory) []string {

@@ -32,6 +32,7 @@ type pushOptions struct {
 	items, platforms, renames []string
 	group                     groupFlag
 	harbor                    harborFlags
+	rate                      usage.Rate
 }
 
 func newPushCmd(g *globals) *cobra.Command {
@@ -72,6 +73,7 @@ On Harbor, missing projects are created: one for each upstream host, or the one 
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be sent, and change nothing")
 	f.BoolVar(&o.recheck, "recheck", false, "ask for every blob, even if its manifest exists")
 	o.harbor.add(f)
+	o.rate.AddFor(f, "to the registry")
 	g.addAccept(f)
 	return cmd
 }
@@ -160,8 +162,12 @@ func (o *pushOptions) library(ctx context.Context, g *globals) (registry.PushOpt
 	if options.Auth, err = o.keychain(g); err != nil {
 		return options, err
 	}
-	options.Transport, options.PlainHTTP, err = o.transport(ctx, g, o.registry)
-	return options, err
+	t, plainHTTP, err := o.transport(ctx, g, o.registry)
+	if err != nil {
+		return options, err
+	}
+	options.Transport, options.PlainHTTP = o.rate.Limit().Transport(t), plainHTTP
+	return options, nil
 }
 
 // print prints the destination of each item, and for people the sums.

@@ -97,6 +97,7 @@ Guide: docs/day-two/upgrade.md.`,
 
 func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) (err error) {
 	o.dryRun = o.dryRun || o.plan
+	o.Rate.AddFor(f, toAllHosts)
 	rules, err := o.rulesFlag.read()
 	if err != nil {
 		return err
@@ -240,6 +241,7 @@ type upgradeNode struct {
 func newUpgradePlan(p upgrade.Plan) upgradePlan {
 	out := upgradePlan{
 		Cluster: p.Cluster, From: p.From, To: p.To, Batch: p.Batch, Etcd: p.Etcd,
+		g.notePace(o.Rate)
 		Steps: append([]string{}, p.Steps...), Settings: append([]string{}, p.Settings...), Changes: []planChange{},
 		Nodes:    []upgradeNode{},
 		Rollback: p.Back, Unknown: p.Unknown,

@@ -24,6 +24,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/internal/pace"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalogfile"
@@ -47,7 +48,9 @@ type Flags struct {
 	// what uses them. It is no flag.
 	Secrets bool
 	// Groups is the flag --group of commands that have it.
-	Groups     GroupFlag
+	Groups GroupFlag
+	// Rate is the flag --rate of commands that have it.
+	Rate       usage.Rate
 	settings   []string
 	valueFiles []string
 	flags      *pflag.FlagSet
@@ -121,6 +124,7 @@ type Site struct {
 	groups   groups.Set  // of the bundle
 	values   func(path string) ([]byte, error)
 	bastions *host.Bastions // shared by all hosts behind them
+	pace     *pace.Limit    // of all hosts together
 	console  *terminal.Console
 
 	ask   sync.Mutex // one prompt at a time
@@ -140,7 +144,7 @@ func Open(ctx context.Context, console *terminal.Console, f Flags, open func() (
 			return nil, err
 		}
 	}
-	s := &Site{Flags: f, Inventory: inv, console: console, asked: map[string]string{}, bastions: host.NewBastions()}
+	s := &Site{Flags: f, Inventory: inv, console: console, asked: map[string]string{}, bastions: host.NewBastions(), pace: f.Rate.Limit()}
 	if s.workDir == "" {
 		s.workDir = strings.TrimSuffix(f.InventoryFile, filepath.Ext(f.InventoryFile)) + ".work"
 	}
@@ -299,7 +303,7 @@ func (s *Site) dial(ctx context.Context, h manifest.Host) (host.Host, error) {
 		return nil, err
 	}
 	o.Password = s.secret(s.askPassword, "SSH password", h.SSH.PasswordEnv, h.SSH.PasswordFile, h.SSH.Password)
-	o.SudoPassword = sudo
+	o.SudoPassword, o.Pace = sudo, s.pace
 	if o.Keys, err = keys(h.SSH, o.Password != nil); err != nil {
 		return nil, err
 	}
