@@ -16,6 +16,17 @@ import (
 // hosts go on as far as they can; the error joins a *engine.TaskError for every failed host. Finished tasks stay done,
 // and the next run continues from there.
 func Run(ctx context.Context, o engine.Options) (engine.Report, error) {
+	return checked(ctx, o, func(ctx context.Context, r *engine.Run, phases []task.Phase) error {
+		err := r.Phases(ctx, phases)
+		begin.TellLeft(r, begin.HostNamesOf(r.Without()))
+		return err
+	})
+}
+
+// checked does what the selected phases of a cluster need, unless an installation is refused there.
+func checked(ctx context.Context, o engine.Options,
+	do func(ctx context.Context, r *engine.Run, phases []task.Phase) error,
+) (engine.Report, error) {
 	phases, err := o.Selected(plan.Plan(o.Cluster))
 	if err != nil {
 		return engine.Report{}, err
@@ -44,8 +55,7 @@ func Run(ctx context.Context, o engine.Options) (engine.Report, error) {
 			err = upgrade.CheckChanges(task.InTask(ctx, "connect"), r, phases)
 		}
 		if err == nil {
-			err = r.Phases(ctx, phases)
-			begin.TellLeft(r, begin.HostNamesOf(r.Without()))
+			err = do(ctx, r, phases)
 		}
 		if r.DryRun {
 			err = errors.Join(err, r.OnAll(r.Connected(),

@@ -9,6 +9,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/marks"
+	"github.com/kkbundle/kkbundle/installer/node/transfer"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
@@ -24,7 +25,8 @@ func ForgetHelpers(ctx context.Context, r *engine.Run, err error) error {
 	}))
 }
 
-// ForgetHelper removes the helper from a host that has nothing else of kkbundle, unless another run there needs it.
+// ForgetHelper removes the helper from a host that has nothing else of kkbundle and keeps no files for an installation,
+// unless another run there needs it.
 func ForgetHelper(ctx context.Context, t *task.Host) error {
 	ctx, cancel := task.WithTimeout(ctx, task.FactsTimeout)
 	defer cancel()
@@ -35,11 +37,24 @@ func ForgetHelper(ctx context.Context, t *task.Host) error {
 	if there, err := t.Test(ctx, "test", "-d", task.StateDir); err != nil || !there {
 		return err
 	}
+	if staged, err := isStaged(ctx, t); err != nil || staged {
+		return err
+	}
 	err = Forget(ctx, t, "flock", "--nonblock", "--conflict-exit-code", strconv.Itoa(engine.LockConflict), marks.Lock)
 	if failed, ok := errors.AsType[*host.ExitError](err); ok && failed.Code == engine.LockConflict {
 		return nil
 	}
 	return err
+}
+
+// isStaged reports whether a host keeps files for an installation.
+func isStaged(ctx context.Context, t *task.Host) (bool, error) {
+	there, err := t.Test(ctx, "test", "-d", transfer.Dir)
+	if err != nil || !there {
+		return false, err
+	}
+	found, err := host.Output(ctx, t.Conn, "find", transfer.Dir, "-type", "f", "-size", "+0", "-print", "-quit")
+	return len(found) > 0, err
 }
 
 // NotInstalled reports whether no task has left a stamp.

@@ -569,6 +569,15 @@ func FillTasks(c *manifest.Cluster) []task.Task {
 	return slices.DeleteFunc(r.Tasks(c), func(t task.Task) bool { return t.Name != seedName && t.Name != existingName })
 }
 
+// Runs reports whether a host's registry of kkbundle runs.
+func Runs(ctx context.Context, t *task.Host) (bool, error) {
+	units := Of(t.Site.Cluster).Units
+	if len(units) == 0 {
+		return false, nil
+	}
+	return t.Test(ctx, "systemctl", "is-active", "--quiet", units[0])
+}
+
 // SeedTask pushes the bundle's images and charts to the registry.
 func SeedTask() task.Task {
 	return task.Task{

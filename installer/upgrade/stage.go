@@ -110,7 +110,7 @@ func (u *upgrade) eachStep(p Plan, do func(tasks []task.Task) error) error {
 			break
 		}
 		at(u.clusters[version])
-		if err := do(ahead(nodePrograms(u.Cluster), cri.AheadTasks(u.Cluster))); err != nil {
+		if err := do(append(Ahead(nodePrograms(u.Cluster)), cri.AheadTasks(u.Cluster)...)); err != nil {
 			return err
 		}
 	}
@@ -119,18 +119,18 @@ func (u *upgrade) eachStep(p Plan, do func(tasks []task.Task) error) error {
 	for _, phase := range plan.Plan(last) {
 		all = append(all, phase.Tasks...)
 	}
-	return do(ahead(all, cri.AheadTasks(last)))
+	return do(append(Ahead(all), cri.AheadTasks(last)...))
 }
 
-// ahead returns what brings the files of tasks to their hosts, and then images.
-func ahead(tasks, images []task.Task) []task.Task {
+// Ahead returns what brings the files of tasks to their hosts.
+func Ahead(tasks []task.Task) []task.Task {
 	var list []task.Task
 	for _, t := range tasks {
 		if len(t.Files) > 0 {
 			list = append(list, t.Ahead())
 		}
 	}
-	return append(list, images...)
+	return list
 }
 
 // lacking names, by host, the tasks of Stage that have something to do.

@@ -34,6 +34,7 @@ type installOptions struct {
 	tags          []string
 	dryRun, force bool
 	list, yes     bool
+	stage         bool
 }
 
 func newInstallCmd(g *globals) *cobra.Command {
@@ -50,6 +51,9 @@ as far as possible. The work directory gets the certificate authority, the regis
 which exist only there, all commands in install.log, and changes, times and verification of the run in report.html and
 report.json.
 
+With --stage, install brings programs to the hosts ahead of the installation, and images and charts to a registry of
+kkbundle that runs already, and configures nothing. Programs are kept for a week.
+
 Without BUNDLE, install uses the only bundle in this directory; then without -i, the hosts of inventory.yaml in this
 directory, or this host alone if that file is missing. It prints its choice and asks for confirmation.
 
@@ -59,6 +63,7 @@ Standard output has one document when a run has succeeded: {"version", "report":
 "kubeconfig", "log", "page"}}. Guide: docs/site/install.md.`,
 		Example: `  kkbundle install -i inventory.yaml site-1.4.0.kkb
   kkbundle install -i inventory.yaml --dry-run site-1.4.0.kkb
+  kkbundle install -i inventory.yaml --stage --rate 20M site-1.4.0.kkb
   kkbundle install -i inventory.yaml --list site-1.4.0.kkb
   kkbundle install -i inventory.yaml --tags cri,network --limit node3 site-1.4.0.kkb
   kkbundle install`,
@@ -86,12 +91,17 @@ Standard output has one document when a run has succeeded: {"version", "report":
 	f.StringSliceVar(&o.phases, "phase", nil, "only these `phases`")
 	f.StringSliceVar(&o.limit, "limit", nil, "only these `hosts`")
 	addWithout(f, &o.without)
+	o.Rate.AddFor(f, toAllHosts)
 	f.StringVar(&o.from, "from", "", "begin with the phase or task of this `name`")
 	f.StringSliceVar(&o.tags, "tags", nil, "only tasks with these `names`, or of these groups: "+
 		strings.Join(engine.TagGroups(), ", "))
 	f.BoolVar(&o.list, "list", false, "print the phases and tasks with their hosts and tags, and connect to no host")
+	f.BoolVar(&o.stage, "stage", false,
+		"bring programs to the hosts, and images to a registry that runs, and configure nothing")
+	for _, other := range []string{"list", "hooks", "phase", "from", "tags"} {
+		cmd.MarkFlagsMutuallyExclusive("stage", other)
+	}
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the changes with reasons, and make none")
-	o.Rate.AddFor(f, toAllHosts)
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation without BUNDLE")
 	f.BoolVar(&o.force, "force", false, "continue if the precheck blocks, and run hooks again")
 	return cmd
@@ -106,17 +116,23 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 		return err
 	}
 	o.Secrets = true
-	g.trust.unrecorded = o.dryRun || o.list
+	g.trust.unrecorded = o.dryRun || o.list || o.stage
 	s, err := g.openAcceptedSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	p := g.NewTaskPrinter(phasesOf(s.Cluster, o.phases)...)
+	names := phasesOf(s.Cluster, o.phases)
+	if o.stage {
+		names = []string{"precheck", "stage"}
+	}
+	p := g.NewTaskPrinter(names...)
 	p.Hosts, p.DryRun = hostNames(s.Inventory), o.dryRun
 	options := s.Options()
-	if err := s.Remember(&options.Inputs); err != nil {
-		return err
+	if !o.stage { // install remembers
+		if err := s.Remember(&options.Inputs); err != nil {
+			return err
+		}
 	}
 	options.From, options.Tags, options.Without = o.from, o.tags, o.without
 	options.Rules, options.Judged = rules, p.Judged
@@ -125,7 +141,11 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	if o.list {
 		return g.listTasks(options)
 	}
-	report, err := installer.Run(ctx, options)
+	verb := installer.Run
+	if o.stage {
+		verb = installer.Stage
+	}
+	report, err := verb(ctx, options)
 	p.Close()
 	if err != nil {
 		if exists(report.Log) {
@@ -144,12 +164,23 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	}
 	if o.dryRun {
 		p.WouldChange()
+		g.notePace(o.Rate)
 	}
 	g.NoteOutcome(report, o.dryRun)
-	if report.Kubeconfig != "" && !o.dryRun {
+	if report.Kubeconfig != "" && !o.dryRun && !o.stage {
 		return g.Result("export KUBECONFIG=%s", report.Kubeconfig)
 	}
 	return nil
+}
+
+// toAllHosts is what --rate of commands on hosts limits.
+const toAllHosts = "from this machine to all hosts together"
+
+// notePace says in a dry run what --rate would limit.
+func (g *globals) notePace(rate usage.Rate) {
+	if text := rate.String(); text != "" {
+		g.Note("rate: at most %s a second %s", text, toAllHosts)
+	}
 }
 
 // addWithout adds the flag for hosts that a command leaves as they are.
@@ -164,7 +195,6 @@ func isDirectory(flag, name string) error {
 		return nil
 	}
 	info, err := os.Stat(name)
-		g.notePace(o.Rate)
 	if err != nil {
 		return &builder.InputError{Err: fmt.Errorf("%s %s: %w", flag, name, usage.FileError(err))}
 	}
@@ -173,16 +203,6 @@ func isDirectory(flag, name string) error {
 	}
 	return nil
 }
-// toAllHosts is what --rate of commands on hosts limits.
-const toAllHosts = "from this machine to all hosts together"
-
-// notePace says in a dry run what --rate would limit.
-func (g *globals) notePace(rate usage.Rate) {
-	if text := rate.String(); text != "" {
-		g.Note("rate: at most %s a second %s", text, toAllHosts)
-	}
-}
-
 
 // hostNames returns the hosts in the order of the inventory.
 func hostNames(inv *manifest.Inventory) []string {
