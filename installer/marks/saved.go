@@ -24,7 +24,8 @@ const (
 	SavedUnfinished = SavedDir + "/unfinished"
 	// SavedNow names the version and the directory of the upgrade or rollback in progress.
 	SavedNow = SavedDir + "/under-way"
-	// UpgradeReport is the report of the last complete upgrade from this work directory, for estimates.
+	// UpgradeReport is the report of the last complete upgrade from this work directory, for estimates; before there is
+	// one, that of an upgrade that ended between nodes.
 	UpgradeReport = SavedDir + "/report.json"
 )
 

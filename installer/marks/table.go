@@ -368,7 +368,7 @@ func ofWork() []Mark {
 			"with the same release nothing is saved again: a rollback needs the state before the first attempt",
 			"after the last node",
 		},
-		{UpgradeReport, Work, "after a complete upgrade", "`--plan` estimates the time by it", "never"},
+		{UpgradeReport, Work, "after a complete upgrade, or the first one that ended between nodes", "`--plan` and `--window` judge times by it", "never"},
 		{
 			SiteValues, Work, "install or upgrade of a bundle with values of the site, before the first change",
 			"taken over where none is given", "never",

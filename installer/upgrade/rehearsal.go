@@ -18,7 +18,6 @@ import (
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
-	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -105,8 +104,8 @@ func (u *upgrade) rehearse(ctx context.Context, p Plan) (*Rehearsal, error) {
 	if r.Webhooks, err = u.webhooks(ctx); err != nil {
 		return nil, err
 	}
-	if last, ok := u.lastUpgrade(); ok {
-		r.Estimate = estimate(last, p)
+	if known := u.gate.before; known != (times{}) {
+		r.Estimate = estimate(known, p)
 	}
 	return &r, nil
 }
@@ -316,49 +315,4 @@ func readyEndpoints(list discoveryv1.EndpointSliceList) int {
 		}
 	}
 	return n
-}
-
-// estimate scales the times of the last complete upgrade by the number of nodes: control planes one after the other,
-// workers in batches, and all other phases as they were.
-func estimate(last report.Run, p Plan) time.Duration {
-	type hostPhase struct{ host, phase string }
-	took, planes := map[hostPhase]time.Duration{}, map[string]bool{}
-	var inSteps time.Duration
-	for _, t := range last.Tasks {
-		if !strings.HasPrefix(t.Phase, upgradePhase) || t.Host == "" {
-			continue
-		}
-		took[hostPhase{t.Host, t.Phase}] += time.Duration(t.Duration)
-		planes[t.Host] = planes[t.Host] || t.Task == "control-plane"
-	}
-	var sum [2]time.Duration
-	var count [2]int
-	for k, d := range took {
-		i := 0
-		if planes[k.host] {
-			i = 1
-		}
-		sum[i], count[i], inSteps = sum[i]+d, count[i]+1, inSteps+d
-	}
-	rest := max(0, time.Duration(last.Times.Total)-inSteps)
-	var workers, controls int
-	for _, n := range p.Nodes {
-		switch {
-		case n.Current:
-		case n.ControlPlane:
-			controls++
-		default:
-			workers++
-		}
-	}
-	batches := (workers + max(1, p.Batch) - 1) / max(1, p.Batch)
-	for i, n := range []int{batches, controls} {
-		if n > 0 && count[i] == 0 {
-			i = 1 - i // the last upgrade had no node of this kind
-		}
-		if count[i] > 0 {
-			rest += sum[i] / time.Duration(count[i]) * time.Duration(n*len(p.Steps))
-		}
-	}
-	return rest.Round(time.Second)
 }

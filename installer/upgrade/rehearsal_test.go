@@ -128,7 +128,7 @@ func TestEstimate(t *testing.T) {
 		{ControlPlane: true}, {ControlPlane: true}, {ControlPlane: true}, {}, {}, {}, {Current: true},
 	}}
 	// 3 minutes of other phases, 3 control planes of 3 minutes, 2 batches of 2.
-	if got, want := estimate(last, plan), 16*time.Minute; got != want {
+	if got, want := estimate(timesOf(last), plan), 16*time.Minute; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

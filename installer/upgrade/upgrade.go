@@ -41,6 +41,17 @@ type Options struct {
 	engine.Options
 	// Batch limits the workers that are upgraded at the same time.
 	Batch Batch
+	// Nodes selects the workers that are upgraded; the zero value selects all. The others are left to a later run,
+	// and the error is a *PausedError then.
+	Nodes Selection
+	// Canary names the first control plane or a worker that comes before the others, which wait for Check, or for
+	// another run without Check: the error is a *PausedError then.
+	Canary string
+	// Window, if not 0, is the time from the call in which nodes begin, as far as it is known how long they take. The
+	// error is a *PausedError if nodes are left.
+	Window time.Duration
+	// Check, if set, is called after each batch of nodes with their names. Its error stops the upgrade.
+	Check func(ctx context.Context, nodes []string) error
 	// DrainTimeout bounds the drain of a node; 0 is kube.DrainTimeout.
 	DrainTimeout time.Duration
 	// DisableEviction deletes pods instead of evicting them: PodDisruptionBudgets do not block deletion.
@@ -83,7 +94,9 @@ func Upgrade(ctx context.Context, o Options) (engine.Report, error) {
 	if err != nil {
 		return engine.Report{}, err
 	}
-	u := newUpgrade(&nodeWalk{Run: r, how: o, settle: settleTime, servicesWait: servicesWait})
+	u := newUpgrade(&nodeWalk{
+		Run: r, how: o, settle: settleTime, servicesWait: servicesWait, gate: gate{began: r.Now()},
+	})
 	r.Finish = u.keepReport
 	return r.Start(ctx, u.work)
 }
@@ -202,15 +215,34 @@ func (u *upgrade) walk(ctx context.Context, plan Plan) error {
 	for _, version := range plan.Steps {
 		u.ChangeSite(func(s *task.Site) { u.SetCluster(s, u.clusters[version]) })
 		phase := upgradePhase + version
-		if err := begin.InPhase(u.Run, phase, func() error { return u.step(ctx, phase, plan) }); err != nil {
+		var paused *PausedError
+		if err := begin.InPhase(u.Run, phase, func() error {
+			if err := u.step(ctx, phase, plan); !errors.As(err, &paused) {
+				return err
+			}
+			return nil
+		}); err != nil {
 			return u.stopped(ctx, version, err)
 		}
+		if paused != nil {
+			return u.pausedAt(ctx, paused, plan, version)
+		}
+	}
+	if slices.ContainsFunc(plan.Nodes, func(n Node) bool { return n.Later && !n.Current }) {
+		return u.pausedAt(ctx, &PausedError{
+			Reason: "the nodes of --nodes are upgraded",
+			Advice: "run the same command with --nodes for other workers, or without it for all",
+		}, plan, plan.To)
 	}
 	return nil
 }
 
 // step brings all nodes to the run's version.
 func (u *upgrade) step(ctx context.Context, phase string, plan Plan) error {
+	d := u.forward(plan.Batch)
+	if err := u.planesMayBegin(ctx, phase, d); err != nil {
+		return err
+	}
 	if u.Cluster.ImageRegistry.Type == manifest.RegistryNone { // every node needs each release's images
 		for _, step := range cri.PreloadTasks(u.Cluster) {
 			if _, errs := u.Group(ctx, phase, []task.Task{step}); len(errs) > 0 {
@@ -218,7 +250,7 @@ func (u *upgrade) step(ctx context.Context, phase string, plan Plan) error {
 			}
 		}
 	}
-	return u.pass(ctx, phase, u.forward(plan.Batch))
+	return u.pass(ctx, phase, d)
 }
 
 // A StoppedError is a failed upgrade, with the state of the nodes.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/kube"
@@ -35,8 +36,12 @@ type Plan struct {
 	Steps []string
 	// Nodes are in the order of the upgrade: control planes, then workers.
 	Nodes []Node
-	// Batch is the number of workers that are upgraded at the same time.
+	// Batch is the number of workers that are upgraded at the same time, never of two zones.
 	Batch int
+	// Canary is the node that comes before the others, "" without one.
+	Canary string
+	// Fits is what Options.Window has time for in each step, as far as times of nodes are known.
+	Fits []Fit
 	// Settings are the cluster file's settings that differ from the cluster.
 	Settings []string
 	// Etcd has the versions of etcd that steps take because a later one must not be reached directly, by step.
@@ -59,11 +64,14 @@ type Node struct {
 	Kubelet, APIServer string
 	// Recorded is the version of the node's last complete upgrade. After an interrupted one, programs may be newer.
 	Recorded string
-	// Current means that the node needs no upgrade, Cordoned that it is unschedulable, and Left that the upgrade
-	// leaves it as it is.
-	Current, Cordoned, Left bool
+	// Zone is the node's failure domain, "" without one.
+	Zone string
+	// Current means that the node needs no upgrade, Cordoned that it is unschedulable, Left that the upgrade leaves
+	// it as it is, and Later that Options.Nodes leaves it to another run.
+	Current, Cordoned, Left, Later bool
 
-	mark string // the release of the step in progress on the node, "" for none
+	labels labels.Set
+	mark   string // the release of the step in progress on the node, "" for none
 }
 
 // Empty reports whether nothing needs an upgrade.
@@ -112,6 +120,10 @@ func (u *upgrade) look(ctx context.Context) (Plan, error) {
 		return p, err
 	}
 	p.Batch = u.how.Batch.of(len(u.workers()))
+	u.gate.before = u.lastTimes()
+	if err := u.choose(&p); err != nil {
+		return p, err
+	}
 	if err := checkExternalEtcd(ctx, u.Run); err != nil {
 		return p, err
 	}
@@ -122,6 +134,7 @@ func (u *upgrade) look(ctx context.Context) (Plan, error) {
 	p.Etcd = u.through
 	if err == nil {
 		p.From = p.oldest()
+		p.Fits, err = u.fits(p)
 	}
 	return p, err
 }
@@ -221,7 +234,7 @@ func noAPIServer(ctx context.Context, t *task.Host, err error) error {
 
 // from reads the node's state in the API.
 func (n *Node) from(s *corev1.Node) {
-	n.mark = s.Annotations[marks.UpgradingAnnotation]
+	n.mark, n.labels, n.Zone = s.Annotations[marks.UpgradingAnnotation], s.Labels, s.Labels[corev1.LabelTopologyZone]
 	n.Kubelet, n.Cordoned = s.Status.NodeInfo.KubeletVersion, s.Spec.Unschedulable
 }
 
@@ -308,6 +321,9 @@ func (u *upgrade) steps(p Plan) ([]string, error) {
 	}
 	for _, n := range p.Nodes {
 		newest, do := steps[0], "upgrade that node first, with a bundle of the version that the control plane has"
+		if n.Later {
+			newest, do = p.To, "upgrade it with this run, too: leave out --nodes"
+		}
 		if n.Left {
 			if n.Kubelet == "" {
 				continue // no node of the cluster

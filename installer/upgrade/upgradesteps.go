@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/kube"
@@ -25,6 +27,10 @@ type nodeWalk struct {
 	// even so.
 	servicesWait time.Duration
 	lenient      bool
+
+	gate gate
+	// later are the workers that Options.Nodes leaves to another run, by name.
+	later map[string]bool
 
 	// kept are the copies that a rollback puts back, by the node's name.
 	kept map[string]marks.Copies
@@ -91,8 +97,8 @@ func (w *nodeWalk) nodeSteps(phase string) []nodeStep {
 type direction struct {
 	stages []stage
 	planes []*task.Host
-	// groups are the nodes in the order of their visits.
-	groups [][]*task.Host
+	// groups returns the nodes in the order of their visits, by the nodes of the API.
+	groups func(states []corev1.Node) [][]*task.Host
 	tasks  func(s nodeStep, t *task.Host) []task.Task
 	// isThere reports whether a node needs no visit. arrive then does what a run may have left undone that was killed
 	// just before the end.
@@ -105,7 +111,9 @@ func (w *nodeWalk) forward(batch int) direction {
 	planes := w.controlPlanes()
 	return direction{
 		stages: []stage{opening, controlPlanes, visits}, planes: planes,
-		groups:  slices.Concat(oneByOne(planes), slices.Collect(slices.Chunk(w.workers(), batch))),
+		groups: func(states []corev1.Node) [][]*task.Host {
+			return slices.Concat(oneByOne(planes), w.batches(states, batch))
+		},
 		tasks:   func(s nodeStep, t *task.Host) []task.Task { return s.do(t) },
 		isThere: isCurrent, arrive: w.arrive,
 	}
@@ -117,10 +125,29 @@ func (w *nodeWalk) backward(batch int) direction {
 	slices.Reverse(planes)
 	return direction{
 		stages: []stage{opening, visits, controlPlanes}, planes: planes,
-		groups:  slices.Concat(slices.Collect(slices.Chunk(w.workers(), batch)), oneByOne(planes)),
+		groups: func(states []corev1.Node) [][]*task.Host {
+			return slices.Concat(w.batches(states, batch), oneByOne(planes))
+		},
 		tasks:   func(s nodeStep, t *task.Host) []task.Task { return s.back(t) },
 		isThere: w.kubeletIsOld, arrive: w.arriveBack,
 	}
+}
+
+// batches returns the workers that are drained at the same time, none of two zones, and the canary before all.
+func (w *nodeWalk) batches(states []corev1.Node, most int) [][]*task.Host {
+	workers := slices.DeleteFunc(w.workers(), func(t *task.Host) bool { return w.later[t.Name] })
+	isCanary := func(t *task.Host) bool { return t.Name == w.how.Canary }
+	var first [][]*task.Host
+	if n := slices.IndexFunc(workers, isCanary); n >= 0 {
+		first = oneByOne(workers[n : n+1])
+	}
+	zone := func(t *task.Host) string {
+		if n := kube.FindNode(states, t.Name); n != nil {
+			return n.Labels[corev1.LabelTopologyZone]
+		}
+		return ""
+	}
+	return append(first, batchesOf(slices.DeleteFunc(slices.Clone(workers), isCanary), zone, most)...)
 }
 
 // pass goes over the nodes in a direction.
@@ -137,11 +164,27 @@ func (w *nodeWalk) pass(ctx context.Context, phase string, d direction) error {
 				continue
 			}
 			for _, t := range d.planes {
-				if err := w.tasksOn(ctx, phase, d.tasks(step, t), t); err != nil {
+				if err := w.planeStep(ctx, phase, step, t, d); err != nil {
 					return err
 				}
 			}
 		}
+	}
+	return nil
+}
+
+// planeStep does a step of a control plane before the visits. The API server of a canary is looked at before that of
+// the next one.
+func (w *nodeWalk) planeStep(ctx context.Context, phase string, step nodeStep, t *task.Host, d direction) error {
+	this := []*task.Host{t}
+	if err := w.mayBegin(phase, this, goingOn); err != nil {
+		return err
+	}
+	if err := w.tasksOn(ctx, phase, d.tasks(step, t), t); err != nil {
+		return err
+	}
+	if step.stage == controlPlanes && t.Name == w.how.Canary {
+		return w.passed(ctx, phase, this, 0)
 	}
 	return nil
 }
@@ -156,26 +199,61 @@ func (w *nodeWalk) tasksOn(ctx context.Context, phase string, tasks []task.Task,
 }
 
 func (w *nodeWalk) visitAll(ctx context.Context, phase string, d direction) error {
-	turns, err := w.turns(ctx, phase, d.groups)
+	turns, err := w.turns(ctx, phase, d)
 	if err != nil {
 		return err
 	}
 	for _, turn := range turns {
-		services := w.services(ctx, phase)
-		if err := w.OnAll(turn, func(_ int,
-			t *task.Host,
-		) error {
+		if turn, err = w.absent(ctx, phase, turn, d); err != nil {
+			return err
+		}
+		if len(turn) == 0 {
+			continue
+		}
+		need := w.gate.known().worker
+		if turn[0].Is(manifest.RoleControlPlane) {
+			need = goingOn // it began with the others
+		}
+		if err := w.mayBegin(phase, turn, need); err != nil {
+			return err
+		}
+		begun, services := w.Now(), w.services(ctx, phase)
+		if err := w.OnAll(turn, func(_ int, t *task.Host) error {
 			return w.visit(ctx, phase, t, d, services)
 		}); err != nil {
+			return err
+		}
+		if err := w.passed(ctx, phase, turn, w.Now().Sub(begun)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// absent returns the nodes that need a visit, after the others have arrived.
+func (w *nodeWalk) absent(ctx context.Context, phase string, turn []*task.Host, d direction) ([]*task.Host, error) {
+	there := make([]bool, len(turn))
+	err := w.OnAll(turn, func(i int, t *task.Host) (err error) {
+		if there[i], err = d.isThere(task.InTask(ctx, phase+"/node"), t); err != nil {
+			return &engine.TaskError{Phase: phase, Task: "node", Host: t.Name, Err: err}
+		}
+		if there[i] {
+			return d.arrive(ctx, phase, t)
+		}
+		return nil
+	})
+	var list []*task.Host
+	for i, t := range turn {
+		if !there[i] {
+			list = append(list, t)
+		}
+	}
+	return list, err
+}
+
 // turns returns groups of nodes that are drained at the same time, one group after the other. Nodes that an earlier
 // run has left cordoned come first: until they are back, pods of others may have nowhere to go.
-func (w *nodeWalk) turns(ctx context.Context, phase string, groups [][]*task.Host) ([][]*task.Host, error) {
+func (w *nodeWalk) turns(ctx context.Context, phase string, d direction) ([][]*task.Host, error) {
 	states, err := w.states(task.InTask(ctx, phase+"/node"))
 	if err != nil {
 		return nil, &engine.TaskError{Phase: phase, Task: "node", Host: w.FirstControlPlane().Name, Err: err}
@@ -184,8 +262,12 @@ func (w *nodeWalk) turns(ctx context.Context, phase string, groups [][]*task.Hos
 		n := kube.FindNode(states, t.Name)
 		return n != nil && marks.InUpgrade(n)
 	}
+	w.gate.resumed = map[string]bool{}
+	for _, t := range slices.Concat(d.groups(states)...) {
+		w.gate.resumed[t.Name] = isCordoned(t)
+	}
 	var first, others [][]*task.Host
-	for _, group := range groups {
+	for _, group := range d.groups(states) {
 		first = append(first, slices.DeleteFunc(slices.Clone(group), func(t *task.Host) bool { return !isCordoned(t) }))
 		others = append(others, slices.DeleteFunc(slices.Clone(group), isCordoned))
 	}
@@ -196,15 +278,8 @@ func (w *nodeWalk) turns(ctx context.Context, phase string, groups [][]*task.Hos
 // oneByOne returns a group for each host.
 func oneByOne(hosts []*task.Host) [][]*task.Host { return slices.Collect(slices.Chunk(hosts, 1)) }
 
-// visit brings a node to the run's release unless it is there. services is called before anything is drained.
+// visit brings a node to the run's release. services is called before anything is drained.
 func (w *nodeWalk) visit(ctx context.Context, phase string, t *task.Host, d direction, services func() error) error {
-	there, err := d.isThere(task.InTask(ctx, phase+"/node"), t)
-	if err != nil {
-		return &engine.TaskError{Phase: phase, Task: "node", Host: t.Name, Err: err}
-	}
-	if there {
-		return d.arrive(ctx, phase, t)
-	}
 	if err := services(); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"context"
+	"errors"
 
 	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/engine"
@@ -57,9 +58,12 @@ func forgetTask() task.Task {
 	}
 }
 
-// keepReport writes the run's report, and keeps that of a complete upgrade for the estimate of the next one.
+// keepReport writes the run's report, and keeps that of a complete upgrade for the estimate of the next one. Without
+// one, the report of a paused upgrade says how long its nodes took.
 func (u *upgrade) keepReport(ctx context.Context, cause error) error {
-	if err := u.KeepReport(ctx, cause); err != nil || cause != nil || u.DryRun || !u.worked {
+	_, paused := errors.AsType[*PausedError](cause)
+	first := paused && u.gate.before == (times{})
+	if err := u.KeepReport(ctx, cause); err != nil || u.DryRun || !first && (cause != nil || !u.worked) {
 		return err
 	}
 	data, err := u.Dir.Read(engine.ReportJSONFile)
@@ -69,12 +73,12 @@ func (u *upgrade) keepReport(ctx context.Context, cause error) error {
 	return u.Dir.Write(marks.UpgradeReport, data)
 }
 
-// lastUpgrade returns the report of the last complete upgrade from this work directory, if there is one.
-func (u *upgrade) lastUpgrade() (report.Run, bool) {
+// lastTimes returns the times of the last complete upgrade from this work directory, 0 if there is none.
+func (u *upgrade) lastTimes() times {
 	var last report.Run
 	data, err := u.Dir.Read(marks.UpgradeReport)
 	if err != nil || capped.JSON(data, capped.MaxValues, &last) != nil || last.Version != 1 {
-		return report.Run{}, false
+		return times{}
 	}
-	return last, true
+	return timesOf(last)
 }

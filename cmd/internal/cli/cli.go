@@ -80,9 +80,13 @@ That file is carried across; push seeds a registry from it, install makes a clus
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cmd.ValidateFlagGroups(); err != nil {
+				return err
+			}
 			g.started = true
 			g.askWith(cmd.Context())
+			return nil
 		},
 	}
 	cmd.SetVersionTemplate("{{.Version}}\n")

@@ -19,6 +19,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/reset"
+	"github.com/kkbundle/kkbundle/installer/upgrade"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/registry/dirlock"
@@ -46,6 +47,7 @@ func TestExitCodes(t *testing.T) {
 		{&adopt.DiffersError{}, 12},
 		{&adopt.NotUndoneError{}, 12},
 		{&reset.AdoptedError{}, 12},
+		{&upgrade.PausedError{}, 25},
 		{&host.UnreachableError{Err: some}, 13},
 		{&host.SudoError{}, 13},
 		{&fetch.Errors{}, 14},

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -18,13 +20,16 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/upgrade"
+	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 type upgradeOptions struct {
 	site.Flags
 	rulesFlag
-	batch              string
+	batch, nodes       string
+	canary, check      string
+	window             usage.Span
 	without            []string
 	drainTimeout       time.Duration
 	disableEviction    bool
@@ -52,13 +57,21 @@ the bundle has the releases between if its cluster file sets kubernetes.upgradeF
   --stage             ahead of the upgrade: images and charts to the site's registry, images to the nodes' containerd,
                       and programs to the hosts, beside those in use. Nothing that runs is changed; the upgrade then
                       finds them there. Programs are kept for a week. --plan says what is not staged
+  --canary NODE       the first control plane or a worker before all others; the run ends after it (exit code 25), or
+                      goes on if --check passes. A worker comes after the control planes
+  --check COMMAND     after each batch, on this machine, by sh; KKBUNDLE_NODES has the names of the batch. The upgrade
+                      stops if it fails
+  --nodes SELECTOR    these workers only, after the control planes: names, or a label selector (exit code 25)
+  --window 2h         nodes begin as long as the time allows, judged by the last upgrade from this work directory and
+                      by the nodes of this run; control planes of a step are completed (exit code 25)
   --without           leaves workers at their version, at most three minor releases older; the exit code is 0
   --rollback          with the bundle before: back to its release, from any point of a failed upgrade and after a
                       complete one. etcd keeps its data. With the bundle of the upgrade itself: back to an
                       intermediate release, if the upgrade stopped after it
   --forget-rollback   removes the copies that a rollback needs; status names their size
 
-The first node that fails stops the upgrade; the same command continues. A rollback is refused over more than one
+The first node that fails stops the upgrade; the same command continues. Exit code 25 means that nodes are left as the
+flags say: the next run goes on with them. A rollback is refused over more than one
 minor release, if etcd's data have moved to a later minor release, and if there are objects of types that the release
 before lacks.
 
@@ -67,18 +80,26 @@ Guide: docs/day-two/upgrade.md.`,
 		Example: `  kkbundle upgrade -i inventory.yaml --dry-run site-1.5.0.kkb
   kkbundle upgrade -i inventory.yaml --stage site-1.5.0.kkb
   kkbundle upgrade -i inventory.yaml --batch 20% site-1.5.0.kkb
+  kkbundle upgrade -i inventory.yaml --canary node1 site-1.5.0.kkb
+  kkbundle upgrade -i inventory.yaml --window 2h --nodes topology.kubernetes.io/zone=a site-1.5.0.kkb
   kkbundle upgrade -i inventory.yaml --rollback site-1.4.0.kkb`,
 		Args: takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runUpgrade(cmd.Context(), g, args[0], o) },
 	}
+	o.addFlags(g, cmd)
+	return cmd
+}
+
+func (o *upgradeOptions) addFlags(g *globals, cmd *cobra.Command) {
 	f := cmd.Flags()
 	o.Flags.Add(f)
 	o.Groups.Add(f)
 	o.rulesFlag.add(f)
 	g.addAccept(f)
 	addWithout(f, &o.without)
+	o.Rate.AddFor(f, toAllHosts)
 	f.StringVar(&o.batch, "batch", "",
-		"number of workers upgraded at the same time, or a share such as 20% (default a tenth, at least 1)")
+		"number of workers upgraded at the same time, or a share such as 20% (default a tenth, at least 1); never of two zones")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", kube.DrainTimeout, "time limit for draining a node")
 	f.BoolVar(&o.disableEviction, "disable-eviction", false,
 		"delete pods instead of evicting them, ignoring PodDisruptionBudgets")
@@ -92,19 +113,66 @@ Guide: docs/day-two/upgrade.md.`,
 	f.BoolVar(&o.stage, "stage", false, "bring what the upgrade needs to the registry and the hosts, and do nothing else")
 	cmd.MarkFlagsMutuallyExclusive("rollback", "forget-rollback", "plan", "stage")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
-	return cmd
+	o.addPauses(cmd)
+}
+
+// addPauses adds the flags after which an upgrade is not complete.
+func (o *upgradeOptions) addPauses(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.nodes, "nodes", "", "upgrade only the workers of this `selector`: names with commas, or labels")
+	f.StringVar(&o.canary, "canary", "", "upgrade this `node` before the others, and end after it without --check")
+	f.StringVar(&o.check, "check", "", "`command` to run here after each batch; the upgrade stops if it fails")
+	f.Var(&o.window, "window", "begin no node that this `time`, such as 2h, is too short for")
+	for _, name := range []string{"nodes", "canary", "check", "window"} {
+		for _, other := range []string{"rollback", "forget-rollback", "stage"} {
+			cmd.MarkFlagsMutuallyExclusive(name, other)
+		}
+	}
+	cmd.MarkFlagsMutuallyExclusive("canary", "window")
+	cmd.MarkFlagsMutuallyExclusive("canary", "nodes")
+}
+
+// pauses sets the options of the flags.
+func (o *upgradeOptions) pauses(to *upgrade.Options) (err error) {
+	if to.Batch, err = upgrade.ParseBatch(o.batch); err != nil {
+		return usage.Errorf("--batch: %w", err)
+	}
+	if to.Nodes, err = upgrade.ParseSelection(o.nodes); err != nil {
+		return usage.Errorf("--nodes: %w", err)
+	}
+	to.Canary, to.Window = o.canary, time.Duration(o.window)
+	if o.check != "" {
+		to.Check = func(ctx context.Context, nodes []string) error { return runCheck(ctx, o.check, nodes) }
+	}
+	return nil
+}
+
+// checkedNodes is the variable with the names of the nodes that --check is about.
+const checkedNodes = "KKBUNDLE_NODES"
+
+// runCheck runs the command of --check on this machine.
+func runCheck(ctx context.Context, command string, nodes []string) error {
+	const most = 4 << 10
+	said := &capped.Tail{Most: most}
+	cmd := exec.CommandContext(ctx, "sh", "-c", command)
+	cmd.Env = append(os.Environ(), checkedNodes+"="+strings.Join(nodes, " "))
+	cmd.Stdout, cmd.Stderr = said, said
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("--check after %s: %w: %s", strings.Join(nodes, ", "), err,
+			cmp.Or(plain.Lines(strings.TrimSpace(said.String())), "it said nothing"))
+	}
+	return nil
 }
 
 func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) (err error) {
 	o.dryRun = o.dryRun || o.plan
-	o.Rate.AddFor(f, toAllHosts)
 	rules, err := o.rulesFlag.read()
 	if err != nil {
 		return err
 	}
-	batch, err := upgrade.ParseBatch(o.batch)
-	if err != nil {
-		return usage.Errorf("--batch: %w", err)
+	var options upgrade.Options
+	if err := o.pauses(&options); err != nil {
+		return err
 	}
 	o.Secrets = true
 	g.trust.unrecorded = o.dryRun || o.stage // the running cluster's bundle stays acceptable
@@ -115,15 +183,14 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	defer func() { err = errors.Join(err, s.Close()) }()
 	p := g.NewTaskPrinter()
 	var planned upgrade.Plan
-	options := upgrade.Options{
-		Options: s.Options(), Batch: batch, DrainTimeout: o.drainTimeout, DisableEviction: o.disableEviction,
-		Planned: func(plan upgrade.Plan) {
-			p.Close()
-			planned = plan
-			if !g.JSON && !g.Quiet {
-				writeUpgrade(g.Err, plan)
-			}
-		},
+	options.Options, options.DrainTimeout, options.DisableEviction = s.Options(), o.drainTimeout, o.disableEviction
+	options.Planned = func(plan upgrade.Plan) {
+		p.Close()
+		planned = plan
+		if !g.JSON && !g.Quiet {
+			writeUpgrade(g.Err, plan)
+			o.writePauses(g.Err, plan)
+		}
 	}
 	if !o.stage { // the running cluster stays as the last run made it
 		if err := s.Remember(&options.Inputs); err != nil {
@@ -174,6 +241,7 @@ func (o upgradeOptions) printResult(g *globals, report engine.Report, result upg
 		return g.PrintJSON(result)
 	}
 	if o.dryRun {
+		g.notePace(o.Rate)
 		g.Note("nothing was changed")
 	} else {
 		g.Note("%d changed, %d as they should be, in %s", report.Changed, report.Done,
@@ -216,8 +284,16 @@ type upgradePlan struct {
 	Etcd     map[string]string `json:"etcd,omitempty"`
 	Nodes    []upgradeNode     `json:"nodes"`
 	Rollback bool              `json:"rollback,omitempty"`
+	Canary   string            `json:"canary,omitempty"`
+	Fits     []planFit         `json:"fits,omitempty"` // what --window has time for
 	// Unknown are objects that the release of a rollback does not know, as a number and a type.
 	Unknown []string `json:"unknown,omitempty"`
+}
+
+// A planFit is what a window has time for in a step.
+type planFit struct {
+	Version string   `json:"version"`
+	Nodes   []string `json:"nodes"`
 }
 
 // A planChange is a change of a component beside Kubernetes' version.
@@ -235,16 +311,20 @@ type upgradeNode struct {
 	APIServer    string `json:"apiServer,omitempty"`
 	Current      bool   `json:"current"`
 	Cordoned     bool   `json:"unschedulable"`
-	Left         bool   `json:"left"` // --without
+	Left         bool   `json:"left"`  // --without
+	Later        bool   `json:"later"` // --nodes
+	Zone         string `json:"zone,omitempty"`
 }
 
 func newUpgradePlan(p upgrade.Plan) upgradePlan {
 	out := upgradePlan{
 		Cluster: p.Cluster, From: p.From, To: p.To, Batch: p.Batch, Etcd: p.Etcd,
-		g.notePace(o.Rate)
 		Steps: append([]string{}, p.Steps...), Settings: append([]string{}, p.Settings...), Changes: []planChange{},
 		Nodes:    []upgradeNode{},
-		Rollback: p.Back, Unknown: p.Unknown,
+		Rollback: p.Back, Unknown: p.Unknown, Canary: p.Canary,
+	}
+	for _, f := range p.Fits {
+		out.Fits = append(out.Fits, planFit{f.Version, append([]string{}, f.Nodes...)})
 	}
 	for _, c := range p.Changes {
 		out.Changes = append(out.Changes, planChange{c.Component, c.From, c.To, append([]string{}, c.Nodes...)})
@@ -252,10 +332,33 @@ func newUpgradePlan(p upgrade.Plan) upgradePlan {
 	for _, n := range p.Nodes {
 		out.Nodes = append(out.Nodes, upgradeNode{
 			n.Name, n.ControlPlane, n.Kubelet, n.APIServer, n.Current, n.Cordoned,
-			n.Left,
+			n.Left, n.Later, n.Zone,
 		})
 	}
 	return out
+}
+
+// writePauses prints where the flags have an upgrade end or checked.
+func (o *upgradeOptions) writePauses(w io.Writer, p upgrade.Plan) {
+	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
+	if p.Empty() {
+		return
+	}
+	if o.canary != "" && o.check == "" {
+		say("canary: %s; the run ends after it", plain.Line(o.canary))
+	} else if o.canary != "" {
+		say("canary: %s; the others follow if the check passes", plain.Line(o.canary))
+	}
+	if o.check != "" {
+		say("check after each batch: %s", plain.Line(o.check))
+	}
+	if o.window > 0 && len(p.Fits) == 0 {
+		say("window: %s; how long nodes take shows with the first ones", o.window.String())
+	}
+	for _, f := range p.Fits {
+		say("window: %s; time for %s (%s)", o.window.String(), cmp.Or(strings.Join(f.Nodes, ", "), "no further node"),
+			plain.Line(f.Version))
+	}
 }
 
 func writeUpgrade(w io.Writer, p upgrade.Plan) {
@@ -300,6 +403,9 @@ func writeUpgrade(w io.Writer, p upgrade.Plan) {
 		if n.Current {
 			todo = "-"
 		}
+		if n.Later {
+			todo = "later (--nodes)"
+		}
 		if n.Left {
 			todo = "left as it is"
 		}
@@ -312,5 +418,9 @@ func writeUpgrade(w io.Writer, p upgrade.Plan) {
 			plain.Line(n.Kubelet), todo)
 	}
 	_ = table.Flush()
-	_, _ = fmt.Fprintf(w, "workers at the same time: %d\n", p.Batch)
+	zones := ""
+	if slices.ContainsFunc(p.Nodes, func(n upgrade.Node) bool { return n.Zone != "" }) {
+		zones = ", never of two zones"
+	}
+	_, _ = fmt.Fprintf(w, "workers at the same time: %d%s\n", p.Batch, zones)
 }

@@ -1,0 +1,405 @@
+//go:build linux
+
+package upgrade
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/marks"
+	"github.com/kkbundle/kkbundle/installer/report"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
+	"github.com/kkbundle/kkbundle/internal/plain"
+)
+
+// visited are the steps of workers that are upgraded one after the other.
+func visited(names ...string) []string {
+	var list []string
+	for _, name := range names {
+		list = append(list, "cp1: drain "+name)
+		if !strings.HasPrefix(name, "cp") {
+			list = append(list, name+": kubeadm upgrade node")
+		}
+		list = append(list, name+": systemctl try-restart kubelet.service", "cp1: uncordon "+name)
+	}
+	return list
+}
+
+// wantPaused checks the error of an upgrade that ended between nodes, and what it did.
+func wantPaused(t *testing.T, err error, f *fakeAPI, reason string, left, steps []string) {
+	t.Helper()
+	var paused *PausedError
+	if !errors.As(err, &paused) || !strings.Contains(paused.Reason, reason) || paused.Hint() == "" {
+		t.Fatalf("got %v, want %s", err, reason)
+	}
+	if diff := cmp.Diff(paused.Left, left); diff != "" {
+		t.Errorf("left (-got +want):\n%s", diff)
+	}
+	if diff := cmp.Diff(f.steps(), steps); diff != "" {
+		t.Errorf("steps (-got +want):\n%s", diff)
+	}
+	for name, n := range f.nodes {
+		if n.Spec.Unschedulable || len(n.Annotations) > 0 {
+			t.Errorf("%s is left in the middle", name)
+		}
+	}
+}
+
+// wantRest goes on without flags.
+func wantRest(t *testing.T, s *sitetest.Site, f *fakeAPI, steps []string, versions ...string) {
+	t.Helper()
+	if _, err := upgradeTo(s, t, versions...).walkAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(f.steps(), steps); diff != "" {
+		t.Errorf("the rest (-got +want):\n%s", diff)
+	}
+}
+
+// A worker that is the canary comes after the control planes and before all others, which the next run upgrades.
+func TestCanaryWorker(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2", "node3")
+	u := upgradeTo(s, t, "v1.34.3")
+	u.how.Canary = "node2"
+	_, err := u.walkAll(t.Context())
+	wantPaused(t, err, f, "node2 is upgraded", []string{"node1", "node3"},
+		append([]string{"cp1: kubeadm upgrade apply v1.34.3 --yes"}, visited("cp1", "node2")...))
+	u = upgradeTo(s, t, "v1.34.3")
+	u.how.Canary = "node2"
+	var refused *RefusedError
+	if _, err := u.walkAll(t.Context()); !errors.As(err, &refused) || len(f.steps()) > 0 {
+		t.Errorf("again: %v", err)
+	}
+	wantRest(t, s, f, visited("node1", "node3"), "v1.34.3")
+}
+
+// With a control plane as the canary, the API servers of the others wait, and with them all kubelets.
+func TestCanaryControlPlane(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1", "cp2", "node1")
+	for _, steps := range [][]string{{"cp1: kubeadm upgrade apply v1.34.3 --yes"}, nil} { // the second run is there
+		u := upgradeTo(s, t, "v1.34.3")
+		u.how.Canary = "cp1"
+		_, err := u.walkAll(t.Context())
+		wantPaused(t, err, f, "cp1 is upgraded", []string{"cp1", "cp2", "node1"}, steps)
+	}
+	wantRest(t, s, f, append([]string{"cp2: kubeadm upgrade node"}, visited("cp1", "cp2", "node1")...), "v1.34.3")
+}
+
+// A single control plane that is the canary is completed: its kubelet has nobody to wait for.
+func TestCanaryOnlyControlPlane(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1")
+	u := upgradeTo(s, t, "v1.34.3")
+	u.how.Canary = "cp1"
+	_, err := u.walkAll(t.Context())
+	wantPaused(t, err, f, "cp1 is upgraded", []string{"node1"},
+		append([]string{"cp1: kubeadm upgrade apply v1.34.3 --yes"}, visited("cp1")...))
+	wantRest(t, s, f, visited("node1"), "v1.34.3")
+}
+
+func TestCanaryRefused(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		"cp2": "kubeadm upgrades a cluster from one control plane, and that is cp1", "node9": "no host \"node9\"",
+		"node1": "it is no node that this run upgrades",
+	} {
+		s, f := upgradeSite(t, "v1.34.2", "cp1", "cp2", "node1")
+		u := upgradeTo(s, t, "v1.34.3")
+		u.how.Canary = name
+		leave(u.Run, "node1")
+		if _, err := u.walkAll(t.Context()); err == nil || !strings.Contains(err.Error(), want) || len(f.steps()) > 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// With a check, the run goes on after the canary as long as the check passes; it is told each batch.
+func TestCheckAfterEachBatch(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2", "node3", "node4")
+	for name, zone := range map[string]string{"node1": "a", "node2": "b", "node3": "a", "node4": "a"} {
+		f.nodes[name].Labels = map[string]string{corev1.LabelTopologyZone: zone}
+	}
+	var told []string
+	run := func(broken string) error {
+		told = nil
+		u := upgradeTo(s, t, "v1.34.3")
+		u.how.Canary, u.how.Batch = "node2", Batch{count: 2}
+		if broken == "" {
+			u.how.Canary = ""
+		}
+		u.how.Check = func(_ context.Context, nodes []string) error {
+			told = append(told, strings.Join(nodes, " "))
+			if nodes[0] == broken {
+				return errors.New("the shop is down")
+			}
+			return nil
+		}
+		_, err := u.walkAll(t.Context())
+		return err
+	}
+	err := run("node1")
+	var stopped *StoppedError
+	var failed *engine.TaskError
+	if !errors.As(err, &stopped) || !errors.As(err, &failed) || failed.Task != "check" ||
+		!strings.Contains(err.Error(), "the shop is down") {
+		t.Fatalf("got %v", err)
+	}
+	if diff := cmp.Diff(told, []string{"cp1", "node2", "node1 node3"}); diff != "" {
+		t.Errorf("checked (-got +want):\n%s", diff)
+	}
+	if n := f.nodes["node4"].Status.NodeInfo.KubeletVersion; n != "v1.34.2" {
+		t.Errorf("node4 has %s after a check that failed", n)
+	}
+	f.steps()
+	if err := run(""); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(told, []string{"node4"}); diff != "" {
+		t.Errorf("checked (-got +want):\n%s", diff)
+	}
+	if diff := cmp.Diff(f.steps(), visited("node4")); diff != "" {
+		t.Errorf("the rest (-got +want):\n%s", diff)
+	}
+}
+
+// Workers that are not selected, by name or by label, are left to another run.
+func TestNodes(t *testing.T) {
+	t.Parallel()
+	for text, c := range map[string]struct {
+		first, left []string
+		err         string
+	}{
+		"zone=b":           {[]string{"node2"}, []string{"node1", "node3"}, ""},
+		"node3, node1":     {[]string{"node1", "node3"}, []string{"node2"}, ""},
+		"zone in (a,b,c)":  {[]string{"node1", "node2", "node3"}, nil, ""},
+		"cp1":              {nil, nil, "cp1 is a control plane"},
+		"zone=c":           {nil, nil, "selects no worker"},
+		"node1,node7":      {nil, nil, "selects no worker"},
+		"zone=b,!disabled": {[]string{"node2"}, []string{"node1", "node3"}, ""},
+	} {
+		t.Run(text, func(t *testing.T) {
+			t.Parallel()
+			s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2", "node3")
+			for name, zone := range map[string]string{"cp1": "c", "node1": "a", "node2": "b", "node3": "a"} {
+				f.nodes[name].Labels = map[string]string{"zone": zone}
+			}
+			u := upgradeTo(s, t, "v1.34.3")
+			var err error
+			if u.how.Nodes, err = ParseSelection(text); err != nil {
+				t.Fatal(err)
+			}
+			_, err = u.walkAll(t.Context())
+			all := append([]string{"cp1: kubeadm upgrade apply v1.34.3 --yes"}, visited(append([]string{"cp1"}, c.first...)...)...)
+			switch {
+			case c.err != "":
+				var refused *RefusedError
+				if !errors.As(err, &refused) || !strings.Contains(refused.Reason, c.err) || len(f.steps()) > 0 {
+					t.Errorf("got %v, want %s", err, c.err)
+				}
+				return
+			case len(c.left) == 0:
+				if err != nil || !slices.Equal(f.steps(), all) {
+					t.Errorf("got %v", err)
+				}
+				return
+			}
+			wantPaused(t, err, f, "the nodes of --nodes are upgraded", c.left, all)
+			wantRest(t, s, f, visited(c.left...), "v1.34.3")
+		})
+	}
+	for _, text := range []string{"a==b==c", "zone in", "=", "a b"} {
+		if _, err := ParseSelection(text); err == nil {
+			t.Errorf("%q is taken", text)
+		}
+	}
+}
+
+// Selected workers go all steps. The others then go to the last release directly.
+func TestNodesOverSteps(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.3", "cp1", "node1", "node2")
+	plan, err := upgradeTo(s, t, "v1.36.3").look(t.Context())
+	if err != nil || len(plan.Steps) != 2 {
+		t.Fatalf("%+v, %v", plan, err)
+	}
+	u := upgradeTo(s, t, plan.Steps...)
+	if u.how.Nodes, err = ParseSelection("node2"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = u.walkAll(t.Context())
+	var steps []string
+	for _, version := range plan.Steps {
+		steps = append(append(steps, "cp1: kubeadm upgrade apply "+version+" --yes"), visited("cp1", "node2")...)
+	}
+	wantPaused(t, err, f, "--nodes", []string{"node1"}, steps)
+	wantRest(t, s, f, visited("node1"), plan.Steps...)
+}
+
+// aClock passes ten minutes for each drain.
+func aClock(f *fakeAPI, u *upgrade) {
+	var passed atomic.Int64
+	f.fail = func(_ int, line string) (bool, bool) {
+		if strings.HasPrefix(line, "drain ") {
+			passed.Add(int64(10 * time.Minute))
+		}
+		return false, false
+	}
+	begin := time.Date(2026, 11, 29, 22, 0, 0, 0, time.UTC)
+	u.Now = func() time.Time { return begin.Add(time.Duration(passed.Load())) }
+	u.gate.began = begin
+}
+
+// lastReport puts the report of an upgrade into the work directory.
+func lastReport(t *testing.T, u *upgrade, plane, worker time.Duration) {
+	t.Helper()
+	var data bytes.Buffer
+	if err := (report.Run{Version: 1, Tasks: []report.Task{
+		{Phase: "upgrade v1.34.2", Host: "cp1", Task: "control-plane", Duration: plain.Duration(plane)},
+		{Phase: "upgrade v1.34.2", Host: "node1", Task: "kubelet", Duration: plain.Duration(worker)},
+	}}).WriteJSON(&data); err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Dir.Write(marks.UpgradeReport, data.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A window begins no node that it is too short for, by the last upgrade and by this one, and the next one goes on.
+func TestWindow(t *testing.T) {
+	t.Parallel()
+	const minute = time.Minute
+	apply := []string{"cp1: kubeadm upgrade apply v1.34.3 --yes"}
+	for name, c := range map[string]struct {
+		window        time.Duration
+		plane, worker time.Duration // of the last upgrade, 0 if unknown
+		fits          []string
+		visits, left  []string
+		reason        string // of a refusal if nothing is visited
+	}{
+		"by the last upgrade": {
+			35 * minute, 10 * minute, 10 * minute,
+			[]string{"cp1", "node1", "node2"},
+			[]string{"cp1", "node1", "node2"},
+			[]string{"node3"}, "ends in 5m0s, and the next nodes (node3) take about 10m0s",
+		},
+		"slower than the last one": {
+			35 * minute, 8 * minute, 3 * minute,
+			[]string{"cp1", "node1", "node2", "node3"},
+			[]string{"cp1", "node1", "node2"},
+			[]string{"node3"}, "take about 10m0s",
+		},
+		"faster than the last one": {
+			45 * minute, 12 * minute, 15 * minute,
+			[]string{"cp1", "node1", "node2"},
+			[]string{"cp1", "node1", "node2", "node3"},
+			nil, "",
+		},
+		"nothing known": {
+			25 * minute, 0, 0, nil, []string{"cp1", "node1"},
+			[]string{"node2", "node3"}, "ends in 5m0s",
+		},
+		"over": {
+			10 * minute, 10 * minute, 1, []string{"cp1", "node1", "node2", "node3"},
+			[]string{"cp1"},
+			[]string{"node1", "node2", "node3"}, "the window of 10m0s is over",
+		},
+		"too short": {
+			9 * minute, 10 * minute, minute, nil, nil, nil,
+			"the window of 9m0s is too short for the first nodes (cp1): they take about 10m0s",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2", "node3")
+			u := upgradeTo(s, t, "v1.34.3")
+			u.how.Window = c.window
+			if c.plane > 0 {
+				lastReport(t, u, c.plane, c.worker)
+			}
+			aClock(f, u)
+			plan, err := u.walkAll(t.Context())
+			if len(c.visits) == 0 {
+				var refused *RefusedError
+				if !errors.As(err, &refused) || refused.Reason != c.reason || len(f.steps()) > 0 {
+					t.Errorf("got %v, want %s", err, c.reason)
+				}
+				return
+			}
+			var fits []string
+			for _, fit := range plan.Fits {
+				fits = append(fits, fit.Nodes...)
+			}
+			if c.worker > 1 && !slices.Equal(fits, c.fits) {
+				t.Errorf("the plan has time for %q, want %q", fits, c.fits)
+			}
+			steps := append(slices.Clone(apply), visited(c.visits...)...)
+			if len(c.left) == 0 {
+				if diff := cmp.Diff(f.steps(), steps); diff != "" || err != nil {
+					t.Errorf("%v (-got +want):\n%s", err, diff)
+				}
+				return
+			}
+			wantPaused(t, err, f, c.reason, c.left, steps)
+			wantRest(t, s, f, visited(c.left...), "v1.34.3")
+		})
+	}
+}
+
+// The control planes of a step begin only if there is time for all of them, and are then completed.
+func TestWindowOfControlPlanes(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.3", "cp1", "cp2", "node1")
+	plan, err := upgradeTo(s, t, "v1.36.3").look(t.Context())
+	if err != nil || len(plan.Steps) != 2 {
+		t.Fatalf("%+v, %v", plan, err)
+	}
+	way := plan.Steps
+	u := upgradeTo(s, t, way...)
+	u.how.Window = 45 * time.Minute
+	lastReport(t, u, 10*time.Minute, 10*time.Minute)
+	aClock(f, u)
+	plan, err = u.walkAll(t.Context())
+	if diff := cmp.Diff(plan.Fits, []Fit{{way[0], []string{"cp1", "cp2", "node1"}}, {Version: way[1]}}); diff != "" {
+		t.Errorf("fits (-got +want):\n%s", diff)
+	}
+	first := []string{"cp1: kubeadm upgrade apply " + way[0] + " --yes", "cp2: kubeadm upgrade node"}
+	wantPaused(t, err, f, "the next nodes (cp1, cp2) take about 20m0s", []string{"cp1", "cp2", "node1"},
+		append(first, visited("cp1", "cp2", "node1")...))
+	second := []string{"cp1: kubeadm upgrade apply " + way[1] + " --yes", "cp2: kubeadm upgrade node"}
+	wantRest(t, s, f, append(second, visited("cp1", "cp2", "node1")...), way...)
+}
+
+// A paused upgrade leaves its times to the next window where there are no others.
+func TestPausedUpgradeLeavesItsTimes(t *testing.T) {
+	t.Parallel()
+	for _, had := range []bool{false, true} {
+		s, _ := upgradeSite(t, "v1.34.2", "cp1", "node1")
+		u := upgradeTo(s, t, "v1.34.3")
+		if had {
+			lastReport(t, u, time.Minute, 2*time.Minute)
+			u.gate.before = u.lastTimes()
+		}
+		u.Began = u.Now()
+		if err := u.keepReport(t.Context(), fmt.Errorf("wrapped: %w", &PausedError{})); err != nil {
+			t.Fatal(err)
+		}
+		data, err := u.Dir.Read(marks.UpgradeReport)
+		if err != nil || strings.Contains(string(data), "control-plane") != had {
+			t.Errorf("had one: %t; it is %.200s, %v", had, data, err)
+		}
+	}
+}
