@@ -280,6 +280,83 @@ func TestUpgradeStaged(t *testing.T) {
 	})
 }
 
+// TestUpgradeWindow upgrades to the next minor release, goes back, stages the upgrade, and makes it again in parts: the
+// control plane alone, what a window is too short for, and windows until all nodes are there. The rate is that of a
+// slow line.
+func TestUpgradeWindow(t *testing.T) {
+	m := toNextMinor("1 control plane, 2 workers; sent at 8 MB a second", hosts.Groups{
+		"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {2, 3},
+	})
+	m.hosts = 3
+	th := newUpgraded(t, m)
+	steps(t, []step{
+		{"two bundles, one cluster", th.begin},
+		{"upgraded in one run, with nothing staged", func(t *testing.T) {
+			th.move(t, results.Move{From: th.from.Version, To: th.to.Version}, nil, th.slowly(t))
+		}},
+		{"rolled back", func(t *testing.T) {
+			th.move(t, results.Move{From: th.to.Version, To: th.from.Version, Rollback: true}, nil,
+				func(flags ...string) *exec.Cmd { return th.site(t, "upgrade", append(flags, "--rollback")...) })
+		}},
+		{"staged, and upgraded in windows", th.windows},
+		{"the next release runs", func(t *testing.T) { th.running(t, th.to) }},
+		{"no packet left the hosts' network", th.packets},
+	})
+}
+
+// slowly returns upgrades with the next bundle at the rate of a slow line.
+func (th *upgraded) slowly(t *testing.T) func(flags ...string) *exec.Cmd {
+	return func(flags ...string) *exec.Cmd { return th.withNext(t, "upgrade", append(flags, "--rate", "8M")...) }
+}
+
+// windows stages the upgrade, makes it in parts, and compares its time with that of the upgrade before.
+func (th *upgraded) windows(t *testing.T) {
+	upgrade := th.slowly(t)
+	stage := run(t, upgrade("--stage", "--yes")).must(t, 0)
+	t.Logf("the stage took %s", stage.took.Round(time.Second))
+	stop := th.watch(t)
+	m := results.Move{
+		From: th.from.Version, To: th.to.Version, Topology: th.name + "; staged, in windows",
+		Stage: int(stage.took.Seconds()),
+	}
+	var took time.Duration
+	// part runs a part of the upgrade, whose end is known by its exit code.
+	part := func(flags ...string) result {
+		r := run(t, upgrade(append(flags, "--yes")...))
+		took += r.took
+		m.Runs++
+		t.Logf("%v: exit code %d after %s, kubelets %s\n%s", flags, r.code, r.took.Round(time.Second),
+			th.kubectl(t, "get nodes -o jsonpath={.items[*].status.nodeInfo.kubeletVersion}"), r.stderr)
+		return r
+	}
+	if r := part("--canary", "host1").must(t, 25); !strings.Contains(r.stderr, "left: host2, host3") {
+		t.Errorf("want the workers to be left, got\n%s", r.stderr)
+	}
+	if r := part("--window", "10s").must(t, 12); !strings.Contains(r.stderr, "the window of 10s is too short") {
+		t.Errorf("want the time of a node, got\n%s", r.stderr)
+	}
+	const most = 6
+	window, paused := 2*time.Minute, 0
+	for ; m.Runs < most; window += window / 2 {
+		r := part("--window", window.String(), "--check", `test -n "$KKBUNDLE_NODES"`)
+		if r.code == 0 {
+			break
+		}
+		if paused++; r.code != 25 && r.code != 12 {
+			r.must(t, 25)
+		}
+	}
+	if m.Runs == most {
+		part().must(t, 0)
+	}
+	m.Seconds = int(took.Seconds())
+	stop(&m)
+	before := th.moves[0].Seconds
+	t.Logf("in one run, not staged: %d s; staged, in %d runs: %d s; the windows ended %d times before all nodes", before,
+		m.Runs, m.Seconds, paused)
+	th.moves = append(th.moves, m)
+}
+
 // stage stages twice.
 func (th *upgraded) stage(t *testing.T) {
 	state := func() string {

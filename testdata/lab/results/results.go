@@ -65,11 +65,13 @@ type Move struct {
 	From     string `json:"from"` // of Kubernetes
 	To       string `json:"to"`
 	Rollback bool   `json:"rollback,omitempty"`
-	Topology string `json:"topology"` // as "1 control plane, 2 nodes"
-	Kills    int    `json:"kills"`    // of kkbundle on the way
-	Seconds  int    `json:"seconds"`  // of all its runs
-	Asked    int    `json:"asked"`    // questions to the application
-	Missed   int    `json:"missed"`   // of them without an answer
+	Topology string `json:"topology"`        // as "1 control plane, 2 nodes"
+	Kills    int    `json:"kills"`           // of kkbundle on the way
+	Seconds  int    `json:"seconds"`         // of all its runs
+	Runs     int    `json:"runs,omitempty"`  // that were not killed, if there were several
+	Stage    int    `json:"stage,omitempty"` // seconds of the stage before, which are not in Seconds
+	Asked    int    `json:"asked"`           // questions to the application
+	Missed   int    `json:"missed"`          // of them without an answer
 	// Away are the milliseconds for which the API did not answer, each time longer than a second.
 	Away []int `json:"away,omitempty"`
 }
