@@ -81,19 +81,25 @@ func (u *upgrade) checkCanary(p Plan) error {
 		return nil
 	}
 	n := slices.IndexFunc(p.Nodes, func(n Node) bool { return n.Name == name })
-	refuse := func(reason, do string) error {
-		return &RefusedError{p.Cluster, p.To, "--canary " + name + ": " + reason, do}
-	}
+	first := u.FirstControlPlane().Name
 	switch h := u.HostNamed(name); {
 	case h == nil:
 		return &engine.LimitError{Flag: "--canary", Host: name}
 	case n < 0 || p.Nodes[n].Left:
-		return refuse("it is no node that this run upgrades", "name the first control plane or a worker")
-	case h.Is(manifest.RoleControlPlane) && h.Name != u.FirstControlPlane().Name:
-		return refuse("kubeadm upgrades a cluster from one control plane, and that is "+u.FirstControlPlane().Name,
-			"name that one, or a worker")
+		return &RefusedError{
+			p.Cluster, p.To, "--canary " + name + ": it is no node that this run upgrades",
+			"name the first control plane or a worker",
+		}
+	case h.Is(manifest.RoleControlPlane) && name != first:
+		return &RefusedError{
+			p.Cluster, p.To, "--canary " + name + ": kubeadm upgrades a cluster from one control plane, and that is " + first,
+			"name that one, or a worker",
+		}
 	case p.Nodes[n].Current:
-		return refuse("it is upgraded", "run the same command without --canary for the other nodes")
+		return &RefusedError{
+			p.Cluster, p.To, "--canary " + name + ": it is upgraded already",
+			"run the same command without --canary for the other nodes",
+		}
 	}
 	return nil
 }

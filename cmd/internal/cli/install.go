@@ -91,7 +91,7 @@ Standard output has one document when a run has succeeded: {"version", "report":
 	f.StringSliceVar(&o.phases, "phase", nil, "only these `phases`")
 	f.StringSliceVar(&o.limit, "limit", nil, "only these `hosts`")
 	addWithout(f, &o.without)
-	o.Rate.Add(f, toAllHosts)
+	o.Rate.AddFor(f, toAllHosts)
 	f.StringVar(&o.from, "from", "", "begin with the phase or task of this `name`")
 	f.StringSliceVar(&o.tags, "tags", nil, "only tasks with these `names`, or of these groups: "+
 		strings.Join(engine.TagGroups(), ", "))

@@ -73,7 +73,7 @@ On Harbor, missing projects are created: one for each upstream host, or the one 
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be sent, and change nothing")
 	f.BoolVar(&o.recheck, "recheck", false, "ask for every blob, even if its manifest exists")
 	o.harbor.add(f)
-	o.rate.Add(f, "to the registry")
+	o.rate.AddFor(f, "to the registry")
 	g.addAccept(f)
 	return cmd
 }

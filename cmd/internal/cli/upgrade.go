@@ -97,7 +97,7 @@ func (o *upgradeOptions) addFlags(g *globals, cmd *cobra.Command) {
 	o.rulesFlag.add(f)
 	g.addAccept(f)
 	addWithout(f, &o.without)
-	o.Rate.Add(f, toAllHosts)
+	o.Rate.AddFor(f, toAllHosts)
 	f.StringVar(&o.batch, "batch", "",
 		"number of workers upgraded at the same time, or a share such as 20% (default a tenth, at least 1); never of two zones")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", kube.DrainTimeout, "time limit for draining a node")

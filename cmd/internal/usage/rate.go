@@ -9,8 +9,8 @@ import (
 // A Rate is the flag --rate: the bytes that a command sends in a second.
 type Rate struct{ size Size }
 
-// Add adds the flag; what says what is limited.
-func (r *Rate) Add(f *pflag.FlagSet, what string) {
+// AddFor adds the flag; what says what is limited.
+func (r *Rate) AddFor(f *pflag.FlagSet, what string) {
 	r.size.Least = pace.Least
 	f.Var(&r.size, "rate", "send at most so many bytes a second "+what+", such as 20M (default no limit)")
 }
