@@ -1,8 +1,8 @@
 // Command release completes a release, for `make dist`. It packs programs into container images (image.go), names the
 // release in the files of Cluster API's provider (provider.go), writes a Homebrew formula (formula.go), a bill of
 // materials of the programs (CycloneDX 1.6), the provenance of all files (SLSA v1 in an in-toto statement), the
-// checksums, and with a key a signature of the checksums. The same files and commit give the same bytes: the only time is
-// that of the commit.
+// checksums, and with a key a signature of the checksums. The same files and commit give the same bytes: the only time
+// is that of the commit.
 package main
 
 import (
