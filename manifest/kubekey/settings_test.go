@@ -1,6 +1,7 @@
 package kubekey_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -127,5 +128,23 @@ func TestChartValuesAsText(t *testing.T) {
 		return strings.Contains(p.Message, "values is not carried over: write the values into a file")
 	}) {
 		t.Errorf("got %v, %v", notes, err)
+	}
+}
+
+// TestNetworksOfFirstReleases reads the names that the networks had in KubeKey's first releases; the later names win.
+func TestNetworksOfFirstReleases(t *testing.T) {
+	t.Parallel()
+	for network, want := range map[string]string{
+		"{podNetworkCidr: 10.1.0.0/16, serviceNetworkCidr: 10.2.0.0/16}":                         "10.1.0.0/16 10.2.0.0/16",
+		"{kubePodsCIDR: 10.1.0.0/16, podNetworkCidr: 10.9.0.0/16, kubeServiceCIDR: 10.2.0.0/16}": "10.1.0.0/16 10.2.0.0/16",
+	} {
+		c, notes, err := kubekey.ReadCluster("kk.yaml", []byte(oneHost+"  network: "+network+"\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		k := c.Kubernetes
+		if got := fmt.Sprintf("%v %v", k.PodCIDR, k.ServiceCIDR); got != want || strings.Contains(fmt.Sprint(notes), "Cidr") {
+			t.Errorf("%s: %s, want %s; notes %v", network, got, want, notes)
+		}
 	}
 }

@@ -226,8 +226,9 @@ func (r v3Reader) network(o *object, t tree) {
 		t.set("cni.type", plugin)
 	}
 	multus.done()
-	t.set("kubernetes.podCIDR", o.scalar("kubePodsCIDR"))
-	t.set("kubernetes.serviceCIDR", o.scalar("kubeServiceCIDR"))
+	// The later names are those of KubeKey's first releases.
+	t.set("kubernetes.podCIDR", first(o.scalar("kubePodsCIDR"), o.scalar("podNetworkCidr")))
+	t.set("kubernetes.serviceCIDR", first(o.scalar("kubeServiceCIDR"), o.scalar("serviceNetworkCidr")))
 	o.drop("write the chart's values into a file and name it in cni.values", "calico", "flannel", "kubeovn", "cilium",
 		"hybridnet")
 	o.done()

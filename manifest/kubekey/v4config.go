@@ -277,7 +277,8 @@ func (r v4Reader) rest(spec *object, t tree) {
 		} else {
 			class.drop("the storage class has its own defaults", "path")
 		}
-		class.drop("the storage class has its own defaults", "default", "server")
+		class.drop("the storage class has its own defaults", "default")
+		class.drop("the server is the host of the group nfs", "server")
 		class.done()
 	}
 	storage.drop(fromCatalog, "localpv_provisioner_version", "nfs_provisioner_version")

@@ -337,16 +337,28 @@ func defaultRegistry(r *convert.Result, file string) {
 	}
 }
 
-// noteRefused notes settings of the converted clusters that install refuses, such as kube-vip with k3s.
+// noteRefused notes what install refuses in the converted files, such as kube-vip with k3s, or an address of the cluster
+// that is a host's.
 func noteRefused(r *convert.Result, file string) {
 	for i, c := range r.Clusters {
-		gaps, _ := errors.AsType[document.Problems](c.CheckInstall())
-		for _, gap := range gaps {
-			name := "cluster.yaml"
-			if i > 0 {
-				name = "the cluster file of Kubernetes " + c.WithDefaults().Kubernetes.Version
+		name := "cluster.yaml"
+		if i > 0 {
+			name = "the cluster file of Kubernetes " + c.WithDefaults().Kubernetes.Version
+		}
+		note := func(of string, err error) {
+			problems, _ := errors.AsType[document.Problems](err)
+			for _, p := range problems {
+				r.Notes = append(r.Notes, convert.Note{File: file, Text: "install refuses " + of + ": " + p.Message})
 			}
-			r.Notes = append(r.Notes, convert.Note{File: file, Text: "install refuses " + name + ": " + gap.Message})
+		}
+		note(name, c.CheckInstall())
+		if r.Inventory == nil {
+			continue
+		}
+		note("inventory.yaml with "+name, r.Inventory.Check(&c))
+		if c.Storage.NFS && len(r.Inventory.Groups.NFS) != 1 {
+			r.Notes = append(r.Notes, convert.Note{File: file, Text: "install refuses inventory.yaml with " + name +
+				": groups.nfs: storage.nfs is for one NFS server; name one host, or leave storage.nfs out"})
 		}
 	}
 }
