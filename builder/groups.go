@@ -76,6 +76,9 @@ func (f *finder) setGroups(l *manifest.Lock) {
 			f.seen.members.add(manifest.ItemFile+" "+manifest.FileURL(file, platform), file.Group)
 		}
 	}
+	for _, r := range f.Manifest.Git {
+		f.seen.members.add(manifest.ItemGit+" "+r.Ref(), r.Group)
+	}
 	packages := memberships{}
 	for _, set := range f.Manifest.Packages {
 		packages.add(set.Distribution, set.Group)

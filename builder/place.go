@@ -52,6 +52,10 @@ func (p *Project) entryOf(item *fetch.ItemError) string {
 		list, at = "files", slices.IndexFunc(p.Manifest.Files, func(f manifest.File) bool {
 			return manifest.FileURL(f, item.Platform) == item.Ref
 		})
+	case manifest.ItemGit:
+		list, at = "git", slices.IndexFunc(p.Manifest.Git, func(r manifest.GitRepository) bool {
+			return r.Ref() == item.Ref
+		})
 	}
 	if at < 0 {
 		return ""

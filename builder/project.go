@@ -185,7 +185,7 @@ func load(file string, how loading) (*Project, error) {
 	if err := p.checkUnused(); err != nil {
 		return nil, err
 	}
-	items := len(b.Images) + len(b.Charts) + len(b.Manifests) + len(b.Files) + len(b.Packages)
+	items := len(b.Images) + len(b.Charts) + len(b.Manifests) + len(b.Files) + len(b.Packages) + len(b.Git)
 	if len(b.ClusterFiles())+items+len(p.applied) == 0 {
 		return nil, noContent(file)
 	}
@@ -511,7 +511,7 @@ func BundleQuestion(ctx context.Context, r *bundle.Reader) (*Question, error) {
 		switch it.Kind {
 		case bundle.KindImage:
 			pin.Digest, pin.Platform = it.Descriptor.Digest, ""
-		case bundle.KindChart, bundle.KindFile:
+		case bundle.KindChart, bundle.KindFile, bundle.KindGit:
 		default:
 			continue
 		}

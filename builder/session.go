@@ -136,6 +136,7 @@ func (s *session) fetchOptions(m *phase) fetch.Options {
 		Overrides: s.Manifest.Overrides,
 		Hosts:     s.hosts,
 		Memory:    s.memory,
+		Scratch:   s.cacheDir,
 		Platforms: s.Manifest.Platforms,
 		Policy:    s.Manifest.PlatformPolicy,
 		Jobs:      s.Jobs,

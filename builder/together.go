@@ -119,7 +119,7 @@ func (r *sharing) each(sessions []*session, visit func(variants []int, b *manife
 		b := sets[set]
 		if b == nil {
 			own := *sessions[r.of[request][0]].Manifest
-			own.Images, own.Charts, own.Files, own.Packages = nil, nil, nil, nil
+			own.Images, own.Charts, own.Files, own.Packages, own.Git = nil, nil, nil, nil, nil
 			b, order = &own, append(order, set)
 			sets[set] = b
 		}
@@ -248,8 +248,8 @@ func (t *together) pinAll(ctx context.Context) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// requests adds the images, files and packages of a variant. Entries of one name are one request: their pins are
-// merged.
+// requests adds the images, files, repositories and packages of a variant. Entries of one name are one request: their
+// pins are merged.
 func (t *together) requests(r *sharing, i int) {
 	s, f := t.sessions[i], t.finders[i]
 	settings := s.settings()
@@ -286,16 +286,7 @@ func (t *together) requests(r *sharing, i int) {
 		places[ref] = append(places[ref], one.Places...)
 	}
 	t.found = append(t.found, places)
-	for _, file := range s.Manifest.Files {
-		one := file
-		one.Group = ""
-		put("file "+one.Name+" "+one.URL+one.Path, identity(one), func(b *manifest.Bundle) { b.Files = append(b.Files, one) })
-	}
-	for _, set := range s.Manifest.Packages {
-		one := set
-		one.Group = ""
-		put("packages "+one.Distribution, identity(one), func(b *manifest.Bundle) { b.Packages = append(b.Packages, one) })
-	}
+	listedRequests(s.Manifest, put)
 	for _, name := range order {
 		adds := byName[name]
 		r.put(name+"\n"+text[name]+settings, i, func(b *manifest.Bundle) {
@@ -303,6 +294,25 @@ func (t *together) requests(r *sharing, i int) {
 				add(b)
 			}
 		})
+	}
+}
+
+// listedRequests puts the requests of a manifest for files, repositories and packages.
+func listedRequests(m *manifest.Bundle, put func(name, item string, add func(*manifest.Bundle))) {
+	for _, file := range m.Files {
+		one := file
+		one.Group = ""
+		put("file "+one.Name+" "+one.URL+one.Path, identity(one), func(b *manifest.Bundle) { b.Files = append(b.Files, one) })
+	}
+	for _, repository := range m.Git {
+		one := repository
+		one.Group = ""
+		put("git "+one.Ref(), identity(one), func(b *manifest.Bundle) { b.Git = append(b.Git, one) })
+	}
+	for _, set := range m.Packages {
+		one := set
+		one.Group = ""
+		put("packages "+one.Distribution, identity(one), func(b *manifest.Bundle) { b.Packages = append(b.Packages, one) })
 	}
 }
 

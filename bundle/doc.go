@@ -133,7 +133,7 @@
 // Annotations are sorted by key, bytewise, and differ; an object of them is not empty, nor are keys, and it has at most
 // 1024. Those of an item are:
 //
-//	io.kkbundle.kind                   image, chart, file, referrer, manifest, lock, closure, sbom, tool; a lower-case word
+//	io.kkbundle.kind                   image, chart, file, referrer, manifest, lock, closure, sbom, tool, git; a lower-case word
 //	io.kkbundle.ref                    the upstream reference, exactly; not empty
 //	org.opencontainers.image.title     ? the short name people know
 //	org.opencontainers.image.version   ? its version
@@ -182,6 +182,16 @@
 // A file is an image manifest with artifactType application/vnd.kkbundle.file.v1, the empty config {} of type
 // application/vnd.oci.empty.v1+json, and one layer of type application/octet-stream, the file. The layer's annotation
 // io.kkbundle.mode gives permission bits in octal. A chart is the artifact that Helm pushes.
+//
+// # Content of Git repositories
+//
+// A Git repository is an image manifest with artifactType application/vnd.kkbundle.git.v1. Its config, of type
+// application/vnd.kkbundle.git.document.v1+json, is JSON with refs, [{"name":…,"id":…,"peeled"?:…}] sorted by name, head
+// for the ref that a clone checks out, objects for their number, depth for the commits of each history where that is
+// limited, and shallow for the commits without their parents. Its two layers are of the types
+// application/vnd.kkbundle.git.pack.v1, a canonical pack as package git describes it, and
+// application/vnd.kkbundle.git.index.v1, the index of that pack, version 2. Programs that do not know the kind carry,
+// compare and verify it as they do every item of an unknown kind.
 //
 // # Canonical JSON
 //

@@ -27,6 +27,7 @@ const (
 	KindClosure  = "closure"  // the completeness proof
 	KindSBOM     = "sbom"     // a bill of materials
 	KindTool     = "tool"     // kkbundle's own binaries
+	KindGit      = "git"      // a Git repository, as an artifact of type ArtifactTypeGit
 )
 
 // Annotations of items and of index.json itself.
@@ -55,6 +56,10 @@ const (
 	ArtifactTypeFile         = "application/vnd.kkbundle.file.v1"
 	MediaTypeFileContent     = "application/octet-stream"
 	MediaTypeEmpty           = ocispec.MediaTypeEmptyJSON
+	ArtifactTypeGit          = "application/vnd.kkbundle.git.v1"
+	MediaTypeGitDocument     = "application/vnd.kkbundle.git.document.v1+json"
+	MediaTypeGitPack         = "application/vnd.kkbundle.git.pack.v1"
+	MediaTypeGitIndex        = "application/vnd.kkbundle.git.index.v1"
 	MediaTypeChartConfig     = "application/vnd.cncf.helm.config.v1+json"
 	MediaTypeChartContent    = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 	MediaTypeChartProvenance = "application/vnd.cncf.helm.chart.provenance.v1.prov"

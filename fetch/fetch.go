@@ -68,6 +68,8 @@ type Options struct {
 	// Memory is a directory that records files without a published checksum, so that an unchanged file is not fetched
 	// again. It is created if missing; "" records nothing.
 	Memory string
+	// Scratch is a directory for temporary files without names; "" is that of the system.
+	Scratch string
 	// MaxUnknown bounds a file of unknown size, in bytes; 0 means 64 GiB.
 	MaxUnknown int64
 	// Retry configures retries; the zero value has sensible defaults.

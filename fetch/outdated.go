@@ -82,6 +82,9 @@ func (l *versionLookup) newer(ctx context.Context, n *Newer) error {
 	case manifest.IsPackageRef(n.Pin.Ref):
 		n.Unknown = "follows its distribution: kkbundle lock takes the newest packages"
 		return nil
+	case n.Pin.Kind == manifest.ItemGit:
+		n.Unknown = "follows its refs: kkbundle lock --update takes the newest commits"
+		return nil
 	case n.Pin.Kind == manifest.ItemImage:
 		return l.newerImage(ctx, n)
 	case n.Pin.Kind == manifest.ItemChart:

@@ -118,6 +118,8 @@ func (s *session) planItem(ctx context.Context, pin manifest.Pin, referrers refe
 		return s.charts.plan(ctx, pin)
 	case manifest.ItemFile:
 		return s.files.plan(pin)
+	case manifest.ItemGit:
+		return s.repositories.plan(ctx, pin)
 	}
 	return nil, fmt.Errorf("unknown kind of item %q", pin.Kind)
 }
@@ -346,7 +348,7 @@ func (s *session) otherEntries(b *manifest.Bundle, images []manifest.Image) []en
 			},
 		})
 	}
-	return append(list, s.packageEntries(b)...)
+	return append(append(list, s.gitEntries(b)...), s.packageEntries(b)...)
 }
 
 func (s *session) packageEntries(b *manifest.Bundle) (list []entry) {

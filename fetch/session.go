@@ -34,7 +34,9 @@ type session struct {
 	images     *images
 	files      *files
 	charts     *helmCharts
-	packages   *packagesets.Sets
+	// repositories are those of Git; registries has others.
+	repositories *repositories
+	packages     *packagesets.Sets
 }
 
 func newSession(o Options) (*session, error) {
@@ -76,6 +78,9 @@ func newSession(o Options) (*session, error) {
 	}
 	s.files = &files{kept: kept, web: site, local: local, cache: s.cache, platforms: platforms}
 	s.charts = &helmCharts{kept: kept, web: site, registries: s.registries, local: local, cache: s.cache}
+	s.repositories = &repositories{
+		kept: kept, web: site, sender: loader.Sender, cache: s.cache, scratch: o.Scratch, log: o.Logger,
+	}
 	s.packages = &packagesets.Sets{
 		Network: networkFiles{site}, Override: site.override, Dir: base, Log: o.Logger, Jobs: o.Jobs,
 	}

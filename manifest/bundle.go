@@ -99,6 +99,8 @@ type Bundle struct {
 	// Manifests are patterns of files and kustomize directories below the manifest's directory, as in path.Match.
 	Manifests []YAML `yaml:"manifests,omitempty" doc:"Patterns of Kubernetes YAML files and kustomize directories, carried with their images; or mappings of path and group."`
 	Files     []File `yaml:"files,omitempty" doc:"Binaries, archives, scripts and other files."`
+	// Git are repositories that serve has, and that push --git brings to a Git server.
+	Git []GitRepository `yaml:"git,omitempty" doc:"Git repositories, as addresses or as mappings: branches and tags with their history."`
 	// Groups are the parts of the bundle that can be selected, by name.
 	Groups map[string]Group `yaml:"groups,omitempty" doc:"Parts of the bundle, by name, that sites and commands select; items say group: NAME, and items without a group belong to every selection."`
 	// Deploy lists what `kkbundle deploy` installs into a cluster that kkbundle did not make, in this order.

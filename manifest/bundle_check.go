@@ -34,6 +34,7 @@ func (c bundleChecker) check(b *Bundle) {
 		c.file(document.Index("files", i), &b.Files[i])
 	}
 	c.sameFile(b.Files, b.Platforms)
+	c.repositories(b.Git)
 	sources.Check(c.Words, "sources", b.Sources)
 	c.clusters(b)
 	c.discovery(b)

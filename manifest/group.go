@@ -56,6 +56,9 @@ func (b *Bundle) groupUses() (uses []GroupUse) {
 	for i, x := range b.Files {
 		add("files", i, x.Group)
 	}
+	for i, x := range b.Git {
+		add("git", i, x.Group)
+	}
 	for i, x := range b.Deploy {
 		add("deploy", i, x.Group)
 	}

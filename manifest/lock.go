@@ -15,6 +15,8 @@ const (
 	ItemFile  = "file"
 	// ItemReferrer is an artifact attached to an image: a signature, an attestation, an SBOM.
 	ItemReferrer = "referrer"
+	// ItemGit is a Git repository.
+	ItemGit = "git"
 )
 
 // A Need is an item that an install task requires.
@@ -87,8 +89,8 @@ type Input struct {
 
 // Pin is one item with its digest.
 type Pin struct {
-	// Kind is ItemImage, ItemChart, ItemFile or ItemReferrer.
-	Kind string `yaml:"kind" kk:"required" enum:"image,chart,file,referrer" doc:"Kind of the item."`
+	// Kind is ItemImage, ItemChart, ItemFile, ItemReferrer or ItemGit.
+	Kind string `yaml:"kind" kk:"required" enum:"image,chart,file,referrer,git" doc:"Kind of the item."`
 	// Ref is the item's upstream reference; see ImageName, ChartRef and FileURL. A referrer has its repository and @
 	// and its digest, or : and its tag where cosign attached it by a tag.
 	Ref     string `yaml:"ref" kk:"required" doc:"Upstream reference."`
@@ -102,7 +104,8 @@ type Pin struct {
 	From string `yaml:"from,omitempty" doc:"Address of an override that the bytes came from."`
 	// Checksums is the address of the checksum file that a file's digest was read from, after overrides.
 	Checksums string `yaml:"checksums,omitempty" doc:"Address of the checksum file that the digest of a file came from."`
-	// Digest and Size are of the image's manifest or index, of the chart archive or of the file.
+	// Digest and Size are of the image's manifest or index, of the chart archive, of the file, or of the manifest of a
+	// Git repository.
 	Digest digest.Digest `yaml:"digest" kk:"required" doc:"Digest of the content."`
 	Size   int64         `yaml:"size" doc:"Size in bytes."`
 	// Provenance is the digest of the signed file (.prov) beside a chart archive, "" if there was none.
@@ -132,6 +135,8 @@ type Pin struct {
 	Root       string          `yaml:"root,omitempty" doc:"Trusted root that vouches for that identity."`
 	RootDigest digest.Digest   `yaml:"rootDigest,omitempty" doc:"Digest of that root."`
 	Mode       scalar.FileMode `yaml:"mode,omitempty" doc:"Permissions in octal."`
+	// Git is set for a Git repository.
+	Git *LockedGit `yaml:"git,omitempty" doc:"Refs of a Git repository."`
 	// Package is the name of an operating system package; Provides are the other names under install that it provides.
 	Package  string   `yaml:"package,omitempty" doc:"Name of an operating system package."`
 	Provides []string `yaml:"provides,omitempty" doc:"Further names under install that select the package."`

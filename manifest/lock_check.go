@@ -42,10 +42,7 @@ func (c lockChecker) check(l *Lock) {
 		path := document.Index("items", i)
 		c.pinnedDigest(document.Join(path, "digest"), p.Digest.String())
 		c.pinnedDigest(document.Join(path, "provenance"), p.Provenance.String())
-		if p.Provenance != "" && p.Kind != ItemChart {
-			c.Add(document.Join(path, "provenance"), "only a chart has it")
-		}
-		c.pinnedReferrer(path, p)
+		c.pinnedKind(path, p)
 		if p.Size < 0 {
 			c.Add(document.Join(path, "size"), "%d is not a size", p.Size)
 		}
@@ -97,6 +94,15 @@ func (c lockChecker) pinnedVariants(path string, names []string, l *Lock) {
 				document.Shorten(name))
 		}
 	}
+}
+
+// pinnedKind checks the fields that only one kind of item has.
+func (c lockChecker) pinnedKind(path string, p *Pin) {
+	if p.Provenance != "" && p.Kind != ItemChart {
+		c.Add(document.Join(path, "provenance"), "only a chart has it")
+	}
+	c.pinnedReferrer(path, p)
+	c.pinnedGit(path, p)
 }
 
 // pinnedReferrer checks the fields that only images and their referrers have.
@@ -214,6 +220,7 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 		Find      *findSettings  `yaml:",omitempty"`
 		Sums      []string       `yaml:",omitempty"`
 		Packages  []string       `yaml:",omitempty"`
+		Git       []string       `yaml:",omitempty"`
 	}{Platforms: slices.Sorted(slices.Values(b.Platforms)), Policy: orDefault(b.PlatformPolicy, PolicyStrict)}
 	if b.Referrers != ReferrersAll {
 		items.Referrers = b.Referrers
@@ -236,15 +243,8 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 		}
 		items.Images = append(items.Images, ref)
 	}
-	for _, chart := range b.Charts {
-		items.Charts = append(items.Charts, canonical(chart))
-	}
-	for _, f := range b.Files {
-		items.Files = append(items.Files, canonical(f))
-	}
-	for _, set := range b.Packages {
-		items.Packages = append(items.Packages, canonical(set))
-	}
+	items.Charts, items.Files = canonicalEach(b.Charts), canonicalEach(b.Files)
+	items.Git, items.Packages = canonicalEach(b.Git), canonicalEach(b.Packages)
 	items.Find = b.findSettings()
 	for _, o := range b.Overrides {
 		if len(o.SHA256) > 0 {
@@ -252,12 +252,18 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 		}
 	}
 	slices.Sort(items.Sums)
-	slices.Sort(items.Packages)
 	slices.Sort(items.Images)
-	slices.Sort(items.Charts)
-	slices.Sort(items.Files)
 	sum := sha256.Sum256([]byte(canonical(items)))
 	return digest.NewDigestFromEncoded(digest.SHA256, hex.EncodeToString(sum[:])), nil
+}
+
+// canonicalEach returns the canonical text of each item, sorted.
+func canonicalEach[T any](list []T) (texts []string) {
+	for _, one := range list {
+		texts = append(texts, canonical(one))
+	}
+	slices.Sort(texts)
+	return texts
 }
 
 // canonical returns YAML with keys in the order of the type, map keys sorted, and unset fields left out. So a field
@@ -415,6 +421,9 @@ func (m *matcher) bundle(b *Bundle) {
 				break
 			}
 		}
+	}
+	for _, r := range b.Git {
+		m.want(ItemGit, r.Ref(), r.Fits)
 	}
 	for _, set := range b.Packages {
 		m.packages(set)

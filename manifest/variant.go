@@ -28,6 +28,7 @@ type Variant struct {
 	Charts        []Chart                    `yaml:"charts,omitempty" doc:"Charts to add, or to replace by name; without a name by url or path."`
 	Manifests     []YAML                     `yaml:"manifests,omitempty" doc:"YAML to add, or to replace by path."`
 	Files         []File                     `yaml:"files,omitempty" doc:"Files to add, or to replace by name."`
+	Git           []GitRepository            `yaml:"git,omitempty" doc:"Repositories to add, or to replace by name."`
 	Deploy        []Addon                    `yaml:"deploy,omitempty" doc:"Entries to add at the end, or to replace by namespace and release."`
 	Packages      []PackageSet               `yaml:"packages,omitempty" doc:"Packages to add, or to replace by distribution."`
 	Groups        map[string]Group           `yaml:"groups,omitempty" doc:"Groups to add, or to replace by name."`
@@ -47,6 +48,7 @@ type Without struct {
 	Charts    []string `yaml:"charts,omitempty" doc:"Names; url or path of a chart without a name."`
 	Manifests []string `yaml:"manifests,omitempty" local:"machine" doc:"Patterns, as the manifest writes them."`
 	Files     []string `yaml:"files,omitempty" doc:"Names."`
+	Git       []string `yaml:"git,omitempty" doc:"Names."`
 	Deploy    []string `yaml:"deploy,omitempty" doc:"NAMESPACE/RELEASE; RELEASE alone is in namespace default."`
 	Packages  []string `yaml:"packages,omitempty" doc:"Distributions."`
 	Groups    []string `yaml:"groups,omitempty" doc:"Names."`

@@ -132,6 +132,8 @@ func (t target) destination(it bundle.Item) (name.Reference, error) {
 		return t.chart(it)
 	case bundle.KindFile:
 		return t.file(it)
+	case bundle.KindGit:
+		return nil, fmt.Errorf("%s: a Git repository is not pushed to a registry; use push --git", it)
 	default:
 		return nil, fmt.Errorf("%s: items of this kind describe the bundle and are not pushed", it)
 	}

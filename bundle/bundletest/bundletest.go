@@ -231,6 +231,21 @@ func (b *Builder) Chart(ref, name, version string, archive []byte) {
 	})
 }
 
+// Git adds a Git repository.
+func (b *Builder) Git(ref, name string, pack, index, document []byte) {
+	b.t.Helper()
+	typed := func(content []byte, mediaType string) ocispec.Descriptor {
+		d := b.Bytes(content)
+		d.MediaType = mediaType
+		return d
+	}
+	d := b.manifest(ocispec.Manifest{
+		ArtifactType: bundle.ArtifactTypeGit, Config: typed(document, bundle.MediaTypeGitDocument),
+		Layers: []ocispec.Descriptor{typed(pack, bundle.MediaTypeGitPack), typed(index, bundle.MediaTypeGitIndex)},
+	})
+	b.Item(bundle.Item{Kind: bundle.KindGit, Ref: ref, Name: name, Descriptor: d})
+}
+
 func (b *Builder) manifest(m ocispec.Manifest) ocispec.Descriptor {
 	b.t.Helper()
 	m.SchemaVersion, m.MediaType = 2, ocispec.MediaTypeImageManifest

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/git"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -47,10 +49,19 @@ type Change struct {
 	NewDigest    digest.Digest `json:"newDigest,omitempty"`
 	OldPlatforms string        `json:"oldPlatforms,omitempty"` // of an image
 	NewPlatforms string        `json:"newPlatforms,omitempty"`
+	// Refs are those of a Git repository that differ.
+	Refs []Ref `json:"refs,omitempty"`
 	// of blobs that OLD lacks and no change above counts; 0 if a lock has no size
 	Bytes int64 `json:"bytes"`
 
 	old, new *item
+}
+
+// A Ref is a branch or tag of a Git repository, with its commit, or annotated tag, in both.
+type Ref struct {
+	Name string `json:"name"`
+	Old  string `json:"old,omitempty"` // "" if only NEW has it
+	New  string `json:"new,omitempty"`
 }
 
 // Bytes counts the blobs that only NEW has and the blobs that both have.
@@ -76,6 +87,9 @@ func Compare(ctx context.Context, before, after *Listing) (*Result, error) {
 		}
 	}
 	r.Changes, r.Same = changes(before.items, after.items)
+	if err := r.refs(ctx, before, after); err != nil {
+		return nil, err
+	}
 	if !bundles {
 		for i := range r.Changes {
 			if c := &r.Changes[i]; c.new != nil {
@@ -85,6 +99,32 @@ func Compare(ctx context.Context, before, after *Listing) (*Result, error) {
 		return r, nil
 	}
 	return r, r.carry(ctx, before, after)
+}
+
+// refs compares the refs of Git repositories.
+func (r *Result) refs(ctx context.Context, before, after *Listing) error {
+	for i := range r.Changes {
+		c := &r.Changes[i]
+		if c.Kind != bundle.KindGit {
+			continue
+		}
+		was, err := before.refs(ctx, c.old)
+		if err != nil {
+			return err
+		}
+		now, err := after.refs(ctx, c.new)
+		if err != nil {
+			return err
+		}
+		names := slices.Concat(slices.Collect(maps.Keys(was)), slices.Collect(maps.Keys(now)))
+		slices.Sort(names)
+		for _, name := range slices.Compact(names) {
+			if was[name] != now[name] {
+				c.Refs = append(c.Refs, Ref{name, was[name], now[name]})
+			}
+		}
+	}
+	return nil
 }
 
 // carry counts the bytes that only NEW has.
@@ -233,6 +273,33 @@ type item struct {
 	platforms                          string        // of an image
 	size                               int64         // from a lock
 	at                                 int           // in the bundle's index
+
+	git *manifest.LockedGit // from a lock
+}
+
+// refs returns the refs of a Git repository, none of no item.
+func (l *Listing) refs(ctx context.Context, it *item) (map[string]string, error) {
+	list := map[string]string{}
+	switch {
+	case it == nil:
+	case it.git != nil:
+		for _, r := range it.git.Refs {
+			list[r.Name] = r.ID
+		}
+	case l.catalog != nil:
+		_, data, err := l.catalog.Git(ctx, l.catalog.Index().Items[it.at], git.MaxDocument)
+		if err != nil {
+			return nil, err
+		}
+		_, d, err := git.ParseDocument(data)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range d.Refs {
+			list[r.Name] = r.ID
+		}
+	}
+	return list, nil
 }
 
 // Close closes the bundle.
@@ -249,7 +316,7 @@ func OfLock(lock *manifest.Lock) *Listing {
 	for _, p := range lock.Items {
 		l.items = append(l.items, item{
 			kind: p.Kind, ref: p.Ref, name: p.Name, version: p.Version, platform: p.Platform,
-			digest: p.Digest, platforms: strings.Join(p.Platforms, ","), size: p.Size,
+			digest: p.Digest, platforms: strings.Join(p.Platforms, ","), size: p.Size, git: p.Git,
 		})
 	}
 	return l
@@ -290,7 +357,7 @@ func (l *Listing) likeLock(ctx context.Context) error {
 			if it.kind == bundle.KindFile || !strings.HasPrefix(it.ref, "oci://") {
 				it.digest = layer.Digest
 			}
-		case bundle.KindImage, bundle.KindReferrer:
+		case bundle.KindImage, bundle.KindReferrer, bundle.KindGit:
 		default:
 			continue
 		}

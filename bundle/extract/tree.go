@@ -31,7 +31,8 @@ const (
 	treeImages    = "images"
 )
 
-// Tree writes files, charts and documents as files below dir, and images with their referrers as one OCI layout.
+// Tree writes files, charts and documents as files below dir, Git repositories as bare repositories, and images with
+// their referrers as one OCI layout.
 func Tree(ctx context.Context, r *bundle.Reader, dir string, items []bundle.Item) error {
 	var files, images []bundle.Item
 	for _, it := range items {
@@ -91,6 +92,9 @@ func openRoot(dir string) (*os.Root, error) {
 func writeItem(ctx context.Context, r *bundle.Reader, root *os.Root, name string, it bundle.Item) error {
 	if it.Kind == bundle.KindImage {
 		return writeFile(root, name, 0o644, func(w io.Writer) error { return ocilayout.DockerArchive(ctx, w, r, it) })
+	}
+	if it.Kind == bundle.KindGit {
+		return writeGit(ctx, r, root, name, it)
 	}
 	layer, err := r.ContentOf(ctx, it)
 	if err != nil {
@@ -174,6 +178,8 @@ func treePath(it bundle.Item, suffix string) string {
 		}
 	case bundle.KindChart:
 		return path.Join(treeCharts, PlainName(it.Name+"-"+it.Version)+suffix+".tgz")
+	case bundle.KindGit:
+		return path.Join(treeGit, PlainName(it.Name)+suffix+".git")
 	case bundle.KindImage:
 		return path.Join(treeImages, imageFileName(it.Ref)+suffix+".tar")
 	}

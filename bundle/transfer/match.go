@@ -76,7 +76,7 @@ func splitKind(pattern string) (kind, rest string) {
 func kinds() []string {
 	return []string{
 		bundle.KindImage, bundle.KindChart, bundle.KindFile, bundle.KindReferrer, bundle.KindManifest, bundle.KindLock,
-		bundle.KindClosure, bundle.KindSBOM, bundle.KindTool,
+		bundle.KindClosure, bundle.KindSBOM, bundle.KindTool, bundle.KindGit,
 	}
 }
 

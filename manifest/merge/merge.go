@@ -289,6 +289,11 @@ func identities() map[string]func(*yaml.Node) string {
 		},
 		"manifests": func(n *yaml.Node) string { return cmp.Or(document.Text(n, "path"), n.Value) },
 		"files":     func(n *yaml.Node) string { return document.Text(n, "name") },
+		"git": func(n *yaml.Node) string {
+			address := strings.TrimRight(cmp.Or(document.Text(n, "url"), n.Value), "/")
+			last := address[strings.LastIndexByte(address, '/')+1:]
+			return cmp.Or(document.Text(n, "name"), strings.TrimSuffix(last, ".git"))
+		},
 		"deploy": func(n *yaml.Node) string {
 			return cmp.Or(document.Text(n, "namespace"), "default") + "/" +
 				cmp.Or(document.Text(n, "release"), document.Text(n, "chart"))

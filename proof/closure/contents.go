@@ -44,7 +44,7 @@ func Contents(ctx context.Context, items []bundle.Item, read ReadBlob) ([]Item, 
 	var out []Item
 	for _, it := range items {
 		switch it.Kind {
-		case bundle.KindImage, bundle.KindChart, bundle.KindFile, bundle.KindManifest:
+		case bundle.KindImage, bundle.KindChart, bundle.KindFile, bundle.KindGit, bundle.KindManifest:
 		default:
 			continue
 		}

@@ -154,6 +154,9 @@ func (b *builder) component(ctx context.Context, it bundle.Item) (cdx.Component,
 			}}
 		}
 	}
+	if it.Kind == bundle.KindGit {
+		c.ExternalReferences = &[]cdx.ExternalReference{{URL: source, Type: cdx.ERTypeVCS}}
+	}
 	if pinned && pin.Verified != "" {
 		properties = append(properties, cdx.Property{Name: "io.kkbundle.verified", Value: string(pin.Verified)})
 	}

@@ -139,7 +139,7 @@ func title(index bundle.Index) string { return strings.TrimSpace(index.Name + " 
 
 func kindRank(kind string) int {
 	order := []string{
-		bundle.KindImage, bundle.KindChart, bundle.KindFile, bundle.KindReferrer, bundle.KindTool,
+		bundle.KindImage, bundle.KindChart, bundle.KindFile, bundle.KindGit, bundle.KindReferrer, bundle.KindTool,
 		bundle.KindManifest, bundle.KindLock,
 	}
 	if i := slices.Index(order, kind); i >= 0 {
@@ -239,6 +239,8 @@ func (d *pageData) command(sh *snapshot, e entry) (command, link string) {
 	case bundle.KindChart:
 		return fmt.Sprintf("helm pull %s --repo %s/charts --version %s", quote(e.item.Name), d.Host,
 			quote(e.item.Version)), ""
+	case bundle.KindGit:
+		return "git clone " + quote(d.Host+gitPath+e.item.Name+gitEnd), ""
 	case bundle.KindImage, bundle.KindReferrer:
 		ref, ok, err := destination("registry.invalid", *e.item)
 		if err != nil || !ok {

@@ -1,6 +1,6 @@
-// Package serve is a read-only server of bundles: an OCI registry, Helm, apt and yum repositories, a file server and
-// pages for people, all straight from the compressed files. Nothing is unpacked and nothing is written. Start-up time
-// does not depend on a bundle's size, nor memory on the number of clients or the size of blobs.
+// Package serve is a read-only server of bundles: an OCI registry, Helm, apt, yum and Git repositories, a file server
+// and pages for people, all straight from the compressed files. Nothing is unpacked and nothing is written. Start-up
+// time does not depend on a bundle's size, nor memory on the number of clients or the size of blobs.
 //
 // Trust: no client receives the end of a content before the whole blob was compared with its digest on the same open
 // file. A write to a served file is detected, and its blobs are checked again.
@@ -48,6 +48,7 @@ type Server struct {
 	users     *htpasswd.Users
 	frames    *frames
 	checks    chan struct{} // a token for each blob being checked
+	packs     chan struct{} // a token for each pack being made
 	chunks    sync.Pool     // *[]byte of chunkSize
 	metrics   *metrics
 	limits    limits
@@ -73,6 +74,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		log: o.Logger, open: o.Open, verify: o.Verify, manual: o.Manual, authority: o.Authority,
 		users: htpasswd.New(o.Users), frames: newFrames(), metrics: newMetrics(), limits: defaultLimits(),
 		checks: make(chan struct{}, min(runtime.GOMAXPROCS(0), maxDecodes)),
+		packs:  make(chan struct{}, maxPacks),
 	}
 	s.templates = sync.OnceValues(parseTemplates)
 	s.chunks.New = func() any { b := make([]byte, chunkSize); return &b }
@@ -122,6 +124,7 @@ type area struct {
 	path, name string
 	handle     func(w http.ResponseWriter, r *http.Request, sh *snapshot)
 	public     bool // needs no login
+	post       bool // POST, too, with a body that the area reads
 }
 
 func (s *Server) areas() []area {
@@ -132,6 +135,7 @@ func (s *Server) areas() []area {
 		{path: "/files/", name: "files", handle: s.files},
 		{path: "/apt/", name: "apt", handle: s.apt},
 		{path: "/yum/", name: "yum", handle: s.yum},
+		{path: gitPath, name: "git", handle: s.git, post: true},
 		{path: "/assets/", name: "page", handle: s.assets},
 		{path: "/metrics", name: "metrics", handle: s.exposition},
 		{path: "/healthz", name: "health", handle: health, public: true},
@@ -172,7 +176,7 @@ func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
 	h := out.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
-	if r.ContentLength != 0 { // request bodies are never read
+	if r.ContentLength != 0 { // request bodies are not read, or soon
 		h.Set("Connection", "close")
 		_ = out.Control.SetReadDeadline(start.Add(s.limits.body)) // only test servers lack deadlines
 	}
@@ -187,7 +191,7 @@ func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
 			return
 		}
 	}
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead && !(a.post && r.Method == http.MethodPost) {
 		h.Set("Allow", "GET, HEAD")
 		fail(out, &answer{
 			http.StatusMethodNotAllowed, codeUnsupported,

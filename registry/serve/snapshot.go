@@ -16,6 +16,7 @@ type snapshot struct {
 	filesOf  lazy[*tree]
 	chartsOf lazy[*chartIndex]
 	debsOf   lazy[*tree]
+	gitOf    lazy[map[string]*repositoryEntry]
 	rpmsOf   lazy[*tree]
 	indexes  indexCache // of packages
 	listOf   lazy[[]listed]

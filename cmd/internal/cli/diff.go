@@ -83,7 +83,7 @@ func printDiff(g *globals, r *diff.Result) error {
 		numbers[c.Change]++
 		before, after := shown(&c)
 		bytes := ""
-		if c.NewRef != "" && (r.Carry != nil || c.Kind != bundle.KindImage) {
+		if c.NewRef != "" && (r.Carry != nil || c.Kind != bundle.KindImage && c.Kind != bundle.KindGit) {
 			bytes = plain.Size(c.Bytes)
 		}
 		platform := c.Platform
@@ -91,6 +91,9 @@ func printDiff(g *globals, r *diff.Result) error {
 			platform = cmp.Or(c.NewPlatforms, c.OldPlatforms)
 		}
 		rows = append(rows, []string{c.Change, c.Kind, c.Name, platform, before, after, bytes})
+		for _, r := range c.Refs {
+			rows = append(rows, []string{"", "", "  " + r.Name, "", shortID(r.Old), shortID(r.New), ""})
+		}
 	}
 	if len(rows) > 0 {
 		if err := g.PrintTable([]string{"CHANGE", "KIND", "NAME", "PLATFORM", "OLD", "NEW", "BYTES"},
@@ -113,6 +116,9 @@ func printDiff(g *globals, r *diff.Result) error {
 	}
 	return nil
 }
+
+// shortID returns the beginning of the name of a commit, - for none.
+func shortID(id string) string { return cmp.Or(id[:min(len(id), shortSum)], "-") }
 
 // shown returns the different versions, platforms or digests.
 func shown(c *diff.Change) (before, after string) {

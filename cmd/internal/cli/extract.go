@@ -53,13 +53,14 @@ func newExtractCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "extract BUNDLE [NAME]",
 		Short: "Extract items from a bundle",
-		Long: `Extracts one item: a file or chart as a file, an image as an OCI image layout directory. A digest as NAME extracts
-that blob. Without NAME, the whole bundle becomes an OCI image layout directory.
+		Long: `Extracts one item: a file or chart as a file, an image as an OCI image layout directory, a Git repository as a bare
+repository, NAME.git, which git clone takes. A digest as NAME extracts that blob. Without NAME, the whole bundle becomes
+an OCI image layout directory.
 
   -o -       a file, chart, archive or blob goes to standard output
   --format   oci-archive, or docker-archive for docker load, podman load and ctr images import: an image as an
-             archive, for one platform. tree: a directory with files/, charts/, documents/, packages/ (an apt or dnf
-             repository for each distribution), and images/ (an OCI layout)
+             archive, for one platform. tree: a directory with files/, charts/, documents/, git/, packages/ (an apt or
+             dnf repository for each distribution), and images/ (an OCI layout)
   --item     several items, as a tree by default
   --group    the items of groups and those without a group, as a tree by default. Guide: docs/build/composition.md
   --for      the items of a host of the inventory: files/, and images/ as archives for ctr images import
@@ -182,6 +183,9 @@ func runExtract(ctx context.Context, g *globals, path, name string, o extractOpt
 	if err != nil {
 		return err
 	}
+	if item.Kind == bundle.KindGit && o.format == "" {
+		return e.git(ctx, item)
+	}
 	if item.Kind == bundle.KindImage || o.format != "" {
 		return e.image(ctx, item)
 	}
@@ -238,6 +242,21 @@ func (e *extraction) layout(ctx context.Context, items []bundle.Item) error {
 	}
 	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s as an OCI image layout",
 		plain.Count(len(items), "item"))
+}
+
+// git extracts a Git repository as a bare repository.
+func (e *extraction) git(ctx context.Context, item bundle.Item) error {
+	if e.byteRange != "" || e.output == "-" {
+		return usage.Errorf("a Git repository becomes a directory: name one with -o, and leave out --range")
+	}
+	e.output = cmp.Or(e.output, extract.GitName(item))
+	if err := e.overwrite.directory(e.output); err != nil {
+		return err
+	}
+	if err := extract.Git(ctx, e.r, e.output, item); err != nil {
+		return err
+	}
+	return e.done(extractResult{Version: 1, Path: e.output, Items: 1}, "a bare Git repository")
 }
 
 // archive writes an archive to a file or standard output.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/groups"
 	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/git"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/proof/closure"
 )
@@ -29,7 +31,8 @@ func newInspectCmd(g *globals) *cobra.Command {
 oci://HOST/PATH[:TAG], only manifests are downloaded; its size is the size of its content. Of a bundle on a web
 server, https://HOST/PATH/NAME.kkb, only the two ends and the manifests are read.
 
-After the items come the groups of the bundle, with the bytes of each. A blob that several groups need counts in each.
+After the items come the refs of Git repositories with their commits, and the groups of the bundle, with the bytes of
+each. A blob that several groups need counts in each.
 
 DIGEST is that of the item's manifest, by which a registry knows it. SHA256 is that of the bytes of a file, chart or
 document, as sha256sum prints it.
@@ -49,7 +52,7 @@ Each of these prints one thing instead:
 With --json: {"version", "name", "bundleVersion", "digest", "size", "items": [{"kind", "name", "digest", "mediaType",
 "platforms", "size"}]}, and if they apply "groups": [{"name", "description", "optional", "absent", "items", "size"}], and of items
 "groups", "sha256", "artifactType", "lacks" (platforms), "referrers" ("unknown"),
-"signedBy" and "verified" (what vouches for the digest, as in the lock). With --closure: {"version", "items":
+"signedBy", "verified" (what vouches for the digest, as in the lock) and "refs" of a Git repository. With --closure: {"version", "items":
 [{"kind", "ref", "digest", "platforms", "neededBy": [{"task", "program", "roles", "source", "file", "object",
 "path"}]}], "undecided"}. With --layers: {"version", "digest", "encoders": [{"encoder", "blobs", "size"}], "unknown":
 [{"digest", "size"}]}.`,
@@ -197,6 +200,8 @@ type inspectedItem struct {
 	Referrers    string   `json:"referrers,omitempty"`    // "unknown": the list of referrers may be incomplete
 	SignedBy     string   `json:"signedBy,omitempty"`     // fingerprint of the key that the build checked
 	Verified     string   `json:"verified,omitempty"`     // what vouches for the digest, as in the lock
+	// Refs are those of a Git repository.
+	Refs []git.DocumentRef `json:"refs,omitempty"`
 }
 
 func runInspect(ctx context.Context, g *globals, path string, login loginFlags) error {
@@ -223,6 +228,9 @@ func runInspect(ctx context.Context, g *globals, path string, login loginFlags) 
 	if err := g.PrintTable([]string{"KIND", "NAME", "PLATFORMS", "SIZE", "DIGEST", "SHA256"}, rows); err != nil {
 		return err
 	}
+	if err := g.printRefs(x.Items); err != nil {
+		return err
+	}
 	return g.printGroups(x.Groups)
 }
 
@@ -247,7 +255,7 @@ func (g *globals) inspect(ctx context.Context, path string, login loginFlags) (i
 		if err == nil {
 			x.Groups, err = inspectGroups(ctx, r)
 		}
-		return x, err
+		return x, errors.Join(err, x.addRefs(ctx, &r.Catalog))
 	}
 	r, err := g.openRead(ctx, path, login)
 	if err != nil {
@@ -259,7 +267,40 @@ func (g *globals) inspect(ctx context.Context, path string, login loginFlags) (i
 	if err == nil {
 		x.Groups, err = inspectGroups(ctx, r)
 	}
-	return x, err
+	return x, errors.Join(err, x.addRefs(ctx, &r.Catalog))
+}
+
+// addRefs adds the refs of Git repositories.
+func (x *inspection) addRefs(ctx context.Context, c *bundle.Catalog) error {
+	for i := range x.Items {
+		if x.Items[i].Kind != bundle.KindGit {
+			continue
+		}
+		_, data, err := c.Git(ctx, x.index.Items[i], git.MaxDocument)
+		if err != nil {
+			return err
+		}
+		_, d, err := git.ParseDocument(data)
+		if err != nil {
+			return fmt.Errorf("%s: %w", x.index.Items[i], err)
+		}
+		x.Items[i].Refs = d.Refs
+	}
+	return nil
+}
+
+// printRefs prints the refs of Git repositories.
+func (g *globals) printRefs(items []inspectedItem) error {
+	var rows [][]string
+	for _, it := range items {
+		for _, r := range it.Refs {
+			rows = append(rows, []string{it.Name, r.Name, cmp.Or(r.Peeled, r.ID)})
+		}
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	return g.PrintTable([]string{"REPOSITORY", "REF", "COMMIT"}, rows)
 }
 
 // inspectionOf is empty without contents.

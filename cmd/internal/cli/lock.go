@@ -288,6 +288,7 @@ type lockPin struct {
 	Root         string                `json:"root,omitempty"`
 	RootDigest   digest.Digest         `json:"rootDigest,omitempty"`
 	Mode         scalar.FileMode       `json:"mode,omitzero"`
+	Git          *manifest.LockedGit   `json:"git,omitempty"`
 	Package      string                `json:"package,omitempty"`
 	Provides     []string              `json:"provides,omitempty"`
 	Groups       []string              `json:"groups,omitempty"`

@@ -27,8 +27,8 @@ import (
 
 type pushOptions struct {
 	registryFlags
-	registry                  string
-	dryRun, recheck           bool
+	registry, git             string
+	dryRun, recheck, gitForce bool
 	items, platforms, renames []string
 	group                     groupFlag
 	harbor                    harborFlags
@@ -38,8 +38,8 @@ type pushOptions struct {
 func newPushCmd(g *globals) *cobra.Command {
 	var o pushOptions
 	cmd := &cobra.Command{
-		Use:   "push --registry HOST[/PREFIX] BUNDLE",
-		Short: "Push the items of a bundle to a registry",
+		Use:   "push (--registry HOST[/PREFIX] | --git ADDRESS) BUNDLE",
+		Short: "Push the items of a bundle to a registry, or to a Git server",
 		Long: `Pushes images with their referrers (signatures, attestations), charts and files to an OCI registry, directly from the
 bundle. Existing content is not sent again, and every tag's digest is compared afterwards. A repeated push continues.
 The blobs of an existing manifest are assumed to exist; --recheck asks for each. - reads the bundle from standard
@@ -53,17 +53,24 @@ its helpers, or from --username and --password-stdin; proxies from HTTPS_PROXY, 
 ` + itemsHelp + `
 With --group, the items of other groups stay behind, and so do images that only their charts need.
 
-On Harbor, missing projects are created: one for each upstream host, or the one of --registry HOST/PROJECT.`,
+On Harbor, missing projects are created: one for each upstream host, or the one of --registry HOST/PROJECT.
+
+With --git, the bundle's Git repositories are pushed to ADDRESS/NAME.git on Gitea, GitLab or another Git server, which
+must have them, or create them at a push. Only what is missing is sent. Refs of the server that the bundle lacks stay. A
+ref with commits that the bundle's history does not continue is refused, without --git-force. Logins come from netrc
+(~/.netrc or $NETRC), or from --username and --password-stdin. Guide: docs/build/git.md`,
 		Example: `  kkbundle push --registry harbor.site/mirror site-1.4.0.kkb
   kkbundle push --registry harbor.site --rename docker.io/library=base --harbor-quota 50GiB --harbor-robot hosts site-1.4.0.kkb
   kkbundle push --registry 10.0.0.3:5000 --dry-run --item 'docker.io/*' --item chart/ingress-nginx --platform linux/arm64 site-1.4.0.kkb
   kkbundle push --registry 10.0.0.3:5000 --ca registry-ca.pem --username ops --password-stdin site-1.4.0.kkb < password
-  ssh build cat site-1.4.0.kkb | kkbundle push --registry harbor.site -`,
+  ssh build cat site-1.4.0.kkb | kkbundle push --registry harbor.site -
+  kkbundle push --git https://gitea.site/mirror site-1.4.0.kkb`,
 		Args: takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runPush(cmd.Context(), g, args[0], o) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.registry, "registry", "", "the registry, host[:port][/prefix] (required)")
+	f.StringVar(&o.registry, "registry", "", "the registry, host[:port][/prefix]")
+	o.addGit(f)
 	o.registryFlags.add(f)
 	f.StringArrayVar(&o.items, "item", nil, "push only this item (may be repeated; * matches any characters)")
 	o.group.add(f, "push")
@@ -79,6 +86,9 @@ On Harbor, missing projects are created: one for each upstream host, or the one 
 }
 
 func runPush(ctx context.Context, g *globals, path string, o pushOptions) error {
+	if o.git != "" {
+		return runPushGit(ctx, g, path, o)
+	}
 	start := time.Now()
 	if err := errors.Join(o.check(), o.checkPipe(path)); err != nil {
 		return err
@@ -129,7 +139,10 @@ type pushResult struct {
 // check returns errors of the command line.
 func (o *pushOptions) check() error {
 	if o.registry == "" {
-		return usage.Errorf("name the registry with --registry HOST[/PREFIX]")
+		return usage.Errorf("name the registry with --registry HOST[/PREFIX], or a Git server with --git ADDRESS")
+	}
+	if o.gitForce {
+		return usage.Errorf("--git-force goes with --git")
 	}
 	if err := o.registryFlags.check(); err != nil {
 		return err

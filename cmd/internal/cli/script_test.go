@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/cmd/internal/cli"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
+	"github.com/kkbundle/kkbundle/git/gittest"
 	"github.com/kkbundle/kkbundle/registry/harbor/harbortest"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
@@ -44,7 +46,7 @@ func TestMain(m *testing.M) {
 type upstreamKey struct{}
 
 // TestScripts runs testdata/script: one file for each thing that users do, or that goes wrong for them. Each has its
-// own upstream, whose addresses are in $REGISTRY, $FILES, $PLAIN, $SECURE and $CA, in YAML files too, and the
+// own upstream, whose addresses are in $REGISTRY, $FILES, $PLAIN, $SECURE, $GIT and $CA, in YAML files too, and the
 // manifests of testdata/manifests in its directory.
 func TestScripts(t *testing.T) {
 	t.Parallel()
@@ -100,6 +102,9 @@ func setup(env *testscript.Env) error {
 	env.Values[upstreamKey{}] = u
 	signers(env)
 	env.Vars = append(env.Vars, u.environment(env.WorkDir)...)
+	git := httptest.NewServer(gittest.Backend(filepath.Join(env.WorkDir, "git")))
+	env.Defer(git.Close)
+	env.Vars = append(env.Vars, "GIT="+git.URL, "GITHOST="+strings.TrimPrefix(git.URL, "http://"))
 	env.Vars = append(env.Vars, "XDG_STATE_HOME="+filepath.Join(env.WorkDir, "state"))
 	env.Vars = append(env.Vars, "GORACE=atexit_sleep_ms=0") // by default each process waits a second for others' races
 	known := map[string]string{}

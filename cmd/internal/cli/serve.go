@@ -37,13 +37,14 @@ func newServeCmd(g *globals) *cobra.Command {
 	var o serveOptions
 	cmd := &cobra.Command{
 		Use:   "serve BUNDLE...",
-		Short: "Serve bundles as a registry, and as Helm, apt, yum and file repositories",
+		Short: "Serve bundles as a registry, and as Helm, apt, yum, Git and file repositories",
 		Long: `Serves bundles read-only until it is interrupted. It unpacks nothing and is ready at once:
 
   /v2/<upstream host>/<path>     an OCI registry; a port in the upstream host becomes _port; supports containerd's ?ns=
   /charts/                       a Helm repository of all charts; /charts/<upstream host>/<path>/ one for each upstream repository
   /files/<upstream host>/<path>  files, with SHA256SUMS in each directory
   /apt/, /yum/                   repositories of all .deb and .rpm files, and one for each directory
+  /git/NAME.git                  Git repositories, for git clone and git fetch
   /                              a page with the contents and commands to get them
   /docs/                         this documentation, with a search
   /healthz, /metrics             for monitoring (Prometheus)

@@ -29,6 +29,7 @@ func areas() []area {
 		{"Files of other tools", []string{"convert", "manifest/kubekey", "installer/provision"}, "10", true},
 		{"Build: items, charts, completeness", []string{"builder", "proof", "discover"}, "10, 18 or 21", true},
 		{"Build: downloads", []string{"fetch", "charts"}, "14", true},
+		{"Git repositories: fetch, serve and push", []string{"git"}, "14 or 15", true},
 		{"Build: operating system packages", []string{"fetch/packages"}, "14", false},
 		{"Bundles and their parts", []string{"bundle", "internal/disk", "internal/capped"}, "11 or 1", true},
 		{

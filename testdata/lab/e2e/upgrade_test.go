@@ -232,7 +232,7 @@ func TestUpgradeMembers(t *testing.T) {
 			own.Version + " takes etcd 3.6.13-0", "step " + own.Version + ": etcd 3.6.8 -> 3.6.13;",
 			"step " + to.Version + ": etcd 3.6.13 -> 3.7.0, coredns v1.14.2 -> v1.14.6;",
 		},
-		stuck: "have moved on to 3.7, which etcd 3.6.8 cannot read",
+		stuck: "have moved on to 3.7, which etcd 3.6.13 cannot read",
 		forth: []kill{
 			{"control-plane", 2, "grep -q etcd:3.6.13 /etc/kubernetes/manifests/etcd.yaml"},
 			{"control-plane", 2, "grep -q etcd:3.7.0 /etc/kubernetes/manifests/etcd.yaml"},

@@ -1,0 +1,372 @@
+package git_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/git"
+	"github.com/kkbundle/kkbundle/git/gittest"
+)
+
+// received is a pack that git makes of a repository's refs.
+func received(t testing.TB, r *gittest.Repo, args ...string) *git.Received {
+	t.Helper()
+	p, err := git.Receive(t.Context(), strings.NewReader(packOf(t, r, args...)), spool(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func packOf(t testing.TB, r *gittest.Repo, args ...string) string {
+	t.Helper()
+	args = append([]string{"pack-objects", "-q", "--all", "--stdout"}, args...)
+	out, err := gittest.TryWith(t, r.Dir, nil, args...)
+	if err != nil {
+		t.Fatal(err, out)
+	}
+	return out
+}
+
+func spool(t testing.TB) *os.File {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "spool"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// refs are all of a repository.
+func refs(t testing.TB, r *gittest.Repo) []git.Ref {
+	t.Helper()
+	var list []git.Ref
+	for line := range strings.Lines(r.Git("for-each-ref", "--format=%(objectname) %(refname)")) {
+		text, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+		id, ok := git.ParseID(text)
+		if !ok {
+			t.Fatal(line)
+		}
+		list = append(list, git.Ref{Name: name, ID: id})
+	}
+	return list
+}
+
+type packed struct {
+	pack, index, document []byte
+	want                  git.Wanted
+	summary               *git.Summary
+}
+
+func canonical(t testing.TB, p *git.Received, want git.Wanted) packed {
+	t.Helper()
+	var pack, index bytes.Buffer
+	s, x, err := p.Canonical(t.Context(), &want, &pack)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.WriteTo(&index); err != nil {
+		t.Fatal(err)
+	}
+	document, err := json.Marshal(git.NewDocument(&want, s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return packed{pack.Bytes(), index.Bytes(), document, want, s}
+}
+
+// bare makes a repository of a pack.
+func bare(t testing.TB, p packed) string {
+	t.Helper()
+	dir := t.TempDir()
+	gittest.Run(t, dir, "init", "-q", "--bare", "-b", "main")
+	for name, data := range map[string][]byte{"pack": p.pack, "idx": p.index} {
+		if err := os.WriteFile(filepath.Join(dir, "objects/pack/pack-"+strings.Repeat("a", 40)+"."+name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(p.summary.Shallow) > 0 {
+		var text strings.Builder
+		for _, id := range p.summary.Shallow {
+			text.WriteString(id.String() + "\n")
+		}
+		if err := os.WriteFile(filepath.Join(dir, "shallow"), []byte(text.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, r := range p.want.Refs {
+		gittest.Run(t, dir, "update-ref", r.Name, r.ID.String())
+	}
+	return dir
+}
+
+// TestCanonical: packs of other bytes with the same history become the same pack, which git takes, with the index that
+// git makes of it.
+func TestCanonical(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	want := git.Wanted{Refs: refs(t, r), Head: "refs/heads/main"}
+	first := canonical(t, received(t, r), want)
+	for _, args := range [][]string{
+		{"--no-reuse-delta", "--window=0"}, {"--no-reuse-delta", "--delta-base-offset", "--depth=200", "--window=50"},
+		{"--no-reuse-delta", "--depth=3", "--compression=0"},
+	} {
+		if other := canonical(t, received(t, r, args...), want); !bytes.Equal(first.pack, other.pack) ||
+			!bytes.Equal(first.index, other.index) {
+			t.Errorf("%v: another pack", args)
+		}
+	}
+	dir := bare(t, first)
+	gittest.Run(t, dir, "fsck", "--full", "--strict")
+	objects := func(dir string) []string {
+		return slices.Sorted(strings.Lines(gittest.Run(t, dir, "rev-list", "--all", "--objects", "--no-object-names")))
+	}
+	if got, want := objects(dir), objects(r.Dir); !slices.Equal(got, want) {
+		t.Errorf("%d objects, want %d", len(got), len(want))
+	}
+	out := filepath.Join(t.TempDir(), "x.idx")
+	if text, err := gittest.TryWith(t, dir, first.pack, "index-pack", "--stdin", "-o", out, filepath.Join(dir, "x.pack")); err != nil {
+		t.Fatal(err, text)
+	}
+	if theirs, err := os.ReadFile(out); err != nil || !bytes.Equal(theirs, first.index) {
+		t.Errorf("git makes another index: %v", err)
+	}
+	if len(first.pack) > 3*len(packOf(t, r)) && len(first.pack) > 400<<10 {
+		t.Errorf("the pack has %d bytes, git's has %d", len(first.pack), len(packOf(t, r)))
+	}
+}
+
+// TestDepth: a pack of the newest commits only, with those whose parents are missing.
+func TestDepth(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	id, _ := git.ParseID(r.Git("rev-parse", "main"))
+	p := canonical(t, received(t, r), git.Wanted{
+		Refs: []git.Ref{{Name: "refs/heads/main", ID: id}}, Head: "refs/heads/main", Depth: 2,
+	})
+	dir := bare(t, p)
+	gittest.Run(t, dir, "fsck", "--full", "--strict")
+	if got, want := gittest.Run(t, dir, "rev-list", "--count", "main"), "2\n"; got != want {
+		t.Errorf("%q commits, want %q", got, want)
+	}
+	if len(p.summary.Shallow) != 1 || p.summary.Commits != 2 {
+		t.Errorf("%+v", p.summary)
+	}
+}
+
+// TestElsewhere: submodules and pointers of LFS are named.
+func TestElsewhere(t *testing.T) {
+	t.Parallel()
+	r := gittest.New(t)
+	r.Write("big.bin", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n")
+	r.Commit("lfs")
+	head := r.Git("rev-parse", "HEAD")
+	r.Git("update-index", "--add", "--cacheinfo", "160000,"+head+",vendor/lib")
+	r.Git("commit", "-q", "-m", "submodule")
+	p := canonical(t, received(t, r), git.Wanted{Refs: refs(t, r)})
+	if p.summary.LFS != 1 || !slices.Equal(p.summary.Submodules, []string{"vendor/lib"}) {
+		t.Errorf("%+v", p.summary)
+	}
+}
+
+// TestMissing: a pack that lacks what its commits need is refused.
+func TestMissing(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	out, err := gittest.TryWith(t, r.Dir, nil, "pack-objects", "-q", "--all", "--stdout", "--filter=blob:none")
+	if err != nil {
+		t.Fatal(err, out)
+	}
+	p, err := git.Receive(t.Context(), strings.NewReader(out), spool(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := git.Wanted{Refs: refs(t, r)}
+	_, _, err = p.Canonical(t.Context(), &want, io.Discard)
+	var missing *git.MissingError
+	if !errors.As(err, &missing) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestUnsafeNames: names that a checkout must not write are refused.
+func TestUnsafeNames(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{".git", ".GIT", "..", "git~1"} {
+		r := gittest.New(t)
+		blob, err := gittest.TryWith(t, r.Dir, []byte("x"), "hash-object", "-w", "--stdin")
+		if err != nil {
+			t.Fatal(err)
+		}
+		tree, err := gittest.TryWith(t, r.Dir, []byte("100644 blob "+strings.TrimSpace(blob)+"\t"+name+"\n"), "mktree")
+		if err != nil {
+			t.Fatal(err, tree)
+		}
+		r.Git("update-ref", "refs/heads/main", r.Git("commit-tree", "-m", "x", strings.TrimSpace(tree)))
+		want := git.Wanted{Refs: refs(t, r)}
+		_, _, err = received(t, r).Canonical(t.Context(), &want, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), "must not write") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestDamagedPack: no damaged pack is received.
+func TestDamagedPack(t *testing.T) {
+	t.Parallel()
+	whole := packOf(t, gittest.Sample(t))
+	damaged := map[string]string{
+		"nothing": "", "cut": whole[:len(whole)/2], "without its checksum": whole[:len(whole)-20],
+		"something behind": whole + "x", "another version": whole[:7] + "\x04" + whole[8:],
+		"more objects": whole[:8] + "\x7f" + whole[9:], "no pack": "<html>" + whole,
+	}
+	for _, at := range []int{12, 13, 200, len(whole) / 3, len(whole) - 30, len(whole) - 1} {
+		damaged["bit "+whole[at:at+1]] = whole[:at] + string(whole[at]^0x10) + whole[at+1:]
+	}
+	for name, data := range damaged {
+		if _, err := git.Receive(t.Context(), strings.NewReader(data), spool(t)); err == nil {
+			t.Errorf("%s: received", name)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := git.Receive(ctx, strings.NewReader(whole), spool(t)); !errors.Is(err, context.Canceled) {
+		t.Errorf("canceled: %v", err)
+	}
+}
+
+// TestSelect: what is sent to somebody who has an older commit is small, and complete.
+func TestSelect(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	p := canonical(t, received(t, r), git.Wanted{Refs: refs(t, r), Head: "refs/heads/main"})
+	repo := open(t, p)
+	tip, _ := git.ParseID(r.Git("rev-parse", "main"))
+	old, _ := git.ParseID(r.Git("rev-parse", "main~3"))
+	s, err := repo.Select(t.Context(), git.Request{Wants: []git.ID{tip}, Haves: []git.ID{old, {1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pack bytes.Buffer
+	if err := repo.WritePack(t.Context(), &pack, s); err != nil {
+		t.Fatal(err)
+	}
+	clone := filepath.Join(t.TempDir(), "c")
+	gittest.Run(t, r.Dir, "clone", "-q", "--bare", "--single-branch", r.Dir, clone)
+	gittest.Run(t, clone, "update-ref", "refs/heads/main", old.String())
+	gittest.Run(t, clone, "update-ref", "-d", "refs/heads/release")
+	gittest.Run(t, clone, "gc", "-q", "--prune=now")
+	if out, err := gittest.TryWith(t, clone, pack.Bytes(), "unpack-objects", "-q", "--strict"); err != nil {
+		t.Fatal(err, out)
+	}
+	gittest.Run(t, clone, "update-ref", "refs/heads/main", tip.String())
+	gittest.Run(t, clone, "fsck", "--full", "--strict", "--connectivity-only")
+	if pack.Len() > len(p.pack)/4 {
+		t.Errorf("%d bytes of %d are sent", pack.Len(), len(p.pack))
+	}
+	if ok, err := repo.Reaches(t.Context(), tip, old); err != nil || !ok {
+		t.Errorf("Reaches: %v %v", ok, err)
+	}
+	if ok, err := repo.Reaches(t.Context(), old, tip); err != nil || ok {
+		t.Errorf("Reaches in reverse: %v %v", ok, err)
+	}
+}
+
+func open(t testing.TB, p packed) *git.Repository {
+	t.Helper()
+	repo, err := git.Open(p.document, bytes.NewReader(p.pack), int64(len(p.pack)), bytes.NewReader(p.index), int64(len(p.index)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return repo
+}
+
+// TestGolden: the digests of canonical packs are in locks, so their bytes must not change.
+func TestGolden(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	p := canonical(t, received(t, r), git.Wanted{Refs: refs(t, r), Head: "refs/heads/main"})
+	const want = "a2be8ceb9670e7ef4b01b3059ffffcb2ddebcc95c816cb75318a85c8b48c6af0"
+	if got := fmt.Sprintf("%x", sha256.Sum256(p.pack)); got != want {
+		t.Errorf("the pack has the digest %s, want %s", got, want)
+	}
+}
+
+// FuzzReceive reads any bytes as a pack, and what it takes as a repository.
+func FuzzReceive(f *testing.F) {
+	r := gittest.New(f)
+	for i := range 3 {
+		r.Write("a", strings.Repeat("some text\n", 30)+strings.Repeat("x", i))
+		r.Commit("c")
+	}
+	f.Add([]byte(packOf(f, r)))
+	f.Add([]byte(packOf(f, r, "--delta-base-offset")))
+	id, _ := git.ParseID(r.Git("rev-parse", "HEAD"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, err := git.Receive(t.Context(), bytes.NewReader(data), spool(t))
+		if err != nil {
+			return
+		}
+		want := git.Wanted{Refs: []git.Ref{{Name: "refs/heads/main", ID: id}}}
+		_, _, _ = p.Canonical(t.Context(), &want, io.Discard)
+	})
+}
+
+// FuzzRepository reads any bytes as a pack, index and document.
+func FuzzRepository(f *testing.F) {
+	r := gittest.New(f)
+	for i := range 3 {
+		r.Write("a", strings.Repeat("some text\n", 30)+strings.Repeat("x", i))
+		r.Commit("c")
+	}
+	p := canonical(f, received(f, r), git.Wanted{Refs: refs(f, r)})
+	f.Add(p.document, p.pack, p.index)
+	id, _ := git.ParseID(r.Git("rev-parse", "HEAD"))
+	f.Fuzz(func(t *testing.T, document, pack, index []byte) {
+		repo, err := git.Open(document, bytes.NewReader(pack), int64(len(pack)), bytes.NewReader(index), int64(len(index)))
+		if err != nil {
+			return
+		}
+		for _, q := range []git.Request{{}, {Wants: []git.ID{id}, Depth: 1}, {Wants: []git.ID{id}, Haves: []git.ID{id}}} {
+			if s, err := repo.Select(t.Context(), q); err == nil {
+				_ = repo.WritePack(t.Context(), io.Discard, s)
+			}
+		}
+	})
+}
+
+// FuzzDiff makes deltas of any two texts, and applies them.
+func FuzzDiff(f *testing.F) {
+	f.Add([]byte("a text that is the base, of some length"), []byte("another text that is the base, of some length"))
+	f.Fuzz(func(t *testing.T, base, target []byte) {
+		got, err := git.Patch(base, git.Diff(base, target))
+		if err != nil || !bytes.Equal(got, target) {
+			t.Fatalf("%v", err)
+		}
+	})
+}
+
+// TestDiff: deltas of long texts, with copies of each size and from far away.
+func TestDiff(t *testing.T) {
+	t.Parallel()
+	base := make([]byte, 1<<20)
+	for i := range base {
+		base[i] = byte(i * i >> 7)
+	}
+	target := slices.Concat(base[300:70000], []byte("new"), base[:1<<16], base[900000:], base[:200], bytes.Repeat([]byte("x"), 1000))
+	got, err := git.Patch(base, git.Diff(base, target))
+	if err != nil || !bytes.Equal(got, target) {
+		t.Errorf("%v, %d bytes of %d", err, len(got), len(target))
+	}
+}

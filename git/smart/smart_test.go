@@ -1,0 +1,322 @@
+package smart_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/git"
+	"github.com/kkbundle/kkbundle/git/gittest"
+	"github.com/kkbundle/kkbundle/git/smart"
+)
+
+// served starts git http-backend over the directory above the repository.
+func served(t *testing.T, dir string) string {
+	t.Helper()
+	s := httptest.NewServer(gittest.Backend(dir))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func remote(t *testing.T, address string, change func(*http.Request)) *smart.Remote {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &smart.Remote{Address: u, Do: func(r *http.Request) (*http.Response, error) {
+		change(r)
+		return http.DefaultClient.Do(r)
+	}}
+}
+
+func unchanged(*http.Request) {}
+
+// repository fetches everything from an address, and opens it.
+func repository(t *testing.T, from *smart.Remote, depth int) *git.Repository {
+	t.Helper()
+	a, err := from.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := git.Wanted{Refs: a.Refs, Head: a.Head, Depth: depth}
+	var ids []git.ID
+	for _, r := range a.Refs {
+		ids = append(ids, r.ID)
+	}
+	answer, err := from.Fetch(t.Context(), a, ids, depth)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Close()
+	return opened(t, answer, want)
+}
+
+// TestFetch: from git http-backend, by both versions of the protocol, with and without a depth.
+func TestFetch(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	address := served(t, filepath.Dir(r.Dir)) + "/" + filepath.Base(r.Dir) + "/.git"
+	old := func(r *http.Request) { r.Header.Del("Git-Protocol") }
+	for _, change := range []func(*http.Request){unchanged, old} {
+		for _, depth := range []int{0, 1} {
+			repo := repository(t, remote(t, address, change), depth)
+			if repo.Head != "refs/heads/main" || len(repo.Refs) != 5 {
+				t.Errorf("head %s, %d refs", repo.Head, len(repo.Refs))
+			}
+			if shallow := len(repo.Shallow()) > 0; shallow != (depth > 0) {
+				t.Errorf("depth %d: shallow is %v", depth, shallow)
+			}
+		}
+	}
+}
+
+// handler serves one repository as NAME.git.
+func handler(t *testing.T, repo *git.Repository, versions map[string]bool) http.Handler {
+	t.Helper()
+	mux := http.NewServeMux()
+	answer := func(w http.ResponseWriter, r *http.Request, f func() error) {
+		versions[r.Header.Get("Git-Protocol")] = true
+		if err := f(); err != nil {
+			var no *smart.RefusedError
+			if !errors.As(err, &no) {
+				t.Errorf("%s: %v", r.URL, err)
+			}
+			http.Error(w, err.Error(), http.StatusForbidden)
+		}
+	}
+	mux.HandleFunc("/x.git/"+smart.RefsPath, func(w http.ResponseWriter, r *http.Request) {
+		answer(w, r, func() error { return smart.Advertise(w, r, repo) })
+	})
+	mux.HandleFunc("/x.git/"+smart.UploadPath, func(w http.ResponseWriter, r *http.Request) {
+		answer(w, r, func() error { return smart.Upload(r.Context(), w, r, repo) })
+	})
+	return mux
+}
+
+// TestServe: git clones, lists and fetches, by both versions of the protocol.
+func TestServe(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	upstream := served(t, filepath.Dir(r.Dir)) + "/" + filepath.Base(r.Dir) + "/.git"
+	repo := repository(t, remote(t, upstream, unchanged), 0)
+	// A clone of an earlier state, which fetches the rest.
+	earlier := filepath.Join(t.TempDir(), "earlier")
+	gittest.Run(t, r.Dir, "clone", "-q", "--no-local", "--single-branch", "--branch", "v1.0.0", r.Dir, earlier)
+	for _, version := range []string{"2", "0"} {
+		versions := map[string]bool{}
+		s := httptest.NewServer(handler(t, repo, versions))
+		address, dir := s.URL+"/x.git", t.TempDir()
+		protocol := "protocol.version=" + version
+		gittest.Run(t, dir, "-c", protocol, "clone", "-q", address, "whole")
+		whole := filepath.Join(dir, "whole")
+		gittest.Run(t, whole, "fsck", "--full", "--strict")
+		if got, want := gittest.Run(t, whole, "rev-parse", "HEAD^{tree}"), gittest.Run(t, r.Dir, "rev-parse", "main^{tree}"); got != want {
+			t.Errorf("version %s: another tree", version)
+		}
+		listed := gittest.Run(t, dir, "-c", protocol, "ls-remote", address)
+		if want := gittest.Run(t, dir, "-c", protocol, "ls-remote", upstream); listed != want {
+			t.Errorf("version %s: ls-remote says\n%s\nwant\n%s", version, listed, want)
+		}
+		gittest.Run(t, dir, "-c", protocol, "clone", "-q", "--depth", "1", "--branch", "main", address, "shallow")
+		shallow := filepath.Join(dir, "shallow")
+		if n := gittest.Run(t, shallow, "rev-list", "--count", "HEAD"); n != "1\n" {
+			t.Errorf("version %s: %s commits in a shallow clone", version, n)
+		}
+		gittest.Run(t, shallow, "fsck", "--full", "--strict")
+		gittest.Run(t, shallow, "-c", protocol, "fetch", "-q", "--depth", "5")
+		gittest.Run(t, shallow, "fsck", "--full", "--strict")
+		gittest.Run(t, shallow, "-c", protocol, "fetch", "-q", "--unshallow", "--tags")
+		gittest.Run(t, shallow, "fsck", "--full", "--strict")
+		if got, want := gittest.Run(t, shallow, "rev-list", "--count", "HEAD"), gittest.Run(t, r.Dir, "rev-list", "--count", "main"); got != want {
+			t.Errorf("version %s: %s commits after unshallow, want %s", version, got, want)
+		}
+		more := filepath.Join(dir, "more")
+		gittest.Run(t, dir, "clone", "-q", "--no-local", earlier, more)
+		gittest.Run(t, more, "-c", protocol, "fetch", "-q", address, "main:refs/heads/now")
+		gittest.Run(t, more, "fsck", "--full", "--strict")
+		if out, err := gittest.Try(t, whole, "-c", protocol, "push", "origin", "HEAD:refs/heads/new"); err == nil ||
+			!strings.Contains(out, "403") {
+			t.Errorf("version %s: push: %v %s", version, err, out)
+		}
+		if version == "2" && !versions["version=2"] {
+			t.Error("git did not speak version 2")
+		}
+		s.Close()
+	}
+}
+
+// TestServeShallow: a repository of a limited depth can be cloned.
+func TestServeShallow(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	upstream := served(t, filepath.Dir(r.Dir)) + "/" + filepath.Base(r.Dir) + "/.git"
+	s := httptest.NewServer(handler(t, repository(t, remote(t, upstream, unchanged), 2), map[string]bool{}))
+	defer s.Close()
+	for _, version := range []string{"2", "0"} {
+		dir := t.TempDir()
+		gittest.Run(t, dir, "-c", "protocol.version="+version, "clone", "-q", s.URL+"/x.git", "c")
+		gittest.Run(t, filepath.Join(dir, "c"), "fsck", "--full", "--strict")
+	}
+}
+
+// TestPush: to git http-backend, new and again, with an increment, and not over other commits.
+func TestPush(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	above := filepath.Dir(r.Dir)
+	upstream := served(t, above) + "/" + filepath.Base(r.Dir) + "/.git"
+	target := t.TempDir()
+	bare := gittest.Bare(t, target, "x")
+	to := remote(t, served(t, target)+"/x.git", unchanged)
+	push := func(force bool) ([]smart.Change, error) {
+		p, err := to.PlanPush(t.Context(), repository(t, remote(t, upstream, unchanged), 0), force)
+		if err != nil {
+			return nil, err
+		}
+		return p.Changes, p.Run(t.Context())
+	}
+	state := func(list []smart.Change, ref string) smart.State {
+		for _, c := range list {
+			if c.Ref == ref {
+				return c.State
+			}
+		}
+		return ""
+	}
+	for _, want := range []smart.State{smart.StateCreated, smart.StateSame, smart.StateUpdated} {
+		if want == smart.StateUpdated {
+			r.Write("more", "x")
+			r.Commit("more")
+		}
+		changes, err := push(false)
+		if err != nil || state(changes, "refs/heads/main") != want {
+			t.Fatalf("want %s, got %v %v", want, changes, err)
+		}
+		gittest.Run(t, bare, "fsck", "--full", "--strict")
+		if got, want := gittest.Run(t, bare, "show-ref"), gittest.Run(t, r.Dir, "show-ref"); got != want {
+			t.Fatalf("the server has\n%s\nwant\n%s", got, want)
+		}
+	}
+	r.Git("commit", "-q", "--amend", "-m", "rewritten")
+	_, err := push(false)
+	var rewritten *smart.RewrittenError
+	if !errors.As(err, &rewritten) || len(rewritten.Refs) != 1 || rewritten.Refs[0] != "refs/heads/main" {
+		t.Fatalf("rewritten: %v", err)
+	}
+	if changes, err := push(true); err != nil || state(changes, "refs/heads/main") != smart.StateForced {
+		t.Errorf("forced: %v %v", changes, err)
+	}
+	if got, want := gittest.Run(t, bare, "rev-parse", "main"), gittest.Run(t, r.Dir, "rev-parse", "main"); got != want {
+		t.Errorf("main is %s, want %s", got, want)
+	}
+}
+
+// TestPushRefused: the server's reason is told.
+func TestPushRefused(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	upstream := served(t, filepath.Dir(r.Dir)) + "/" + filepath.Base(r.Dir) + "/.git"
+	target := t.TempDir()
+	bare := gittest.Bare(t, target, "x")
+	hook := filepath.Join(bare, "hooks", "pre-receive")
+	if err := os.WriteFile(hook, []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	p, err := remote(t, served(t, target)+"/x.git", unchanged).PlanPush(t.Context(),
+		repository(t, remote(t, upstream, unchanged), 0), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "pre-receive") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestOddServers: answers that are none of Git's are errors that say so, and that another attempt does not help.
+func TestOddServers(t *testing.T) {
+	t.Parallel()
+	for name, body := range map[string]string{
+		"a page": "<html>", "nothing": "", "a length of letters": "zzzz", "a length that is too small": "0003",
+		"cut short": "001e# service=git-upload-pack\n0000004f", "an error": "0015ERR access denied",
+		"sha256": "000eversion 2\n001aobject-format=sha256\n0000",
+	} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
+			_, _ = w.Write([]byte(body))
+		}))
+		if a, err := remote(t, s.URL+"/x.git", unchanged).List(t.Context()); err == nil {
+			t.Errorf("%s: %+v", name, a)
+		}
+		s.Close()
+	}
+}
+
+// FuzzUpload answers any request.
+func FuzzUpload(f *testing.F) {
+	f.Add([]byte("0014command=ls-refs\n0000"), true)
+	f.Add([]byte("0012command=fetch\n0001000ddeepen 1\n0009done\n0000"), true)
+	f.Add([]byte("0032want 1111111111111111111111111111111111111111\n00000009done\n"), false)
+	repo := small(f)
+	f.Fuzz(func(t *testing.T, body []byte, second bool) {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", bytes.NewReader(body))
+		if second {
+			r.Header.Set("Git-Protocol", "version=2")
+		}
+		_ = smart.Upload(t.Context(), httptest.NewRecorder(), r, repo)
+	})
+}
+
+// small is a repository of one commit, made without a server.
+func small(t testing.TB) *git.Repository {
+	t.Helper()
+	r := gittest.New(t)
+	r.Write("a", "b")
+	r.Commit("c")
+	out, err := gittest.TryWith(t, r.Dir, nil, "pack-objects", "-q", "--all", "--stdout")
+	if err != nil {
+		t.Fatal(err, out)
+	}
+	id, _ := git.ParseID(r.Git("rev-parse", "HEAD"))
+	return opened(t, strings.NewReader(out), git.Wanted{Refs: []git.Ref{{Name: "refs/heads/main", ID: id}}})
+}
+
+// opened opens the repository of a pack that a server sent.
+func opened(t testing.TB, answer io.Reader, want git.Wanted) *git.Repository {
+	t.Helper()
+	spool, err := os.Create(filepath.Join(t.TempDir(), "spool"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer spool.Close()
+	p, err := git.Receive(t.Context(), answer, spool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pack, index bytes.Buffer
+	s, x, err := p.Canonical(t.Context(), &want, &pack)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.WriteTo(&index); err != nil {
+		t.Fatal(err)
+	}
+	document, err := json.Marshal(git.NewDocument(&want, s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	repo, err := git.Open(document, bytes.NewReader(pack.Bytes()), int64(pack.Len()), bytes.NewReader(index.Bytes()),
+		int64(index.Len()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return repo
+}

@@ -1,0 +1,67 @@
+package gitpush_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/git/gittest"
+	"github.com/kkbundle/kkbundle/git/smart"
+	"github.com/kkbundle/kkbundle/registry/gitpush"
+	"github.com/kkbundle/kkbundle/web/logins"
+)
+
+// TestPush: with a login that only the server gets, past an answer that passes, and with large frames.
+func TestPush(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	b := bundletest.NewBuilder(t)
+	pack, index, document := gittest.Pack(t, r)
+	b.Git("https://git.example/ops/deploy", "deploy", pack, index, document)
+	from, err := bundle.Open(b.Bundle().Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	dir := t.TempDir()
+	bare := gittest.Bare(t, dir, "deploy")
+	busy := 1
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		user, password, _ := req.BasicAuth()
+		switch {
+		case user != "me" || password != "token":
+			w.WriteHeader(http.StatusUnauthorized)
+		case busy > 0:
+			busy--
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			gittest.Backend(dir).ServeHTTP(w, req)
+		}
+	}))
+	defer s.Close()
+	o := gitpush.Options{Prefix: s.URL, Transport: http.DefaultTransport}
+	if _, err := gitpush.Push(t.Context(), from, o); err == nil || !strings.Contains(err.Error(), "401") {
+		t.Errorf("without a login: %v", err)
+	}
+	o.Login = logins.Login{User: "me", Password: "token"}
+	done, err := gitpush.Push(t.Context(), from, o)
+	if err != nil || len(done) != 1 || len(done[0].Refs) != 5 || done[0].Refs[0].State != smart.StateCreated {
+		t.Fatalf("%+v %v", done, err)
+	}
+	gittest.Run(t, bare, "fsck", "--full", "--strict")
+	if got, want := gittest.Run(t, bare, "show-ref"), gittest.Run(t, r.Dir, "show-ref"); got != want {
+		t.Errorf("the server has\n%s\nwant\n%s", got, want)
+	}
+	o.Select = func(bundle.Item) bool { return false }
+	if _, err := gitpush.Push(t.Context(), from, o); err == nil {
+		t.Error("nothing was selected, and nothing said")
+	}
+	for _, bad := range []string{"gitea.site/x", "ssh://git@host/x", "https://me:secret@gitea.site/x", "https://h/?a=b"} {
+		if _, err := gitpush.ParsePrefix(bad); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
