@@ -22,6 +22,11 @@ import (
 // CAPKK's KKInstance. Steps that succeeded are skipped when the same program runs again. The sentinel is written last.
 func Provision(ctx context.Context, o engine.Options, name string, p *provision.Program) (engine.Report, error) {
 	o.Limit = []string{name}
+	if o.Cluster != nil { // nothing installs the pods of peers in a cluster that is declared
+		c := *o.Cluster
+		c.ImageDistribution = manifest.ImageDistribution{}
+		o.Cluster = &c
+	}
 	r, err := begin.New(o, engine.Provisioning())
 	if err != nil {
 		return engine.Report{}, err

@@ -383,6 +383,10 @@ func (inv *Inventory) Check(k *Cluster) error {
 	inv = inv.WithDefaults(d)
 	hosts := inv.Hosts()
 	c.registryHosts(inv, &d.ImageRegistry)
+	nodes := slices.DeleteFunc(slices.Clone(hosts), func(h Host) bool { return !h.Is(RoleCluster) })
+	if d.ImageDistribution.Peers.Used() && len(nodes) == 1 {
+		c.AddKey("groups", "imageDistribution.peers of the cluster file is for two nodes or more; leave it out")
+	}
 	c.etcdHosts(inv, d)
 	c.hostNetworks(hosts, d)
 	c.freeAddress(hosts, &d.ControlPlaneEndpoint)

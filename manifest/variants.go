@@ -127,7 +127,7 @@ const (
 )
 
 // Ports of a node at which its own pod, and the pod of any node, answer: those of Spegel's chart. They lie in the part
-// of the range for node ports that Kubernetes never gives away by itself.
+// of the range for node ports that Kubernetes gives away by itself last.
 // https://kubernetes.io/docs/reference/networking/virtual-ips/#service-nodeport-static-sub-range
 const PeersHostPort, PeersNodePort = 30020, 30021
 

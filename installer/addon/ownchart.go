@@ -10,6 +10,7 @@ import (
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/network"
+	"github.com/kkbundle/kkbundle/installer/peers"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -39,14 +40,22 @@ type environment struct {
 	cluster *manifest.Cluster
 	// Hosts by role, in the order of the inventory.
 	nodes, controlPlanes, nfs []*task.Host
+	// peersLogin is the digest of the login at peers; "" without hosts.
+	peersLogin string
 }
 
-func environmentOf(s *task.Site) environment {
-	return environment{
+func environmentOf(s *task.Site) (environment, error) {
+	e := environment{
 		cluster: s.Cluster, nodes: s.WithRole(manifest.RoleCluster),
 		controlPlanes: s.WithRole(manifest.RoleControlPlane),
 		nfs:           s.WithRole(manifest.RoleNFS),
 	}
+	if !s.Cluster.ImageDistribution.Peers.Used() {
+		return e, nil
+	}
+	login, err := peers.Login(s)
+	e.peersLogin = shortDigest([]byte(login.Username + ":" + login.Password))
+	return e, err
 }
 
 // OwnCharts returns the charts of the cluster by their tasks' names.
@@ -93,7 +102,11 @@ func optionsOf(s *task.Site, o OwnChart) (charts.InstallOptions, bundle.Item, er
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, err
 	}
-	values, err := o.values(environmentOf(s))
+	e, err := environmentOf(s)
+	if err != nil {
+		return charts.InstallOptions{}, bundle.Item{}, err
+	}
+	values, err := o.values(e)
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("values of %s: %w", o.component, err)
 	}

@@ -93,7 +93,11 @@ func networkChart(n network.Network, c *manifest.Cluster) OwnChart {
 		o.before = func(ctx context.Context,
 			t *task.Host,
 		) error {
-			return before(ctx, t, environmentOf(t.Site).network())
+			e, err := environmentOf(t.Site)
+			if err != nil {
+				return err
+			}
+			return before(ctx, t, e.network())
 		}
 	}
 	if after := n.Chart.After; after != nil {

@@ -3,6 +3,7 @@ package addon
 import (
 	"errors"
 
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/peers"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -67,7 +68,7 @@ func metricsChart() OwnChart {
 // spegelChart leaves containerd's configuration to the cri package, and keeps nothing on the hosts. The image is named
 // by its tag, as the registry has it: a release's chart has the digest of the index of all platforms.
 func spegelChart() OwnChart {
-	return OwnChart{component: peers.Spegel, everywhere: true, values: func(s environment) (map[string]any, error) {
+	return OwnChart{component: peers.Spegel, values: func(s environment) (map[string]any, error) {
 		images, err := catalog.PickImages(s.cluster, peers.Spegel, peers.Spegel)
 		if err != nil {
 			return nil, err
@@ -78,6 +79,11 @@ func spegelChart() OwnChart {
 			"image":               image,
 			"clusterDomain":       s.cluster.DNS.Domain + ".",
 			"basicAuthSecretName": peers.Secret,
+			// The pods read their login when they start.
+			"podAnnotations": map[string]any{marks.PeersLoginAnnotation: s.peersLogin},
+			"updateStrategy": map[string]any{
+				"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxUnavailable": "10%"},
+			},
 			"service": map[string]any{
 				"registry": map[string]any{"hostPort": manifest.PeersHostPort, "nodePort": manifest.PeersNodePort},
 			},

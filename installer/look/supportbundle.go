@@ -27,6 +27,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/peers"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -107,7 +108,7 @@ func hideSecrets(r *engine.Run) {
 	for _, name := range []string{
 		task.RegistryPassFile, siteregistry.OldLogin(task.RegistryPassFile),
 		siteregistry.OldLogin(task.HarborRobotFile), task.RegistrySecretFile, task.RegistryHashFile, task.PushPassFile,
-		task.PushHashFile, task.HarborAdminFile, task.HarborDatabaseFile, task.HarborRobotFile,
+		task.PushHashFile, task.HarborAdminFile, task.HarborDatabaseFile, task.HarborRobotFile, peers.LoginFile,
 	} {
 		if data, err := r.Dir.Read(name); err == nil {
 			for line := range strings.Lines(string(data)) {

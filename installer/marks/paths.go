@@ -102,6 +102,8 @@ const (
 	ProxyEndpointAnnotation = "kkbundle.io/endpoint"
 	// CorefileAnnotation of node-local DNS is the digest of its configuration: a change restarts the pods.
 	CorefileAnnotation = "kkbundle.io/corefile"
+	// PeersLoginAnnotation of Spegel's pods is the digest of their login: another one restarts them.
+	PeersLoginAnnotation = "kkbundle.io/peers-login"
 	// ProofLabel marks the objects of a proof. They are in kube-system: a namespace of their own would take five
 	// seconds to be deleted (namespaceDeletionGracePeriod of
 	// https://github.com/kubernetes/kubernetes/blob/v1.34.3/pkg/controller/namespace/namespace_controller.go).

@@ -324,6 +324,10 @@ func ofClusters() []Mark {
 			CorefileAnnotation, API, "on the pods of node-local DNS: the digest of its configuration",
 			"with another one the pods are replaced", "with the pods",
 		},
+		{
+			PeersLoginAnnotation, API, "on the pods of Spegel: the digest of their login",
+			"with another one the pods are replaced", "with the pods",
+		},
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/registry/mirror"
 )
 
-// Spegel is its name in the catalog, and that of its release and DaemonSet.
+// Spegel is its name in the catalog, and that of its release.
 const Spegel = "spegel"
 
 const (
@@ -27,9 +27,11 @@ const (
 	user      = "kkbundle"
 )
 
-func login(s *task.Site) (task.Login, error) {
+// Login returns the login at peers, which the work directory keeps.
+func Login(s *task.Site) (task.Login, error) {
 	password, err := s.Dir.Secret(LoginFile)
 	s.Mask.Hide(password)
+	s.Mask.Hide(user + ":" + password)
 	return task.Login{Username: user, Password: password}, err
 }
 
@@ -38,7 +40,7 @@ func Mirrors(t *task.Host) ([]mirror.Peer, error) {
 	if !t.Site.Cluster.ImageDistribution.Peers.Used() {
 		return nil, nil
 	}
-	l, err := login(t.Site)
+	l, err := Login(t.Site)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +53,7 @@ func Mirrors(t *task.Host) ([]mirror.Peer, error) {
 	return list, nil
 }
 
-// LoginTask gives the pods their login, before their chart is installed. They read it when they start.
+// LoginTask gives the pods their login, before their chart is installed.
 func LoginTask() task.Task {
 	return task.Task{
 		Name:  Secret,
@@ -61,7 +63,7 @@ func LoginTask() task.Task {
 			if member, err := member.IsMember(ctx, t); err != nil || !member {
 				return false, err
 			}
-			want, err := login(t.Site)
+			want, err := Login(t.Site)
 			if err != nil {
 				return false, err
 			}
@@ -75,7 +77,7 @@ func LoginTask() task.Task {
 			return string(have["username"]) == want.Username && string(have["password"]) == want.Password, nil
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			want, err := login(t.Site)
+			want, err := Login(t.Site)
 			if err != nil {
 				return err
 			}
@@ -86,21 +88,7 @@ func LoginTask() task.Task {
 			if err != nil {
 				return err
 			}
-			if err := t.Kube().Apply(ctx, data, kube.Apply{Manager: task.FieldManager, Force: true}); err != nil {
-				return err
-			}
-			return restart(ctx, t)
+			return t.Kube().Apply(ctx, data, kube.Apply{Manager: task.FieldManager, Force: true})
 		},
 	}
-}
-
-// restart starts the pods anew where they run with another login.
-func restart(ctx context.Context, t *task.Host) error {
-	const of = "--namespace=" + kube.SystemNamespace
-	found, err := t.Kubectl(ctx, of, "get", "daemonset/"+Spegel, "--ignore-not-found", "--output=name")
-	if err != nil || len(found) == 0 {
-		return err
-	}
-	_, err = t.Kubectl(ctx, of, "rollout", "restart", "daemonset/"+Spegel)
-	return err
 }

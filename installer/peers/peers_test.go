@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"encoding/base64"
 	"net/netip"
 	"strings"
 	"testing"
@@ -31,8 +32,11 @@ func TestMirrors(t *testing.T) {
 	if first[0].URL != "http://[fd00::4]:30020" || first[1].URL != "http://[fd00::4]:30021" || len(first[0].Password) < 32 {
 		t.Errorf("got %v", first)
 	}
-	if said := site.Mask.Mask("Authorization: " + first[0].Password); strings.Contains(said, first[0].Password) {
-		t.Errorf("a log has the password: %s", said)
+	header := base64.StdEncoding.EncodeToString([]byte(first[0].Username + ":" + first[0].Password))
+	for _, secret := range []string{first[0].Password, header} {
+		if said := site.Mask.Mask("a " + secret + " b"); strings.Contains(said, secret) {
+			t.Errorf("a log has the login: %s", said)
+		}
 	}
 	site.Cluster = tasktest.Cluster(t, "")
 	if list, err := Mirrors(host); err != nil || list != nil {

@@ -69,9 +69,11 @@ func (r Registry) host(name, apiRoot, caPath string) Host {
 		}
 	}
 	header("header", r.login())
-	for _, p := range r.Peers { // containerd asks in the order of the tables
+	// containerd asks in the order of the tables. Releases before 2.1 do not know dial_timeout and wait 30 seconds for a
+	// node that is away; the value is that of Spegel's own configuration.
+	for _, p := range r.Peers {
 		table := fmt.Sprintf("host.\"%s\"", p.URL)
-		fmt.Fprintf(&b, "\n[%s]\ncapabilities = [\"pull\"]\n", table)
+		fmt.Fprintf(&b, "\n[%s]\ncapabilities = [\"pull\"]\ndial_timeout = \"200ms\"\n", table)
 		header(table+".header", basic(p.Username, p.Password))
 	}
 	table := fmt.Sprintf("host.\"%s\"", address)
