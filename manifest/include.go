@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"path"
 	"reflect"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -29,10 +30,12 @@ func mergeIncluded(src *document.Tree, dir fs.FS) ([]Input, error) {
 		return fmt.Errorf("is no manifest; write apiVersion: %s and kind: %s, or leave it out", APIVersion, KindBundle)
 	})
 	var trees []*document.Tree
-	var inputs []Input
 	for _, f := range files {
 		trees = append(trees, f.Tree)
-		if f.Digest != "" {
+	}
+	var inputs []Input
+	for _, f := range slices.SortedFunc(slices.Values(files), func(a, b include.File) int { return a.Place - b.Place }) {
+		if f.Digest != "" { // the manifest itself has none
 			inputs = append(inputs, Input{Path: f.Name, Digest: f.Digest})
 		}
 	}

@@ -133,10 +133,11 @@ func namesNothingLocal() []string {
 	return []string{
 		"Verify.identity", "Verify.issuer",
 		"BackupKeys.recipients", "Addon.chart", "Addon.group", "Addon.namespace",
-		"Chart.group", "File.group", "Group.description", "Image.group", "PackageSet.group", "YAML.group",
+		"Chart.group", "File.group", "GitRepository.group", "GitRepository.name", "GitRepository.refs",
+		"GitRepository.url", "Group.description", "Image.group", "PackageSet.group", "YAML.group",
 		"Addon.release",
 		"Variant.excludeImages", "Variant.platforms", "Variant.values", "Variant.zone",
-		"Without.charts", "Without.deploy", "Without.files", "Without.groups", "Without.images", "Without.packages",
+		"Without.charts", "Without.deploy", "Without.files", "Without.git", "Without.groups", "Without.images", "Without.packages",
 		"Without.sources",
 		"Bundle.apiVersion", "Bundle.excludeImages", "Bundle.kind", "Bundle.platforms", "Bundle.zone",
 		"CNI.version",

@@ -28,6 +28,7 @@ const maxFiles = 100
 // A File is a manifest that is merged with others.
 type File struct {
 	Name   string // below the directory of the including manifest
+	Place  int    // in the order of reading: before what it includes
 	Digest digest.Digest
 	Tree   *document.Tree
 }
@@ -142,7 +143,7 @@ func (r *includer) file(name string, info fs.FileInfo) error {
 	if err := r.check(t); err != nil {
 		return fmt.Errorf("%s %w", document.Shorten(name), err)
 	}
-	r.add(File{Name: name, Digest: digest.FromBytes(data), Tree: r.src.Beside(shown, t.Root)})
+	r.add(File{Name: name, Place: r.count, Digest: digest.FromBytes(data), Tree: r.src.Beside(shown, t.Root)})
 	return nil
 }
 
