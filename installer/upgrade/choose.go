@@ -25,8 +25,8 @@ func ParseSelection(text string) (Selection, error) {
 	}
 	s, err := labels.Parse(text)
 	if err != nil {
-		return Selection{}, fmt.Errorf("%q is neither a list of names nor a label selector, such as node1,node2 or zone=a: %w",
-			text, err)
+		return Selection{}, fmt.Errorf(
+			"%q is neither a list of names nor a label selector, such as node1,node2 or zone=a: %w", text, err)
 	}
 	return Selection{text, s}, nil
 }
@@ -53,7 +53,8 @@ func (u *upgrade) choose(p *Plan) error {
 		}
 		if chosen && byName && n.ControlPlane {
 			return &RefusedError{
-				p.Cluster, p.To, "--nodes " + text + ": " + n.Name + " is a control plane, and all of them come before the workers",
+				p.Cluster, p.To,
+				"--nodes " + text + ": " + n.Name + " is a control plane, and all of them come before the workers",
 				"name workers only",
 			}
 		}
@@ -68,7 +69,7 @@ func (u *upgrade) choose(p *Plan) error {
 	if !found {
 		return &RefusedError{
 			p.Cluster, p.To, "--nodes " + text + " selects no worker, neither by name nor by label",
-			"use names of the inventory's workers, separated by commas, or a label selector: kubectl get nodes --show-labels",
+			"use names of the inventory's workers, separated by commas, or a label: kubectl get nodes --show-labels",
 		}
 	}
 	return nil
@@ -92,7 +93,8 @@ func (u *upgrade) checkCanary(p Plan) error {
 		}
 	case h.Is(manifest.RoleControlPlane) && name != first:
 		return &RefusedError{
-			p.Cluster, p.To, "--canary " + name + ": kubeadm upgrades a cluster from one control plane, and that is " + first,
+			p.Cluster, p.To,
+			"--canary " + name + ": kubeadm upgrades a cluster from one control plane, and that is " + first,
 			"name that one, or a worker",
 		}
 	case p.Nodes[n].Current:

@@ -232,8 +232,9 @@ func (u *upgrade) fits(p Plan) ([]Fit, error) {
 			}
 			if len(list) == 0 && len(fit.Nodes) == 0 {
 				return nil, &RefusedError{
-					p.Cluster, p.To, fmt.Sprintf("the window of %s is too short for the first nodes (%s): they take about %s",
-						u.how.Window, someNames(names), need.Round(time.Second)),
+					p.Cluster, p.To, fmt.Sprintf(
+						"the window of %s is too short for the first nodes (%s): they take about %s", u.how.Window,
+						someNames(names), need.Round(time.Second)),
 					"give a longer --window, or upgrade without one",
 				}
 			}

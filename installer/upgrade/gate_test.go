@@ -203,7 +203,8 @@ func TestNodes(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = u.walkAll(t.Context())
-			all := append([]string{"cp1: kubeadm upgrade apply v1.34.3 --yes"}, visited(append([]string{"cp1"}, c.first...)...)...)
+			all := append([]string{"cp1: kubeadm upgrade apply v1.34.3 --yes"},
+				visited(append([]string{"cp1"}, c.first...)...)...)
 			switch {
 			case c.err != "":
 				var refused *RefusedError

@@ -34,7 +34,8 @@ func TestShared(t *testing.T) {
 		all.Wait()
 		// A tenth of a second's bytes come at once.
 		took := time.Since(begin)
-		if want := readers*time.Second - time.Second/10; took < want-10*time.Millisecond || took > want+10*time.Millisecond {
+		const little, want = 10 * time.Millisecond, readers*time.Second - time.Second/10
+		if took < want-little || took > want+little {
 			t.Errorf("it took %s, want %s", took, want)
 		}
 	})
@@ -51,7 +52,8 @@ func TestEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	content := bytes.NewReader(make([]byte, 1<<20))
-	if n, err := io.Copy(io.Discard, pace.PerSecond(pace.Least).Reader(ctx, content)); !errors.Is(err, context.Canceled) {
+	n, err := io.Copy(io.Discard, pace.PerSecond(pace.Least).Reader(ctx, content))
+	if !errors.Is(err, context.Canceled) {
 		t.Errorf("%d bytes, %v", n, err)
 	}
 }

@@ -99,7 +99,7 @@ func (o *upgradeOptions) addFlags(g *globals, cmd *cobra.Command) {
 	addWithout(f, &o.without)
 	o.Rate.AddFor(f, toAllHosts)
 	f.StringVar(&o.batch, "batch", "",
-		"number of workers upgraded at the same time, or a share such as 20% (default a tenth, at least 1); never of two zones")
+		"number of workers of one zone upgraded at the same time, or a share such as 20% (default a tenth, at least 1)")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", kube.DrainTimeout, "time limit for draining a node")
 	f.BoolVar(&o.disableEviction, "disable-eviction", false,
 		"delete pods instead of evicting them, ignoring PodDisruptionBudgets")

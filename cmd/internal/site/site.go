@@ -144,7 +144,10 @@ func Open(ctx context.Context, console *terminal.Console, f Flags, open func() (
 			return nil, err
 		}
 	}
-	s := &Site{Flags: f, Inventory: inv, console: console, asked: map[string]string{}, bastions: host.NewBastions(), pace: f.Rate.Limit()}
+	s := &Site{
+		Flags: f, Inventory: inv, console: console, asked: map[string]string{}, bastions: host.NewBastions(),
+		pace: f.Rate.Limit(),
+	}
 	if s.workDir == "" {
 		s.workDir = strings.TrimSuffix(f.InventoryFile, filepath.Ext(f.InventoryFile)) + ".work"
 	}

@@ -280,23 +280,29 @@ func TestUpgradeStaged(t *testing.T) {
 	})
 }
 
-// TestUpgradeWindow upgrades to the next minor release, goes back, stages the upgrade, and makes it again in parts: the
-// control plane alone, what a window is too short for, and windows until all nodes are there. The rate is that of a
-// slow line.
+// TestUpgradeWindow upgrades to the next minor release, installs the hosts anew with the release before, stages the
+// upgrade, and makes it again in parts: the control plane alone, what a window is too short for, and windows until all
+// nodes are there. The rate is that of a slow line.
 func TestUpgradeWindow(t *testing.T) {
-	m := toNextMinor("1 control plane, 2 workers; sent at 8 MB a second", hosts.Groups{
-		"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {2, 3},
+	own, to := software.OwnRelease(), software.KubernetesReleases()[software.Kubernetes137]
+	th := newUpgraded(t, moved{
+		name: "1 control plane, 2 workers; sent at 8 MB a second", hosts: 3,
+		groups: hosts.Groups{"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {2, 3}},
+		with:   []software.Extra{software.Kubernetes137}, etcdType: manifest.EtcdInternal,
+		from: side{KubernetesRelease: own, containerd: software.ContainerdVersion, flannel: software.FlannelVersion},
+		to:   side{KubernetesRelease: to, containerd: software.ContainerdVersion, flannel: software.FlannelVersion},
+		over: []string{own.Version},
 	})
-	m.hosts = 3
-	th := newUpgraded(t, m)
 	steps(t, []step{
 		{"two bundles, one cluster", th.begin},
 		{"upgraded in one run, with nothing staged", func(t *testing.T) {
 			th.move(t, results.Move{From: th.from.Version, To: th.to.Version}, nil, th.slowly(t))
 		}},
-		{"rolled back", func(t *testing.T) {
-			th.move(t, results.Move{From: th.to.Version, To: th.from.Version, Rollback: true}, nil,
-				func(flags ...string) *exec.Cmd { return th.site(t, "upgrade", append(flags, "--rollback")...) })
+		{"the release before on hosts that were reset", func(t *testing.T) {
+			run(t, th.withNext(t, "reset", "--yes", "--with-data")).must(t, 0)
+			run(t, th.site(t, "install")).must(t, 0)
+			th.apply(t, steady)
+			th.kubectl(t, "-n steady rollout status deployment/steady --timeout=5m")
 		}},
 		{"staged, and upgraded in windows", th.windows},
 		{"the next release runs", func(t *testing.T) { th.running(t, th.to) }},
@@ -352,8 +358,8 @@ func (th *upgraded) windows(t *testing.T) {
 	m.Seconds = int(took.Seconds())
 	stop(&m)
 	before := th.moves[0].Seconds
-	t.Logf("in one run, not staged: %d s; staged, in %d runs: %d s; the windows ended %d times before all nodes", before,
-		m.Runs, m.Seconds, paused)
+	t.Logf("in one run, not staged: %d s; staged, in %d runs: %d s; %d windows ended before all nodes", before, m.Runs,
+		m.Seconds, paused)
 	th.moves = append(th.moves, m)
 }
 
