@@ -316,9 +316,9 @@ func (p *Project) isValues(name string) bool {
 		func(use manifest.ChartUse) bool { return slices.Contains(use.Values, name) })
 }
 
-// CheckFiles checks that the files exist that a manifest names, and that they are no directories where a file is wanted.
-// The error joins document.Problems, with the place of each name, and an *InputError for each missing cluster file, as
-// of Load.
+// CheckFiles checks that the files exist that a manifest names, and are no directories where a file is wanted. The
+// error joins document.Problems, with the place of each name, and an *InputError for each missing cluster file, as of
+// Load.
 func CheckFiles(file string, b *manifest.Bundle) error {
 	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file)}
 	var problems document.Problems

@@ -161,8 +161,7 @@ func entry(line string) string {
 }
 
 // firstColumn splits the text of a line with two columns: an image with its tag or digest, and where it comes from, or
-// any image and after an arrow its name in another registry. Other texts have one column, and so have two images side by
-// side.
+// any image and after an arrow its name in another registry. Other texts have one column, two images side by side, too.
 func firstColumn(text string) (image, further string) {
 	arrow := strings.Contains(text, "=>") || strings.Contains(text, "->")
 	columns := strings.Fields(strings.NewReplacer("=>", " ", "->", " ").Replace(text))
