@@ -40,6 +40,9 @@ const usage = `usage: lab COMMAND
   vm       up|ssh|kill|start|pause|down [--hosts N] [--memory MIB] [--kernel-args A] [--arch amd64|arm64] [--state DIR] [HOST [COMMAND...]]
                                                   the same with virtual machines; pause stops HOST for COMMAND's duration`
 
+// checkout is kkbundle's, as seen from the directory where the commands run.
+const checkout = "../.."
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
@@ -85,7 +88,9 @@ func run(ctx context.Context, argv []string) error {
 	case "needs":
 		return software.Install(ctx, a.small, os.Stderr)
 	case "build":
-		_, err := software.Build(ctx, software.Options{Small: a.small, With: a.with, Log: os.Stderr})
+		_, err := software.Build(ctx, software.Options{
+			Small: a.small, With: a.with, Checkout: checkout, Log: os.Stderr,
+		})
 		return err
 	case "upstream":
 		return serve(ctx, a)
@@ -222,7 +227,9 @@ func attach(cmd *exec.Cmd) error {
 
 // serve runs the upstream until it is interrupted. Its address is printed once it answers.
 func serve(ctx context.Context, a args) error {
-	content, err := software.Build(ctx, software.Options{Small: a.small, With: a.with, Log: os.Stderr})
+	content, err := software.Build(ctx, software.Options{
+		Small: a.small, With: a.with, Checkout: checkout, Log: os.Stderr,
+	})
 	if err != nil {
 		return err
 	}
