@@ -104,7 +104,7 @@ func (b *builder) extras(ctx context.Context, with []Extra) ([]string, error) {
 // isImages holds if the upstream has no more files with the extra than a build has anyway, and what people have given.
 func (e Extra) isImages() bool {
 	_, isCalico := CalicoReleases()[e]
-	return isCalico || e == LocalPV || e == KubeVIP || e == BothArches
+	return isCalico || e == LocalPV || e == KubeVIP || e == Spegel || e == BothArches
 }
 
 func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
