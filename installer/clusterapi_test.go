@@ -25,16 +25,14 @@ import (
 type managementCluster struct {
 	installed map[string]string // versions of providers, by type and name
 	commands  []string          // clusterctl's
-	fail      error
-	ill       string // the namespace of a pod that is not ready
+	waits     []string          // kubectl's
+	fail      error             // of clusterctl, once it has recorded its providers
+	ill       string            // the namespace of a Deployment that is not available, and of its pod
 }
 
 func (m *managementCluster) clusterctl(_ context.Context, cmd host.Cmd) error {
 	line := strings.Join(cmd.Args, " ")
 	m.commands = append(m.commands, line)
-	if m.fail != nil {
-		return m.fail
-	}
 	kinds := map[string]string{
 		"--core": "CoreProvider", "--bootstrap": "BootstrapProvider", "--control-plane": "ControlPlaneProvider",
 		"--infrastructure": "InfrastructureProvider",
@@ -45,7 +43,29 @@ func (m *managementCluster) clusterctl(_ context.Context, cmd host.Cmd) error {
 			m.installed[kind+"/"+name] = version
 		}
 	}
-	return nil
+	return m.fail
+}
+
+// deployments are those of the recorded providers and of cert-manager, and one of a provider that is the operator's.
+func (m *managementCluster) deployments() []any {
+	items := []any{}
+	if len(m.installed) == 0 {
+		return items
+	}
+	for _, namespace := range []string{
+		"cert-manager", "capi-system", "capi-kubeadm-bootstrap-system", "capi-kubeadm-control-plane-system",
+		"kkbundle-provider-system", "operators-system",
+	} {
+		status := "True"
+		if namespace == m.ill || namespace == "operators-system" {
+			status = "False"
+		}
+		items = append(items, kube.Document{
+			"apiVersion": "apps/v1", "kind": "Deployment", "metadata": kube.Document{"name": "controller", "namespace": namespace},
+			"status": kube.Document{"conditions": []any{kube.Document{"type": "Available", "status": status}}},
+		})
+	}
+	return items
 }
 
 func (m *managementCluster) kubectl(_ context.Context, cmd host.Cmd) error {
@@ -61,6 +81,13 @@ func (m *managementCluster) kubectl(_ context.Context, cmd host.Cmd) error {
 			items = append(items, kube.Document{"type": kind, "providerName": name, "version": version})
 		}
 		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": items})
+	case strings.Contains(line, "get deployments --all-namespaces --selector=clusterctl.cluster.x-k8s.io"):
+		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": m.deployments()})
+	case strings.Contains(line, " wait "):
+		m.waits = append(m.waits, line)
+		if m.ill != "" {
+			return errors.New("timed out waiting for the condition on deployments/controller")
+		}
 	case strings.Contains(line, "get pods"):
 		items := []any{}
 		if strings.Contains(line, "--namespace="+m.ill+" ") || strings.HasSuffix(line, "--namespace="+m.ill) {
@@ -117,19 +144,29 @@ func TestClusterAPI(t *testing.T) {
 	}
 }
 
-// TestClusterAPIFails: an error of clusterctl has its reason from the pods that are not ready.
+// TestClusterAPIFails: an error of clusterctl has its reason from the pods that are not ready. clusterctl has recorded its
+// providers by then, and a run that comes after waits for them, and fails like the first until they are available.
 func TestClusterAPIFails(t *testing.T) {
 	t.Parallel()
 	s, _ := sitetest.NewLivingSite(t, "cp1")
 	s.Options.Cluster = tasktest.Cluster(t, "clusterAPI: {version: v1.14.2}\ncontrolPlaneEndpoint: {type: external, address: api.example}\n")
-	m := &managementCluster{installed: map[string]string{}, ill: "cert-manager", fail: errors.New("timed out waiting for cert-manager")}
+	m := &managementCluster{installed: map[string]string{}, ill: "capi-system", fail: errors.New("deployment is not ready after 5m0s: timed out")}
 	s.Hosts["cp1"].Answer("kubectl", m.kubectl)
 	s.Hosts["cp1"].Answer("env", m.clusterctl)
 	phases := []task.Phase{{Name: "install", Tasks: slices.DeleteFunc(plan.Tasks(s.Options.Cluster),
 		func(t task.Task) bool { return t.Name != "cluster-api" })}}
-	r := s.Run(t, nil)
-	err := r.Phases(t.Context(), phases)
-	if text := fmt.Sprint(err); !strings.Contains(text, "timed out") || !strings.Contains(text, "failures/") {
-		t.Errorf("%v", err)
+	for _, run := range []string{"the first", "a second"} {
+		err := s.Run(t, nil).Phases(t.Context(), phases)
+		if text := fmt.Sprint(err); !strings.Contains(text, "timed out") || !strings.Contains(text, "failures/") {
+			t.Errorf("%s run: %v", run, err)
+		}
+	}
+	const wait = "wait --for=condition=Available --timeout=300s --namespace=capi-system deployment/controller"
+	if len(m.commands) != 1 || len(m.waits) != 1 || !strings.Contains(m.waits[0], wait) {
+		t.Errorf("clusterctl ran %q, and kubectl %q; want one command, and %s", m.commands, m.waits, wait)
+	}
+	m.ill = ""
+	if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil || len(m.commands) != 1 || len(m.waits) != 1 {
+		t.Errorf("available providers: %v, %q, %q", err, m.commands, m.waits)
 	}
 }

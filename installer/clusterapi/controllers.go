@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/Masterminds/semver/v3"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/diagnose"
@@ -26,8 +27,10 @@ const (
 	providerWait = 5 * time.Minute
 	// certManagerWait is clusterctl's own limit.
 	certManagerWait = 10 * time.Minute
-	// inventory is the kind of object by which clusterctl records a provider, after its components.
+	// inventory is the kind of object by which clusterctl records a provider, after its components and before it waits.
 	inventory = "providers.clusterctl.cluster.x-k8s.io"
+	// label is on every object that clusterctl installs.
+	label = "clusterctl.cluster.x-k8s.io"
 )
 
 // Tasks make the cluster a management cluster; none if its file does not ask for it.
@@ -40,7 +43,7 @@ func Tasks(c *manifest.Cluster) []task.Task {
 }
 
 // controllersTask has clusterctl upgrade the providers of earlier versions, with cert-manager, and install those that
-// are missing.
+// are missing. All of them are available in the end.
 func controllersTask(c *manifest.Cluster, want []part, unknown error) task.Task {
 	return task.Task{
 		Name:   taskName,
@@ -69,7 +72,11 @@ func controllersTask(c *manifest.Cluster, want []part, unknown error) task.Task 
 			for _, p := range slices.Concat(d.older, d.missing) {
 				task.Because(ctx, "provider %s is %s, want %s", p.dir, cmp.Or(have[p.id()], "missing"), p.Version)
 			}
-			return len(d.older)+len(d.missing) == 0, nil
+			ill, err := unavailable(ctx, t)
+			for _, one := range ill {
+				task.Because(ctx, "deployment %s/%s is not available", one.Namespace, one.Name)
+			}
+			return len(d.older)+len(d.missing)+len(ill) == 0, err
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
 			have, err := installed(ctx, t)
@@ -80,9 +87,45 @@ func controllersTask(c *manifest.Cluster, want []part, unknown error) task.Task 
 			if err := clusterctl(ctx, t, d.older, "upgrade", "apply"); err != nil {
 				return err
 			}
-			return clusterctl(ctx, t, d.missing, "init")
+			if err := clusterctl(ctx, t, d.missing, "init"); err != nil {
+				return err
+			}
+			return explain(ctx, t, await(ctx, t))
 		},
 	}
+}
+
+// unavailable returns the Deployments of the providers, and of the cert-manager that clusterctl has installed, that are
+// not available. Those of an operator's further providers do not count.
+func unavailable(ctx context.Context, t *task.Host) ([]appsv1.Deployment, error) {
+	var list appsv1.DeploymentList
+	if err := t.Kube().Get(ctx, &list, "deployments", "--all-namespaces", "--selector="+label); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(list.Items, func(d appsv1.Deployment) bool {
+		ours := slices.ContainsFunc(layout(), func(p part) bool { return p.namespace == d.Namespace })
+		return !ours || slices.ContainsFunc(d.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
+			return c.Type == appsv1.DeploymentAvailable && c.Status == corev1.ConditionTrue
+		})
+	}), nil
+}
+
+// await waits until no Deployment is unavailable: clusterctl waits for none whose provider it has recorded already.
+func await(ctx context.Context, t *task.Host) error {
+	ill, err := unavailable(ctx, t)
+	if err != nil {
+		return err
+	}
+	for _, d := range ill {
+		_, err := t.Kube().Kubectl(ctx, kube.Command{Patience: providerWait, Args: []string{
+			"wait", "--for=condition=Available", fmt.Sprintf("--timeout=%.0fs", providerWait.Seconds()),
+			"--namespace=" + d.Namespace, "deployment/" + d.Name,
+		}})
+		if err != nil {
+			return fmt.Errorf("deployment %s/%s: %w", d.Namespace, d.Name, err)
+		}
+	}
+	return nil
 }
 
 // clusterctl runs a command that installs providers, and waits until they are available. Its home directory stays as it
