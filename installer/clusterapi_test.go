@@ -26,6 +26,7 @@ type managementCluster struct {
 	installed map[string]string // versions of providers, by type and name
 	commands  []string          // clusterctl's
 	waits     []string          // kubectl's
+	issuer    string            // version of cert-manager, "" where it is missing
 	fail      error             // of clusterctl, once it has recorded its providers
 	ill       string            // the namespace of a Deployment that is not available, and of its pod
 }
@@ -43,25 +44,36 @@ func (m *managementCluster) clusterctl(_ context.Context, cmd host.Cmd) error {
 			m.installed[kind+"/"+name] = version
 		}
 	}
+	if m.issuer == "" || strings.Contains(line, " upgrade apply ") {
+		m.issuer = "v1.21.1"
+	}
 	return m.fail
 }
 
-// deployments are those of the recorded providers and of cert-manager, and one of a provider that is the operator's.
-func (m *managementCluster) deployments() []any {
-	items := []any{}
+// objects are the Deployments of the recorded providers and of cert-manager, with its namespace, and one of a provider
+// that is the operator's.
+func (m *managementCluster) objects() []any {
 	if len(m.installed) == 0 {
-		return items
+		return []any{}
 	}
+	items := []any{kube.Document{"apiVersion": "v1", "kind": "Namespace", "metadata": kube.Document{"name": "cert-manager"}}}
 	for _, namespace := range []string{
 		"cert-manager", "capi-system", "capi-kubeadm-bootstrap-system", "capi-kubeadm-control-plane-system",
 		"kkbundle-provider-system", "operators-system",
 	} {
+		if namespace == "cert-manager" && m.issuer == "" {
+			continue
+		}
 		status := "True"
 		if namespace == m.ill || namespace == "operators-system" {
 			status = "False"
 		}
 		items = append(items, kube.Document{
-			"apiVersion": "apps/v1", "kind": "Deployment", "metadata": kube.Document{"name": "controller", "namespace": namespace},
+			"apiVersion": "apps/v1", "kind": "Deployment",
+			"metadata": kube.Document{
+				"name": "controller", "namespace": namespace,
+				"annotations": kube.Document{"cert-manager.clusterctl.cluster.x-k8s.io/version": m.issuer},
+			},
 			"status": kube.Document{"conditions": []any{kube.Document{"type": "Available", "status": status}}},
 		})
 	}
@@ -81,8 +93,8 @@ func (m *managementCluster) kubectl(_ context.Context, cmd host.Cmd) error {
 			items = append(items, kube.Document{"type": kind, "providerName": name, "version": version})
 		}
 		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": items})
-	case strings.Contains(line, "get deployments --all-namespaces --selector=clusterctl.cluster.x-k8s.io"):
-		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": m.deployments()})
+	case strings.Contains(line, "get namespaces,deployments --all-namespaces --selector=clusterctl.cluster.x-k8s.io"):
+		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": m.objects()})
 	case strings.Contains(line, " wait "):
 		m.waits = append(m.waits, line)
 		if m.ill != "" {
@@ -134,6 +146,15 @@ func TestClusterAPI(t *testing.T) {
 	if got, err := run(); got != want || err != nil {
 		t.Errorf("an earlier and a missing one: %v\n%s\nwant\n%s", err, got, want)
 	}
+
+	for _, version := range []string{"v1.20.0", ""} {
+		m.issuer = version
+		want = command + " upgrade apply" + flags + "--core cluster-api:v1.14.2"
+		if got, err := run(); got != want || err != nil || m.issuer != "v1.21.1" {
+			t.Errorf("cert-manager %q: %v\n%s\nwant\n%s", version, err, got, want)
+		}
+	}
+	m.issuer = "v1.22.0"
 
 	m.installed["BootstrapProvider/kubeadm"] = "v1.15.0"
 	s.Events = nil
