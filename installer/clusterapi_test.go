@@ -25,16 +25,15 @@ import (
 type managementCluster struct {
 	installed map[string]string // versions of providers, by type and name
 	commands  []string          // clusterctl's
-	fail      error
-	ill       string // the namespace of a pod that is not ready
+	waits     []string          // kubectl's
+	issuer    string            // version of cert-manager, "" where it is missing
+	fail      error             // of clusterctl, once it has recorded its providers
+	ill       string            // the namespace of a Deployment that is not available, and of its pod
 }
 
 func (m *managementCluster) clusterctl(_ context.Context, cmd host.Cmd) error {
 	line := strings.Join(cmd.Args, " ")
 	m.commands = append(m.commands, line)
-	if m.fail != nil {
-		return m.fail
-	}
 	kinds := map[string]string{
 		"--core": "CoreProvider", "--bootstrap": "BootstrapProvider", "--control-plane": "ControlPlaneProvider",
 		"--infrastructure": "InfrastructureProvider",
@@ -45,7 +44,40 @@ func (m *managementCluster) clusterctl(_ context.Context, cmd host.Cmd) error {
 			m.installed[kind+"/"+name] = version
 		}
 	}
-	return nil
+	if m.issuer == "" || strings.Contains(line, " upgrade apply ") {
+		m.issuer = "v1.21.1"
+	}
+	return m.fail
+}
+
+// objects are the Deployments of the recorded providers and of cert-manager, with its namespace, and one of a provider
+// that is the operator's.
+func (m *managementCluster) objects() []any {
+	if len(m.installed) == 0 {
+		return []any{}
+	}
+	items := []any{kube.Document{"apiVersion": "v1", "kind": "Namespace", "metadata": kube.Document{"name": "cert-manager"}}}
+	for _, namespace := range []string{
+		"cert-manager", "capi-system", "capi-kubeadm-bootstrap-system", "capi-kubeadm-control-plane-system",
+		"kkbundle-provider-system", "operators-system",
+	} {
+		if namespace == "cert-manager" && m.issuer == "" {
+			continue
+		}
+		status := "True"
+		if namespace == m.ill || namespace == "operators-system" {
+			status = "False"
+		}
+		items = append(items, kube.Document{
+			"apiVersion": "apps/v1", "kind": "Deployment",
+			"metadata": kube.Document{
+				"name": "controller", "namespace": namespace,
+				"annotations": kube.Document{"cert-manager.clusterctl.cluster.x-k8s.io/version": m.issuer},
+			},
+			"status": kube.Document{"conditions": []any{kube.Document{"type": "Available", "status": status}}},
+		})
+	}
+	return items
 }
 
 func (m *managementCluster) kubectl(_ context.Context, cmd host.Cmd) error {
@@ -61,6 +93,13 @@ func (m *managementCluster) kubectl(_ context.Context, cmd host.Cmd) error {
 			items = append(items, kube.Document{"type": kind, "providerName": name, "version": version})
 		}
 		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": items})
+	case strings.Contains(line, "get namespaces,deployments --all-namespaces --selector=clusterctl.cluster.x-k8s.io"):
+		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": m.objects()})
+	case strings.Contains(line, " wait "):
+		m.waits = append(m.waits, line)
+		if m.ill != "" {
+			return errors.New("timed out waiting for the condition on deployments/controller")
+		}
 	case strings.Contains(line, "get pods"):
 		items := []any{}
 		if strings.Contains(line, "--namespace="+m.ill+" ") || strings.HasSuffix(line, "--namespace="+m.ill) {
@@ -108,6 +147,15 @@ func TestClusterAPI(t *testing.T) {
 		t.Errorf("an earlier and a missing one: %v\n%s\nwant\n%s", err, got, want)
 	}
 
+	for _, version := range []string{"v1.20.0", ""} {
+		m.issuer = version
+		want = command + " upgrade apply" + flags + "--core cluster-api:v1.14.2"
+		if got, err := run(); got != want || err != nil || m.issuer != "v1.21.1" {
+			t.Errorf("cert-manager %q: %v\n%s\nwant\n%s", version, err, got, want)
+		}
+	}
+	m.issuer = "v1.22.0"
+
 	m.installed["BootstrapProvider/kubeadm"] = "v1.15.0"
 	s.Events = nil
 	got, err := run()
@@ -117,19 +165,29 @@ func TestClusterAPI(t *testing.T) {
 	}
 }
 
-// TestClusterAPIFails: an error of clusterctl has its reason from the pods that are not ready.
+// TestClusterAPIFails: an error of clusterctl has its reason from the pods that are not ready. clusterctl has recorded its
+// providers by then, and a run that comes after waits for them, and fails like the first until they are available.
 func TestClusterAPIFails(t *testing.T) {
 	t.Parallel()
 	s, _ := sitetest.NewLivingSite(t, "cp1")
 	s.Options.Cluster = tasktest.Cluster(t, "clusterAPI: {version: v1.14.2}\ncontrolPlaneEndpoint: {type: external, address: api.example}\n")
-	m := &managementCluster{installed: map[string]string{}, ill: "cert-manager", fail: errors.New("timed out waiting for cert-manager")}
+	m := &managementCluster{installed: map[string]string{}, ill: "capi-system", fail: errors.New("deployment is not ready after 5m0s: timed out")}
 	s.Hosts["cp1"].Answer("kubectl", m.kubectl)
 	s.Hosts["cp1"].Answer("env", m.clusterctl)
 	phases := []task.Phase{{Name: "install", Tasks: slices.DeleteFunc(plan.Tasks(s.Options.Cluster),
 		func(t task.Task) bool { return t.Name != "cluster-api" })}}
-	r := s.Run(t, nil)
-	err := r.Phases(t.Context(), phases)
-	if text := fmt.Sprint(err); !strings.Contains(text, "timed out") || !strings.Contains(text, "failures/") {
-		t.Errorf("%v", err)
+	for _, run := range []string{"the first", "a second"} {
+		err := s.Run(t, nil).Phases(t.Context(), phases)
+		if text := fmt.Sprint(err); !strings.Contains(text, "timed out") || !strings.Contains(text, "failures/") {
+			t.Errorf("%s run: %v", run, err)
+		}
+	}
+	const wait = "wait --for=condition=Available --timeout=300s --namespace=capi-system deployment/controller"
+	if len(m.commands) != 1 || len(m.waits) != 1 || !strings.Contains(m.waits[0], wait) {
+		t.Errorf("clusterctl ran %q, and kubectl %q; want one command, and %s", m.commands, m.waits, wait)
+	}
+	m.ill = ""
+	if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil || len(m.commands) != 1 || len(m.waits) != 1 {
+		t.Errorf("available providers: %v, %q, %q", err, m.commands, m.waits)
 	}
 }

@@ -1,6 +1,7 @@
 package clusterapi
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,7 +19,7 @@ func TestConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := string(config(all))
+	got := string(config(all, nil))
 	tasktest.Golden(t, "clusterctl.yaml", []byte(got))
 	places := map[string]bool{}
 	for _, p := range repositoryTask(all, nil).Files {
@@ -34,6 +35,32 @@ func TestConfig(t *testing.T) {
 	}
 	if tasks := Tasks(tasktest.Cluster(t, "")); len(tasks) > 0 || len(Images(tasktest.Cluster(t, ""))) > 0 {
 		t.Errorf("a cluster without clusterAPI has tasks: %v", tasks)
+	}
+}
+
+// TestFurtherProviders: what an operator adds to the providers of the configuration stays, and the bundle's own do not
+// stay in the versions of an earlier bundle.
+func TestFurtherProviders(t *testing.T) {
+	t.Parallel()
+	all, err := parts(tasktest.Cluster(t, "clusterAPI: {version: v1.14.2}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []provider{
+		{"in-cluster", "IPAMProvider", "/srv/ipam-in-cluster/v1.1.0/ipam-components.yaml"},
+		{"kubeadm", "InfrastructureProvider", `/srv/"a: }b/v1.0.0/c.yaml`},
+	}
+	next := slices.Clone(all)
+	next[0].Version, next[3].Version = "v1.14.4", "v0.2.0"
+	got, err := furtherProviders(config(all, want), next)
+	if diff := cmp.Diff(got, want); diff != "" || err != nil {
+		t.Errorf("%v (-got +want):\n%s", err, diff)
+	}
+	if got, err := furtherProviders(nil, all); len(got) > 0 || err != nil {
+		t.Errorf("no file: %v, %v", got, err)
+	}
+	if got, err := furtherProviders([]byte("providers: ["), all); err == nil {
+		t.Errorf("half a file: %v", got)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/Masterminds/semver/v3"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/diagnose"
@@ -26,8 +27,12 @@ const (
 	providerWait = 5 * time.Minute
 	// certManagerWait is clusterctl's own limit.
 	certManagerWait = 10 * time.Minute
-	// inventory is the kind of object by which clusterctl records a provider, after its components.
+	// inventory is the kind of object by which clusterctl records a provider, after its components and before it waits.
 	inventory = "providers.clusterctl.cluster.x-k8s.io"
+	// label is on every object that clusterctl installs.
+	label = "clusterctl.cluster.x-k8s.io"
+	// certManagerVersion is an annotation of every object of the cert-manager that clusterctl has installed.
+	certManagerVersion = "cert-manager.clusterctl.cluster.x-k8s.io/version"
 )
 
 // Tasks make the cluster a management cluster; none if its file does not ask for it.
@@ -36,12 +41,13 @@ func Tasks(c *manifest.Cluster) []task.Task {
 		return nil
 	}
 	all, err := parts(c) // an error of the catalog is one of the cluster file's check, too
-	return []task.Task{repositoryTask(all, err), controllersTask(c, providers(all), err)}
+	return []task.Task{repositoryTask(all, err), controllersTask(c, all, err)}
 }
 
 // controllersTask has clusterctl upgrade the providers of earlier versions, with cert-manager, and install those that
-// are missing.
-func controllersTask(c *manifest.Cluster, want []part, unknown error) task.Task {
+// are missing. All of them are available in the end.
+func controllersTask(c *manifest.Cluster, all []part, unknown error) task.Task {
+	want := providers(all)
 	return task.Task{
 		Name:   taskName,
 		Roles:  []manifest.Role{manifest.RoleControlPlane},
@@ -69,20 +75,120 @@ func controllersTask(c *manifest.Cluster, want []part, unknown error) task.Task 
 			for _, p := range slices.Concat(d.older, d.missing) {
 				task.Because(ctx, "provider %s is %s, want %s", p.dir, cmp.Or(have[p.id()], "missing"), p.Version)
 			}
-			return len(d.older)+len(d.missing) == 0, nil
+			there, err := look(ctx, t)
+			if err != nil {
+				return false, err
+			}
+			issuer, ill := there.earlierCertManager(all), there.unavailable()
+			if issuer != "" {
+				task.Because(ctx, "cert-manager is %s, want %s", issuer, all[len(all)-1].Version)
+			}
+			for _, one := range ill {
+				task.Because(ctx, "deployment %s/%s is not available", one.Namespace, one.Name)
+			}
+			return len(d.older)+len(d.missing)+len(ill) == 0 && issuer == "", nil
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
 			have, err := installed(ctx, t)
 			if err != nil {
 				return err
 			}
+			there, err := look(ctx, t)
+			if err != nil {
+				return err
+			}
 			d := compare(want, have)
+			if there.earlierCertManager(all) != "" && len(d.older) == 0 {
+				d.older = again(want[0], have)
+			}
 			if err := clusterctl(ctx, t, d.older, "upgrade", "apply"); err != nil {
 				return err
 			}
-			return clusterctl(ctx, t, d.missing, "init")
+			if err := clusterctl(ctx, t, d.missing, "init"); err != nil {
+				return err
+			}
+			return explain(ctx, t, await(ctx, t))
 		},
 	}
+}
+
+// again returns the core provider in the version that it has, if it is there: clusterctl upgrades cert-manager only
+// together with a provider, and it puts one of the same version in again.
+func again(core part, have map[string]string) []part {
+	version, there := have[core.id()]
+	if !there {
+		return nil
+	}
+	core.Version = version
+	return []part{core}
+}
+
+// An installation is what clusterctl has put into the namespaces of the parts. An operator's further providers do not
+// count.
+type installation struct {
+	certManager bool // its namespace is there
+	deployments []*appsv1.Deployment
+}
+
+func look(ctx context.Context, t *task.Host) (there installation, err error) {
+	objects, err := t.Kube().List(ctx, "namespaces,deployments", "--all-namespaces", "--selector="+label)
+	for _, o := range objects {
+		switch o := o.(type) {
+		case *corev1.Namespace:
+			there.certManager = there.certManager || o.Name == certManager
+		case *appsv1.Deployment:
+			if slices.ContainsFunc(layout(), func(p part) bool { return p.namespace == o.Namespace }) {
+				there.deployments = append(there.deployments, o)
+			}
+		}
+	}
+	return there, err
+}
+
+// unavailable returns the Deployments that are not available.
+func (i installation) unavailable() []*appsv1.Deployment {
+	return slices.DeleteFunc(slices.Clone(i.deployments), func(d *appsv1.Deployment) bool {
+		return slices.ContainsFunc(d.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
+			return c.Type == appsv1.DeploymentAvailable && c.Status == corev1.ConditionTrue
+		})
+	})
+}
+
+// earlierCertManager returns the version of clusterctl's cert-manager if it is earlier than that of the parts, else "".
+// It is missing after an upgrade that was cut off: clusterctl first removes all but namespace, CRDs and webhooks.
+func (i installation) earlierCertManager(all []part) string {
+	found := false
+	for _, d := range i.deployments {
+		if d.Namespace != certManager {
+			continue
+		}
+		found = true
+		if have := d.Annotations[certManagerVersion]; isLater(all[len(all)-1].Version, have) {
+			return have
+		}
+	}
+	if i.certManager && !found {
+		return "missing"
+	}
+	return ""
+}
+
+// await waits until no Deployment is unavailable: clusterctl waits for none whose provider it has recorded already.
+func await(ctx context.Context, t *task.Host) error {
+	there, err := look(ctx, t)
+	if err != nil {
+		return err
+	}
+	for _, d := range there.unavailable() {
+		_, err := t.Kube().Kubectl(ctx, kube.Command{Patience: providerWait, Args: []string{
+			"wait", "--for=condition=Available", fmt.Sprintf("--timeout=%.0fs", providerWait.Seconds()),
+			"--namespace=" + d.Namespace, "deployment/" + d.Name,
+		}})
+		if err != nil {
+			return fmt.Errorf("deployment %s/%s: %w", d.Namespace, d.Name, err)
+		}
+	}
+	return nil
 }
 
 // clusterctl runs a command that installs providers, and waits until they are available. Its home directory stays as it

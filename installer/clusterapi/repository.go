@@ -3,9 +3,15 @@ package clusterapi
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"text/template"
+
+	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/hostfile"
@@ -127,12 +133,53 @@ func repositoryTask(all []part, unknown error) task.Task {
 		Independent: true,
 		Roles:       []manifest.Role{manifest.RoleControlPlane},
 		Files:       places,
-	}, func(context.Context, *task.Host) (task.Setting, error) {
-		return task.Setting{Files: []task.File{{Path: ConfigFile, Mode: 0o644, Data: config(all)}}}, unknown
+	}, func(ctx context.Context, t *task.Host) (task.Setting, error) {
+		if unknown != nil {
+			return task.Setting{}, unknown
+		}
+		have, err := t.Read(ctx, ConfigFile)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return task.Setting{}, err
+		}
+		further, err := furtherProviders(have, all)
+		if err != nil {
+			return task.Setting{}, fmt.Errorf("%s: %w; mend the file, or remove it", ConfigFile, err)
+		}
+		return task.Setting{Files: []task.File{{Path: ConfigFile, Mode: 0o644, Data: config(all, further)}}}, nil
 	})
 }
 
+// A provider is an entry of clusterctl's configuration. As text it is JSON, which YAML takes.
+type provider struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+	URL  string `json:"url"`
+}
+
+func (p provider) String() string {
+	text, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // texts can be encoded
+	}
+	return string(text)
+}
+
+// furtherProviders returns the entries of a configuration for other providers than those of the parts. clusterctl asks
+// for the metadata of every provider in the cluster before it upgrades one.
+func furtherProviders(text []byte, all []part) ([]provider, error) {
+	var have struct {
+		Providers []provider `json:"providers"`
+	}
+	if err := yaml.Unmarshal(text, &have); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(have.Providers, func(one provider) bool {
+		return slices.ContainsFunc(all, func(p part) bool { return p.Kind == one.Type && p.Name == one.Name })
+	}), nil
+}
+
 // configText is clusterctl's configuration. ClusterTopology, which a ClusterClass needs, is off by default.
+// Further providers are the operator's.
 //
 // clusterctl asks the module proxy or GitHub for its own newest version unless the check is disabled, and for versions
 // of providers only if their repository is at GitHub.
@@ -144,15 +191,19 @@ providers:
 {{- range .Providers}}
   - {name: {{.Name}}, type: {{.Kind}}, url: {{.URL}}}
 {{- end}}
+{{- range .Further}}
+  - {{.}}
+{{- end}}
 cert-manager: {url: {{.CertManager.URL}}, version: {{.CertManager.Version}}}
 `
 
-func config(all []part) []byte {
+func config(all []part, further []provider) []byte {
 	var text bytes.Buffer
 	err := template.Must(template.New(ConfigFile).Parse(configText)).Execute(&text, struct {
 		Providers   []part
+		Further     []provider
 		CertManager part
-	}{providers(all), all[len(all)-1]})
+	}{providers(all), further, all[len(all)-1]})
 	if err != nil {
 		panic(err) // a buffer takes everything, and parts have these fields
 	}

@@ -183,11 +183,12 @@ func TestRelease(t *testing.T) {
 func TestProvider(t *testing.T) {
 	next := "v0.999.0"
 	image := "        image: " + providerName
-	series := "releaseSeries: [{major: 0, minor: 1, contract: v1beta2}]\n"
+	series := string(read(t, "../../../provider/config", metadataFile))
 	for _, c := range []struct{ version, components, metadata, want string }{
 		{ownVersion(t), image + ":dev\n", series, ""},
-		{"v0.0.0-17-g0123456789ab", image + ":dev\n", "", ""},
-		{next, image + ":dev\n", series, "the default of cluster-api-provider is " + ownVersion(t) + ": write " + next},
+		{"v0.0.0-17-g0123456789ab", image + ":dev\n", series, ""},
+		{next + "-17-g0123456789ab", image + ":dev\n", series, "add the release series 0.999"},
+		{next, image + ":dev\n", "releaseSeries: [{major: 0, minor: 999}]\n", "the default of cluster-api-provider is " + ownVersion(t) + ": write " + next},
 		{ownVersion(t), image + ":dev\n", "releaseSeries: [{major: 0, minor: 999}]\n", "add the release series 0."},
 		{ownVersion(t), image + ":v0.0.1\n", series, "is not there once"},
 	} {

@@ -44,12 +44,15 @@ func (r *release) writeProvider() error {
 	return disk.WriteFile(file, 0o644, bytes.NewReader(text))
 }
 
-// checkProvider refuses a release whose provider nobody could install: its bundles have the provider of another
-// release, or clusterctl does not find the release in the provider's metadata. Builds between releases pass.
+// checkProvider refuses a provider that nobody could install: clusterctl does not find the version in the provider's
+// metadata, or the bundles of a release have the provider of another one. Builds between releases are no release.
 func (r *release) checkProvider() error {
 	version, err := semver.NewVersion(r.version)
-	if err != nil || version.Prerelease() != "" {
-		return nil //nolint:nilerr // no release
+	if err != nil {
+		return nil //nolint:nilerr // no version
+	}
+	if err := r.checkSeries(version); err != nil || version.Prerelease() != "" {
+		return err
 	}
 	ours, err := catalog.Merged()
 	if err != nil {
@@ -59,6 +62,11 @@ func (r *release) checkProvider() error {
 		return fmt.Errorf("manifest/catalog/data/clusterapi.yaml: the default of %s is %s: write %s", providerComponent, have,
 			r.version)
 	}
+	return nil
+}
+
+// checkSeries refuses a version without a release series in the provider's metadata.
+func (r *release) checkSeries(version *semver.Version) error {
 	text, err := os.ReadFile(filepath.Join(r.dir, metadataFile))
 	if err != nil {
 		return err
