@@ -142,11 +142,19 @@ func ManagerRules() []rbacv1.PolicyRule {
 	}
 }
 
+// aggregatedBy are the groups of Cluster API's managers that take permissions of others into their own roles: the core,
+// and the kubeadm control plane, which copies machine templates. config/rbac/aggregated_role.yaml of core and
+// controlplane/kubeadm in Cluster API's module.
+func aggregatedBy() []string { return []string{coreGroup, "kubeadm.controlplane." + coreGroup} }
+
 func permissions() []any {
 	subjects := []rbacv1.Subject{{Kind: "ServiceAccount", Name: name, Namespace: namespace}}
 	all := []string{"get", "list", "watch", "create", "update", "patch", "delete"}
 	aggregated := clusterWide(name + "-capi")
-	aggregated.Labels = map[string]string{coreGroup + "/provider": provider, coreGroup + "/aggregate-to-manager": "true"}
+	aggregated.Labels = map[string]string{coreGroup + "/provider": provider}
+	for _, group := range aggregatedBy() {
+		aggregated.Labels[group+"/aggregate-to-manager"] = "true"
+	}
 	var finalizers []string
 	for _, k := range Kinds() {
 		finalizers = append(finalizers, k+"/finalizers")

@@ -102,6 +102,13 @@ func TestComponents(t *testing.T) {
 		if o.Metadata.Labels["cluster.x-k8s.io/provider"] != "infrastructure-kkbundle" {
 			t.Errorf("%s %s has no label of the provider", o.Kind, o.Metadata.Name)
 		}
+		if o.Metadata.Name == "kkbundle-provider-capi" {
+			for _, manager := range []string{"", "kubeadm.controlplane."} {
+				if o.Metadata.Labels[manager+"cluster.x-k8s.io/aggregate-to-manager"] != "true" {
+					t.Errorf("%scluster.x-k8s.io's manager may not use our kinds", manager)
+				}
+			}
+		}
 		switch o.Kind {
 		case "CustomResourceDefinition":
 			if o.Metadata.Labels["cluster.x-k8s.io/v1beta2"] != "v1alpha1" {
