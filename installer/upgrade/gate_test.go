@@ -85,6 +85,87 @@ func TestCanaryWorker(t *testing.T) {
 	wantRest(t, s, f, visited("node1", "node3"), "v1.34.3")
 }
 
+// A canary whose run ended before it was back is still the one that the others wait for.
+func TestCanaryInterrupted(t *testing.T) {
+	t.Parallel()
+	for _, checked := range []bool{false, true} {
+		s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2")
+		var told []string
+		run := func() error {
+			u := upgradeTo(s, t, "v1.34.3")
+			u.how.Canary = "node2"
+			if checked {
+				u.how.Check = func(_ context.Context, nodes []string) error {
+					told = append(told, nodes...)
+					return nil
+				}
+			}
+			_, err := u.walkAll(t.Context())
+			return err
+		}
+		ctx, kill := context.WithCancel(t.Context())
+		f.fail = func(_ int, line string) (bool, bool) {
+			if line == "uncordon node2" {
+				kill()
+				return true, false
+			}
+			return false, false
+		}
+		u := upgradeTo(s, t, "v1.34.3")
+		u.how.Canary = "node2"
+		if _, err := u.walkAll(ctx); err == nil {
+			t.Fatal("the uncordon did not fail")
+		}
+		f.fail = nil
+		f.steps()
+		err := run()
+		if !checked {
+			wantPaused(t, err, f, "node2 is upgraded", []string{"node1"}, []string{"cp1: uncordon node2"})
+			continue
+		}
+		if err != nil || !slices.Equal(told, []string{"node2", "node1"}) {
+			t.Errorf("checked %q, %v", told, err)
+		}
+	}
+}
+
+// A canary whose check failed is checked again by the same command.
+func TestCanaryCheckedAgain(t *testing.T) {
+	t.Parallel()
+	for _, canary := range []string{"cp1", "node2"} {
+		s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2")
+		var told []string
+		run := func(broken string) error {
+			told = nil
+			u := upgradeTo(s, t, "v1.34.3")
+			u.how.Canary = canary
+			u.how.Check = func(_ context.Context, nodes []string) error {
+				told = append(told, nodes...)
+				if nodes[0] == broken {
+					return errors.New("the shop is down")
+				}
+				return nil
+			}
+			_, err := u.walkAll(t.Context())
+			return err
+		}
+		for range 2 {
+			if err := run(canary); err == nil || len(told) == 0 || told[len(told)-1] != canary {
+				t.Fatalf("%s: checked %q, %v", canary, told, err)
+			}
+		}
+		f.steps()
+		if err := run(""); err != nil || len(told) == 0 || told[0] != canary || told[len(told)-1] == canary {
+			t.Errorf("%s: checked %q, %v", canary, told, err)
+		}
+		for name, n := range f.nodes {
+			if n.Status.NodeInfo.KubeletVersion != "v1.34.3" {
+				t.Errorf("%s has %s", name, n.Status.NodeInfo.KubeletVersion)
+			}
+		}
+	}
+}
+
 // With a control plane as the canary, the API servers of the others wait, and with them all kubelets.
 func TestCanaryControlPlane(t *testing.T) {
 	t.Parallel()

@@ -204,10 +204,16 @@ func (w *nodeWalk) visitAll(ctx context.Context, phase string, d direction) erro
 		return err
 	}
 	for _, turn := range turns {
+		isCanary := w.isCanary(turn)
 		if turn, err = w.absent(ctx, phase, turn, d); err != nil {
 			return err
 		}
 		if len(turn) == 0 {
+			if isCanary { // an earlier run ended before the canary was looked at
+				if err := w.passed(ctx, phase, []*task.Host{w.HostNamed(w.how.Canary)}, 0); err != nil {
+					return err
+				}
+			}
 			continue
 		}
 		need := w.gate.known().worker
@@ -228,6 +234,12 @@ func (w *nodeWalk) visitAll(ctx context.Context, phase string, d direction) erro
 		}
 	}
 	return nil
+}
+
+// isCanary reports whether a turn is that of a worker that is the canary. A control plane is looked at with its API
+// server, in each run.
+func (w *nodeWalk) isCanary(turn []*task.Host) bool {
+	return len(turn) == 1 && turn[0].Name == w.how.Canary && !turn[0].Is(manifest.RoleControlPlane)
 }
 
 // absent returns the nodes that need a visit, after the others have arrived.
