@@ -38,7 +38,7 @@ func (e *PausedError) Hint() string { return e.Advice }
 type gate struct {
 	// began is the begin of Options.Window.
 	began time.Time
-	// before has the times of the last complete upgrade, own those of this run.
+	// before has the times of the last upgrade that knew them, own those of this run.
 	before, own times
 	// resumed are nodes that an earlier run left in the middle: their times say nothing.
 	resumed map[string]bool
@@ -53,26 +53,32 @@ type gate struct {
 // 0 is unknown.
 type times struct{ plane, worker, rest time.Duration }
 
-// timesOf returns the times of a complete upgrade.
-func timesOf(last report.Run) times {
+// timesOf returns the times of an upgrade's nodes. What it did in part, such as the kubelet of a control plane whose API
+// server an earlier run had upgraded, says nothing.
+func timesOf(last report.Run, isPlane func(host string) bool) times {
 	type hostPhase struct{ host, phase string }
-	took, planes := map[hostPhase]time.Duration{}, map[string]bool{}
-	var inSteps time.Duration
+	took, kubelets, servers := map[hostPhase]time.Duration{}, map[hostPhase]bool{}, map[hostPhase]bool{}
 	for _, t := range last.Tasks {
 		if !strings.HasPrefix(t.Phase, upgradePhase) || t.Host == "" {
 			continue
 		}
-		took[hostPhase{t.Host, t.Phase}] += time.Duration(t.Duration)
-		planes[t.Host] = planes[t.Host] || t.Task == "control-plane"
+		k := hostPhase{t.Host, t.Phase}
+		took[k] += time.Duration(t.Duration)
+		changed := t.State == string(task.Changed)
+		kubelets[k] = kubelets[k] || changed && t.Task == "kubelet"
+		servers[k] = servers[k] || changed && t.Task == "control-plane"
 	}
-	var sum [2]time.Duration
-	var count [2]time.Duration
+	var sum, count [2]time.Duration
+	var inSteps time.Duration
 	for k, d := range took {
+		inSteps += d
 		i := 0
-		if planes[k.host] {
+		if isPlane(k.host) {
 			i = 1
 		}
-		sum[i], count[i], inSteps = sum[i]+d, count[i]+1, inSteps+d
+		if kubelets[k] && servers[k] == isPlane(k.host) {
+			sum[i], count[i] = sum[i]+d, count[i]+1
+		}
 	}
 	out := times{rest: max(0, time.Duration(last.Times.Total)-inSteps)}
 	if count[0] > 0 {
@@ -81,7 +87,15 @@ func timesOf(last report.Run) times {
 	if count[1] > 0 {
 		out.plane = sum[1] / count[1]
 	}
-	return out.complete()
+	return out
+}
+
+// isUnknown reports whether no time of a node is known.
+func (t times) isUnknown() bool { return t.plane == 0 && t.worker == 0 }
+
+// knows reports whether each kind of node is known that another one knows.
+func (t times) knows(other times) bool {
+	return (t.plane > 0 || other.plane == 0) && (t.worker > 0 || other.worker == 0)
 }
 
 // complete takes the time of the other kind of node where one is unknown.
@@ -212,7 +226,7 @@ type Fit struct {
 // upgrade is refused.
 func (u *upgrade) fits(p Plan) ([]Fit, error) {
 	known := u.gate.known()
-	if u.how.Window == 0 || known == (times{}) {
+	if u.how.Window == 0 || known.isUnknown() {
 		return nil, nil
 	}
 	left := u.how.Window

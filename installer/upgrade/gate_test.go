@@ -20,6 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/installer/sitetest"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
@@ -349,8 +350,9 @@ func lastReport(t *testing.T, u *upgrade, plane, worker time.Duration) {
 	t.Helper()
 	var data bytes.Buffer
 	if err := (report.Run{Version: 1, Tasks: []report.Task{
-		{Phase: "upgrade v1.34.2", Host: "cp1", Task: "control-plane", Duration: plain.Duration(plane)},
-		{Phase: "upgrade v1.34.2", Host: "node1", Task: "kubelet", Duration: plain.Duration(worker)},
+		{Phase: "upgrade v1.34.2", Host: "cp1", Task: "control-plane", State: "changed", Duration: plain.Duration(plane)},
+		{Phase: "upgrade v1.34.2", Host: "cp1", Task: "kubelet", State: "changed"},
+		{Phase: "upgrade v1.34.2", Host: "node1", Task: "kubelet", State: "changed", Duration: plain.Duration(worker)},
 	}}).WriteJSON(&data); err != nil {
 		t.Fatal(err)
 	}
@@ -464,23 +466,50 @@ func TestWindowOfControlPlanes(t *testing.T) {
 	wantRest(t, s, f, append(second, visited("cp1", "cp2", "node1")...), way...)
 }
 
-// A paused upgrade leaves its times to the next window where there are no others.
-func TestPausedUpgradeLeavesItsTimes(t *testing.T) {
+// A paused upgrade leaves its times to the next window where it knows more than the report that is there, and a complete
+// one unless it knows less.
+func TestUpgradeLeavesItsTimes(t *testing.T) {
 	t.Parallel()
-	for _, had := range []bool{false, true} {
+	const plane, worker = "cp1", "node1"
+	for _, c := range []struct {
+		had    bool // the report of a complete upgrade
+		nodes  []string
+		paused bool
+		kept   bool
+	}{
+		{false, nil, true, false},
+		{false, []string{worker}, true, true},
+		{true, []string{plane, worker}, true, false},
+		{true, []string{plane, worker}, false, true},
+		{true, []string{worker}, false, false},
+	} {
 		s, _ := upgradeSite(t, "v1.34.2", "cp1", "node1")
 		u := upgradeTo(s, t, "v1.34.3")
-		if had {
+		if c.had {
 			lastReport(t, u, time.Minute, 2*time.Minute)
-			u.gate.before = u.lastTimes()
 		}
-		u.Began = u.Now()
-		if err := u.keepReport(t.Context(), fmt.Errorf("wrapped: %w", &PausedError{})); err != nil {
+		u.Began, u.worked = u.Now(), true
+		for _, name := range c.nodes {
+			for _, one := range []string{"control-plane", "kubelet"} {
+				if name == worker && one == "control-plane" {
+					continue
+				}
+				e := task.Event{Phase: "upgrade v1.34.3", Task: one, Host: name, State: task.Started}
+				u.Tell(e)
+				e.State, e.Duration = task.Changed, plain.Duration(time.Hour)
+				u.Tell(e)
+			}
+		}
+		var cause error
+		if c.paused {
+			cause = fmt.Errorf("wrapped: %w", &PausedError{})
+		}
+		if err := u.keepReport(t.Context(), cause); err != nil {
 			t.Fatal(err)
 		}
-		data, err := u.Dir.Read(marks.UpgradeReport)
-		if err != nil || strings.Contains(string(data), "control-plane") != had {
-			t.Errorf("had one: %t; it is %.200s, %v", had, data, err)
+		data, _ := u.Dir.Read(marks.UpgradeReport)
+		if kept := strings.Contains(string(data), "upgrade v1.34.3"); kept != c.kept {
+			t.Errorf("%+v: kept %t", c, kept)
 		}
 	}
 }

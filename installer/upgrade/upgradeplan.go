@@ -120,7 +120,7 @@ func (u *upgrade) look(ctx context.Context) (Plan, error) {
 		return p, err
 	}
 	p.Batch = u.how.Batch.of(len(u.workers()))
-	u.gate.before = u.lastTimes()
+	u.gate.before = u.lastTimes().complete()
 	if err := u.choose(&p); err != nil {
 		return p, err
 	}
