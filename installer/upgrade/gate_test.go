@@ -513,3 +513,33 @@ func TestUpgradeLeavesItsTimes(t *testing.T) {
 		}
 	}
 }
+
+// An upgrade over more steps than kubelets may be behind ends, also if each run upgrades few workers: the others get
+// their turn before the control planes go on.
+func TestStepsForWorkersThatStayBehind(t *testing.T) {
+	t.Parallel()
+	nodes := func(kubelet string) []Node {
+		return []Node{
+			{Name: "cp1", ControlPlane: true, APIServer: "v1.36.3", Kubelet: "v1.36.3", Recorded: "v1.36.3"},
+			{Name: "node1", Kubelet: kubelet, Recorded: kubelet},
+		}
+	}
+	later := nodes("v1.33.6")
+	later[1].Later = true
+	for _, c := range []struct {
+		nodes []Node
+		to    string
+		start string
+	}{
+		{nodes("v1.33.6"), "v1.37.2", "v1.35.0"},
+		{nodes("v1.34.3"), "v1.37.2", "v1.36.3"},
+		{nodes("v1.32.4"), "v1.37.2", "v1.36.3"}, // it is refused
+		{nodes("v1.33.6"), "v1.36.4", "v1.36.3"},
+		{later, "v1.37.2", "v1.36.3"},
+	} {
+		p := Plan{To: c.to, Nodes: c.nodes}
+		if got := p.start(); got != c.start {
+			t.Errorf("%s with a kubelet of %s starts at %s, want %s", c.to, c.nodes[1].Kubelet, got, c.start)
+		}
+	}
+}
