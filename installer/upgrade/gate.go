@@ -15,20 +15,28 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A PausedError is an upgrade that ended between nodes, as its options say. Nothing has failed, and no node is in the
-// middle.
+// A PausedError is an upgrade that ended between nodes, as its options say. Nothing has failed.
 type PausedError struct {
-	// To is the version of the upgrade, Reason why it ended, Left the nodes that are not there yet.
-	To, Reason string
-	Left       []string
+	// To is the version of the upgrade, Reason why it ended, Left the nodes that are not there yet. Middle are those of
+	// them that an earlier run left unschedulable.
+	To, Reason   string
+	Left, Middle []string
 	// Advice is how to go on.
 	Advice string
 }
 
 // Error names the reason and the nodes that are left.
 func (e *PausedError) Error() string {
-	return fmt.Sprintf("the upgrade to %s is not complete: %s; left: %s", e.To, e.Reason, strings.Join(e.Left, ", "))
+	middle := ""
+	if len(e.Middle) > 0 {
+		middle = "; left in the middle by an earlier run, and unschedulable: " + strings.Join(e.Middle, ", ")
+	}
+	return fmt.Sprintf("the upgrade to %s is not complete: %s; left: %s%s", e.To, e.Reason, strings.Join(e.Left, ", "),
+		middle)
 }
+
+// Pauses marks an error that ends a run as its options say.
+func (*PausedError) Pauses() {}
 
 // Hint returns how to go on.
 func (e *PausedError) Hint() string { return e.Advice }
@@ -40,7 +48,8 @@ type gate struct {
 	began time.Time
 	// before has the times of the last upgrade that knew them, own those of this run.
 	before, own times
-	// resumed are nodes that an earlier run left in the middle: their times say nothing.
+	// resumed are nodes that an earlier run left in the middle of a step: their times say nothing, and they are
+	// completed in any case.
 	resumed map[string]bool
 	// planes are the control planes of a step that began together, and when.
 	planes      int
@@ -163,7 +172,11 @@ func (w *nodeWalk) planesMayBegin(ctx context.Context, phase string, d direction
 	if len(planes) == 0 {
 		return nil
 	}
-	if err := w.mayBegin(phase, planes, w.gate.known().plane*time.Duration(len(planes))); err != nil {
+	need := w.gate.known().plane * time.Duration(len(planes))
+	if slices.ContainsFunc(planes, func(t *task.Host) bool { return w.gate.resumed[t.Name] }) {
+		need = goingOn
+	}
+	if err := w.mayBegin(phase, planes, need); err != nil {
 		return err
 	}
 	w.gate.planes, w.gate.planesBegan = len(planes), w.Now()
@@ -208,9 +221,13 @@ func (u *upgrade) pausedAt(ctx context.Context, e *PausedError, p Plan, version 
 			return err
 		})
 	}
+	states, _ := u.states(task.InTask(ctx, "state")) // without an answer no node is known to be in the middle
 	for i, t := range nodes {
 		if !found[i] {
 			e.Left = append(e.Left, t.Name)
+		}
+		if inUpgrade(states, t) {
+			e.Middle = append(e.Middle, t.Name)
 		}
 	}
 	return e
@@ -244,7 +261,7 @@ func (u *upgrade) fits(p Plan) ([]Fit, error) {
 				fit.Nodes = append(fit.Nodes, names...)
 				continue
 			}
-			if len(list) == 0 && len(fit.Nodes) == 0 {
+			if len(list) == 0 && len(fit.Nodes) == 0 && !p.isBegun() {
 				return nil, &RefusedError{
 					p.Cluster, p.To, fmt.Sprintf("the window of %s is too short for the first nodes (%s): they take about %s",
 						u.how.Window, someNames(names), need.Round(time.Second)),
@@ -256,6 +273,11 @@ func (u *upgrade) fits(p Plan) ([]Fit, error) {
 		list = append(list, fit)
 	}
 	return list, nil
+}
+
+// isBegun reports whether an earlier run left a node in the middle, which is completed whatever the window.
+func (p Plan) isBegun() bool {
+	return slices.ContainsFunc(p.Nodes, func(n Node) bool { return n.mark != "" && !n.Left })
 }
 
 // units returns the nodes of a step that begin together: the control planes, and batches of workers. In a later step

@@ -514,6 +514,42 @@ func TestUpgradeLeavesItsTimes(t *testing.T) {
 	}
 }
 
+// What an earlier run left in the middle is completed, whatever the window; a canary that ends the run before names it.
+func TestWindowCompletesWhatHasBegun(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2")
+	f.fail = func(_ int, line string) (bool, bool) { return false, strings.HasPrefix(line, "drain node1") }
+	if _, err := upgradeTo(s, t, "v1.34.3").walkAll(t.Context()); err == nil {
+		t.Fatal("the drain did not fail")
+	}
+	f.steps()
+	u := upgradeTo(s, t, "v1.34.3")
+	u.how.Window = 5 * time.Minute
+	lastReport(t, u, 10*time.Minute, 10*time.Minute)
+	aClock(f, u)
+	_, err := u.walkAll(t.Context())
+	wantPaused(t, err, f, "the window of 5m0s is over", []string{"node2"}, visited("node1"))
+}
+
+// A canary that ends the run before nodes that an earlier run left in the middle names them.
+func TestCanaryNamesWhatIsInTheMiddle(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1", "cp2", "node1")
+	f.fail = func(_ int, line string) (bool, bool) { return false, strings.HasPrefix(line, "drain cp1") }
+	if _, err := upgradeTo(s, t, "v1.34.3").walkAll(t.Context()); err == nil {
+		t.Fatal("the drain did not fail")
+	}
+	f.fail = nil
+	u := upgradeTo(s, t, "v1.34.3")
+	u.how.Canary = "cp1"
+	_, err := u.walkAll(t.Context())
+	var paused *PausedError
+	if !errors.As(err, &paused) || !slices.Equal(paused.Middle, []string{"cp1"}) ||
+		!strings.Contains(err.Error(), "unschedulable: cp1") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // An upgrade over more steps than kubelets may be behind ends, also if each run upgrades few workers: the others get
 // their turn before the control planes go on.
 func TestStepsForWorkersThatStayBehind(t *testing.T) {
