@@ -507,9 +507,13 @@ func TestUpgradeLeavesItsTimes(t *testing.T) {
 		if err := u.keepReport(t.Context(), cause); err != nil {
 			t.Fatal(err)
 		}
-		data, _ := u.Dir.Read(marks.UpgradeReport)
-		if kept := strings.Contains(string(data), "upgrade v1.34.3"); kept != c.kept {
+		last, _ := u.Dir.Read(marks.UpgradeReport)
+		if kept := len(last) > 0 && !strings.Contains(string(last), "upgrade v1.34.2"); kept != c.kept {
 			t.Errorf("%+v: kept %t", c, kept)
+		}
+		data, err := u.Dir.Read(engine.ReportJSONFile)
+		if want := `"outcome": "` + string(report.Paused) + `"`; err != nil || strings.Contains(string(data), want) != c.paused {
+			t.Errorf("%+v: the report is %.200s, %v", c, data, err)
 		}
 	}
 }

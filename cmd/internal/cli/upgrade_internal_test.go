@@ -3,6 +3,9 @@ package cli
 import (
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/kkbundle/kkbundle/installer/upgrade"
 )
 
 // The command of --check has the names of the nodes, and its output is in the error.
@@ -20,5 +23,28 @@ func TestCheck(t *testing.T) {
 	const most = 8 << 10
 	if err == nil || len(err.Error()) > most || !strings.Contains(err.Error(), "exit status 1") {
 		t.Errorf("got %d bytes", len(err.Error()))
+	}
+	// A process that the command leaves behind holds its output.
+	for command, passes := range map[string]bool{"sleep 20 & true": true, "sleep 20 & false": false} {
+		begun := time.Now()
+		if err := runCheck(t.Context(), command, names); (err == nil) != passes || time.Since(begun) > 10*time.Second {
+			t.Errorf("%s: %v after %s", command, err, time.Since(begun))
+		}
+	}
+}
+
+// Workers that are upgraded are not told as left to another run.
+func TestWriteUpgradeOfSelectedNodes(t *testing.T) {
+	t.Parallel()
+	p := upgrade.Plan{Steps: []string{"v1.34.3"}, Nodes: []upgrade.Node{
+		{Name: "node1", Later: true, Current: true}, {Name: "node2", Later: true},
+	}}
+	var out strings.Builder
+	writeUpgrade(&out, p)
+	if got := strings.Count(out.String(), "later (--nodes)"); got != 1 {
+		t.Errorf("%d nodes are later in\n%s", got, out.String())
+	}
+	if nodes := newUpgradePlan(p).Nodes; nodes[0].Later || !nodes[1].Later {
+		t.Errorf("got %+v", nodes)
 	}
 }
