@@ -62,8 +62,8 @@ type gate struct {
 // 0 is unknown.
 type times struct{ plane, worker, rest time.Duration }
 
-// timesOf returns the times of an upgrade's nodes. What it did in part, such as the kubelet of a control plane whose API
-// server an earlier run had upgraded, says nothing.
+// timesOf returns the times of an upgrade's nodes. What it did in part, such as the kubelet of a control plane whose
+// API server an earlier run had upgraded, says nothing.
 func timesOf(last report.Run, isPlane func(host string) bool) times {
 	type hostPhase struct{ host, phase string }
 	took, kubelets, servers := map[hostPhase]time.Duration{}, map[hostPhase]bool{}, map[hostPhase]bool{}

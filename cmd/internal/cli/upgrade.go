@@ -215,25 +215,33 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	if !o.yes {
 		options.Approve = func(plan upgrade.Plan) error {
 			p.Close()
-			question := "Upgrade cluster %s to %s?"
-			if plan.Back {
-				question = "Roll cluster %s back to %s?"
-			}
-			return g.Confirm(fmt.Sprintf(question, plan.Cluster, plan.To))
+			return confirmUpgrade(g, plan)
 		}
 	}
 	report, err := o.verb()(ctx, options)
 	p.Close()
-	paused, isPaused := errors.AsType[*upgrade.PausedError](err)
+	return o.ended(g, report, planned, rehearsed, err)
+}
+
+func confirmUpgrade(g *globals, plan upgrade.Plan) error {
+	question := "Upgrade cluster %s to %s?"
+	if plan.Back {
+		question = "Roll cluster %s back to %s?"
+	}
+	return g.Confirm(fmt.Sprintf(question, plan.Cluster, plan.To))
+}
+
+// ended prints the outcome of a run, unless it failed, and returns its error. A run that paused has both.
+func (o upgradeOptions) ended(g *globals, report engine.Report, p upgrade.Plan, r *upgrade.Rehearsal, err error) error {
 	if err != nil && exists(report.Log) {
 		g.Note("log of all commands: %s", report.Log)
 	}
+	paused, isPaused := errors.AsType[*upgrade.PausedError](err)
 	if err != nil && !isPaused {
 		return err
 	}
 	return errors.Join(o.printResult(g, report, upgradeResult{
-		newInstallResult(report), newUpgradePlan(planned),
-		newRehearsal(rehearsed), newPausedUpgrade(paused),
+		newInstallResult(report), newUpgradePlan(p), newRehearsal(r), newPausedUpgrade(paused),
 	}), err)
 }
 

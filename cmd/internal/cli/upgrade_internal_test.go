@@ -1,10 +1,17 @@
 package cli
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/upgrade"
 )
 
@@ -46,5 +53,24 @@ func TestWriteUpgradeOfSelectedNodes(t *testing.T) {
 	}
 	if nodes := newUpgradePlan(p).Nodes; nodes[0].Later || !nodes[1].Later {
 		t.Errorf("got %+v", nodes)
+	}
+}
+
+// A run that paused has a result and its error, one that failed the error alone.
+func TestEndedUpgrade(t *testing.T) {
+	t.Parallel()
+	for _, cause := range []error{
+		&upgrade.PausedError{Reason: "the window is over", Left: []string{"node2"}}, errors.New("broken"),
+	} {
+		var out bytes.Buffer
+		g := &globals{Console: terminal.NewConsole(terminal.Streams{Out: &out, Err: io.Discard})}
+		g.JSON = true
+		err := upgradeOptions{}.ended(g, engine.Report{}, upgrade.Plan{}, nil, cause)
+		var result upgradeResult
+		read := json.Unmarshal(out.Bytes(), &result)
+		if _, paused := errors.AsType[*upgrade.PausedError](cause); !errors.Is(err, cause) || paused != (read == nil) ||
+			paused && (result.Paused == nil || !slices.Equal(result.Paused.Left, []string{"node2"})) {
+			t.Errorf("got %v, and printed %s", err, out.String())
+		}
 	}
 }
