@@ -164,12 +164,21 @@ func (r *Run) KeepReport(ctx context.Context, cause error) error {
 	return errors.Join(r.Dir.Write(ReportFile, page.Bytes()), r.Dir.Write(ReportJSONFile, data.Bytes()))
 }
 
+// A pause is an error that ends a run as its options say.
+type pause interface {
+	error
+	Pauses()
+}
+
 func outcomeOf(err error) report.Outcome {
+	_, pauses := errors.AsType[pause](err)
 	switch {
 	case err == nil:
 		return report.Succeeded
 	case errors.Is(err, context.Canceled):
 		return report.Interrupted
+	case pauses:
+		return report.Paused
 	}
 	return report.Stopped
 }

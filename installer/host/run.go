@@ -188,8 +188,11 @@ func (r *run) begin(ctx context.Context, stdin io.Writer) error {
 func (r *run) feed(ctx context.Context, stdin io.WriteCloser) {
 	if r.cmd.Stdin != nil {
 		// A command that ends without reading everything has not failed; if the host is lost, Wait returns that.
-		_, _ = io.Copy(stdin, r.machine.pace.Reader(ctx, r.cmd.Stdin))
+		_, err := io.Copy(stdin, r.machine.pace.Reader(ctx, r.cmd.Stdin))
 		r.unfed(io.ErrClosedPipe)
+		if _, cut := errors.AsType[*pace.WaitError](err); cut {
+			return // the command would take the part for all of its input; it is killed with ctx
+		}
 	}
 	_ = stdin.Close()
 }

@@ -94,7 +94,7 @@ func (r Run) page() (page, string) {
 		Run: r, Began: r.Start.UTC().Format(time.RFC3339), Problems: r.Findings.problems(),
 		Total: took(r.Times.Total), Kubeadm: took(r.Times.Kubeadm), Pulling: took(r.Times.Pulls),
 		Own:   took(r.Times.Own),
-		Class: map[Outcome]string{Succeeded: "p", Interrupted: "warn", Stopped: "block"}[r.Outcome],
+		Class: map[Outcome]string{Succeeded: "p", Interrupted: "warn", Paused: "warn", Stopped: "block"}[r.Outcome],
 	}
 	p.Summary = fmt.Sprintf("%s: %s, %s, %d changed, %d as they should be, in %s", r.Outcome,
 		plain.Count(r.worked(), "host"), plain.Count(len(r.Tasks), "task"),

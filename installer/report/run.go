@@ -17,6 +17,7 @@ const (
 	Succeeded   Outcome = "succeeded"
 	Stopped     Outcome = "failed"
 	Interrupted Outcome = "interrupted"
+	Paused      Outcome = "paused" // as its options say
 )
 
 // A Task is a task's result on a host.
@@ -60,7 +61,7 @@ type Run struct {
 	Start   time.Time `json:"start"`
 	Outcome Outcome   `json:"outcome"`
 	DryRun  bool      `json:"dryRun,omitempty"`
-	// Error is the reason of a failure.
+	// Error is the reason of a failure or a pause.
 	Error    string    `json:"error,omitempty"`
 	Changed  int       `json:"changed"`
 	Done     int       `json:"done"`

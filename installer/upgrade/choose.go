@@ -75,7 +75,7 @@ func (u *upgrade) choose(p *Plan) error {
 	return nil
 }
 
-// checkCanary refuses a canary that is no node, that cannot be the first, or that is upgraded.
+// checkCanary refuses a canary that is no node, that cannot be the first, or that is upgraded and needs no check.
 func (u *upgrade) checkCanary(p Plan) error {
 	name := u.how.Canary
 	if name == "" {
@@ -97,7 +97,7 @@ func (u *upgrade) checkCanary(p Plan) error {
 			"--canary " + name + ": kubeadm upgrades a cluster from one control plane, and that is " + first,
 			"name that one, or a worker",
 		}
-	case p.Nodes[n].Current:
+	case p.Nodes[n].Current && u.how.Check == nil:
 		return &RefusedError{
 			p.Cluster, p.To, "--canary " + name + ": it is upgraded already",
 			"run the same command without --canary for the other nodes",

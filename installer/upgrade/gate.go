@@ -15,20 +15,28 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A PausedError is an upgrade that ended between nodes, as its options say. Nothing has failed, and no node is in the
-// middle.
+// A PausedError is an upgrade that ended between nodes, as its options say. Nothing has failed.
 type PausedError struct {
-	// To is the version of the upgrade, Reason why it ended, Left the nodes that are not there yet.
-	To, Reason string
-	Left       []string
+	// To is the version of the upgrade, Reason why it ended, Left the nodes that are not there yet. Middle are those of
+	// them that an earlier run left unschedulable.
+	To, Reason   string
+	Left, Middle []string
 	// Advice is how to go on.
 	Advice string
 }
 
 // Error names the reason and the nodes that are left.
 func (e *PausedError) Error() string {
-	return fmt.Sprintf("the upgrade to %s is not complete: %s; left: %s", e.To, e.Reason, strings.Join(e.Left, ", "))
+	middle := ""
+	if len(e.Middle) > 0 {
+		middle = "; left in the middle by an earlier run, and unschedulable: " + strings.Join(e.Middle, ", ")
+	}
+	return fmt.Sprintf("the upgrade to %s is not complete: %s; left: %s%s", e.To, e.Reason, strings.Join(e.Left, ", "),
+		middle)
 }
+
+// Pauses marks an error that ends a run as its options say.
+func (*PausedError) Pauses() {}
 
 // Hint returns how to go on.
 func (e *PausedError) Hint() string { return e.Advice }
@@ -38,9 +46,10 @@ func (e *PausedError) Hint() string { return e.Advice }
 type gate struct {
 	// began is the begin of Options.Window.
 	began time.Time
-	// before has the times of the last complete upgrade, own those of this run.
+	// before has the times of the last upgrade that knew them, own those of this run.
 	before, own times
-	// resumed are nodes that an earlier run left in the middle: their times say nothing.
+	// resumed are nodes that an earlier run left in the middle of a step: their times say nothing, and they are
+	// completed in any case.
 	resumed map[string]bool
 	// planes are the control planes of a step that began together, and when.
 	planes      int
@@ -53,26 +62,32 @@ type gate struct {
 // 0 is unknown.
 type times struct{ plane, worker, rest time.Duration }
 
-// timesOf returns the times of a complete upgrade.
-func timesOf(last report.Run) times {
+// timesOf returns the times of an upgrade's nodes. What it did in part, such as the kubelet of a control plane whose
+// API server an earlier run had upgraded, says nothing.
+func timesOf(last report.Run, isPlane func(host string) bool) times {
 	type hostPhase struct{ host, phase string }
-	took, planes := map[hostPhase]time.Duration{}, map[string]bool{}
-	var inSteps time.Duration
+	took, kubelets, servers := map[hostPhase]time.Duration{}, map[hostPhase]bool{}, map[hostPhase]bool{}
 	for _, t := range last.Tasks {
 		if !strings.HasPrefix(t.Phase, upgradePhase) || t.Host == "" {
 			continue
 		}
-		took[hostPhase{t.Host, t.Phase}] += time.Duration(t.Duration)
-		planes[t.Host] = planes[t.Host] || t.Task == "control-plane"
+		k := hostPhase{t.Host, t.Phase}
+		took[k] += time.Duration(t.Duration)
+		changed := t.State == string(task.Changed)
+		kubelets[k] = kubelets[k] || changed && t.Task == "kubelet"
+		servers[k] = servers[k] || changed && t.Task == "control-plane"
 	}
-	var sum [2]time.Duration
-	var count [2]time.Duration
+	var sum, count [2]time.Duration
+	var inSteps time.Duration
 	for k, d := range took {
+		inSteps += d
 		i := 0
-		if planes[k.host] {
+		if isPlane(k.host) {
 			i = 1
 		}
-		sum[i], count[i], inSteps = sum[i]+d, count[i]+1, inSteps+d
+		if kubelets[k] && servers[k] == isPlane(k.host) {
+			sum[i], count[i] = sum[i]+d, count[i]+1
+		}
 	}
 	out := times{rest: max(0, time.Duration(last.Times.Total)-inSteps)}
 	if count[0] > 0 {
@@ -81,7 +96,15 @@ func timesOf(last report.Run) times {
 	if count[1] > 0 {
 		out.plane = sum[1] / count[1]
 	}
-	return out.complete()
+	return out
+}
+
+// isUnknown reports whether no time of a node is known.
+func (t times) isUnknown() bool { return t.plane == 0 && t.worker == 0 }
+
+// knows reports whether each kind of node is known that another one knows.
+func (t times) knows(other times) bool {
+	return (t.plane > 0 || other.plane == 0) && (t.worker > 0 || other.worker == 0)
 }
 
 // complete takes the time of the other kind of node where one is unknown.
@@ -149,7 +172,11 @@ func (w *nodeWalk) planesMayBegin(ctx context.Context, phase string, d direction
 	if len(planes) == 0 {
 		return nil
 	}
-	if err := w.mayBegin(phase, planes, w.gate.known().plane*time.Duration(len(planes))); err != nil {
+	need := w.gate.known().plane * time.Duration(len(planes))
+	if slices.ContainsFunc(planes, func(t *task.Host) bool { return w.gate.resumed[t.Name] }) {
+		need = goingOn
+	}
+	if err := w.mayBegin(phase, planes, need); err != nil {
 		return err
 	}
 	w.gate.planes, w.gate.planesBegan = len(planes), w.Now()
@@ -194,9 +221,13 @@ func (u *upgrade) pausedAt(ctx context.Context, e *PausedError, p Plan, version 
 			return err
 		})
 	}
+	states, _ := u.states(task.InTask(ctx, "state")) // without an answer no node is known to be in the middle
 	for i, t := range nodes {
 		if !found[i] {
 			e.Left = append(e.Left, t.Name)
+		}
+		if inUpgrade(states, t) {
+			e.Middle = append(e.Middle, t.Name)
 		}
 	}
 	return e
@@ -212,7 +243,7 @@ type Fit struct {
 // upgrade is refused.
 func (u *upgrade) fits(p Plan) ([]Fit, error) {
 	known := u.gate.known()
-	if u.how.Window == 0 || known == (times{}) {
+	if u.how.Window == 0 || known.isUnknown() {
 		return nil, nil
 	}
 	left := u.how.Window
@@ -230,7 +261,7 @@ func (u *upgrade) fits(p Plan) ([]Fit, error) {
 				fit.Nodes = append(fit.Nodes, names...)
 				continue
 			}
-			if len(list) == 0 && len(fit.Nodes) == 0 {
+			if len(list) == 0 && len(fit.Nodes) == 0 && !p.isBegun() {
 				return nil, &RefusedError{
 					p.Cluster, p.To, fmt.Sprintf(
 						"the window of %s is too short for the first nodes (%s): they take about %s", u.how.Window,
@@ -243,6 +274,11 @@ func (u *upgrade) fits(p Plan) ([]Fit, error) {
 		list = append(list, fit)
 	}
 	return list, nil
+}
+
+// isBegun reports whether an earlier run left a node in the middle, which is completed whatever the window.
+func (p Plan) isBegun() bool {
+	return slices.ContainsFunc(p.Nodes, func(n Node) bool { return n.mark != "" && !n.Left })
 }
 
 // units returns the nodes of a step that begin together: the control planes, and batches of workers. In a later step

@@ -20,6 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/installer/sitetest"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
@@ -83,6 +84,87 @@ func TestCanaryWorker(t *testing.T) {
 		t.Errorf("again: %v", err)
 	}
 	wantRest(t, s, f, visited("node1", "node3"), "v1.34.3")
+}
+
+// A canary whose run ended before it was back is still the one that the others wait for.
+func TestCanaryInterrupted(t *testing.T) {
+	t.Parallel()
+	for _, checked := range []bool{false, true} {
+		s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2")
+		var told []string
+		run := func() error {
+			u := upgradeTo(s, t, "v1.34.3")
+			u.how.Canary = "node2"
+			if checked {
+				u.how.Check = func(_ context.Context, nodes []string) error {
+					told = append(told, nodes...)
+					return nil
+				}
+			}
+			_, err := u.walkAll(t.Context())
+			return err
+		}
+		ctx, kill := context.WithCancel(t.Context())
+		f.fail = func(_ int, line string) (bool, bool) {
+			if line == "uncordon node2" {
+				kill()
+				return true, false
+			}
+			return false, false
+		}
+		u := upgradeTo(s, t, "v1.34.3")
+		u.how.Canary = "node2"
+		if _, err := u.walkAll(ctx); err == nil {
+			t.Fatal("the uncordon did not fail")
+		}
+		f.fail = nil
+		f.steps()
+		err := run()
+		if !checked {
+			wantPaused(t, err, f, "node2 is upgraded", []string{"node1"}, []string{"cp1: uncordon node2"})
+			continue
+		}
+		if err != nil || !slices.Equal(told, []string{"node2", "node1"}) {
+			t.Errorf("checked %q, %v", told, err)
+		}
+	}
+}
+
+// A canary whose check failed is checked again by the same command.
+func TestCanaryCheckedAgain(t *testing.T) {
+	t.Parallel()
+	for _, canary := range []string{"cp1", "node2"} {
+		s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2")
+		var told []string
+		run := func(broken string) error {
+			told = nil
+			u := upgradeTo(s, t, "v1.34.3")
+			u.how.Canary = canary
+			u.how.Check = func(_ context.Context, nodes []string) error {
+				told = append(told, nodes...)
+				if nodes[0] == broken {
+					return errors.New("the shop is down")
+				}
+				return nil
+			}
+			_, err := u.walkAll(t.Context())
+			return err
+		}
+		for range 2 {
+			if err := run(canary); err == nil || len(told) == 0 || told[len(told)-1] != canary {
+				t.Fatalf("%s: checked %q, %v", canary, told, err)
+			}
+		}
+		f.steps()
+		if err := run(""); err != nil || len(told) == 0 || told[0] != canary || told[len(told)-1] == canary {
+			t.Errorf("%s: checked %q, %v", canary, told, err)
+		}
+		for name, n := range f.nodes {
+			if n.Status.NodeInfo.KubeletVersion != "v1.34.3" {
+				t.Errorf("%s has %s", name, n.Status.NodeInfo.KubeletVersion)
+			}
+		}
+	}
 }
 
 // With a control plane as the canary, the API servers of the others wait, and with them all kubelets.
@@ -269,8 +351,9 @@ func lastReport(t *testing.T, u *upgrade, plane, worker time.Duration) {
 	t.Helper()
 	var data bytes.Buffer
 	if err := (report.Run{Version: 1, Tasks: []report.Task{
-		{Phase: "upgrade v1.34.2", Host: "cp1", Task: "control-plane", Duration: plain.Duration(plane)},
-		{Phase: "upgrade v1.34.2", Host: "node1", Task: "kubelet", Duration: plain.Duration(worker)},
+		{Phase: "upgrade v1.34.2", Host: "cp1", Task: "control-plane", State: "changed", Duration: plain.Duration(plane)},
+		{Phase: "upgrade v1.34.2", Host: "cp1", Task: "kubelet", State: "changed"},
+		{Phase: "upgrade v1.34.2", Host: "node1", Task: "kubelet", State: "changed", Duration: plain.Duration(worker)},
 	}}).WriteJSON(&data); err != nil {
 		t.Fatal(err)
 	}
@@ -384,23 +467,120 @@ func TestWindowOfControlPlanes(t *testing.T) {
 	wantRest(t, s, f, append(second, visited("cp1", "cp2", "node1")...), way...)
 }
 
-// A paused upgrade leaves its times to the next window where there are no others.
-func TestPausedUpgradeLeavesItsTimes(t *testing.T) {
+// A paused upgrade leaves its times to the next window where it knows more than the report that is there, and a complete
+// one unless it knows less.
+func TestUpgradeLeavesItsTimes(t *testing.T) {
 	t.Parallel()
-	for _, had := range []bool{false, true} {
+	const plane, worker = "cp1", "node1"
+	for _, c := range []struct {
+		had    bool // the report of a complete upgrade
+		nodes  []string
+		paused bool
+		kept   bool
+	}{
+		{false, nil, true, false},
+		{false, []string{worker}, true, true},
+		{true, []string{plane, worker}, true, false},
+		{true, []string{plane, worker}, false, true},
+		{true, []string{worker}, false, false},
+	} {
 		s, _ := upgradeSite(t, "v1.34.2", "cp1", "node1")
 		u := upgradeTo(s, t, "v1.34.3")
-		if had {
+		if c.had {
 			lastReport(t, u, time.Minute, 2*time.Minute)
-			u.gate.before = u.lastTimes()
 		}
-		u.Began = u.Now()
-		if err := u.keepReport(t.Context(), fmt.Errorf("wrapped: %w", &PausedError{})); err != nil {
+		u.Began, u.worked = u.Now(), true
+		for _, name := range c.nodes {
+			for _, one := range []string{"control-plane", "kubelet"} {
+				if name == worker && one == "control-plane" {
+					continue
+				}
+				e := task.Event{Phase: "upgrade v1.34.3", Task: one, Host: name, State: task.Started}
+				u.Tell(e)
+				e.State, e.Duration = task.Changed, plain.Duration(time.Hour)
+				u.Tell(e)
+			}
+		}
+		var cause error
+		if c.paused {
+			cause = fmt.Errorf("wrapped: %w", &PausedError{})
+		}
+		if err := u.keepReport(t.Context(), cause); err != nil {
 			t.Fatal(err)
 		}
-		data, err := u.Dir.Read(marks.UpgradeReport)
-		if err != nil || strings.Contains(string(data), "control-plane") != had {
-			t.Errorf("had one: %t; it is %.200s, %v", had, data, err)
+		last, _ := u.Dir.Read(marks.UpgradeReport)
+		if kept := len(last) > 0 && !strings.Contains(string(last), "upgrade v1.34.2"); kept != c.kept {
+			t.Errorf("%+v: kept %t", c, kept)
+		}
+		data, err := u.Dir.Read(engine.ReportJSONFile)
+		if want := `"outcome": "` + string(report.Paused) + `"`; err != nil || strings.Contains(string(data), want) != c.paused {
+			t.Errorf("%+v: the report is %.200s, %v", c, data, err)
+		}
+	}
+}
+
+// What an earlier run left in the middle is completed, whatever the window; a canary that ends the run before names it.
+func TestWindowCompletesWhatHasBegun(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2")
+	f.fail = func(_ int, line string) (bool, bool) { return false, strings.HasPrefix(line, "drain node1") }
+	if _, err := upgradeTo(s, t, "v1.34.3").walkAll(t.Context()); err == nil {
+		t.Fatal("the drain did not fail")
+	}
+	f.steps()
+	u := upgradeTo(s, t, "v1.34.3")
+	u.how.Window = 5 * time.Minute
+	lastReport(t, u, 10*time.Minute, 10*time.Minute)
+	aClock(f, u)
+	_, err := u.walkAll(t.Context())
+	wantPaused(t, err, f, "the window of 5m0s is over", []string{"node2"}, visited("node1"))
+}
+
+// A canary that ends the run before nodes that an earlier run left in the middle names them.
+func TestCanaryNamesWhatIsInTheMiddle(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1", "cp2", "node1")
+	f.fail = func(_ int, line string) (bool, bool) { return false, strings.HasPrefix(line, "drain cp1") }
+	if _, err := upgradeTo(s, t, "v1.34.3").walkAll(t.Context()); err == nil {
+		t.Fatal("the drain did not fail")
+	}
+	f.fail = nil
+	u := upgradeTo(s, t, "v1.34.3")
+	u.how.Canary = "cp1"
+	_, err := u.walkAll(t.Context())
+	var paused *PausedError
+	if !errors.As(err, &paused) || !slices.Equal(paused.Middle, []string{"cp1"}) ||
+		!strings.Contains(err.Error(), "unschedulable: cp1") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// An upgrade over more steps than kubelets may be behind ends, also if each run upgrades few workers: the others get
+// their turn before the control planes go on.
+func TestStepsForWorkersThatStayBehind(t *testing.T) {
+	t.Parallel()
+	nodes := func(kubelet string) []Node {
+		return []Node{
+			{Name: "cp1", ControlPlane: true, APIServer: "v1.36.3", Kubelet: "v1.36.3", Recorded: "v1.36.3"},
+			{Name: "node1", Kubelet: kubelet, Recorded: kubelet},
+		}
+	}
+	later := nodes("v1.33.6")
+	later[1].Later = true
+	for _, c := range []struct {
+		nodes []Node
+		to    string
+		start string
+	}{
+		{nodes("v1.33.6"), "v1.37.2", "v1.35.0"},
+		{nodes("v1.34.3"), "v1.37.2", "v1.36.3"},
+		{nodes("v1.32.4"), "v1.37.2", "v1.36.3"}, // it is refused
+		{nodes("v1.33.6"), "v1.36.4", "v1.36.3"},
+		{later, "v1.37.2", "v1.36.3"},
+	} {
+		p := Plan{To: c.to, Nodes: c.nodes}
+		if got := p.start(); got != c.start {
+			t.Errorf("%s with a kubelet of %s starts at %s, want %s", c.to, c.nodes[1].Kubelet, got, c.start)
 		}
 	}
 }

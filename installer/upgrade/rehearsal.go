@@ -104,7 +104,7 @@ func (u *upgrade) rehearse(ctx context.Context, p Plan) (*Rehearsal, error) {
 	if r.Webhooks, err = u.webhooks(ctx); err != nil {
 		return nil, err
 	}
-	if known := u.gate.before; known != (times{}) {
+	if known := u.gate.before; !known.isUnknown() {
 		r.Estimate = estimate(known, p)
 	}
 	return &r, nil

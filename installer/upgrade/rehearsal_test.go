@@ -117,7 +117,7 @@ func TestRehearseEtcdBesideTheCluster(t *testing.T) {
 func TestEstimate(t *testing.T) {
 	t.Parallel()
 	task := func(host, name string, d time.Duration) report.Task {
-		return report.Task{Phase: "upgrade v1.34.3", Host: host, Task: name, Duration: plain.Duration(d)}
+		return report.Task{Phase: "upgrade v1.34.3", Host: host, Task: name, State: "changed", Duration: plain.Duration(d)}
 	}
 	last := report.Run{Times: report.Times{Total: plain.Duration(10 * time.Minute)}, Tasks: []report.Task{
 		task("cp1", "control-plane", 2*time.Minute), task("cp1", "kubelet", time.Minute),
@@ -128,7 +128,16 @@ func TestEstimate(t *testing.T) {
 		{ControlPlane: true}, {ControlPlane: true}, {ControlPlane: true}, {}, {}, {}, {Current: true},
 	}}
 	// 3 minutes of other phases, 3 control planes of 3 minutes, 2 batches of 2.
-	if got, want := estimate(timesOf(last), plan), 16*time.Minute; got != want {
+	isPlane := func(host string) bool { return strings.HasPrefix(host, "cp") }
+	if got, want := estimate(timesOf(last, isPlane), plan), 16*time.Minute; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+	// What a run did in part says nothing: the API server of cp2 was upgraded before, that of cp3 alone, node3 got images.
+	part := task("cp2", "keep", time.Second)
+	part.State = "done"
+	last.Tasks = append(last.Tasks, part, task("cp2", "kubelet", time.Second), task("cp3", "control-plane", time.Second),
+		task("node3", "preload-images", time.Second))
+	if got, want := timesOf(last, isPlane), (times{3 * time.Minute, 2 * time.Minute, 3*time.Minute - 4*time.Second}); got != want {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -240,6 +240,14 @@ func (u *upgrade) walk(ctx context.Context, plan Plan) error {
 // step brings all nodes to the run's version.
 func (u *upgrade) step(ctx context.Context, phase string, plan Plan) error {
 	d := u.forward(plan.Batch)
+	states, err := u.statesIn(ctx, phase)
+	if err != nil {
+		return err
+	}
+	u.gate.resumed = map[string]bool{}
+	for _, t := range u.nodes() {
+		u.gate.resumed[t.Name] = inUpgrade(states, t)
+	}
 	if err := u.planesMayBegin(ctx, phase, d); err != nil {
 		return err
 	}

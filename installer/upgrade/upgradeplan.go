@@ -120,7 +120,7 @@ func (u *upgrade) look(ctx context.Context) (Plan, error) {
 		return p, err
 	}
 	p.Batch = u.how.Batch.of(len(u.workers()))
-	u.gate.before = u.lastTimes()
+	u.gate.before = u.lastTimes().complete()
 	if err := u.choose(&p); err != nil {
 		return p, err
 	}
@@ -269,9 +269,14 @@ func (p Plan) oldest() string {
 // start returns the release that the first step begins at: that of the oldest control plane, or the minor release
 // before an intermediate step that an interrupted run has left on a node. Such a node is unschedulable: pods of the
 // next node to be drained may have no other place. A node that was left out since then goes to a later release
-// directly: control planes do not go back.
+// directly: control planes do not go back. Where the step after the oldest control plane would leave a worker too far
+// behind, as after runs in parts, the workers first take the control planes' release.
 func (p Plan) start() string {
 	start := p.oldest()
+	if v, err := semver.NewVersion(start); err == nil && v.Minor() > 0 && majorMinor(start) != majorMinor(p.To) &&
+		slices.ContainsFunc(p.Nodes, func(n Node) bool { return n.isBehind(v.Minor()+1) && !n.isBehind(v.Minor()) }) {
+		start = fmt.Sprintf("v%d.%d.0", v.Major(), v.Minor()-1)
+	}
 	for _, n := range p.Nodes {
 		v, err := semver.NewVersion(n.mark)
 		if err != nil || n.Left || v.Minor() == 0 || !versionLess(n.Recorded, n.mark) ||
@@ -286,6 +291,12 @@ func (p Plan) start() string {
 		}
 	}
 	return start
+}
+
+// isBehind reports whether a worker of this run would have too old a kubelet for API servers of a minor release.
+func (n Node) isBehind(minor uint64) bool {
+	v, err := semver.NewVersion(n.Kubelet)
+	return err == nil && !n.ControlPlane && !n.Left && !n.Later && minor > v.Minor()+kubeletsBehind
 }
 
 // steps returns the versions of the upgrade, or an error if the cluster cannot be upgraded to the bundle's version.

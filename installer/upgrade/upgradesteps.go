@@ -204,18 +204,26 @@ func (w *nodeWalk) visitAll(ctx context.Context, phase string, d direction) erro
 		return err
 	}
 	for _, turn := range turns {
+		isCanary := w.isCanary(turn)
 		if turn, err = w.absent(ctx, phase, turn, d); err != nil {
 			return err
 		}
 		if len(turn) == 0 {
+			if isCanary { // an earlier run ended before the canary was looked at
+				if err := w.passed(ctx, phase, []*task.Host{w.HostNamed(w.how.Canary)}, 0); err != nil {
+					return err
+				}
+			}
 			continue
 		}
 		need := w.gate.known().worker
 		if turn[0].Is(manifest.RoleControlPlane) {
 			need = goingOn // it began with the others
 		}
-		if err := w.mayBegin(phase, turn, need); err != nil {
-			return err
+		if !w.gate.resumed[turn[0].Name] {
+			if err := w.mayBegin(phase, turn, need); err != nil {
+				return err
+			}
 		}
 		begun, services := w.Now(), w.services(ctx, phase)
 		if err := w.OnAll(turn, func(_ int, t *task.Host) error {
@@ -228,6 +236,12 @@ func (w *nodeWalk) visitAll(ctx context.Context, phase string, d direction) erro
 		}
 	}
 	return nil
+}
+
+// isCanary reports whether a turn is that of a worker that is the canary. A control plane is looked at with its API
+// server, in each run.
+func (w *nodeWalk) isCanary(turn []*task.Host) bool {
+	return len(turn) == 1 && turn[0].Name == w.how.Canary && !turn[0].Is(manifest.RoleControlPlane)
 }
 
 // absent returns the nodes that need a visit, after the others have arrived.
@@ -254,18 +268,11 @@ func (w *nodeWalk) absent(ctx context.Context, phase string, turn []*task.Host, 
 // turns returns groups of nodes that are drained at the same time, one group after the other. Nodes that an earlier
 // run has left cordoned come first: until they are back, pods of others may have nowhere to go.
 func (w *nodeWalk) turns(ctx context.Context, phase string, d direction) ([][]*task.Host, error) {
-	states, err := w.states(task.InTask(ctx, phase+"/node"))
+	states, err := w.statesIn(ctx, phase)
 	if err != nil {
-		return nil, &engine.TaskError{Phase: phase, Task: "node", Host: w.FirstControlPlane().Name, Err: err}
+		return nil, err
 	}
-	isCordoned := func(t *task.Host) bool {
-		n := kube.FindNode(states, t.Name)
-		return n != nil && marks.InUpgrade(n)
-	}
-	w.gate.resumed = map[string]bool{}
-	for _, t := range slices.Concat(d.groups(states)...) {
-		w.gate.resumed[t.Name] = isCordoned(t)
-	}
+	isCordoned := func(t *task.Host) bool { return inUpgrade(states, t) }
 	var first, others [][]*task.Host
 	for _, group := range d.groups(states) {
 		first = append(first, slices.DeleteFunc(slices.Clone(group), func(t *task.Host) bool { return !isCordoned(t) }))
@@ -273,6 +280,21 @@ func (w *nodeWalk) turns(ctx context.Context, phase string, d direction) ([][]*t
 	}
 	return slices.DeleteFunc(slices.Concat(first, others), func(group []*task.Host) bool { return len(group) == 0 }),
 		nil
+}
+
+// statesIn returns the nodes as the API has them in a phase.
+func (w *nodeWalk) statesIn(ctx context.Context, phase string) ([]corev1.Node, error) {
+	states, err := w.states(task.InTask(ctx, phase+"/node"))
+	if err != nil {
+		return nil, &engine.TaskError{Phase: phase, Task: "node", Host: w.FirstControlPlane().Name, Err: err}
+	}
+	return states, nil
+}
+
+// inUpgrade reports whether a node is marked as one in the middle of an upgrade.
+func inUpgrade(states []corev1.Node, t *task.Host) bool {
+	n := kube.FindNode(states, t.Name)
+	return n != nil && marks.InUpgrade(n)
 }
 
 // oneByOne returns a group for each host.

@@ -58,27 +58,41 @@ func forgetTask() task.Task {
 	}
 }
 
-// keepReport writes the run's report, and keeps that of a complete upgrade for the estimate of the next one. Without
-// one, the report of a paused upgrade says how long its nodes took.
+// keepReport writes the run's report, and keeps that of a complete upgrade for the estimate of the next one, unless the
+// one that is kept knows a kind of node that it does not. Of a paused upgrade it is kept if it knows more.
 func (u *upgrade) keepReport(ctx context.Context, cause error) error {
 	_, paused := errors.AsType[*PausedError](cause)
-	first := paused && u.gate.before == (times{})
-	if err := u.KeepReport(ctx, cause); err != nil || u.DryRun || !first && (cause != nil || !u.worked) {
+	if err := u.KeepReport(ctx, cause); err != nil || u.DryRun || !paused && (cause != nil || !u.worked) {
 		return err
 	}
 	data, err := u.Dir.Read(engine.ReportJSONFile)
 	if err != nil {
 		return err
 	}
+	was, is := u.lastTimes(), u.timesIn(data)
+	if !is.knows(was) || paused && was.knows(is) {
+		return nil
+	}
 	return u.Dir.Write(marks.UpgradeReport, data)
 }
 
-// lastTimes returns the times of the last complete upgrade from this work directory, 0 if there is none.
+// lastTimes returns the times of the report that is kept in this work directory, 0 if there is none.
 func (u *upgrade) lastTimes() times {
-	var last report.Run
 	data, err := u.Dir.Read(marks.UpgradeReport)
-	if err != nil || capped.JSON(data, capped.MaxValues, &last) != nil || last.Version != 1 {
+	if err != nil {
 		return times{}
 	}
-	return timesOf(last)
+	return u.timesIn(data)
+}
+
+// timesIn returns the times in a report. A host that the inventory no longer has counts as a worker.
+func (u *upgrade) timesIn(data []byte) times {
+	var run report.Run
+	if capped.JSON(data, capped.MaxValues, &run) != nil || run.Version != 1 {
+		return times{}
+	}
+	return timesOf(run, func(host string) bool {
+		h := u.HostNamed(host)
+		return h != nil && h.Is(manifest.RoleControlPlane)
+	})
 }

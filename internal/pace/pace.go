@@ -28,7 +28,17 @@ func PerSecond(bytes int64) *Limit {
 	return &Limit{rate.NewLimiter(rate.Limit(bytes), max(piece, int(bytes/together)))}
 }
 
-// Reader returns a reader whose bytes count. A wait for a turn ends with ctx, whose error Read returns then.
+// A WaitError is a wait for a turn that ended with its context, or that the context has no time for. What was read is
+// not passed on.
+type WaitError struct{ Err error }
+
+// Error returns the context's reason.
+func (e *WaitError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the context's error.
+func (e *WaitError) Unwrap() error { return e.Err }
+
+// Reader returns a reader whose bytes count. A wait for a turn ends with ctx: Read returns a *WaitError then.
 func (l *Limit) Reader(ctx context.Context, r io.Reader) io.Reader {
 	if l == nil {
 		return r
@@ -44,8 +54,11 @@ type reader struct {
 // Read reads, and waits for the turn of what it has read.
 func (r reader) Read(p []byte) (int, error) {
 	n, err := r.from.Read(p[:min(len(p), piece)])
+	if n == 0 {
+		return n, err
+	}
 	if waited := r.wait(n); waited != nil {
-		return 0, waited
+		return 0, &WaitError{waited}
 	}
 	return n, err
 }

@@ -55,6 +55,12 @@ func TestEnds(t *testing.T) {
 	n, err := io.Copy(io.Discard, pace.PerSecond(pace.Least).Reader(ctx, content))
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("%d bytes, %v", n, err)
+	} else if wait := new(pace.WaitError); !errors.As(err, &wait) {
+		t.Errorf("%T is no error of the wait", err)
+	}
+	// An end needs no turn.
+	if n, err := pace.PerSecond(pace.Least).Reader(ctx, r).Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("the end: %d bytes, %v", n, err)
 	}
 }
 

@@ -157,7 +157,7 @@ func exitClasses() []exitClass {
 			return asError[*engine.TaskError](err) || asError[*deploy.PartError](err) ||
 				asError[*deploy.ObjectError](err)
 		}},
-		{25, "the upgrade is not complete, as its flags say: the next run goes on", asError[*upgrade.PausedError]},
+		{25, "the upgrade is not complete, as its flags say: a further run goes on, after --canary one without it", asError[*upgrade.PausedError]},
 		{22, "precheck warned, with --fail-on warn; certificates end soon, with --fail", func(err error) bool {
 			return asError[*precheckWarnedError](err) || asError[*expiringError](err)
 		}},

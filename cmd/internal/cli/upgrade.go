@@ -71,7 +71,7 @@ the bundle has the releases between if its cluster file sets kubernetes.upgradeF
   --forget-rollback   removes the copies that a rollback needs; status names their size
 
 The first node that fails stops the upgrade; the same command continues. Exit code 25 means that nodes are left as the
-flags say: the next run goes on with them. A rollback is refused over more than one
+flags say: the same command goes on after --window, one without --canary or with other --nodes after these. A rollback is refused over more than one
 minor release, if etcd's data have moved to a later minor release, and if there are objects of types that the release
 before lacks.
 
@@ -156,8 +156,9 @@ func runCheck(ctx context.Context, command string, nodes []string) error {
 	said := &capped.Tail{Most: most}
 	cmd := exec.CommandContext(ctx, "sh", "-c", command)
 	cmd.Env = append(os.Environ(), checkedNodes+"="+strings.Join(nodes, " "))
-	cmd.Stdout, cmd.Stderr = said, said
-	if err := cmd.Run(); err != nil {
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = said, said, time.Second
+	// A command that passed may have left a process behind that holds its output.
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return fmt.Errorf("--check after %s: %w: %s", strings.Join(nodes, ", "), err,
 			cmp.Or(plain.Lines(strings.TrimSpace(said.String())), "it said nothing"))
 	}
@@ -214,28 +215,37 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	if !o.yes {
 		options.Approve = func(plan upgrade.Plan) error {
 			p.Close()
-			question := "Upgrade cluster %s to %s?"
-			if plan.Back {
-				question = "Roll cluster %s back to %s?"
-			}
-			return g.Confirm(fmt.Sprintf(question, plan.Cluster, plan.To))
+			return confirmUpgrade(g, plan)
 		}
 	}
 	report, err := o.verb()(ctx, options)
 	p.Close()
-	if err != nil {
-		if exists(report.Log) {
-			g.Note("log of all commands: %s", report.Log)
-		}
-		return err
-	}
-	return o.printResult(g, report, upgradeResult{
-		newInstallResult(report), newUpgradePlan(planned),
-		newRehearsal(rehearsed),
-	})
+	return o.ended(g, report, planned, rehearsed, err)
 }
 
-// printResult prints the outcome of a successful run.
+func confirmUpgrade(g *globals, plan upgrade.Plan) error {
+	question := "Upgrade cluster %s to %s?"
+	if plan.Back {
+		question = "Roll cluster %s back to %s?"
+	}
+	return g.Confirm(fmt.Sprintf(question, plan.Cluster, plan.To))
+}
+
+// ended prints the outcome of a run, unless it failed, and returns its error. A run that paused has both.
+func (o upgradeOptions) ended(g *globals, report engine.Report, p upgrade.Plan, r *upgrade.Rehearsal, err error) error {
+	if err != nil && exists(report.Log) {
+		g.Note("log of all commands: %s", report.Log)
+	}
+	paused, isPaused := errors.AsType[*upgrade.PausedError](err)
+	if err != nil && !isPaused {
+		return err
+	}
+	return errors.Join(o.printResult(g, report, upgradeResult{
+		newInstallResult(report), newUpgradePlan(p), newRehearsal(r), newPausedUpgrade(paused),
+	}), err)
+}
+
+// printResult prints the outcome of a run that did not fail.
 func (o upgradeOptions) printResult(g *globals, report engine.Report, result upgradeResult) error {
 	if g.JSON {
 		return g.PrintJSON(result)
@@ -270,6 +280,22 @@ type upgradeResult struct {
 	installResult
 	Plan      upgradePlan `json:"plan"`
 	Rehearsal *rehearsal  `json:"rehearsal,omitempty"`
+	// Paused is set if the flags left nodes to another run.
+	Paused *pausedUpgrade `json:"paused,omitempty"`
+}
+
+// A pausedUpgrade is why an upgrade ended before all nodes, and what is left.
+type pausedUpgrade struct {
+	Reason string   `json:"reason"`
+	Left   []string `json:"left"`
+	Middle []string `json:"middle,omitempty"` // of them, those that an earlier run left unschedulable
+}
+
+func newPausedUpgrade(e *upgrade.PausedError) *pausedUpgrade {
+	if e == nil {
+		return nil
+	}
+	return &pausedUpgrade{e.Reason, append([]string{}, e.Left...), e.Middle}
 }
 
 type upgradePlan struct {
@@ -332,7 +358,7 @@ func newUpgradePlan(p upgrade.Plan) upgradePlan {
 	for _, n := range p.Nodes {
 		out.Nodes = append(out.Nodes, upgradeNode{
 			n.Name, n.ControlPlane, n.Kubelet, n.APIServer, n.Current, n.Cordoned,
-			n.Left, n.Later, n.Zone,
+			n.Left, n.Later && !n.Current, n.Zone,
 		})
 	}
 	return out
@@ -403,7 +429,7 @@ func writeUpgrade(w io.Writer, p upgrade.Plan) {
 		if n.Current {
 			todo = "-"
 		}
-		if n.Later {
+		if n.Later && !n.Current {
 			todo = "later (--nodes)"
 		}
 		if n.Left {

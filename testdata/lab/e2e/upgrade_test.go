@@ -355,6 +355,9 @@ func (th *upgraded) windows(t *testing.T) {
 	if m.Runs == most {
 		part().must(t, 0)
 	}
+	if paused == 0 {
+		t.Error("no window ended before all nodes")
+	}
 	m.Seconds = int(took.Seconds())
 	stop(&m)
 	before := th.moves[0].Seconds
