@@ -21,6 +21,10 @@ type objects struct {
 	known  map[int64]*list.Element // of *content, by offset
 	recent *list.List
 	held   int64
+	large  *content // the last that is too large for recent; the next of a chain needs it
+
+	// patched, if set, is called with the bytes that a delta and its object take. Its error ends the work.
+	patched func(n int) error
 
 	inflaters sync.Pool
 }
@@ -128,6 +132,12 @@ func (o *objects) at(at int64) (Type, []byte, error) {
 		}
 		c = &content{chain[i].at, c.kind, data}
 		o.remember(c)
+		if o.patched == nil {
+			continue
+		}
+		if err := o.patched(len(delta) + len(data)); err != nil {
+			return 0, nil, err
+		}
 	}
 	return c.kind, c.data, nil
 }
@@ -135,6 +145,9 @@ func (o *objects) at(at int64) (Type, []byte, error) {
 func (o *objects) remembered(at int64) *content {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.large != nil && o.large.at == at {
+		return o.large
+	}
 	e := o.known[at]
 	if e == nil {
 		return nil
@@ -145,11 +158,12 @@ func (o *objects) remembered(at int64) *content {
 
 func (o *objects) remember(c *content) {
 	const overhead = 256
-	if len(c.data) > maxHeld/4 {
-		return
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if len(c.data) > maxHeld/4 {
+		o.large = c
+		return
+	}
 	if o.known[c.at] != nil {
 		return
 	}
