@@ -411,3 +411,22 @@ func TestBounds(t *testing.T) {
 		t.Errorf("canceled: %v", err)
 	}
 }
+
+// TestHostileDocument: a document that would make a push delete branches or change other refs is refused.
+func TestHostileDocument(t *testing.T) {
+	t.Parallel()
+	const id = "1111111111111111111111111111111111111111"
+	for _, c := range []struct {
+		name, id string
+		good     bool
+	}{
+		{"refs/heads/main", id, true},
+		{"refs/heads/main", strings.Repeat("0", 40), false},
+		{"refs/meta/config", id, false},
+	} {
+		document := fmt.Sprintf(`{"objects": 1, "refs": [{"name": %q, "id": %q}]}`, c.name, c.id)
+		if _, _, err := git.ParseDocument([]byte(document)); (err == nil) != c.good {
+			t.Errorf("%s %s: %v", c.name, c.id, err)
+		}
+	}
+}

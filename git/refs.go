@@ -22,7 +22,7 @@ const Head = "HEAD"
 // MaxRefs bounds the refs of a repository.
 const MaxRefs = 20000
 
-// checkRefs requires sorted refs with good names, each once.
+// checkRefs requires sorted branches and tags with objects, each once.
 func checkRefs(refs []Ref) error {
 	if len(refs) == 0 {
 		return errors.New("there are no refs")
@@ -33,6 +33,9 @@ func checkRefs(refs []Ref) error {
 	for i, r := range refs {
 		if err := refname.Check(r.Name); err != nil {
 			return err
+		}
+		if r.ID.IsZero() { // which deletes a ref at a push
+			return fmt.Errorf("ref %s has no object", r.Name)
 		}
 		if i > 0 && refs[i-1].Name >= r.Name {
 			return fmt.Errorf("ref %s is there twice, or out of order", r.Name)

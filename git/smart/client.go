@@ -62,9 +62,6 @@ func (r *Remote) List(ctx context.Context) (*Advertisement, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.Refs = slices.DeleteFunc(a.Refs, func(r git.Ref) bool { // version 0 lists pull requests and others, too
-		return !strings.HasPrefix(r.Name, refname.Branches) && !strings.HasPrefix(r.Name, refname.Tags)
-	})
 	slices.SortFunc(a.Refs, func(a, b git.Ref) int { return strings.Compare(a.Name, b.Name) })
 	return a, nil
 }
@@ -170,8 +167,8 @@ func (a *Advertisement) check() error {
 	return nil
 }
 
-// add reads a line "ID NAME" of version 0. Names that are no refs, as capabilities^{} of an empty repository, are left
-// out.
+// add reads a line "ID NAME" of version 0. Names that are no branches or tags are left out, as pull requests and
+// capabilities^{} of an empty repository.
 func (a *Advertisement) add(line string) error {
 	text, name, ok := strings.Cut(line, " ")
 	id, valid := git.ParseID(text)
