@@ -22,8 +22,10 @@ const (
 	receivePack = "git-receive-pack"
 
 	maxAdvertised = 64 << 20 // bytes of a server's list of refs
-	maxListed     = 1 << 20  // refs of a server
-	zeroID        = "0000000000000000000000000000000000000000"
+	maxListed     = 1 << 20  // refs of a server, and shallow commits of an answer
+
+	maxCapabilities = 1000 // of a server of version 2; those of version 0 are one packet
+	zeroID          = "0000000000000000000000000000000000000000"
 )
 
 // A Remote is a repository on a server.
@@ -48,6 +50,11 @@ type Advertisement struct {
 func (a *Advertisement) can(what string) bool {
 	_, ok := a.capabilities[what]
 	return ok
+}
+
+// OnlyTips reports whether the server gives no other commits than those that its refs name.
+func (a *Advertisement) OnlyTips() bool {
+	return a.version == 0 && !a.can("allow-reachable-sha1-in-want") && !a.can("allow-any-sha1-in-want")
 }
 
 // List returns the refs.
@@ -125,6 +132,9 @@ func (a *Advertisement) read(lines *lineReader) error {
 		for ok {
 			if line, ok, err = lines.text(); err != nil {
 				return unexpected(err)
+			}
+			if len(a.capabilities) >= maxCapabilities {
+				return odd("the server has more than %d capabilities", maxCapabilities)
 			}
 			name, value, _ := strings.Cut(line, "=")
 			a.capabilities[name] = value
@@ -352,7 +362,7 @@ func (a *Advertisement) fetchLines(out *lineWriter, wants []git.ID, depth int) e
 
 // toPack reads an answer of version 2 as far as the pack.
 func toPack(lines *lineReader) error {
-	for {
+	for range maxListed {
 		line, ok, err := lines.text()
 		if err != nil {
 			return unexpected(err)
@@ -365,11 +375,17 @@ func toPack(lines *lineReader) error {
 			return odd("%.80q is not part of an answer with a pack", line)
 		}
 	}
+	return noPack()
 }
+
+func noPack() error { return odd("the Git server sends more than %d packets before a pack", maxListed) }
 
 // toPackZero reads an answer of version 0 as far as the pack.
 func toPackZero(lines *lineReader, deepened bool) error {
-	for deepened {
+	for n := 0; deepened; n++ {
+		if n > maxListed {
+			return noPack()
+		}
 		line, ok, err := lines.text()
 		if err != nil {
 			return unexpected(err)
