@@ -243,7 +243,7 @@ func TestPushRefused(t *testing.T) {
 	}
 }
 
-// TestOddServers: answers that are none of Git's are errors that say so, and that another attempt does not help.
+// TestOddServers: answers that are none of Git's are errors.
 func TestOddServers(t *testing.T) {
 	t.Parallel()
 	for name, body := range map[string]string{
