@@ -157,6 +157,11 @@ func (l *layout) history(ctx context.Context, depth int) error {
 		level = next
 	}
 	l.summary.Shallow = sortedIDs(l.summary.Shallow)
+	return l.order(nodes)
+}
+
+// order sorts the commits.
+func (l *layout) order(nodes map[int32]*node) error {
 	var free nodeHeap
 	free.ids = l.ids
 	for _, c := range nodes {

@@ -64,25 +64,21 @@ func (o *objects) base(e entry) (int64, error) {
 	return at, err
 }
 
-// kind returns the type of an object, and its size; -1 if it is a delta.
-func (o *objects) kindAt(at int64) (Type, int64, error) {
-	size := int64(-1)
+// kindAt returns the type of an object.
+func (o *objects) kindAt(at int64) (Type, error) {
 	for depth := 0; ; depth++ {
 		e, err := o.entry(at)
 		if err != nil {
-			return 0, 0, err
+			return 0, err
 		}
 		if e.kind <= Tag {
-			if depth == 0 {
-				size = e.size
-			}
-			return e.kind, size, nil
+			return e.kind, nil
 		}
 		if depth > maxChain {
-			return 0, 0, errTooDeep
+			return 0, errTooDeep
 		}
 		if at, err = o.base(e); err != nil {
-			return 0, 0, err
+			return 0, err
 		}
 	}
 }
@@ -207,7 +203,7 @@ func (o *objects) peel(id ID, visit func(tag ID, at int64)) (ID, Type, error) {
 		if !ok {
 			return id, 0, &MissingError{id}
 		}
-		t, _, err := o.kindAt(at)
+		t, err := o.kindAt(at)
 		if err != nil {
 			return id, 0, fmt.Errorf("object %s: %w", id, err)
 		}

@@ -44,15 +44,6 @@ func checkRefs(refs []Ref) error {
 	return nil
 }
 
-// tips returns the objects of refs, sorted, each once.
-func tips(refs []Ref) []ID {
-	ids := make([]ID, len(refs))
-	for i, r := range refs {
-		ids[i] = r.ID
-	}
-	return sortedIDs(ids)
-}
-
 func sortedIDs(ids []ID) []ID {
 	slices.SortFunc(ids, compareIDs)
 	return slices.Compact(ids)

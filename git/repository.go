@@ -144,7 +144,7 @@ func (r *Repository) Has(id ID) (bool, error) {
 	if err != nil || !ok {
 		return false, err
 	}
-	t, _, err := r.kindAt(at)
+	t, err := r.kindAt(at)
 	return err == nil && (t == Commit || t == Tag), err
 }
 

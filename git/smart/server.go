@@ -99,7 +99,9 @@ func advertiseZero(out *lineWriter, repo *git.Repository) {
 
 // Upload answers a request for refs (version 2) or a pack. The error is a *RefusedError before anything is written.
 // Before objects are selected, which takes time and memory, it calls turn, and returns its error.
-func Upload(ctx context.Context, w http.ResponseWriter, r *http.Request, repo *git.Repository, turn func() error) error {
+func Upload(ctx context.Context, w http.ResponseWriter, r *http.Request, repo *git.Repository,
+	turn func() error,
+) error {
 	body := io.Reader(io.LimitReader(r.Body, MaxRequest))
 	if r.Header.Get("Content-Encoding") == "gzip" {
 		unpacked, err := gzip.NewReader(body)
