@@ -542,6 +542,9 @@ func unlocked(b *manifest.Bundle) ([]manifest.Pin, error) {
 			Version: c.Version,
 		})
 	}
+	for _, r := range b.Git {
+		pins = append(pins, manifest.Pin{Kind: manifest.ItemGit, Ref: r.Ref(), Name: r.RepositoryName()})
+	}
 	for _, f := range b.Files {
 		for _, p := range f.PlatformsIn(b.Platforms) {
 			pin := manifest.Pin{Kind: manifest.ItemFile, Ref: manifest.FileURL(f, p), Name: f.Name, Version: f.Version}

@@ -249,8 +249,30 @@ func (g *repositories) tell(ctx context.Context, pin manifest.Pin, s *git.Summar
 	}
 }
 
+// A spoolFile is a file in the scratch directory. Its errors are those of the disk.
+type spoolFile struct{ *os.File }
+
+// Write implements io.Writer.
+func (f spoolFile) Write(p []byte) (int, error) {
+	n, err := f.File.Write(p)
+	return n, ofDisk(err)
+}
+
+// ReadAt implements io.ReaderAt.
+func (f spoolFile) ReadAt(p []byte, at int64) (int, error) {
+	n, err := f.File.ReadAt(p, at)
+	return n, ofDisk(err)
+}
+
+func ofDisk(err error) error {
+	if err == nil || err == io.EOF { //nolint:errorlint // files return it as it is
+		return err
+	}
+	return &upstream.StoreError{Cause: err}
+}
+
 // spool returns a file without a name.
-func (g *repositories) spool() (*os.File, error) {
+func (g *repositories) spool() (*spoolFile, error) {
 	f, err := os.CreateTemp(g.scratch, "kkbundle-git-")
 	if err != nil {
 		return nil, &upstream.StoreError{Cause: err}
@@ -258,7 +280,7 @@ func (g *repositories) spool() (*os.File, error) {
 	if err := os.Remove(f.Name()); err != nil {
 		return nil, &upstream.StoreError{Cause: errors.Join(err, f.Close())}
 	}
-	return f, nil
+	return &spoolFile{f}, nil
 }
 
 // plan returns the plan of a pinned repository. It is fetched as a whole if any of its blobs is missing.
@@ -301,7 +323,11 @@ func (g *repositories) again(ctx context.Context, pin manifest.Pin) error {
 		}
 		_, err = g.bring(ctx, pin, remote, a)
 		if said, ok := errors.AsType[*smart.RemoteError](err); ok {
-			if gone := rewritten(pin, a); gone != "" {
+			switch gone := rewritten(pin, a); {
+			case gone == "":
+			case a.OnlyTips():
+				return &gitError{fmt.Errorf("%s: the server gives only the commits that its branches and tags name now (%w): write a new lock with kkbundle lock --update, or use a server with version 2 of Git's protocol", gone, said)}
+			default:
 				return &gitError{fmt.Errorf("%s: the commits of the lock are no longer there (%w): if that is expected, write a new lock with kkbundle lock --update", gone, said)}
 			}
 		}

@@ -49,6 +49,7 @@ func (p *Received) Canonical(ctx context.Context, want *Wanted, w io.Writer) (*S
 	if err := checkRefs(want.Refs); err != nil {
 		return nil, nil, err
 	}
+	p.watch(ctx)
 	l := &layout{Received: p, seen: make([]bool, len(p.ids)), paths: map[uint64]int32{}}
 	for i := range want.Refs {
 		if err := l.ref(&want.Refs[i]); err != nil {
@@ -123,6 +124,7 @@ func (l *layout) ref(r *Ref) error {
 // history finds the commits and their order.
 func (l *layout) history(ctx context.Context, depth int) error {
 	nodes := map[int32]*node{}
+	parents := maxParents + 2*len(l.ids) // more than any history has
 	level := sortedIDs(l.starts)
 	for d := 1; len(level) > 0; d++ {
 		if ctx.Err() != nil {
@@ -143,6 +145,9 @@ func (l *layout) history(ctx context.Context, depth int) error {
 				return fmt.Errorf("commit %s: %w", id, err)
 			}
 			nodes[i] = c
+			if parents -= len(c.parents); parents < 0 {
+				return fmt.Errorf("its commits have more than %d parents in all", maxParents+2*len(l.ids))
+			}
 			if d == depth && len(c.parents) > 0 {
 				l.summary.Shallow = append(l.summary.Shallow, id)
 				c.parents = nil
@@ -152,6 +157,11 @@ func (l *layout) history(ctx context.Context, depth int) error {
 		level = next
 	}
 	l.summary.Shallow = sortedIDs(l.summary.Shallow)
+	return l.order(nodes)
+}
+
+// order sorts the commits.
+func (l *layout) order(nodes map[int32]*node) error {
 	var free nodeHeap
 	free.ids = l.ids
 	for _, c := range nodes {

@@ -18,6 +18,7 @@ const (
 	maxChain   = 4095      // deltas above an object; Git itself writes no longer chains
 	maxObjects = 8 << 20   // of a pack: about 110 bytes of memory each while it is made
 	maxPack    = 64 << 30
+	maxPatched = 16 * maxPack // bytes that a pack's deltas take while it is received, and again while it is written
 )
 
 // An entry is the header of an object in a pack.

@@ -370,3 +370,63 @@ func TestDiff(t *testing.T) {
 		t.Errorf("%v, %d bytes of %d", err, len(got), len(target))
 	}
 }
+
+// TestBounds: the canonical pack, the work with deltas and the parents of commits are bounded.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	if git.PackFrom(git.MaxPack) == nil || git.PackFrom(git.MaxPack/2) != nil {
+		t.Error("the size of a canonical pack is not bounded")
+	}
+	if !git.Large() {
+		t.Error("a large object is not remembered")
+	}
+	r := gittest.New(t)
+	r.Write("a", "b")
+	parent, tree := r.Commit("c"), r.Git("rev-parse", "HEAD^{tree}")
+	commit := "tree " + tree + "\n" + strings.Repeat("parent "+parent+"\n", 4000) + "author A <a> 1 +0000\ncommitter A <a> 1 +0000\n\nx\n"
+	var id string
+	for i := range 2 {
+		out, err := gittest.TryWith(t, r.Dir, []byte(commit+strings.Repeat("y", i)), "hash-object", "-t", "commit", "-w", "--stdin", "--literally")
+		if err != nil {
+			t.Fatal(err, out)
+		}
+		id = strings.TrimSpace(out)
+		r.Git("update-ref", fmt.Sprintf("refs/heads/%d", i), id)
+	}
+	p := received(t, r)
+	want := git.Wanted{Refs: refs(t, r)}
+	if _, _, err := p.Canonical(t.Context(), &want, io.Discard); err == nil || !strings.Contains(err.Error(), "parents") {
+		t.Errorf("8000 parents of 2 commits: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	p, err := git.Receive(ctx, strings.NewReader(packOf(t, r)), spool(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Work(16*git.MaxPack + 1); err == nil {
+		t.Error("the work with deltas is not bounded")
+	}
+	cancel()
+	if err := p.Work(-git.MaxPack); !errors.Is(err, context.Canceled) {
+		t.Errorf("canceled: %v", err)
+	}
+}
+
+// TestHostileDocument: a document that would make a push delete branches or change other refs is refused.
+func TestHostileDocument(t *testing.T) {
+	t.Parallel()
+	const id = "1111111111111111111111111111111111111111"
+	for _, c := range []struct {
+		name, id string
+		good     bool
+	}{
+		{"refs/heads/main", id, true},
+		{"refs/heads/main", strings.Repeat("0", 40), false},
+		{"refs/meta/config", id, false},
+	} {
+		document := fmt.Sprintf(`{"objects": 1, "refs": [{"name": %q, "id": %q}]}`, c.name, c.id)
+		if _, _, err := git.ParseDocument([]byte(document)); (err == nil) != c.good {
+			t.Errorf("%s %s: %v", c.name, c.id, err)
+		}
+	}
+}

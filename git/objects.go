@@ -21,6 +21,10 @@ type objects struct {
 	known  map[int64]*list.Element // of *content, by offset
 	recent *list.List
 	held   int64
+	large  *content // the last that is too large for recent; the next of a chain needs it
+
+	// patched, if set, is called with the bytes that a delta and its object take. Its error ends the work.
+	patched func(n int) error
 
 	inflaters sync.Pool
 }
@@ -60,25 +64,21 @@ func (o *objects) base(e entry) (int64, error) {
 	return at, err
 }
 
-// kind returns the type of an object, and its size; -1 if it is a delta.
-func (o *objects) kindAt(at int64) (Type, int64, error) {
-	size := int64(-1)
+// kindAt returns the type of an object.
+func (o *objects) kindAt(at int64) (Type, error) {
 	for depth := 0; ; depth++ {
 		e, err := o.entry(at)
 		if err != nil {
-			return 0, 0, err
+			return 0, err
 		}
 		if e.kind <= Tag {
-			if depth == 0 {
-				size = e.size
-			}
-			return e.kind, size, nil
+			return e.kind, nil
 		}
 		if depth > maxChain {
-			return 0, 0, errTooDeep
+			return 0, errTooDeep
 		}
 		if at, err = o.base(e); err != nil {
-			return 0, 0, err
+			return 0, err
 		}
 	}
 }
@@ -128,6 +128,12 @@ func (o *objects) at(at int64) (Type, []byte, error) {
 		}
 		c = &content{chain[i].at, c.kind, data}
 		o.remember(c)
+		if o.patched == nil {
+			continue
+		}
+		if err := o.patched(len(delta) + len(data)); err != nil {
+			return 0, nil, err
+		}
 	}
 	return c.kind, c.data, nil
 }
@@ -135,6 +141,9 @@ func (o *objects) at(at int64) (Type, []byte, error) {
 func (o *objects) remembered(at int64) *content {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.large != nil && o.large.at == at {
+		return o.large
+	}
 	e := o.known[at]
 	if e == nil {
 		return nil
@@ -145,11 +154,12 @@ func (o *objects) remembered(at int64) *content {
 
 func (o *objects) remember(c *content) {
 	const overhead = 256
-	if len(c.data) > maxHeld/4 {
-		return
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if len(c.data) > maxHeld/4 {
+		o.large = c
+		return
+	}
 	if o.known[c.at] != nil {
 		return
 	}
@@ -193,7 +203,7 @@ func (o *objects) peel(id ID, visit func(tag ID, at int64)) (ID, Type, error) {
 		if !ok {
 			return id, 0, &MissingError{id}
 		}
-		t, _, err := o.kindAt(at)
+		t, err := o.kindAt(at)
 		if err != nil {
 			return id, 0, fmt.Errorf("object %s: %w", id, err)
 		}

@@ -3,6 +3,7 @@ package git
 import (
 	"crypto/sha1" //nolint:gosec // the checksum of packs
 	"errors"
+	"fmt"
 	"hash"
 	"hash/adler32"
 	"hash/crc32"
@@ -36,7 +37,9 @@ func (p *packWriter) write(b []byte) {
 	p.crc = crc32.Update(p.crc, crc32.IEEETable, b)
 	var n int
 	n, p.err = p.w.Write(b)
-	p.at += int64(n)
+	if p.at += int64(n); p.at > maxPack && p.err == nil {
+		p.err = fmt.Errorf("unpacked, the history has more than %d bytes; name fewer refs, or a depth", int64(maxPack))
+	}
 }
 
 // object writes a whole object.

@@ -78,10 +78,25 @@ func (s *packScanner) receive(ctx context.Context, f File) (*Received, error) {
 		return nil, err
 	}
 	p.objects = newObjects(f, s.at(), p.offsetOf)
+	p.watch(ctx)
 	if err := p.resolve(ctx, deltas); err != nil {
 		return nil, err
 	}
 	return p, nil
+}
+
+// watch makes the work with deltas end with a context, or when it is more than that of any repository.
+func (p *Received) watch(ctx context.Context) {
+	left := int64(maxPatched)
+	p.patched = func(n int) error {
+		if left -= int64(n); left < 0 {
+			return fmt.Errorf("its deltas take more than %d bytes of work; name fewer refs, or a depth", int64(maxPatched))
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return nil
+	}
 }
 
 // resolve finds the ids of deltas. One by reference may have a base that is a delta itself.
@@ -90,8 +105,8 @@ func (p *Received) resolve(ctx context.Context, deltas []int32) error {
 	for range rounds {
 		p.sortIDs()
 		var later []int32
-		for k, i := range deltas {
-			if k%1024 == 0 && ctx.Err() != nil {
+		for _, i := range deltas {
+			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
 			t, data, err := p.at(p.offsets[i])

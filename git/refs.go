@@ -22,7 +22,7 @@ const Head = "HEAD"
 // MaxRefs bounds the refs of a repository.
 const MaxRefs = 20000
 
-// checkRefs requires sorted refs with good names, each once.
+// checkRefs requires sorted branches and tags with objects, each once.
 func checkRefs(refs []Ref) error {
 	if len(refs) == 0 {
 		return errors.New("there are no refs")
@@ -34,20 +34,14 @@ func checkRefs(refs []Ref) error {
 		if err := refname.Check(r.Name); err != nil {
 			return err
 		}
+		if r.ID.IsZero() { // which deletes a ref at a push
+			return fmt.Errorf("ref %s has no object", r.Name)
+		}
 		if i > 0 && refs[i-1].Name >= r.Name {
 			return fmt.Errorf("ref %s is there twice, or out of order", r.Name)
 		}
 	}
 	return nil
-}
-
-// tips returns the objects of refs, sorted, each once.
-func tips(refs []Ref) []ID {
-	ids := make([]ID, len(refs))
-	for i, r := range refs {
-		ids[i] = r.ID
-	}
-	return sortedIDs(ids)
 }
 
 func sortedIDs(ids []ID) []ID {

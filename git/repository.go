@@ -144,7 +144,7 @@ func (r *Repository) Has(id ID) (bool, error) {
 	if err != nil || !ok {
 		return false, err
 	}
-	t, _, err := r.kindAt(at)
+	t, err := r.kindAt(at)
 	return err == nil && (t == Commit || t == Tag), err
 }
 
@@ -271,7 +271,7 @@ func (s *selecting) commit(id ID) (commit, error) {
 
 // mark marks what commits have that are there.
 func (s *selecting) mark(haves []ID) error {
-	var todo []ID
+	var ends []ID
 	for _, id := range haves {
 		if ok, err := s.Has(id); err != nil || !ok {
 			if err != nil {
@@ -290,33 +290,48 @@ func (s *selecting) mark(haves []ID) error {
 		if err := s.tree(c.tree, s.theirs, 0); err != nil {
 			return err
 		}
-		todo = append(todo, end)
+		ends = append(ends, end)
 	}
-	return s.history(todo)
+	return s.history(ends, ID{})
 }
 
-// history marks commits and what they reach, without trees.
-func (s *selecting) history(todo []ID) error {
-	for len(todo) > 0 {
-		id := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
+// history marks commits and what they reach, without trees. It ends at one commit.
+func (s *selecting) history(from []ID, to ID) error {
+	level, err := s.enter(nil, from, s.theirs)
+	for len(level) > 0 && err == nil {
+		var next []ID
+		for _, id := range level {
+			if id == to {
+				return nil
+			}
+			c, err := s.commit(id)
+			if err != nil {
+				return err
+			}
+			if next, err = s.enter(next, c.parents, s.theirs); err != nil {
+				return err
+			}
+		}
+		level = next
+	}
+	return err
+}
+
+// enter marks commits, and adds those to a list that are new. So no list has a commit twice.
+func (s *selecting) enter(list, ids []ID, to *Selection) ([]ID, error) {
+	for _, id := range ids {
 		n, err := s.number(id)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err := s.stop(); err != nil {
-			return err
+			return nil, err
 		}
-		if !s.theirs.add(n) {
-			continue
+		if !s.theirs.contains(n) && to.add(n) {
+			list = append(list, id)
 		}
-		c, err := s.commit(id)
-		if err != nil {
-			return err
-		}
-		todo = append(todo, c.parents...)
 	}
-	return nil
+	return list, nil
 }
 
 // walk adds what commits and tags reach, level by level.
@@ -338,21 +353,13 @@ func (s *selecting) walk(wants []ID, depth int) error {
 		if t != Commit {
 			return fmt.Errorf("object %s is a %s", id, t)
 		}
-		level = append(level, end)
+		if level, err = s.enter(level, []ID{end}, s.out); err != nil {
+			return err
+		}
 	}
 	for d := 1; len(level) > 0; d++ {
 		var next []ID
 		for _, id := range level {
-			n, err := s.number(id)
-			if err != nil {
-				return err
-			}
-			if err := s.stop(); err != nil {
-				return err
-			}
-			if s.theirs.contains(n) || !s.out.add(n) {
-				continue
-			}
 			c, err := s.commit(id)
 			if err != nil {
 				return err
@@ -364,7 +371,9 @@ func (s *selecting) walk(wants []ID, depth int) error {
 				s.out.edge = append(s.out.edge, id)
 				continue
 			}
-			next = append(next, c.parents...)
+			if next, err = s.enter(next, c.parents, s.out); err != nil {
+				return err
+			}
 		}
 		level = next
 	}
@@ -533,6 +542,6 @@ func (r *Repository) Reaches(ctx context.Context, from, to ID) (bool, error) {
 	if err != nil || t != Commit {
 		return false, err
 	}
-	err = s.history([]ID{from})
+	err = s.history([]ID{from}, to)
 	return s.theirs.contains(n), err
 }

@@ -100,6 +100,8 @@ func TestGitLock(t *testing.T) {
 		{"file", ", git: {refs: [{name: refs/heads/main, id: " + id + "}]}", "nothing else has it"},
 		{"git", ", git: {refs: [{name: main, id: " + id + "}]}", "is not the name of a ref"},
 		{"git", ", git: {refs: [{name: refs/heads/main, id: 12}]}", "is not the name of an object"},
+		{"git", ", git: {refs: [{name: refs/heads/main, id: " + strings.Repeat("0", 40) + "}]}", "is not the name of an object"},
+		{"git", ", git: {refs: [{name: refs/meta/config, id: " + id + "}]}", "is not the name of a ref"},
 		{"git", ", git: {head: refs/heads/x, refs: [{name: refs/heads/main, id: " + id + "}]}", "is none of the refs"},
 	} {
 		if err := lock(c[0], c[1]); err == nil || !strings.Contains(err.Error(), c[2]) {

@@ -14,14 +14,14 @@ const (
 	maxName  = 1024
 )
 
-// Check returns an error unless name is that of a branch, tag or other ref below refs/, by Git's rules.
+// Check returns an error unless name is that of a branch or tag, by Git's rules.
 func Check(name string) error {
 	bad := func(why string) error { return fmt.Errorf("%.80q is not the name of a ref: %s", name, why) }
 	switch {
 	case len(name) > maxName:
 		return bad("it is too long")
-	case !strings.HasPrefix(name, "refs/") || strings.Count(name, "/") < 2:
-		return bad("it does not begin with refs/heads/, refs/tags/ or the like")
+	case !strings.HasPrefix(name, Branches) && !strings.HasPrefix(name, Tags):
+		return bad("it does not begin with refs/heads/ or refs/tags/")
 	case !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f }):
 		return bad("it has spaces or control characters")
 	case strings.ContainsAny(name, "~^:?*[\\") || strings.Contains(name, "..") || strings.Contains(name, "@{"):
@@ -87,7 +87,7 @@ func CheckPattern(pattern string) error {
 	return nil
 }
 
-// IsID reports whether text is the name of an object: 40 lower-case hexadecimal digits.
+// IsID reports whether text is the name of an object: 40 lower-case hexadecimal digits. 40 zeros stand for none.
 func IsID(text string) bool {
-	return len(text) == 40 && strings.Trim(text, "0123456789abcdef") == ""
+	return len(text) == 40 && strings.Trim(text, "0123456789abcdef") == "" && strings.Trim(text, "0") != ""
 }

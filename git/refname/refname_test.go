@@ -16,7 +16,7 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		"", "main", "HEAD", "refs/heads", "refs/heads/", "refs/heads/a..b", "refs/heads/.a", "refs/heads/a.lock",
+		"", "main", "HEAD", "refs/heads", "refs/meta/config", "refs/pull/1/head", "refs/heads/", "refs/heads/a..b", "refs/heads/.a", "refs/heads/a.lock",
 		"refs/heads/a b", "refs/heads/a\n", "refs/heads/a~1", "refs/heads/a^", "refs/heads/a:b", "refs/heads/a?",
 		"refs/heads/a*", "refs/heads/[a", "refs/heads/a\\b", "refs/heads/a@{1}", "refs/heads//a", "refs/heads/a.",
 		"refs/heads/-a", "refs/../../etc/passwd", "refs/heads/" + strings.Repeat("x", 2000), "refs/heads/\xff",

@@ -22,8 +22,10 @@ const (
 	receivePack = "git-receive-pack"
 
 	maxAdvertised = 64 << 20 // bytes of a server's list of refs
-	maxListed     = 1 << 20  // refs of a server
-	zeroID        = "0000000000000000000000000000000000000000"
+	maxListed     = 1 << 20  // refs of a server, and shallow commits of an answer
+
+	maxCapabilities = 1000 // of a server of version 2; those of version 0 are one packet
+	zeroID          = "0000000000000000000000000000000000000000"
 )
 
 // A Remote is a repository on a server.
@@ -50,6 +52,11 @@ func (a *Advertisement) can(what string) bool {
 	return ok
 }
 
+// OnlyTips reports whether the server gives no other commits than those that its refs name.
+func (a *Advertisement) OnlyTips() bool {
+	return a.version == 0 && !a.can("allow-reachable-sha1-in-want") && !a.can("allow-any-sha1-in-want")
+}
+
 // List returns the refs.
 func (r *Remote) List(ctx context.Context) (*Advertisement, error) {
 	a, err := r.advertisement(ctx, uploadPack)
@@ -62,9 +69,6 @@ func (r *Remote) List(ctx context.Context) (*Advertisement, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.Refs = slices.DeleteFunc(a.Refs, func(r git.Ref) bool { // version 0 lists pull requests and others, too
-		return !strings.HasPrefix(r.Name, refname.Branches) && !strings.HasPrefix(r.Name, refname.Tags)
-	})
 	slices.SortFunc(a.Refs, func(a, b git.Ref) int { return strings.Compare(a.Name, b.Name) })
 	return a, nil
 }
@@ -129,6 +133,9 @@ func (a *Advertisement) read(lines *lineReader) error {
 			if line, ok, err = lines.text(); err != nil {
 				return unexpected(err)
 			}
+			if len(a.capabilities) >= maxCapabilities {
+				return odd("the server has more than %d capabilities", maxCapabilities)
+			}
 			name, value, _ := strings.Cut(line, "=")
 			a.capabilities[name] = value
 		}
@@ -170,8 +177,8 @@ func (a *Advertisement) check() error {
 	return nil
 }
 
-// add reads a line "ID NAME" of version 0. Names that are no refs, as capabilities^{} of an empty repository, are left
-// out.
+// add reads a line "ID NAME" of version 0. Names that are no branches or tags are left out, as pull requests and
+// capabilities^{} of an empty repository.
 func (a *Advertisement) add(line string) error {
 	text, name, ok := strings.Cut(line, " ")
 	id, valid := git.ParseID(text)
@@ -355,7 +362,7 @@ func (a *Advertisement) fetchLines(out *lineWriter, wants []git.ID, depth int) e
 
 // toPack reads an answer of version 2 as far as the pack.
 func toPack(lines *lineReader) error {
-	for {
+	for range maxListed {
 		line, ok, err := lines.text()
 		if err != nil {
 			return unexpected(err)
@@ -368,11 +375,17 @@ func toPack(lines *lineReader) error {
 			return odd("%.80q is not part of an answer with a pack", line)
 		}
 	}
+	return noPack()
 }
+
+func noPack() error { return odd("the Git server sends more than %d packets before a pack", maxListed) }
 
 // toPackZero reads an answer of version 0 as far as the pack.
 func toPackZero(lines *lineReader, deepened bool) error {
-	for deepened {
+	for n := 0; deepened; n++ {
+		if n > maxListed {
+			return noPack()
+		}
 		line, ok, err := lines.text()
 		if err != nil {
 			return unexpected(err)

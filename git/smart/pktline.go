@@ -22,7 +22,8 @@ const (
 )
 
 const (
-	maxLine   = 65516 // bytes of a packet's content
+	maxLine   = 65516   // bytes of a packet's content
+	maxEmpty  = 1 << 16 // packets in a row without data; servers send some while they work
 	bandData  = 1
 	bandNotes = 2
 	bandError = 3
@@ -146,13 +147,15 @@ type bandReader struct {
 
 // Read implements io.Reader.
 func (b *bandReader) Read(p []byte) (int, error) {
-	for len(b.rest) == 0 && b.err == nil {
+	for empty := 0; len(b.rest) == 0 && b.err == nil; empty++ {
 		data, kind, err := b.lines.next()
 		switch {
 		case err != nil:
 			b.err = unexpected(err)
 		case kind != packData:
 			b.err = io.EOF
+		case empty > maxEmpty:
+			b.err = odd("the Git server sends packets without end, and no data")
 		case len(data) == 0:
 		case data[0] == bandData:
 			b.rest = data[1:]

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/git"
+	"github.com/kkbundle/kkbundle/git/refname"
 	"github.com/kkbundle/kkbundle/web"
 )
 
@@ -35,8 +36,12 @@ type Change struct {
 	new   git.ID
 }
 
-// A RewrittenError means that refs on the server do not lead to those of the bundle.
-type RewrittenError struct{ Refs []string }
+// A RewrittenError means that refs on the server do not lead to those of the bundle, or not to be seen in it.
+type RewrittenError struct {
+	Refs []string
+	// Shallow means that the bundle has the newest commits only, and not those of the server.
+	Shallow bool
+}
 
 // Error names the refs.
 func (e *RewrittenError) Error() string {
@@ -45,12 +50,37 @@ func (e *RewrittenError) Error() string {
 	if more := len(e.Refs) - most; more > 0 {
 		list += fmt.Sprintf(" and %d more", more)
 	}
-	return list + ": the server has commits that the bundle's history does not continue, and nothing was changed"
+	if e.Shallow {
+		return list + ": the bundle has the newest commits only (depth), and not the server's, so it cannot tell whether they continue those; the repository was not changed"
+	}
+	return list + ": the server has commits that the bundle's history does not continue; the repository was not changed"
 }
 
 // Hint returns the remedy.
-func (*RewrittenError) Hint() string {
+func (e *RewrittenError) Hint() string {
+	if e.Shallow {
+		return "if nobody else commits to that server, --git-force moves them on; otherwise carry more commits, without depth"
+	}
 	return "look at both histories; --git-force replaces those of the server"
+}
+
+// CanPass reports that the same push gets the same answer.
+func (*RewrittenError) CanPass() bool { return false }
+
+// A localError is one of the bundle, which another attempt does not mend.
+type localError struct{ error }
+
+func (e *localError) Unwrap() error { return e.error }
+
+// CanPass implements web.Passing.
+func (*localError) CanPass() bool { return false }
+
+// local marks an error of the bundle.
+func local(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &localError{err}
 }
 
 // A Push brings a repository's refs to a server.
@@ -69,14 +99,14 @@ func (r *Remote) PlanPush(ctx context.Context, from *git.Repository, force bool)
 		return nil, err
 	}
 	if !a.can("report-status") || !a.can("ofs-delta") {
-		return nil, errors.New("the Git server is too old to push to: it has no report-status or no ofs-delta")
+		return nil, odd("the Git server is too old to push to: it has no report-status or no ofs-delta")
 	}
 	p := &Push{remote: r, from: from, to: a}
 	has := map[string]git.ID{}
 	for _, ref := range a.Refs {
 		has[ref.Name] = ref.ID
 	}
-	var rewritten []string
+	var rewritten RewrittenError
 	for _, ref := range from.Refs {
 		c := Change{Ref: ref.Name, New: ref.ID.String(), new: ref.ID, old: has[ref.Name]}
 		switch {
@@ -86,15 +116,21 @@ func (r *Remote) PlanPush(ctx context.Context, from *git.Repository, force bool)
 			c.State = StateSame
 		default:
 			continues, err := false, error(nil)
-			if strings.HasPrefix(ref.Name, "refs/heads/") {
+			branch := strings.HasPrefix(ref.Name, refname.Branches)
+			if branch {
 				continues, err = from.Reaches(ctx, c.new, c.old)
 			}
 			if err != nil {
-				return nil, err
+				return nil, local(err)
 			}
 			if c.State = StateUpdated; !continues {
 				c.State = StateForced
-				rewritten = append(rewritten, ref.Name)
+				rewritten.Refs = append(rewritten.Refs, ref.Name)
+				has, err := from.Has(c.old)
+				if err != nil {
+					return nil, local(err)
+				}
+				rewritten.Shallow = rewritten.Shallow || branch && !has && len(from.Shallow()) > 0
 			}
 		}
 		if !c.old.IsZero() {
@@ -102,8 +138,8 @@ func (r *Remote) PlanPush(ctx context.Context, from *git.Repository, force bool)
 		}
 		p.Changes = append(p.Changes, c)
 	}
-	if len(rewritten) > 0 && !force {
-		return nil, &RewrittenError{rewritten}
+	if len(rewritten.Refs) > 0 && !force {
+		return nil, &rewritten
 	}
 	return p, nil
 }
@@ -124,12 +160,12 @@ func (p *Push) Run(ctx context.Context) error {
 	}
 	selected, err := p.from.Select(ctx, q)
 	if err != nil {
-		return err
+		return local(err)
 	}
 	head := p.commands()
 	read, write := io.Pipe()
 	defer read.Close()
-	go func() { _ = write.CloseWithError(p.from.WritePack(ctx, write, selected)) }() // the reader has the error
+	go func() { _ = write.CloseWithError(local(p.from.WritePack(ctx, write, selected))) }() // the reader has the error
 	body, err := announced(io.MultiReader(head, read))
 	if err != nil {
 		return err

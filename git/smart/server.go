@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	maxNamed = 1 << 15 // objects that a client names
+	maxNamed    = 1 << 15 // objects that a client names
+	maxPrefixes = 256     // of refs; a client that has more gets all refs
 )
 
 // MaxRequest bounds the bytes of a client's request.
@@ -97,7 +98,10 @@ func advertiseZero(out *lineWriter, repo *git.Repository) {
 }
 
 // Upload answers a request for refs (version 2) or a pack. The error is a *RefusedError before anything is written.
-func Upload(ctx context.Context, w http.ResponseWriter, r *http.Request, repo *git.Repository) error {
+// Before objects are selected, which takes time and memory, it calls turn, and returns its error.
+func Upload(ctx context.Context, w http.ResponseWriter, r *http.Request, repo *git.Repository,
+	turn func() error,
+) error {
 	body := io.Reader(io.LimitReader(r.Body, MaxRequest))
 	if r.Header.Get("Content-Encoding") == "gzip" {
 		unpacked, err := gzip.NewReader(body)
@@ -106,7 +110,7 @@ func Upload(ctx context.Context, w http.ResponseWriter, r *http.Request, repo *g
 		}
 		body = io.LimitReader(unpacked, MaxRequest)
 	}
-	u := &upload{ctx: ctx, repo: repo, in: &lineReader{r: bufio.NewReader(body)}}
+	u := &upload{ctx: ctx, repo: repo, turn: turn, in: &lineReader{r: bufio.NewReader(body)}}
 	answer := u.zero
 	if second(r) {
 		answer = u.second
@@ -117,16 +121,15 @@ func Upload(ctx context.Context, w http.ResponseWriter, r *http.Request, repo *g
 		w.Header().Set("Content-Type", "application/x-"+uploadPack+"-result")
 		w.Header().Set("Cache-Control", "no-cache")
 	}
-	if err := answer(); err != nil {
-		return err
-	}
-	return errors.Join(u.out.err, out.Flush())
+	err := answer()
+	return errors.Join(err, u.out.err, out.Flush()) // what fail says, too
 }
 
 // An upload is one request.
 type upload struct {
 	ctx    context.Context //nolint:containedctx // of the one request
 	repo   *git.Repository
+	turn   func() error
 	in     *lineReader
 	out    *lineWriter
 	begin  func() // sets the headers, once the request is known to be good
@@ -187,7 +190,7 @@ func (u *upload) listRefs(arguments bool) error {
 		}
 		prefix, isPrefix := strings.CutPrefix(line, "ref-prefix ")
 		switch {
-		case isPrefix && len(prefixes) < maxNamed:
+		case isPrefix && len(prefixes) <= maxPrefixes:
 			prefixes = append(prefixes, prefix)
 		case line == "peel":
 			peel = true
@@ -197,7 +200,7 @@ func (u *upload) listRefs(arguments bool) error {
 	}
 	wanted := func(name string) bool {
 		has := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
-		return len(prefixes) == 0 || slices.ContainsFunc(prefixes, has)
+		return len(prefixes) == 0 || len(prefixes) > maxPrefixes || slices.ContainsFunc(prefixes, has)
 	}
 	u.begin()
 	for _, r := range u.repo.Refs {
@@ -299,7 +302,7 @@ func (u *upload) fetch(arguments bool) error {
 		u.out.flush()
 		return nil
 	}
-	s, err := u.repo.Select(u.ctx, u.asked)
+	s, err := u.choose()
 	if err != nil {
 		return err
 	}
@@ -311,6 +314,14 @@ func (u *upload) fetch(arguments bool) error {
 	}
 	u.out.line("packfile")
 	return u.pack(s)
+}
+
+// choose selects the objects, when it is this request's turn.
+func (u *upload) choose() (*git.Selection, error) {
+	if err := u.turn(); err != nil {
+		return nil, err
+	}
+	return u.repo.Select(u.ctx, u.asked)
 }
 
 // edges returns the commits whose parents the client will lack, and those whose parents it lacked and now has.
@@ -381,9 +392,12 @@ func (u *upload) zero() error {
 		}
 	}
 	u.plain = !banded
-	s, err := u.repo.Select(u.ctx, u.asked)
-	if err != nil {
-		return err
+	var s *git.Selection
+	if u.done || u.asked.Depth > 0 {
+		var err error
+		if s, err = u.choose(); err != nil {
+			return err
+		}
 	}
 	u.begin()
 	if u.asked.Depth > 0 {

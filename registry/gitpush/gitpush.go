@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/kkbundle/kkbundle/bundle"
@@ -70,12 +71,18 @@ func Push(ctx context.Context, r *bundle.Reader, o Options) ([]Pushed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the address of the Git server: %w", err)
 	}
+	var items []bundle.Item
+	for _, it := range r.Index().Items {
+		if it.Kind == bundle.KindGit && (o.Select == nil || o.Select(it)) {
+			items = append(items, it)
+		}
+	}
+	if err := collisions(items); err != nil {
+		return nil, err
+	}
 	p := &pusher{Options: o, reader: r, prefix: prefix}
 	var done []Pushed
-	for _, it := range r.Index().Items {
-		if it.Kind != bundle.KindGit || o.Select != nil && !o.Select(it) {
-			continue
-		}
+	for _, it := range items {
 		one, err := p.push(ctx, it)
 		if err != nil {
 			return done, fmt.Errorf("push %s to %s: %w", it.Ref, one.Address, err)
@@ -86,6 +93,21 @@ func Push(ctx context.Context, r *bundle.Reader, o Options) ([]Pushed, error) {
 		return nil, errors.New("no Git repository is selected; kkbundle inspect lists those of the bundle")
 	}
 	return done, nil
+}
+
+// collisions fails if two repositories with different content have the same destination. Servers do not tell apart
+// names by case.
+func collisions(items []bundle.Item) error {
+	first := map[string]bundle.Item{}
+	for _, it := range items {
+		name := strings.ToLower(it.Name)
+		if other, ok := first[name]; ok && other.Descriptor.Digest != it.Descriptor.Digest {
+			return fmt.Errorf("nothing was pushed: %s and %s would both be %s.git: push one of them with --item to another address",
+				other.Ref, it.Ref, it.Name)
+		}
+		first[name] = it
+	}
+	return nil
 }
 
 type pusher struct {

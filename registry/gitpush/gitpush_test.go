@@ -1,6 +1,7 @@
 package gitpush_test
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -63,5 +64,46 @@ func TestPush(t *testing.T) {
 		if _, err := gitpush.ParsePrefix(bad); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", bad, err)
 		}
+	}
+}
+
+// TestRefusedOnce: other commits on the server, and two repositories of one name, are no failures of the server.
+func TestRefusedOnce(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	dir := t.TempDir()
+	gittest.Bare(t, dir, "deploy")
+	requests := 0
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		requests++
+		gittest.Backend(dir).ServeHTTP(w, req)
+	}))
+	defer s.Close()
+	push := func(names ...string) error {
+		b := bundletest.NewBuilder(t)
+		for _, name := range names {
+			pack, index, document := gittest.Pack(t, r)
+			b.Git("https://git.example/"+name, name, pack, index, document)
+			r.Commit("after " + name)
+		}
+		from, err := bundle.Open(b.Bundle().Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer from.Close()
+		requests = 0
+		_, err = gitpush.Push(t.Context(), from, gitpush.Options{Prefix: s.URL, Transport: http.DefaultTransport})
+		return err
+	}
+	if err := push("deploy"); err != nil {
+		t.Fatal(err)
+	}
+	r.Git("reset", "-q", "--hard", "HEAD~2")
+	r.Commit("another")
+	if _, ok := errors.AsType[*smart.RewrittenError](push("deploy")); !ok || requests != 1 {
+		t.Errorf("rewritten: %v, %d requests", ok, requests)
+	}
+	if err := push("deploy", "Deploy"); err == nil || !strings.Contains(err.Error(), "would both be") || requests != 0 {
+		t.Errorf("two of one name: %v, %d requests", err, requests)
 	}
 }

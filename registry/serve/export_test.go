@@ -10,3 +10,10 @@ import (
 func (s *Server) SetLimits(d time.Duration) {
 	s.limits = limits{httpd.Limits{Write: d, Idle: d, Grace: d, MaxHeader: 32 << 10}, d}
 }
+
+// TakePacks takes all tokens for packs.
+func (s *Server) TakePacks() {
+	for range maxPacks {
+		s.packs <- struct{}{}
+	}
+}

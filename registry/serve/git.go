@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -21,6 +22,10 @@ const (
 	gitEnd  = ".git"
 	// maxPacks bounds the packs that are made at a time: each takes the memory of the objects that it remembers.
 	maxPacks = 4
+	// maxRequests bounds the requests whose bodies are in memory: up to 2 MiB each, and as much for the names in them.
+	maxRequests = 32
+	// leastSpeed is that of clients, in bytes per second, while others wait for them.
+	leastSpeed = 128 << 10
 )
 
 // A repositoryEntry is a Git repository of an open bundle.
@@ -70,26 +75,58 @@ func (s *Server) gitRequest(w http.ResponseWriter, r *http.Request, sh *snapshot
 		}
 		return smart.Advertise(w, r, repo)
 	case rest == smart.UploadPath && r.Method == http.MethodPost:
-		if err := readRequest(w, r); err != nil {
-			return err
-		}
-		select {
-		case s.packs <- struct{}{}:
-		case <-r.Context().Done():
-			return r.Context().Err()
-		}
-		defer func() { <-s.packs }()
-		repo, err := s.openGit(r.Context(), e)
-		if err != nil {
-			return err
-		}
-		return s.sendPack(w, r, e, repo)
+		return s.upload(w, r, e)
 	}
 	return notFound(codeBlobUnknown, "this server speaks Git's smart protocol only, and is read-only")
 }
 
-// readRequest reads the body of a request, for which there is little time. The answer may take long.
-func readRequest(w http.ResponseWriter, r *http.Request) error {
+// upload answers a request of git fetch. Each of several takes little memory; those that make packs wait for a token.
+func (s *Server) upload(w http.ResponseWriter, r *http.Request, e *repositoryEntry) error {
+	if err := s.await(r.Context(), s.requests); err != nil {
+		return err
+	}
+	defer func() { <-s.requests }()
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(s.limits.body)) // only test servers lack deadlines
+	if err := readRequest(r); err != nil {
+		return err
+	}
+	_ = control.SetReadDeadline(time.Time{})
+	repo, err := s.openGit(r.Context(), e)
+	if err != nil {
+		return err
+	}
+	making := false
+	defer func() {
+		if making {
+			<-s.packs
+		}
+	}()
+	return s.sendPack(w, r, e, repo, func() error {
+		s.waiting.Add(1)
+		defer s.waiting.Add(-1)
+		err := s.await(r.Context(), s.packs)
+		making = err == nil
+		return err
+	})
+}
+
+// await takes a token, for which a client waits as long as for a write.
+func (s *Server) await(ctx context.Context, tokens chan struct{}) error {
+	timer := time.NewTimer(s.limits.Write)
+	defer timer.Stop()
+	select {
+	case tokens <- struct{}{}:
+		return nil
+	case <-timer.C:
+		return &answer{http.StatusServiceUnavailable, codeTooMany, "too many clients fetch from Git repositories; try again"}
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// readRequest reads the body of a request into memory.
+func readRequest(r *http.Request) error {
 	body, err := io.ReadAll(io.LimitReader(r.Body, smart.MaxRequest+1))
 	if err != nil {
 		return &answer{http.StatusBadRequest, codeUnsupported, "the request did not arrive: " + err.Error()}
@@ -98,33 +135,45 @@ func readRequest(w http.ResponseWriter, r *http.Request) error {
 		return &answer{http.StatusRequestEntityTooLarge, codeUnsupported, "the request is too large"}
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // only test servers lack deadlines
 	return nil
 }
 
 // sendPack answers a request for a pack. An error after the first byte cuts the connection.
-func (s *Server) sendPack(w http.ResponseWriter, r *http.Request, e *repositoryEntry, repo *git.Repository) error {
-	begun := &begun{ResponseWriter: w}
-	err := smart.Upload(r.Context(), begun, r, repo)
+func (s *Server) sendPack(w http.ResponseWriter, r *http.Request, e *repositoryEntry, repo *git.Repository,
+	turn func() error,
+) error {
+	begun := &begun{ResponseWriter: w, server: s}
+	err := smart.Upload(r.Context(), begun, r, repo, turn)
 	if err == nil || !begun.yes {
 		return err
 	}
+	_ = http.NewResponseController(w).Flush() // the reason; the client may be gone
 	if r.Context().Err() == nil {
 		e.book.log.Error("a transfer was cut off", "repository", e.item.Ref, "client", r.RemoteAddr, "error", err)
 	}
 	panic(http.ErrAbortHandler)
 }
 
-// begun remembers whether an answer has begun.
+// begun remembers whether an answer has begun, and for how long its client was waited for.
 type begun struct {
 	http.ResponseWriter
-	yes bool
+	server *Server
+	yes    bool
+	waited time.Duration
+	sent   int64
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. A slow client is cut off if others wait.
 func (b *begun) Write(p []byte) (int, error) {
 	b.yes = true
-	return b.ResponseWriter.Write(p)
+	start := time.Now()
+	n, err := b.ResponseWriter.Write(p)
+	b.waited, b.sent = b.waited+time.Since(start), b.sent+int64(n)
+	slow := b.waited > b.server.limits.Write+time.Duration(b.sent/leastSpeed)*time.Second
+	if err == nil && slow && b.server.waiting.Load() > 0 {
+		err = fmt.Errorf("%w: others wait, and it takes less than %d bytes a second", errClient, leastSpeed)
+	}
+	return n, err
 }
 
 // buildGit finds the repositories. Of several with one name, the last bundle's is served.

@@ -1,10 +1,13 @@
 package serve_test
 
 import (
+	"fmt"
+	"io"
 	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 	"github.com/kkbundle/kkbundle/git/gittest"
@@ -63,6 +66,45 @@ func TestGit(t *testing.T) {
 	} {
 		if got := after.ask(t, "POST", path); got.StatusCode != status {
 			t.Errorf("POST %s: %s, want %d", path, got.Status, status)
+		}
+	}
+}
+
+// TestGitBusy: while all packs are being made, refs and common commits are answered, and a pack is refused soon.
+func TestGitBusy(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	b := bundletest.NewBuilder(t)
+	pack, index, document := gittest.Pack(t, r)
+	b.Git("https://git.example/ops/deploy", "deploy", pack, index, document)
+	s := start(t, serve.Options{}, b.Bundle().Path)
+	s.server.SetLimits(time.Second)
+	s.server.TakePacks()
+	want := fmt.Sprintf("0032want %s\n", r.Git("rev-parse", "main"))
+	for _, c := range []struct {
+		version, body string
+		status        int
+	}{
+		{"version=2", "0014command=ls-refs\n0000", http.StatusOK},
+		{"version=2", "0012command=fetch\n0001" + want + "0000", http.StatusOK},
+		{"version=2", "0012command=fetch\n0001" + want + "0009done\n0000", http.StatusServiceUnavailable},
+		{"version=0", want + "00000032have 1111111111111111111111111111111111111111\n0000", http.StatusOK},
+		{"version=0", want + "00000009done\n", http.StatusServiceUnavailable},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/git/deploy.git/git-upload-pack",
+			strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Git-Protocol", c.version)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if busy := resp.Header.Get("Retry-After") != ""; resp.StatusCode != c.status || busy != (c.status != http.StatusOK) {
+			t.Errorf("%s %q: %s, want %d: %s", c.version, c.body, resp.Status, c.status, text)
 		}
 	}
 }

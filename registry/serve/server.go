@@ -48,9 +48,11 @@ type Server struct {
 	users     *htpasswd.Users
 	frames    *frames
 	checks    chan struct{} // a token for each blob being checked
+	requests  chan struct{} // a token for each request to a Git repository
 	packs     chan struct{} // a token for each pack being made
 	chunks    sync.Pool     // *[]byte of chunkSize
 	metrics   *metrics
+	waiting   atomic.Int32 // requests that wait for a token of packs
 	limits    limits
 	handler   http.Handler
 	reloads   atomic.Int64
@@ -73,8 +75,8 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{
 		log: o.Logger, open: o.Open, verify: o.Verify, manual: o.Manual, authority: o.Authority,
 		users: htpasswd.New(o.Users), frames: newFrames(), metrics: newMetrics(), limits: defaultLimits(),
-		checks: make(chan struct{}, min(runtime.GOMAXPROCS(0), maxDecodes)),
-		packs:  make(chan struct{}, maxPacks),
+		checks:   make(chan struct{}, min(runtime.GOMAXPROCS(0), maxDecodes)),
+		requests: make(chan struct{}, maxRequests), packs: make(chan struct{}, maxPacks),
 	}
 	s.templates = sync.OnceValues(parseTemplates)
 	s.chunks.New = func() any { b := make([]byte, chunkSize); return &b }
