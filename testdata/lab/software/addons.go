@@ -144,7 +144,10 @@ func (s *imageSet) extra(ctx context.Context, e Extra) []imageSpec {
 	case KubeVIP:
 		return []imageSpec{s.programImage(KubeVIPProgram, "kube-vip", here)}
 	case Spegel:
-		return []imageSpec{s.programImage(SpegelProgram, "spegel", here)}
+		return []imageSpec{s.programImage(SpegelProgram, "spegel", here, entry{
+			// Spegel runs in an image of its own base alone, which it knows by this.
+			Name: "etc/os-release", Text: "PRETTY_NAME=\"Distroless\"\nNAME=\"Debian GNU/Linux\"\nID=\"debian\"\n",
+		})}
 	}
 	return nil
 }
@@ -190,18 +193,18 @@ func (s *imageSet) localPVImage(ctx context.Context, on []string) imageSpec {
 	}
 }
 
-// programImage has nothing but a program that somebody has put into the given directory.
-func (s *imageSet) programImage(program, at string, on []string) imageSpec {
+// programImage has a program that somebody has put into the given directory, and few other files.
+func (s *imageSet) programImage(program, at string, on []string, files ...entry) imageSpec {
 	return imageSpec{
 		ref: program, arches: on, entrypoint: []string{"/" + at},
 		layers: func(string) ([]*layer, error) {
-			return s.stack(func() (*layer, error) { return s.given(program, at) })
+			return s.stack(func() (*layer, error) { return s.given(program, at, files...) })
 		},
 	}
 }
 
-// given is the layer of a program that somebody has put into the given directory.
-func (s *imageSet) given(program, at string) (*layer, error) {
+// given is the layer of a program that somebody has put into the given directory, and of files beside it.
+func (s *imageSet) given(program, at string, files ...entry) (*layer, error) {
 	file, there, err := Given(program)
 	if err != nil {
 		return nil, err
@@ -209,7 +212,7 @@ func (s *imageSet) given(program, at string) (*layer, error) {
 	if !there {
 		return nil, fmt.Errorf("%s is not there: it cannot be built here, and has to be given", file)
 	}
-	return s.layer("given "+program, entry{Name: at, From: file, Mode: 0o755})
+	return s.layer("given "+program, append(files, entry{Name: at, From: file, Mode: 0o755})...)
 }
 
 // withImages returns content that has the extras' images besides base's; base if they have none.
