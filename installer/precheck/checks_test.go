@@ -241,6 +241,19 @@ func busy(f *node.Facts, port int, by string) {
 	}
 }
 
+// shared is good with nodes that take layers from each other.
+func shared(t *testing.T) precheck.Input {
+	t.Helper()
+	in := good(t)
+	in.Cluster.ImageDistribution.Peers = manifest.PeersSpegel
+	for _, h := range in.Hosts {
+		for _, port := range []int{manifest.PeersHostPort, manifest.PeersNodePort} {
+			h.Facts.Ports = append(h.Facts.Ports, node.Port{Network: "tcp", Port: port, Free: true})
+		}
+	}
+	return in
+}
+
 // cached is good with a DNS cache on nodes, whose ports are free.
 func cached(t *testing.T) precheck.Input {
 	t.Helper()

@@ -555,16 +555,7 @@ func networkMutations() []mutation {
 		},
 		{"smaller packets on the way", rich, func(in *input) { in.Links[0].MTU = 1400 }, each("path-mtu", "cp1")},
 		{"port of the kubelet", good, w(func(f *node.Facts) { busy(f, 10250, "nginx") }), each("ports", "w1")},
-		{
-			"port of Spegel", withCluster(good, func(c *manifest.Cluster) {
-				c.ImageDistribution.Peers = manifest.PeersSpegel
-			}),
-			w(func(f *node.Facts) {
-				for _, port := range []int{manifest.PeersHostPort, manifest.PeersNodePort} {
-					f.Ports = append(f.Ports, node.Port{Network: "tcp", Port: port, Free: port == manifest.PeersNodePort, By: "nginx"})
-				}
-			}), each("ports", "w1"),
-		},
+		{"port of Spegel", shared, w(func(f *node.Facts) { busy(f, manifest.PeersHostPort, "nginx") }), each("ports", "w1")},
 		{"port of the DNS cache", cached, w(func(f *node.Facts) { busy(f, 53, "dnsmasq") }), each("ports", "w1")},
 		{"systemd-resolved beside the DNS cache", cached, w(func(f *node.Facts) {
 			// on all addresses nobody else could listen
