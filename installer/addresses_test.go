@@ -93,6 +93,28 @@ func TestAddressesOfFamilies(t *testing.T) {
 	}
 }
 
+// A node without a default route has routes to services, and with Calico to the gateway of pods.
+func TestRoutesWithoutDefault(t *testing.T) {
+	t.Parallel()
+	const gateway = "ExecStart=/sbin/ip -4 route replace 169.254.1.1/32 dev lo scope link src 10.0.0.3\n"
+	for cni, want := range map[string]bool{"calico": true, "flannel": false} {
+		s := sitetest.NewSite(t, "cp1")
+		s.Options.Cluster = tasktest.Cluster(t, "cni: {type: "+cni+"}")
+		h := s.Hosts["cp1"]
+		h.Answer("ip", func(context.Context, host.Cmd) error { return nil })
+		if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{
+			{Name: "init", Tasks: []task.Task{machine.RouteTask(s.Options.Cluster)}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		unit := h.Content("/etc/systemd/system/" + machine.RouteUnit)
+		if !strings.Contains(unit, "ExecStart=/sbin/ip -4 route replace 10.233.0.0/18 dev lo") ||
+			strings.Contains(unit, gateway) != want {
+			t.Errorf("%s: unit\n%s", cni, unit)
+		}
+	}
+}
+
 // A node of both families has a line in hosts files, an address for the kubelet and a route to services for each.
 func TestHostPreparationOfBothFamilies(t *testing.T) {
 	t.Parallel()

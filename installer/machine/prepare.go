@@ -15,6 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/internal/hostfile"
@@ -243,7 +244,8 @@ const RouteUnit = "kkbundle-service-route.service"
 
 // RouteTask adds a route to the services, for each family without a default route. The kernel needs a route to a
 // service's address before the proxy translates it into a pod's; otherwise connections from the host fail with "network
-// is unreachable". The route leads to the loopback interface, so no packets for unused addresses reach the network.
+// is unreachable". The same holds for the gateway of pods that a pod network has no host for. The routes lead to the
+// loopback interface, so no packets for unused addresses reach the network.
 func RouteTask(c *manifest.Cluster) task.Task {
 	return task.Settle(task.Task{
 		Name: "service-route", Independent: true,
@@ -263,9 +265,14 @@ func RouteTask(c *manifest.Cluster) task.Task {
 				if len(bytes.TrimSpace(routes)) > 0 || i >= len(c.Kubernetes.ServiceCIDR) {
 					continue
 				}
-				begin = append(begin, routeCommand(family, c.Kubernetes.ServiceCIDR[i], ip))
-				end = append(end, fmt.Sprintf("ExecStop=-/sbin/ip %s route delete %s dev lo", family,
-					c.Kubernetes.ServiceCIDR[i]))
+				to := []netip.Prefix{c.Kubernetes.ServiceCIDR[i]}
+				if gateway := network.All().Primary(c).Gateway; gateway.IsValid() && ip.Is4() {
+					to = append(to, netip.PrefixFrom(gateway, gateway.BitLen()))
+				}
+				for _, p := range to {
+					begin = append(begin, routeCommand(family, p, ip))
+					end = append(end, fmt.Sprintf("ExecStop=-/sbin/ip %s route delete %s dev lo", family, p))
+				}
 			}
 			if len(begin) == 0 {
 				return task.Setting{}, nil

@@ -51,6 +51,8 @@ func calico() Network {
 			{Protocol: "tcp", Number: 5473, For: "Typha", Some: true},
 		},
 		Listeners: []string{"bird", "calico-node"},
+		// https://docs.tigera.io/calico/latest/reference/faq (why 169.254.1.1)
+		Gateway: netip.AddrFrom4([4]byte{169, 254, 1, 1}),
 		Interfaces: []Interface{
 			{"cali*", Carries | Telling},
 			{"tunl*", 0}, // the kernel makes tunl0 when its module is loaded
