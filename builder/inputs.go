@@ -320,26 +320,8 @@ func (p *Project) isValues(name string) bool {
 // error joins document.Problems, with the place of each name, and an *InputError for each missing cluster file, as of
 // Load.
 func CheckFiles(file string, b *manifest.Bundle) error {
-	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file)}
-	var problems document.Problems
-	problem := func(path, message string) {
-		var list document.Problems
-		if errors.As(b.Problem(path, message), &list) {
-			problems = append(problems, list...)
-		}
-	}
-	exists := func(path, name string) {
-		if _, err := os.Stat(p.beside(name)); err != nil && name != "" {
-			problem(path, name+": there is no such file")
-		}
-	}
-	check := func(path, name string) {
-		if info, err := os.Stat(p.beside(name)); err == nil && info.IsDir() && name != "" {
-			problem(path, name+" is a directory: name a file, or pack the directory into an archive")
-			return
-		}
-		exists(path, name)
-	}
+	c := fileCheck{Project: &Project{File: file, Manifest: b, dir: filepath.Dir(file)}}
+	p, exists, check := c.Project, c.exists, c.file
 	for i, image := range b.Images {
 		if image.Verify != nil {
 			check(fmt.Sprintf("images[%d].verify.key", i), image.Verify.Key)
@@ -382,12 +364,39 @@ func CheckFiles(file string, b *manifest.Bundle) error {
 		}
 	}
 	_, err := p.match()
-	errs := []error{problems.Err(), err}
+	errs := []error{c.problems.Err(), err}
 	for _, name := range b.ClusterFiles() {
 		_, err := p.clusterFile(name)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// A fileCheck finds names of files in a manifest that nothing, or a directory, has.
+type fileCheck struct {
+	*Project
+	problems document.Problems
+}
+
+func (c *fileCheck) problem(path, message string) {
+	var list document.Problems
+	if errors.As(c.Manifest.Problem(path, message), &list) {
+		c.problems = append(c.problems, list...)
+	}
+}
+
+func (c *fileCheck) exists(path, name string) {
+	if _, err := os.Stat(c.beside(name)); err != nil && name != "" {
+		c.problem(path, name+": there is no such file")
+	}
+}
+
+func (c *fileCheck) file(path, name string) {
+	if info, err := os.Stat(c.beside(name)); err == nil && info.IsDir() && name != "" {
+		c.problem(path, name+" is a directory: name a file, or pack the directory into an archive")
+		return
+	}
+	c.exists(path, name)
 }
 
 // clusterFile reads a cluster file of the manifest.

@@ -202,6 +202,8 @@ func (a arriving) Write(p []byte) (int, error) {
 }
 
 // artifact stores the documents of a pack, and compares the digest of its manifest with the pin's, if there is one.
+//
+//nolint:revive // six arguments: what an artifact consists of
 func (g *repositories) artifact(ctx context.Context, pin manifest.Pin, pack ocispec.Descriptor, x *git.Index,
 	d git.Document, s *git.Summary,
 ) (desc ocispec.Descriptor, err error) {
@@ -308,8 +310,10 @@ func (g *repositories) plan(ctx context.Context, pin manifest.Pin) (*plan, error
 		return nil, errors.New("the lock's digest is not that of a Git repository: write a new lock with kkbundle lock --update")
 	}
 	for _, d := range append(m.Layers, m.Config) {
-		p.blobs = append(p.blobs, blob{digest: d.Digest, mediaType: d.MediaType, size: d.Size, first: true,
-			fetch: fetch})
+		p.blobs = append(p.blobs, blob{
+			digest: d.Digest, mediaType: d.MediaType, size: d.Size, first: true,
+			fetch: fetch,
+		})
 	}
 	return p, nil
 }

@@ -57,7 +57,8 @@ func TestGitRepository(t *testing.T) {
 	}
 	pin := l.Items[0]
 	want := manifest.LockedGit{Head: "refs/heads/main", Refs: []manifest.LockedRef{
-		{Name: "refs/heads/main", ID: r.Git("rev-parse", "main")}, {Name: "refs/tags/v2", ID: r.Git("rev-parse", "v2")},
+		{Name: "refs/heads/main", ID: r.Git("rev-parse", "main")},
+		{Name: "refs/tags/v2", ID: r.Git("rev-parse", "v2")},
 		{Name: "refs/tags/v2.0.0", ID: r.Git("rev-parse", "v2.0.0")},
 	}}
 	if d := cmp.Diff(&want, pin.Git); d != "" || pin.Name != "sample" || pin.Kind != manifest.ItemGit {

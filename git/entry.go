@@ -99,8 +99,9 @@ func readEntry(r byteReader, at int64) (e entry, err error) {
 	return e, nil
 }
 
-// appendHeader appends the header of an entry. back is the distance to an ofsDelta's base.
-func appendHeader(b []byte, t Type, size, back int64) []byte {
+// entryHeader returns the header of an entry. back is the distance to an ofsDelta's base.
+func entryHeader(t Type, size, back int64) []byte {
+	var b []byte
 	c := byte(t)<<4 | byte(size&15)
 	for size >>= 4; size > 0; size >>= 7 {
 		b = append(b, c|0x80)

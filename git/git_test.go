@@ -119,7 +119,8 @@ func TestCanonical(t *testing.T) {
 	want := git.Wanted{Refs: refs(t, r), Head: "refs/heads/main"}
 	first := canonical(t, received(t, r), want)
 	for _, args := range [][]string{
-		{"--no-reuse-delta", "--window=0"}, {"--no-reuse-delta", "--delta-base-offset", "--depth=200", "--window=50"},
+		{"--no-reuse-delta", "--window=0"},
+		{"--no-reuse-delta", "--delta-base-offset", "--depth=200", "--window=50"},
 		{"--no-reuse-delta", "--depth=3", "--compression=0"},
 	} {
 		if other := canonical(t, received(t, r, args...), want); !bytes.Equal(first.pack, other.pack) ||

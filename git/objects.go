@@ -249,7 +249,7 @@ func (o *objects) inflate(at, size int64) ([]byte, error) {
 		switch {
 		case int64(len(out)) > size:
 			return nil, fmt.Errorf("the object at byte %d has more than its %d bytes", at, size)
-		case err == io.EOF: //nolint:errorlint // zlib returns it as it is
+		case err == io.EOF:
 			if int64(len(out)) < size {
 				return nil, fmt.Errorf("the object at byte %d has fewer than its %d bytes", at, size)
 			}

@@ -59,7 +59,7 @@ func (p *packWriter) stream(id ID, t Type, size int64, produce func(io.Writer) e
 func (p *packWriter) entry(id ID, t Type, size int64, produce func(io.Writer) error) error {
 	p.crc = 0
 	at := p.at
-	p.write(appendHeader(nil, t, size, at-p.last))
+	p.write(entryHeader(t, size, at-p.last))
 	s := newStored(p, size)
 	if err := produce(s); err != nil {
 		return err

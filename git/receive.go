@@ -218,7 +218,7 @@ func (s *packScanner) more() error {
 			return nil
 		}
 		if err != nil {
-			if err != io.EOF { //nolint:errorlint // readers return it as it is
+			if err != io.EOF {
 				s.broken = err
 			}
 			return err
@@ -275,14 +275,14 @@ func (s *packScanner) object() (e entry, id ID, err error) {
 	if n != e.size {
 		return e, id, fmt.Errorf("%d bytes are announced, and there are %d or more", e.size, n)
 	}
-	if n, err := s.z.Read(make([]byte, 1)); n != 0 || err != io.EOF { //nolint:errorlint // zlib returns it as it is
+	if n, err := s.z.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 		return e, id, cutShort(errors.Join(err, errors.New("an object does not end")))
 	}
 	return e, ID(h.Sum(nil)), nil
 }
 
 func cutShort(err error) error {
-	if err == io.EOF { //nolint:errorlint // readers return it as it is
+	if err == io.EOF {
 		return io.ErrUnexpectedEOF
 	}
 	return err
@@ -304,7 +304,7 @@ func (s *packScanner) end() error {
 	if err := s.flush(); err != nil {
 		return err
 	}
-	if _, err := s.ReadByte(); err != io.EOF { //nolint:errorlint // readers return it as it is
+	if _, err := s.ReadByte(); err != io.EOF {
 		return cmpErr(err, errors.New("there is something behind its end"))
 	}
 	return nil

@@ -463,7 +463,7 @@ func (r *Repository) transfer(out *transferWriter, at int64, place func(base int
 		return err
 	}
 	if e.kind <= Tag {
-		out.write(appendHeader(nil, e.kind, e.size, 0))
+		out.write(entryHeader(e.kind, e.size, 0))
 		return out.deflate(func(w io.Writer) error { return r.inflateTo(w, e.data) })
 	}
 	base, err := r.base(e)
@@ -471,14 +471,14 @@ func (r *Repository) transfer(out *transferWriter, at int64, place func(base int
 		return err
 	}
 	if to := place(base); to > 0 {
-		out.write(appendHeader(nil, ofsDelta, e.size, out.at-to))
+		out.write(entryHeader(ofsDelta, e.size, out.at-to))
 		return out.deflate(func(w io.Writer) error { return r.inflateTo(w, e.data) })
 	}
 	t, data, err := r.at(at)
 	if err != nil {
 		return err
 	}
-	out.write(appendHeader(nil, t, int64(len(data)), 0))
+	out.write(entryHeader(t, int64(len(data)), 0))
 	return out.deflate(func(w io.Writer) error { _, err := w.Write(data); return err })
 }
 

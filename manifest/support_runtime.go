@@ -4,27 +4,13 @@ import "slices"
 
 // runtimeGaps returns the settings that are incompatible with a container runtime, or with K3s. Most will stay so.
 func runtimeGaps() []gap[*Cluster] {
-	k3s := func(c *Cluster) bool { return c.Kubernetes.Distribution == DistributionK3s }
-	peers := func(c *Cluster) bool { return c.ImageDistribution.Peers.Used() }
-	with := func(what, path, use string, found func(*Cluster) bool) gap[*Cluster] {
-		return gap[*Cluster]{what, func(c *Cluster) []string { return when(found(c), path) }, use}
-	}
+	k3s, with := isK3s, gapAt
 	return []gap[*Cluster]{
 		with("CRI-O without a registry", "imageRegistry.type",
 			"it takes images from registries only: use registry or existing, or containerd",
 			func(c *Cluster) bool {
 				return c.CRI.Type == RuntimeCRIO && c.ImageRegistry.Type == RegistryNone && !k3s(c)
 			}),
-		with("peers without a registry", "imageDistribution.peers",
-			"leave it out: without a registry every node has all images",
-			func(c *Cluster) bool { return peers(c) && c.ImageRegistry.Type == RegistryNone && !k3s(c) }),
-		with("peers with Docker or CRI-O", "imageDistribution.peers", "use containerd: Spegel reads its content",
-			func(c *Cluster) bool {
-				return peers(c) && !k3s(c) && c.CRI.Type != "" && c.CRI.Type != RuntimeContainerd
-			}),
-		with("peers with k3s", "imageDistribution.peers",
-			"leave it out, and write embedded-registry: true into /etc/rancher/k3s/config.yaml.d on the servers",
-			func(c *Cluster) bool { return k3s(c) && peers(c) }),
 		with("crictl from the catalog for k3s", "cri.tools", "leave it out: k3s is crictl and ctr, too",
 			func(c *Cluster) bool { return k3s(c) && len(c.CRI.Tools) > 0 }),
 		with("nerdctl without containerd", "cri.tools", "use crictl, or containerd", func(c *Cluster) bool {
@@ -94,5 +80,30 @@ func runtimeGaps() []gap[*Cluster] {
 			return append(when(own && c.CNI.Version != "", "cni.version"),
 				when(own && len(c.CNI.Values) > 0, "cni.values")...)
 		}, "leave it out, or use another network"},
+	}
+}
+
+func isK3s(c *Cluster) bool { return c.Kubernetes.Distribution == DistributionK3s }
+
+// gapAt is a gap with one place.
+func gapAt(what, path, use string, found func(*Cluster) bool) gap[*Cluster] {
+	return gap[*Cluster]{what, func(c *Cluster) []string { return when(found(c), path) }, use}
+}
+
+// peersGaps returns the settings that nodes which take layers from each other cannot have.
+func peersGaps() []gap[*Cluster] {
+	return []gap[*Cluster]{
+		gapAt("peers without a registry", "imageDistribution.peers",
+			"leave it out: without a registry every node has all images",
+			func(c *Cluster) bool {
+				return c.ImageDistribution.Peers.Used() && c.ImageRegistry.Type == RegistryNone && !isK3s(c)
+			}),
+		gapAt("peers with Docker or CRI-O", "imageDistribution.peers", "use containerd: Spegel reads its content",
+			func(c *Cluster) bool {
+				return c.ImageDistribution.Peers.Used() && !isK3s(c) && c.CRI.Type != "" && c.CRI.Type != RuntimeContainerd
+			}),
+		gapAt("peers with k3s", "imageDistribution.peers",
+			"leave it out, and write embedded-registry: true into /etc/rancher/k3s/config.yaml.d on the servers",
+			func(c *Cluster) bool { return isK3s(c) && c.ImageDistribution.Peers.Used() }),
 	}
 }

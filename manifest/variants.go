@@ -126,10 +126,12 @@ const (
 	PeersSpegel Peers = "spegel"
 )
 
-// Ports of a node at which its own pod, and the pod of any node, answer: those of Spegel's chart. They lie in the part
-// of the range for node ports that Kubernetes gives away by itself last.
-// https://kubernetes.io/docs/reference/networking/virtual-ips/#service-nodeport-static-sub-range
-const PeersHostPort, PeersNodePort = 30020, 30021
+// Ports of Spegel's chart on every node. They lie in the part of the range for node ports that Kubernetes gives away by
+// itself last. https://kubernetes.io/docs/reference/networking/virtual-ips/#service-nodeport-static-sub-range
+const (
+	PeersHostPort = 30020 // the node's own pod
+	PeersNodePort = 30021 // the pod of any node
+)
 
 // Used reports whether nodes take layers from each other.
 func (p Peers) Used() bool { return p == PeersSpegel }

@@ -7,12 +7,13 @@ import (
 	"unicode/utf8"
 )
 
+// Beginnings of the names of branches and tags.
 const (
-	// Branches and Tags begin the names of branches and tags.
 	Branches = "refs/heads/"
 	Tags     = "refs/tags/"
-	maxName  = 1024
 )
+
+const maxName = 1024
 
 // Check returns an error unless name is that of a branch or tag, by Git's rules.
 func Check(name string) error {

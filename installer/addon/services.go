@@ -41,7 +41,12 @@ func ServiceTasks(c *manifest.Cluster) []task.Task {
 	for _, one := range []struct {
 		wanted bool
 		name   string
-	}{{c.ImageDistribution.Peers.Used(), peers.Spegel}, {c.Metrics, metricsServer}, {c.Storage.Local, localVolumes}, {c.Storage.NFS, nfsProvisioner}} {
+	}{
+		{c.ImageDistribution.Peers.Used(), peers.Spegel},
+		{c.Metrics, metricsServer},
+		{c.Storage.Local, localVolumes},
+		{c.Storage.NFS, nfsProvisioner},
+	} {
 		if one.wanted {
 			t := own[one.name].task(one.name)
 			if one.name == localVolumes {

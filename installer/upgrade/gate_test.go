@@ -38,6 +38,8 @@ func visited(names ...string) []string {
 }
 
 // wantPaused checks the error of an upgrade that ended between nodes, and what it did.
+//
+//nolint:revive // six arguments: what there is, and what is wanted
 func wantPaused(t *testing.T, err error, f *fakeAPI, reason string, left, steps []string) {
 	t.Helper()
 	var paused *PausedError
@@ -378,13 +380,15 @@ func TestWindow(t *testing.T) {
 			35 * minute, 10 * minute, 10 * minute,
 			[]string{"cp1", "node1", "node2"},
 			[]string{"cp1", "node1", "node2"},
-			[]string{"node3"}, "ends in 5m0s, and the next nodes (node3) take about 10m0s",
+			[]string{"node3"},
+			"ends in 5m0s, and the next nodes (node3) take about 10m0s",
 		},
 		"slower than the last one": {
 			35 * minute, 8 * minute, 3 * minute,
 			[]string{"cp1", "node1", "node2", "node3"},
 			[]string{"cp1", "node1", "node2"},
-			[]string{"node3"}, "take about 10m0s",
+			[]string{"node3"},
+			"take about 10m0s",
 		},
 		"faster than the last one": {
 			45 * minute, 12 * minute, 15 * minute,
@@ -393,13 +397,17 @@ func TestWindow(t *testing.T) {
 			nil, "",
 		},
 		"nothing known": {
-			25 * minute, 0, 0, nil, []string{"cp1", "node1"},
-			[]string{"node2", "node3"}, "ends in 5m0s",
+			25 * minute, 0, 0, nil,
+			[]string{"cp1", "node1"},
+			[]string{"node2", "node3"},
+			"ends in 5m0s",
 		},
 		"over": {
-			10 * minute, 10 * minute, 1, []string{"cp1", "node1", "node2", "node3"},
+			10 * minute, 10 * minute, 1,
+			[]string{"cp1", "node1", "node2", "node3"},
 			[]string{"cp1"},
-			[]string{"node1", "node2", "node3"}, "the window of 10m0s is over",
+			[]string{"node1", "node2", "node3"},
+			"the window of 10m0s is over",
 		},
 		"too short": {
 			9 * minute, 10 * minute, minute, nil, nil, nil,

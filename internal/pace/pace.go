@@ -81,21 +81,22 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Body == nil || req.Body == http.NoBody {
 		return t.inner.RoundTrip(req)
 	}
-	paced := func(b io.ReadCloser) io.ReadCloser {
-		return body{t.limit.Reader(req.Context(), b), b}
-	}
 	out := req.Clone(req.Context())
-	out.Body = paced(req.Body)
+	out.Body = t.paced(req, req.Body)
 	if req.GetBody != nil {
 		out.GetBody = func() (io.ReadCloser, error) {
 			b, err := req.GetBody()
 			if err != nil {
 				return nil, err
 			}
-			return paced(b), nil
+			return t.paced(req, b), nil
 		}
 	}
 	return t.inner.RoundTrip(out)
+}
+
+func (t transport) paced(req *http.Request, b io.ReadCloser) io.ReadCloser {
+	return body{t.limit.Reader(req.Context(), b), b}
 }
 
 // A body reads from one and closes the other.

@@ -35,8 +35,8 @@ type File struct {
 
 // Read returns the files that a manifest includes, and those that they include, in the order in which they are merged:
 // each after what it includes, the manifest without a digest as the last one. dir is the manifest's directory; one
-// without, nil, includes nothing. check refuses a file that is no manifest; its error goes on after the file's name. The
-// files that were read before an error are returned with it.
+// without, nil, includes nothing. check refuses a file that is no manifest; its error goes on after the file's name.
+// The files that were read before an error are returned with it.
 func Read(src *document.Tree, dir fs.FS, check func(*document.Tree) error) ([]File, error) {
 	r := &includer{src: src, dir: dir, check: check}
 	r.add(File{Name: path.Base(filepath.ToSlash(src.File)), Tree: src})

@@ -69,8 +69,8 @@ func (r Registry) host(name, apiRoot, caPath string) Host {
 		}
 	}
 	header("header", r.login())
-	// containerd asks in the order of the tables. Releases before 2.1 do not know dial_timeout and wait 30 seconds for a
-	// node that is away; the value is that of Spegel's own configuration.
+	// containerd asks in the order of the tables. Releases before 2.1 do not know dial_timeout and wait 30 seconds for
+	// a node that is away; the value is that of Spegel's own configuration.
 	for _, p := range r.Peers {
 		table := fmt.Sprintf("host.\"%s\"", p.URL)
 		fmt.Fprintf(&b, "\n[%s]\ncapabilities = [\"pull\"]\ndial_timeout = \"200ms\"\n", table)

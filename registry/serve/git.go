@@ -49,9 +49,8 @@ func (s *Server) git(w http.ResponseWriter, r *http.Request, sh *snapshot) {
 }
 
 func (s *Server) gitRequest(w http.ResponseWriter, r *http.Request, sh *snapshot) error {
-	all, err := sh.gitOf.get(func() (map[string]*repositoryEntry, error) {
-		return s.buildGit(context.WithoutCancel(r.Context()), sh.books)
-	})
+	ctx := context.WithoutCancel(r.Context()) // others wait for the same
+	all, err := sh.gitOf.get(func() (map[string]*repositoryEntry, error) { return s.buildGit(ctx, sh.books) })
 	if err != nil {
 		return err
 	}
@@ -96,7 +95,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request, e *repositoryEnt
 	if err != nil {
 		return err
 	}
-	making := false
+	making, ctx := false, r.Context()
 	defer func() {
 		if making {
 			<-s.packs
@@ -105,7 +104,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request, e *repositoryEnt
 	return s.sendPack(w, r, e, repo, func() error {
 		s.waiting.Add(1)
 		defer s.waiting.Add(-1)
-		err := s.await(r.Context(), s.packs)
+		err := s.await(ctx, s.packs)
 		making = err == nil
 		return err
 	})

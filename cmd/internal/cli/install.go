@@ -16,6 +16,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
@@ -147,6 +148,13 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	}
 	report, err := verb(ctx, options)
 	p.Close()
+	return g.endInstall(ctx, p, o, report, err)
+}
+
+// endInstall says how an installation, or its stage, ended.
+func (g *globals) endInstall(ctx context.Context, p *terminal.TaskPrinter, o installOptions, report engine.Report,
+	err error,
+) error {
 	if err != nil {
 		if exists(report.Log) {
 			g.Note("log of all commands: %s", report.Log)
