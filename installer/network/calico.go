@@ -68,7 +68,7 @@ func calico() Network {
 		Rules:   []string{"cali-", `"cali:`},
 		Leaves: Leaves{
 			Paths: []string{
-				"/var/lib/calico", "/var/run/calico", "/var/log/calico", "/opt/cni/bin/calico",
+				"/var/lib/calico", "/var/run/calico", "/var/run/nodeagent", "/var/log/calico", "/opt/cni/bin/calico",
 				"/opt/cni/bin/calico-ipam", "/etc/calico",
 			},
 			Tables: []string{"calico"}, Sets: []string{"cali"},

@@ -61,8 +61,11 @@ func TestRemoveCalico(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(bin, "pidof"), pidof, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		inside := `set -e; ` + routes + `; "$@"; "$@"; ip route; ip -6 route`
-		cmd := exec.CommandContext(t.Context(), "unshare", append([]string{"--net", "sh", "-c", inside, "sh"},
+		inside := `set -e; mount -t bpf bpf /sys/fs/bpf; mkdir -p /sys/fs/bpf/calico/xdp /sys/fs/bpf/tc/globals/cali_nat /sys/fs/bpf/other
+			nft add table arp calico-arp; nft add table arp other; ` + routes + `; "$@"; "$@"
+			ip route; ip -6 route; find /sys/fs/bpf -mindepth 1 ! -name '*.debug'; nft list tables`
+		left += "/sys/fs/bpf/other\ntable arp other\n"
+		cmd := exec.CommandContext(t.Context(), "unshare", append([]string{"--mount", "--net", "sh", "-c", inside, "sh"},
 			host.Script("remove-calico.sh", removeCalico)...)...)
 		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
 		if out, err := cmd.CombinedOutput(); err != nil || string(out) != left {
