@@ -88,8 +88,8 @@ func (th *thread) runOn(t *testing.T, number int, image string) {
 // blobs returns how often the registry has sent each blob of a repository.
 func (th *thread) blobs(t *testing.T, repository string) map[string]int {
 	sent := map[string]int{}
-	out := th.on(t, 5, `journalctl --unit=company-registry --no-pager | grep -o '"GET /v2/mirror/`+repository+
-		`/blobs/sha256:[0-9a-f]* HTTP/[0-9.]*" 200' | grep -o 'sha256:[0-9a-f]*'; true`)
+	out := th.on(t, 5, `journalctl --unit=company-registry --no-pager | grep -F 'msg="response completed"' | grep -F 'http.request.method=GET' |
+		grep -o '/v2/mirror/`+repository+`/blobs/sha256:[0-9a-f]*' | grep -o 'sha256:[0-9a-f]*'; true`)
 	for _, digest := range strings.Fields(out) {
 		sent[digest]++
 	}
@@ -105,7 +105,8 @@ func (th *thread) layersOnce(t *testing.T) {
 	sent := th.blobs(t, "docker.io/library/busybox")
 	t.Logf("the registry has sent %v", sent)
 	if len(sent) == 0 {
-		t.Error("the registry has sent no layer: nothing was seen")
+		t.Errorf("the registry has sent no layer: nothing was seen of\n%s",
+			th.on(t, 5, "journalctl --unit=company-registry --no-pager | grep busybox | tail -5"))
 	}
 	for digest, times := range sent {
 		if times != 1 {
