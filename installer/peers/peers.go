@@ -27,8 +27,10 @@ const (
 	user      = "kkbundle"
 )
 
-// Login returns the login at peers, which the work directory keeps.
+// Login returns the login at peers, which the work directory keeps. Hosts ask for it at the same time.
 func Login(s *task.Site) (task.Login, error) {
+	s.Dir.Making.Lock()
+	defer s.Dir.Making.Unlock()
 	password, err := s.Dir.Secret(LoginFile)
 	s.Mask.Hide(password)
 	s.Mask.Hide(user + ":" + password)

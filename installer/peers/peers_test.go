@@ -4,12 +4,35 @@ import (
 	"encoding/base64"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
+
+// Hosts ask for the login at the same time, and get the same one.
+func TestLoginOfManyHosts(t *testing.T) {
+	t.Parallel()
+	dir, err := task.OpenWorkDir(t.TempDir()+"/work", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = dir.Close() })
+	site := &task.Site{Dir: dir, Output: task.Output{Mask: task.NewMasker()}}
+	var all sync.WaitGroup
+	logins, errs := make([]task.Login, 50), make([]error, 50)
+	for i := range logins {
+		all.Go(func() { logins[i], errs[i] = Login(site) })
+	}
+	all.Wait()
+	for i, l := range logins {
+		if errs[i] != nil || l != logins[0] {
+			t.Fatalf("host %d: %v, or another login than the first", i, errs[i])
+		}
+	}
+}
 
 // A node asks its own pod, then any pod, both with the login that the work directory keeps; its password is in no log.
 func TestMirrors(t *testing.T) {
