@@ -41,8 +41,8 @@ type Network struct {
 	Listeners []string
 	// Interfaces are those that it makes on nodes.
 	Interfaces []Interface
-	// Gateway is the IPv4 address that pods take for their gateway and that no host has. The kernel of a host answers for
-	// it (proxy ARP) if the host has a route to it, such as a default route.
+	// Gateway is the IPv4 address that pods take for their gateway and that no host has. The kernel of a host answers
+	// for it (proxy ARP) if the host has a route to it, such as a default route.
 	Gateway netip.Addr
 	// Modules are kernel modules that it needs.
 	Modules []string
