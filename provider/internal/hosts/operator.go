@@ -519,7 +519,7 @@ func (d runDir) settings(c Cluster) ([]string, error) {
 	// "PATH=" sets the default: a mapping is added to the one of the bundle's cluster file, whose registry may have another login, or hosts.
 	settings := []string{
 		"metadata.name=" + c.Name, "kubernetes.upgradeFrom=", "kubernetes.version=" + c.Version, "imageRegistry=", "imageRegistry=" + string(text),
-		"imageDistribution=",
+		"imageDistribution.peers=",
 	}
 	for _, s := range []struct{ path, value string }{
 		{"kubernetes.podCIDR", c.PodCIDR}, {"kubernetes.serviceCIDR", c.ServiceCIDR}, {"cri.type", c.Runtime}, {"osPackages", c.Packages},
