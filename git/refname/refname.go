@@ -51,9 +51,6 @@ func Matches(pattern, name string) bool {
 	return false
 }
 
-// IsPattern reports whether a pattern may mean several refs.
-func IsPattern(pattern string) bool { return strings.Contains(pattern, "*") }
-
 func glob(pattern, text string) bool {
 	first, rest, star := strings.Cut(pattern, "*")
 	if !star {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -81,7 +80,7 @@ func controllersTask(c *manifest.Cluster, all []part, unknown error) task.Task {
 			}
 			issuer, ill := there.earlierCertManager(all), there.unavailable()
 			if issuer != "" {
-				task.Because(ctx, "cert-manager is %s, want %s", issuer, all[len(all)-1].Version)
+				task.Because(ctx, "cert-manager is %s, want %s", issuer, issuerOf(all).Version)
 			}
 			for _, one := range ill {
 				task.Because(ctx, "deployment %s/%s is not available", one.Namespace, one.Name)
@@ -163,7 +162,7 @@ func (i installation) earlierCertManager(all []part) string {
 			continue
 		}
 		found = true
-		if have := d.Annotations[certManagerVersion]; isLater(all[len(all)-1].Version, have) {
+		if have := d.Annotations[certManagerVersion]; isLater(issuerOf(all).Version, have) {
 			return have
 		}
 	}
@@ -260,15 +259,11 @@ func installed(ctx context.Context, t *task.Host) (map[string]string, error) {
 	if err != nil || len(bytes.TrimSpace(known)) == 0 {
 		return nil, err
 	}
-	data, err := t.Kubectl(ctx, "get", inventory, "--all-namespaces", "--output=json")
-	if err != nil {
-		return nil, err
-	}
 	var list struct {
 		Items []struct{ Type, ProviderName, Version string }
 	}
-	if err := json.Unmarshal(data, &list); err != nil {
-		return nil, fmt.Errorf("clusterctl's records of providers: %w", err)
+	if err := t.Kube().Get(ctx, &list, inventory, "--all-namespaces"); err != nil {
+		return nil, err
 	}
 	have := map[string]string{}
 	for _, one := range list.Items {

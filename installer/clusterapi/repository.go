@@ -103,6 +103,11 @@ func providers(all []part) []part {
 	return slices.DeleteFunc(slices.Clone(all), func(p part) bool { return p.Kind == "" })
 }
 
+// issuerOf returns cert-manager.
+func issuerOf(all []part) part {
+	return all[slices.IndexFunc(all, func(p part) bool { return p.dir == certManager })]
+}
+
 // path is the place of a file of the part.
 func (p part) path(file string) string { return path.Join(Dir, p.dir, p.Version, file) }
 
@@ -203,7 +208,7 @@ func config(all []part, further []provider) []byte {
 		Providers   []part
 		Further     []provider
 		CertManager part
-	}{providers(all), further, all[len(all)-1]})
+	}{providers(all), further, issuerOf(all)})
 	if err != nil {
 		panic(err) // a buffer takes everything, and parts have these fields
 	}
