@@ -106,7 +106,7 @@ func (c *clusterAPI) generate(t *testing.T) {
 // clusterctl reads the cluster, its kubeconfig, and the repository.
 func (c *clusterAPI) clusterctl(t *testing.T) {
 	for args, want := range map[string]string{
-		"describe cluster prod -n site":              "KubeadmControlPlane/prod-cp",
+		"describe cluster prod -n site":              "KubeadmControlPlane site/prod-cp",
 		"get kubeconfig prod -n site":                "server: https://" + c.endpoint + ":6443",
 		"upgrade plan":                               "You are already up to date!",
 		"config repositories":                        "/etc/kkbundle/cluster-api/infrastructure-kkbundle",
