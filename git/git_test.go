@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,91 +20,29 @@ import (
 // received is a pack that git makes of a repository's refs.
 func received(t testing.TB, r *gittest.Repo, args ...string) *git.Received {
 	t.Helper()
-	p, err := git.Receive(t.Context(), strings.NewReader(packOf(t, r, args...)), spool(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-func packOf(t testing.TB, r *gittest.Repo, args ...string) string {
-	t.Helper()
-	args = append([]string{"pack-objects", "-q", "--all", "--stdout"}, args...)
-	out, err := gittest.TryWith(t, r.Dir, nil, args...)
-	if err != nil {
-		t.Fatal(err, out)
-	}
-	return out
-}
-
-func spool(t testing.TB) *os.File {
-	t.Helper()
-	f, err := os.Create(filepath.Join(t.TempDir(), "spool"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = f.Close() })
-	return f
-}
-
-// refs are all of a repository.
-func refs(t testing.TB, r *gittest.Repo) []git.Ref {
-	t.Helper()
-	var list []git.Ref
-	for line := range strings.Lines(r.Git("for-each-ref", "--format=%(objectname) %(refname)")) {
-		text, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-		id, ok := git.ParseID(text)
-		if !ok {
-			t.Fatal(line)
-		}
-		list = append(list, git.Ref{Name: name, ID: id})
-	}
-	return list
-}
-
-type packed struct {
-	pack, index, document []byte
-	want                  git.Wanted
-	summary               *git.Summary
-}
-
-func canonical(t testing.TB, p *git.Received, want git.Wanted) packed {
-	t.Helper()
-	var pack, index bytes.Buffer
-	s, x, err := p.Canonical(t.Context(), &want, &pack)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := x.WriteTo(&index); err != nil {
-		t.Fatal(err)
-	}
-	document, err := json.Marshal(git.NewDocument(&want, s))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return packed{pack.Bytes(), index.Bytes(), document, want, s}
+	return gittest.Receive(t, strings.NewReader(r.Packed(args...)))
 }
 
 // bare makes a repository of a pack.
-func bare(t testing.TB, p packed) string {
+func bare(t testing.TB, p gittest.Packed) string {
 	t.Helper()
 	dir := t.TempDir()
 	gittest.Run(t, dir, "init", "-q", "--bare", "-b", "main")
-	for name, data := range map[string][]byte{"pack": p.pack, "idx": p.index} {
+	for name, data := range map[string][]byte{"pack": p.Pack, "idx": p.Index} {
 		if err := os.WriteFile(filepath.Join(dir, "objects/pack/pack-"+strings.Repeat("a", 40)+"."+name), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(p.summary.Shallow) > 0 {
+	if len(p.Summary.Shallow) > 0 {
 		var text strings.Builder
-		for _, id := range p.summary.Shallow {
+		for _, id := range p.Summary.Shallow {
 			text.WriteString(id.String() + "\n")
 		}
 		if err := os.WriteFile(filepath.Join(dir, "shallow"), []byte(text.String()), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, r := range p.want.Refs {
+	for _, r := range p.Want.Refs {
 		gittest.Run(t, dir, "update-ref", r.Name, r.ID.String())
 	}
 	return dir
@@ -116,15 +53,15 @@ func bare(t testing.TB, p packed) string {
 func TestCanonical(t *testing.T) {
 	t.Parallel()
 	r := gittest.Sample(t)
-	want := git.Wanted{Refs: refs(t, r), Head: "refs/heads/main"}
-	first := canonical(t, received(t, r), want)
+	want := git.Wanted{Refs: r.Refs(), Head: "refs/heads/main"}
+	first := gittest.Canonical(t, received(t, r), want)
 	for _, args := range [][]string{
 		{"--no-reuse-delta", "--window=0"},
 		{"--no-reuse-delta", "--delta-base-offset", "--depth=200", "--window=50"},
 		{"--no-reuse-delta", "--depth=3", "--compression=0"},
 	} {
-		if other := canonical(t, received(t, r, args...), want); !bytes.Equal(first.pack, other.pack) ||
-			!bytes.Equal(first.index, other.index) {
+		if other := gittest.Canonical(t, received(t, r, args...), want); !bytes.Equal(first.Pack, other.Pack) ||
+			!bytes.Equal(first.Index, other.Index) {
 			t.Errorf("%v: another pack", args)
 		}
 	}
@@ -137,14 +74,14 @@ func TestCanonical(t *testing.T) {
 		t.Errorf("%d objects, want %d", len(got), len(want))
 	}
 	out := filepath.Join(t.TempDir(), "x.idx")
-	if text, err := gittest.TryWith(t, dir, first.pack, "index-pack", "--stdin", "-o", out, filepath.Join(dir, "x.pack")); err != nil {
+	if text, err := gittest.TryWith(t, dir, first.Pack, "index-pack", "--stdin", "-o", out, filepath.Join(dir, "x.pack")); err != nil {
 		t.Fatal(err, text)
 	}
-	if theirs, err := os.ReadFile(out); err != nil || !bytes.Equal(theirs, first.index) {
+	if theirs, err := os.ReadFile(out); err != nil || !bytes.Equal(theirs, first.Index) {
 		t.Errorf("git makes another index: %v", err)
 	}
-	if len(first.pack) > 3*len(packOf(t, r)) && len(first.pack) > 400<<10 {
-		t.Errorf("the pack has %d bytes, git's has %d", len(first.pack), len(packOf(t, r)))
+	if len(first.Pack) > 3*len(r.Packed()) && len(first.Pack) > 400<<10 {
+		t.Errorf("the pack has %d bytes, git's has %d", len(first.Pack), len(r.Packed()))
 	}
 }
 
@@ -153,7 +90,7 @@ func TestDepth(t *testing.T) {
 	t.Parallel()
 	r := gittest.Sample(t)
 	id, _ := git.ParseID(r.Git("rev-parse", "main"))
-	p := canonical(t, received(t, r), git.Wanted{
+	p := gittest.Canonical(t, received(t, r), git.Wanted{
 		Refs: []git.Ref{{Name: "refs/heads/main", ID: id}}, Head: "refs/heads/main", Depth: 2,
 	})
 	dir := bare(t, p)
@@ -161,8 +98,8 @@ func TestDepth(t *testing.T) {
 	if got, want := gittest.Run(t, dir, "rev-list", "--count", "main"), "2\n"; got != want {
 		t.Errorf("%q commits, want %q", got, want)
 	}
-	if len(p.summary.Shallow) != 1 || p.summary.Commits != 2 {
-		t.Errorf("%+v", p.summary)
+	if len(p.Summary.Shallow) != 1 || p.Summary.Commits != 2 {
+		t.Errorf("%+v", p.Summary)
 	}
 }
 
@@ -175,9 +112,9 @@ func TestElsewhere(t *testing.T) {
 	head := r.Git("rev-parse", "HEAD")
 	r.Git("update-index", "--add", "--cacheinfo", "160000,"+head+",vendor/lib")
 	r.Git("commit", "-q", "-m", "submodule")
-	p := canonical(t, received(t, r), git.Wanted{Refs: refs(t, r)})
-	if p.summary.LFS != 1 || !slices.Equal(p.summary.Submodules, []string{"vendor/lib"}) {
-		t.Errorf("%+v", p.summary)
+	p := gittest.Canonical(t, received(t, r), git.Wanted{Refs: r.Refs()})
+	if p.Summary.LFS != 1 || !slices.Equal(p.Summary.Submodules, []string{"vendor/lib"}) {
+		t.Errorf("%+v", p.Summary)
 	}
 }
 
@@ -189,11 +126,11 @@ func TestMissing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err, out)
 	}
-	p, err := git.Receive(t.Context(), strings.NewReader(out), spool(t))
+	p, err := git.Receive(t.Context(), strings.NewReader(out), gittest.Spool(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := git.Wanted{Refs: refs(t, r)}
+	want := git.Wanted{Refs: r.Refs()}
 	_, _, err = p.Canonical(t.Context(), &want, io.Discard)
 	var missing *git.MissingError
 	if !errors.As(err, &missing) {
@@ -215,7 +152,7 @@ func TestUnsafeNames(t *testing.T) {
 			t.Fatal(err, tree)
 		}
 		r.Git("update-ref", "refs/heads/main", r.Git("commit-tree", "-m", "x", strings.TrimSpace(tree)))
-		want := git.Wanted{Refs: refs(t, r)}
+		want := git.Wanted{Refs: r.Refs()}
 		_, _, err = received(t, r).Canonical(t.Context(), &want, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), "must not write") {
 			t.Errorf("%s: %v", name, err)
@@ -226,7 +163,7 @@ func TestUnsafeNames(t *testing.T) {
 // TestDamagedPack: no damaged pack is received.
 func TestDamagedPack(t *testing.T) {
 	t.Parallel()
-	whole := packOf(t, gittest.Sample(t))
+	whole := gittest.Sample(t).Packed()
 	damaged := map[string]string{
 		"nothing": "", "cut": whole[:len(whole)/2], "without its checksum": whole[:len(whole)-20],
 		"something behind": whole + "x", "another version": whole[:7] + "\x04" + whole[8:],
@@ -236,13 +173,13 @@ func TestDamagedPack(t *testing.T) {
 		damaged["bit "+whole[at:at+1]] = whole[:at] + string(whole[at]^0x10) + whole[at+1:]
 	}
 	for name, data := range damaged {
-		if _, err := git.Receive(t.Context(), strings.NewReader(data), spool(t)); err == nil {
+		if _, err := git.Receive(t.Context(), strings.NewReader(data), gittest.Spool(t)); err == nil {
 			t.Errorf("%s: received", name)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := git.Receive(ctx, strings.NewReader(whole), spool(t)); !errors.Is(err, context.Canceled) {
+	if _, err := git.Receive(ctx, strings.NewReader(whole), gittest.Spool(t)); !errors.Is(err, context.Canceled) {
 		t.Errorf("canceled: %v", err)
 	}
 }
@@ -251,8 +188,8 @@ func TestDamagedPack(t *testing.T) {
 func TestSelect(t *testing.T) {
 	t.Parallel()
 	r := gittest.Sample(t)
-	p := canonical(t, received(t, r), git.Wanted{Refs: refs(t, r), Head: "refs/heads/main"})
-	repo := open(t, p)
+	p := gittest.Canonical(t, received(t, r), git.Wanted{Refs: r.Refs(), Head: "refs/heads/main"})
+	repo := p.Open(t)
 	tip, _ := git.ParseID(r.Git("rev-parse", "main"))
 	old, _ := git.ParseID(r.Git("rev-parse", "main~3"))
 	s, err := repo.Select(t.Context(), git.Request{Wants: []git.ID{tip}, Haves: []git.ID{old, {1}}})
@@ -273,8 +210,8 @@ func TestSelect(t *testing.T) {
 	}
 	gittest.Run(t, clone, "update-ref", "refs/heads/main", tip.String())
 	gittest.Run(t, clone, "fsck", "--full", "--strict", "--connectivity-only")
-	if pack.Len() > len(p.pack)/4 {
-		t.Errorf("%d bytes of %d are sent", pack.Len(), len(p.pack))
+	if pack.Len() > len(p.Pack)/4 {
+		t.Errorf("%d bytes of %d are sent", pack.Len(), len(p.Pack))
 	}
 	if ok, err := repo.Reaches(t.Context(), tip, old); err != nil || !ok {
 		t.Errorf("Reaches: %v %v", ok, err)
@@ -284,22 +221,13 @@ func TestSelect(t *testing.T) {
 	}
 }
 
-func open(t testing.TB, p packed) *git.Repository {
-	t.Helper()
-	repo, err := git.Open(p.document, bytes.NewReader(p.pack), int64(len(p.pack)), bytes.NewReader(p.index), int64(len(p.index)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return repo
-}
-
 // TestGolden: the digests of canonical packs are in locks, so their bytes must not change.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	r := gittest.Sample(t)
-	p := canonical(t, received(t, r), git.Wanted{Refs: refs(t, r), Head: "refs/heads/main"})
+	p := gittest.Canonical(t, received(t, r), git.Wanted{Refs: r.Refs(), Head: "refs/heads/main"})
 	const want = "a2be8ceb9670e7ef4b01b3059ffffcb2ddebcc95c816cb75318a85c8b48c6af0"
-	if got := fmt.Sprintf("%x", sha256.Sum256(p.pack)); got != want {
+	if got := fmt.Sprintf("%x", sha256.Sum256(p.Pack)); got != want {
 		t.Errorf("the pack has the digest %s, want %s", got, want)
 	}
 }
@@ -311,11 +239,11 @@ func FuzzReceive(f *testing.F) {
 		r.Write("a", strings.Repeat("some text\n", 30)+strings.Repeat("x", i))
 		r.Commit("c")
 	}
-	f.Add([]byte(packOf(f, r)))
-	f.Add([]byte(packOf(f, r, "--delta-base-offset")))
+	f.Add([]byte(r.Packed()))
+	f.Add([]byte(r.Packed("--delta-base-offset")))
 	id, _ := git.ParseID(r.Git("rev-parse", "HEAD"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p, err := git.Receive(t.Context(), bytes.NewReader(data), spool(t))
+		p, err := git.Receive(t.Context(), bytes.NewReader(data), gittest.Spool(t))
 		if err != nil {
 			return
 		}
@@ -331,8 +259,8 @@ func FuzzRepository(f *testing.F) {
 		r.Write("a", strings.Repeat("some text\n", 30)+strings.Repeat("x", i))
 		r.Commit("c")
 	}
-	p := canonical(f, received(f, r), git.Wanted{Refs: refs(f, r)})
-	f.Add(p.document, p.pack, p.index)
+	p := gittest.Canonical(f, received(f, r), git.Wanted{Refs: r.Refs()})
+	f.Add(p.Document, p.Pack, p.Index)
 	id, _ := git.ParseID(r.Git("rev-parse", "HEAD"))
 	f.Fuzz(func(t *testing.T, document, pack, index []byte) {
 		repo, err := git.Open(document, bytes.NewReader(pack), int64(len(pack)), bytes.NewReader(index), int64(len(index)))
@@ -395,12 +323,12 @@ func TestBounds(t *testing.T) {
 		r.Git("update-ref", fmt.Sprintf("refs/heads/%d", i), id)
 	}
 	p := received(t, r)
-	want := git.Wanted{Refs: refs(t, r)}
+	want := git.Wanted{Refs: r.Refs()}
 	if _, _, err := p.Canonical(t.Context(), &want, io.Discard); err == nil || !strings.Contains(err.Error(), "parents") {
 		t.Errorf("8000 parents of 2 commits: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	p, err := git.Receive(ctx, strings.NewReader(packOf(t, r)), spool(t))
+	p, err := git.Receive(ctx, strings.NewReader(r.Packed()), gittest.Spool(t))
 	if err != nil {
 		t.Fatal(err)
 	}

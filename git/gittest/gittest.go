@@ -180,35 +180,88 @@ func Backend(dir string) http.Handler {
 // Pack returns the canonical pack of all refs of a repository, with its index and document.
 func Pack(t testing.TB, r *Repo) (pack, index, document []byte) {
 	t.Helper()
-	data, err := TryWith(t, r.Dir, nil, "pack-objects", "-q", "--all", "--stdout")
+	p := Canonical(t, Receive(t, strings.NewReader(r.Packed())), git.Wanted{Head: "refs/heads/main", Refs: r.Refs()})
+	return p.Pack, p.Index, p.Document
+}
+
+// Packed returns the pack that git makes of all refs.
+func (r *Repo) Packed(args ...string) string {
+	r.t.Helper()
+	out, err := TryWith(r.t, r.Dir, nil, append([]string{"pack-objects", "-q", "--all", "--stdout"}, args...)...)
 	if err != nil {
-		t.Fatal(err, data)
+		r.t.Fatal(err, out)
 	}
-	spool, err := os.Create(filepath.Join(t.TempDir(), "spool"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer spool.Close()
-	p, err := git.Receive(t.Context(), strings.NewReader(data), spool)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := git.Wanted{Head: "refs/heads/main"}
+	return out
+}
+
+// Refs returns all refs.
+func (r *Repo) Refs() []git.Ref {
+	r.t.Helper()
+	var list []git.Ref
 	for line := range strings.Lines(r.Git("for-each-ref", "--format=%(objectname) %(refname)")) {
 		text, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-		id, _ := git.ParseID(text)
-		want.Refs = append(want.Refs, git.Ref{Name: name, ID: id})
+		id, ok := git.ParseID(text)
+		if !ok {
+			r.t.Fatal(line)
+		}
+		list = append(list, git.Ref{Name: name, ID: id})
 	}
-	var packed, indexed bytes.Buffer
-	s, x, err := p.Canonical(t.Context(), &want, &packed)
+	return list
+}
+
+// Spool returns an empty file that is gone after the test.
+func Spool(t testing.TB) *os.File {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "spool"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := x.WriteTo(&indexed); err != nil {
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// Receive reads a pack.
+func Receive(t testing.TB, pack io.Reader) *git.Received {
+	t.Helper()
+	p, err := git.Receive(t.Context(), pack, Spool(t))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if document, err = json.Marshal(git.NewDocument(&want, s)); err != nil {
+	return p
+}
+
+// A Packed is a canonical pack with its files, and what it was made of.
+type Packed struct {
+	Pack, Index, Document []byte
+	Want                  git.Wanted
+	Summary               *git.Summary
+}
+
+// Canonical makes the canonical pack.
+func Canonical(t testing.TB, p *git.Received, want git.Wanted) Packed {
+	t.Helper()
+	var pack, index bytes.Buffer
+	s, x, err := p.Canonical(t.Context(), &want, &pack)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return packed.Bytes(), indexed.Bytes(), document
+	if _, err := x.WriteTo(&index); err != nil {
+		t.Fatal(err)
+	}
+	document, err := json.Marshal(git.NewDocument(&want, s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Packed{pack.Bytes(), index.Bytes(), document, want, s}
+}
+
+// Open opens a canonical pack.
+func (p Packed) Open(t testing.TB) *git.Repository {
+	t.Helper()
+	repo, err := git.Open(p.Document, bytes.NewReader(p.Pack), int64(len(p.Pack)), bytes.NewReader(p.Index),
+		int64(len(p.Index)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return repo
 }

@@ -2,7 +2,6 @@ package smart_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -294,31 +293,5 @@ func small(t testing.TB) *git.Repository {
 // opened opens the repository of a pack that a server sent.
 func opened(t testing.TB, answer io.Reader, want git.Wanted) *git.Repository {
 	t.Helper()
-	spool, err := os.Create(filepath.Join(t.TempDir(), "spool"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer spool.Close()
-	p, err := git.Receive(t.Context(), answer, spool)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var pack, index bytes.Buffer
-	s, x, err := p.Canonical(t.Context(), &want, &pack)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := x.WriteTo(&index); err != nil {
-		t.Fatal(err)
-	}
-	document, err := json.Marshal(git.NewDocument(&want, s))
-	if err != nil {
-		t.Fatal(err)
-	}
-	repo, err := git.Open(document, bytes.NewReader(pack.Bytes()), int64(pack.Len()), bytes.NewReader(index.Bytes()),
-		int64(index.Len()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return repo
+	return gittest.Canonical(t, gittest.Receive(t, answer), want).Open(t)
 }
