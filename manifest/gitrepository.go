@@ -93,6 +93,11 @@ func (c bundleChecker) repositories(list []GitRepository) {
 	names, refs := map[string]int{}, map[string]int{}
 	for i, r := range list {
 		at := document.Index("git", i)
+		if host, dir, ok := overSSH(r.URL); ok {
+			c.Add(document.Join(at, "url"), "is an address for SSH; write https://%s/%s, and log in with netrc",
+				document.Shorten(host), document.Shorten(dir))
+			continue
+		}
 		c.Address(document.Join(at, "url"), r.URL, "https", "http")
 		if strings.ContainsAny(r.URL, "?{}") {
 			c.Add(document.Join(at, "url"), "the address of a repository has no query and no placeholders")
@@ -119,6 +124,16 @@ func (c bundleChecker) repositories(list []GitRepository) {
 			}
 		}
 	}
+}
+
+// overSSH returns host and path of an address as servers show it for SSH: ssh://USER@HOST:PORT/PATH, or USER@HOST:PATH.
+func overSSH(address string) (host, dir string, ok bool) {
+	if u, err := url.Parse(address); err == nil && u.Scheme == "ssh" {
+		return u.Hostname(), strings.TrimPrefix(u.Path, "/"), true
+	}
+	_, place, hasUser := strings.Cut(address, "@")
+	host, dir, ok = strings.Cut(place, ":")
+	return host, dir, ok && hasUser && !strings.Contains(address, "://") && !strings.Contains(host, "/")
 }
 
 // pinnedGit checks the refs of a pin.

@@ -25,7 +25,9 @@ func TestGitRepositories(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"https://me:token@git.example/a":                       "a.yaml:6:3",
-		"ssh://git@git.example/a":                              "a.yaml:6:3",
+		"ssh://git@git.example:22/a/b.git":                     "write https://git.example/a/b.git, and log in",
+		"git@git.example:a/b.git":                              "a.yaml:6:3: git[0].url: is an address for SSH; write https://git.example/a/b.git",
+		"https://git@git.example/a":                            "secrets never live in this file",
 		"{url: \"https://git.example/a?x=y\"}":                 "no query",
 		"{url: \"https://git.example/\"}":                      "is not the name of a repository",
 		"{url: \"https://git.example/a\", name: ../b}":         "is not the name of a repository",
