@@ -455,8 +455,8 @@ spec:
 	}
 }
 
-// What the tools have and a bundle has not is noted: namespaces of releases, imported components, values of another
-// form than text.
+// TestNotCarriedOver: namespaces of releases, imported components, and values of another form than text are noted, for a
+// bundle has no such things.
 func TestNotCarriedOver(t *testing.T) {
 	r, err := Read("app/zarf.yaml", []byte(`kind: ZarfPackageConfig
 metadata: {name: app}

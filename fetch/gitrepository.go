@@ -157,7 +157,7 @@ func explainRepository(p *upstream.Peer, err error) error {
 	return explainStatus(p, err)
 }
 
-// bring fetches what a pin names, and stores it as an artifact. A pin with another digest is an error.
+// bring fetches the refs of a pin, and stores their pack as an artifact. A pin with another digest is an error.
 func (g *repositories) bring(ctx context.Context, pin manifest.Pin, remote *smart.Remote,
 	a *smart.Advertisement,
 ) (desc ocispec.Descriptor, err error) {
@@ -192,7 +192,7 @@ func (g *repositories) bring(ctx context.Context, pin manifest.Pin, remote *smar
 	return g.artifact(ctx, pin, pack, index, git.NewDocument(want, summary), summary)
 }
 
-// arriving counts what a server sends, whose size is unknown.
+// arriving counts the bytes of a server's answer, whose size is unknown.
 type arriving func(total, done, cached int64)
 
 // Write implements io.Writer.

@@ -27,7 +27,7 @@ type Wanted struct {
 	Depth int
 }
 
-// A Summary says what is in a pack, and what the history mentions and the pack does not have.
+// A Summary counts the objects of a pack, and names content that the history mentions and the pack lacks.
 type Summary struct {
 	Objects, Commits int
 	// Shallow are the commits whose parents are not in the pack, sorted.
@@ -246,7 +246,7 @@ func (l *layout) pathNumber(path string, t Type) int32 {
 	return n
 }
 
-// tree adds a tree and what is below it, as far as they are new.
+// tree adds a tree and the objects below it that are new.
 func (l *layout) tree(i int32, path string, depth int) error {
 	if l.seen[i] {
 		return nil

@@ -233,7 +233,7 @@ func (u *upgrade) pausedAt(ctx context.Context, e *PausedError, p Plan, version 
 	return e
 }
 
-// A Fit is what a window has time for in a step.
+// A Fit names the nodes of a step that a window has time for.
 type Fit struct {
 	Version string
 	Nodes   []string

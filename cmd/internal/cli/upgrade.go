@@ -284,7 +284,7 @@ type upgradeResult struct {
 	Paused *pausedUpgrade `json:"paused,omitempty"`
 }
 
-// A pausedUpgrade is why an upgrade ended before all nodes, and what is left.
+// A pausedUpgrade has the reason for which an upgrade ended before all nodes, and the nodes that are left.
 type pausedUpgrade struct {
 	Reason string   `json:"reason"`
 	Left   []string `json:"left"`
@@ -316,7 +316,7 @@ type upgradePlan struct {
 	Unknown []string `json:"unknown,omitempty"`
 }
 
-// A planFit is what a window has time for in a step.
+// A planFit names the nodes of a step that a window has time for.
 type planFit struct {
 	Version string   `json:"version"`
 	Nodes   []string `json:"nodes"`

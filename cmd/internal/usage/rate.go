@@ -9,7 +9,7 @@ import (
 // A Rate is the flag --rate: the bytes that a command sends in a second.
 type Rate struct{ size Size }
 
-// AddFor adds the flag; what says what is limited.
+// AddFor adds the flag. Its help ends with what, such as "to the registry".
 func (r *Rate) AddFor(f *pflag.FlagSet, what string) {
 	r.size.Least = pace.Least
 	f.Var(&r.size, "rate", "send at most so many bytes a second "+what+", such as 20M (default no limit)")
