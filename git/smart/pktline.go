@@ -85,6 +85,14 @@ func (e *RemoteError) Error() string {
 	return "the Git server says: " + plain.Clip(strings.TrimSpace(plain.Line(e.text)), most)
 }
 
+// Hint returns the remedy where git's wording is known (shallow_update_not_allowed of git's builtin/receive-pack.c), or "".
+func (e *RemoteError) Hint() string {
+	if strings.Contains(e.text, "shallow update not allowed") {
+		return "build the bundle without depth for this repository, or set receive.shallowUpdate on the server"
+	}
+	return ""
+}
+
 // CanPass reports that the same request gets the same answer.
 func (*RemoteError) CanPass() bool { return false }
 

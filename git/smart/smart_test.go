@@ -242,6 +242,25 @@ func TestPushRefused(t *testing.T) {
 	}
 }
 
+// TestPushOfDepthRefused: git's servers take no shallow push unless they are told to, and the error says what to do.
+func TestPushOfDepthRefused(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	upstream := served(t, filepath.Dir(r.Dir)) + "/" + filepath.Base(r.Dir) + "/.git"
+	target := t.TempDir()
+	gittest.Bare(t, target, "x")
+	p, err := remote(t, served(t, target)+"/x.git", unchanged).PlanPush(t.Context(),
+		repository(t, remote(t, upstream, unchanged), 1), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = p.Run(t.Context())
+	var said *smart.RemoteError
+	if !errors.As(err, &said) || !strings.Contains(said.Hint(), "without depth") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestOddServers: answers that are none of Git's are errors.
 func TestOddServers(t *testing.T) {
 	t.Parallel()

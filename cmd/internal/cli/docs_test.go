@@ -33,6 +33,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/cmd/internal/cli"
+	"github.com/kkbundle/kkbundle/git/gittest"
 	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/internal/pki"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -404,6 +405,7 @@ type internet struct {
 	proxy, bin, ca string
 	images, site   *registrytest.Server
 	files          *fileServer
+	git            http.Handler
 }
 
 func startInternet(t *testing.T) *internet {
@@ -427,6 +429,7 @@ func startInternet(t *testing.T) *internet {
 		t.Fatal(err)
 	}
 	u.publish(t)
+	u.publishGit(t)
 	u.proxy = u.listen(t, authority)
 	return u
 }
@@ -556,6 +559,24 @@ func (u *internet) publishFiles(t *testing.T, more catalog.Additions) {
 		[]byte("apiVersion: v1\nentries:\n  ingress-nginx:\n  - {apiVersion: v2, name: ingress-nginx, version: 4.14.0, urls: [ingress-nginx-4.14.0.tgz]}\n"))
 }
 
+// publishGit puts the repositories that the page of Git names at their addresses, and empty ones at the site's server.
+func (u *internet) publishGit(t *testing.T) {
+	t.Helper()
+	root := t.TempDir()
+	u.git = gittest.Backend(root)
+	sample := gittest.Sample(t)
+	for _, at := range []string{"github.com/stefanprodan/podinfo", "git.example.com/ops/deploy.git", "git.example.com/ops/docs.git"} {
+		gittest.Run(t, root, "clone", "-q", "--bare", sample.Dir, at)
+	}
+	mirror := filepath.Join(root, "gitea.site", "mirror")
+	if err := os.MkdirAll(mirror, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"podinfo", "deploy", "handbook"} {
+		gittest.Bare(t, mirror, name)
+	}
+}
+
 // archiveOf returns a chart without images.
 func archiveOf(t *testing.T, name, version string) ([]byte, error) {
 	t.Helper()
@@ -646,8 +667,8 @@ func (l *channelListener) Accept() (net.Conn, error) {
 func (l *channelListener) Close() error   { l.once.Do(func() { close(l.done) }); return nil }
 func (l *channelListener) Addr() net.Addr { return &net.TCPAddr{} }
 
-// ServeHTTP implements http.Handler: registries of upstream below the name of their host, registries of the site, and
-// files.
+// ServeHTTP implements http.Handler: registries of upstream below the name of their host, registries of the site, Git
+// repositories, and files.
 func (u *internet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	host := strings.TrimSuffix(r.Host, ":443")
 	to, prefix := u.images, "/"+host
@@ -659,6 +680,10 @@ func (u *internet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if !strings.HasPrefix(r.URL.Path, "/v2/") {
 		r.URL.Path = "/" + host + r.URL.Path
+		if path.Base(r.URL.Path) == "git-upload-pack" || path.Base(r.URL.Path) == "git-receive-pack" || r.URL.Query().Has("service") {
+			u.git.ServeHTTP(w, r)
+			return
+		}
 		u.files.ServeHTTP(w, r)
 		return
 	}
