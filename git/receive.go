@@ -282,7 +282,7 @@ func (s *packScanner) object() (e entry, id ID, err error) {
 }
 
 func cutShort(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err
@@ -304,7 +304,7 @@ func (s *packScanner) end() error {
 	if err := s.flush(); err != nil {
 		return err
 	}
-	if _, err := s.ReadByte(); err != io.EOF {
+	if _, err := s.ReadByte(); !errors.Is(err, io.EOF) {
 		return cmpErr(err, errors.New("there is something behind its end"))
 	}
 	return nil

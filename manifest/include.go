@@ -34,7 +34,8 @@ func mergeIncluded(src *document.Tree, dir fs.FS) ([]Input, error) {
 		trees = append(trees, f.Tree)
 	}
 	var inputs []Input
-	for _, f := range slices.SortedFunc(slices.Values(files), func(a, b include.File) int { return a.Place - b.Place }) {
+	byPlace := func(a, b include.File) int { return a.Place - b.Place }
+	for _, f := range slices.SortedFunc(slices.Values(files), byPlace) {
 		if f.Digest != "" { // the manifest itself has none
 			inputs = append(inputs, Input{Path: f.Name, Digest: f.Digest})
 		}

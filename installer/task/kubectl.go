@@ -70,8 +70,8 @@ func (t *Host) ServerFlag() string {
 	return "--server=https://" + net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
 }
 
-// ReadyQuestion returns kubectl's arguments that ask an API server whether it is ready: that of a flag of ServerFlag, or
-// the one in admin.conf. A server that takes the connection and does not answer is given five seconds.
+// ReadyQuestion returns kubectl's arguments that ask an API server whether it is ready: that of a flag of ServerFlag,
+// or the one in admin.conf. A server that takes the connection and does not answer is given five seconds.
 func ReadyQuestion(server ...string) []string {
 	return append(server, "get", "--raw=/readyz", "--request-timeout=5s")
 }
