@@ -56,6 +56,8 @@ type gate struct {
 	planesBegan time.Time
 	// after is the phase that the canary passed in, and that ends the run.
 	after string
+	// nothing is a phase in which there is nothing to do for the canary, and that does not end the run.
+	nothing string
 }
 
 // times are how long nodes take: a control plane with its API server, and a worker. Rest is all else of an upgrade.
@@ -137,7 +139,8 @@ func (w *nodeWalk) mayBegin(phase string, nodes []*task.Host, need time.Duration
 	own := len(nodes) == 1 && nodes[0].Name == w.how.Canary && w.gate.after == phase
 	if w.gate.after != "" && !own {
 		return &PausedError{
-			Reason: w.how.Canary + " is upgraded, and --canary ends the run after it",
+			Reason: w.how.Canary + " has taken the step " + strings.TrimPrefix(w.gate.after, upgradePhase) +
+				", and --canary ends the run after it",
 			Advice: "look at " + w.how.Canary + ", and run the same command without --canary for the other nodes",
 		}
 	}
@@ -196,7 +199,7 @@ func (w *nodeWalk) passed(ctx context.Context, phase string, nodes []*task.Host,
 	}
 	isCanary := func(t *task.Host) bool { return t.Name == w.how.Canary }
 	if w.how.Check == nil {
-		if slices.ContainsFunc(nodes, isCanary) {
+		if phase != w.gate.nothing && slices.ContainsFunc(nodes, isCanary) {
 			w.gate.after = phase
 		}
 		return nil
@@ -212,6 +215,9 @@ func (w *nodeWalk) passed(ctx context.Context, phase string, nodes []*task.Host,
 // pausedAt adds to the error of an upgrade that ended between nodes what is left, after the steps that are done.
 func (u *upgrade) pausedAt(ctx context.Context, e *PausedError, p Plan, version string) error {
 	e.To = p.To
+	if version != p.To && u.how.Canary != "" {
+		e.Advice += "; again with it, the run ends after " + u.how.Canary + " has taken the next step"
+	}
 	nodes := u.nodes()
 	found := make([]bool, len(nodes))
 	if version == p.To {

@@ -77,7 +77,7 @@ func TestCanaryWorker(t *testing.T) {
 	u := upgradeTo(s, t, "v1.34.3")
 	u.how.Canary = "node2"
 	_, err := u.walkAll(t.Context())
-	wantPaused(t, err, f, "node2 is upgraded", []string{"node1", "node3"},
+	wantPaused(t, err, f, "node2 has taken the step v1.34.3", []string{"node1", "node3"},
 		append([]string{"cp1: kubeadm upgrade apply v1.34.3 --yes"}, visited("cp1", "node2")...))
 	u = upgradeTo(s, t, "v1.34.3")
 	u.how.Canary = "node2"
@@ -123,7 +123,7 @@ func TestCanaryInterrupted(t *testing.T) {
 		f.steps()
 		err := run()
 		if !checked {
-			wantPaused(t, err, f, "node2 is upgraded", []string{"node1"}, []string{"cp1: uncordon node2"})
+			wantPaused(t, err, f, "node2 has taken the step v1.34.3", []string{"node1"}, []string{"cp1: uncordon node2"})
 			continue
 		}
 		if err != nil || !slices.Equal(told, []string{"node2", "node1"}) {
@@ -177,7 +177,7 @@ func TestCanaryControlPlane(t *testing.T) {
 		u := upgradeTo(s, t, "v1.34.3")
 		u.how.Canary = "cp1"
 		_, err := u.walkAll(t.Context())
-		wantPaused(t, err, f, "cp1 is upgraded", []string{"cp1", "cp2", "node1"}, steps)
+		wantPaused(t, err, f, "cp1 has taken the step v1.34.3", []string{"cp1", "cp2", "node1"}, steps)
 	}
 	wantRest(t, s, f, append([]string{"cp2: kubeadm upgrade node"}, visited("cp1", "cp2", "node1")...), "v1.34.3")
 }
@@ -189,9 +189,62 @@ func TestCanaryOnlyControlPlane(t *testing.T) {
 	u := upgradeTo(s, t, "v1.34.3")
 	u.how.Canary = "cp1"
 	_, err := u.walkAll(t.Context())
-	wantPaused(t, err, f, "cp1 is upgraded", []string{"node1"},
+	wantPaused(t, err, f, "cp1 has taken the step v1.34.3", []string{"node1"},
 		append([]string{"cp1: kubeadm upgrade apply v1.34.3 --yes"}, visited("cp1")...))
 	wantRest(t, s, f, visited("node1"), "v1.34.3")
+}
+
+// With several steps, each run ends after the canary has taken one more.
+func TestCanaryOverSteps(t *testing.T) {
+	t.Parallel()
+	for _, canary := range []string{"cp1", "node2"} {
+		s, f := upgradeSite(t, "v1.34.3", "cp1", "node1", "node2")
+		plan, err := upgradeTo(s, t, "v1.36.3").look(t.Context())
+		if err != nil || len(plan.Steps) != 2 {
+			t.Fatalf("%+v, %v", plan, err)
+		}
+		way := plan.Steps
+		step := func(version string) []string {
+			steps := append([]string{"cp1: kubeadm upgrade apply " + version + " --yes"}, visited("cp1")...)
+			if canary != "cp1" {
+				steps = append(steps, visited(canary)...)
+			}
+			return steps
+		}
+		run := func() error {
+			u := upgradeTo(s, t, way...)
+			u.how.Canary = canary
+			_, err := u.walkAll(t.Context())
+			return err
+		}
+		others := slices.DeleteFunc([]string{"node1", "node2"}, func(n string) bool { return n == canary })
+		err = run()
+		wantPaused(t, err, f, canary+" has taken the step "+way[0], []string{"cp1", "node1", "node2"}, step(way[0]))
+		if !strings.Contains(err.(*PausedError).Advice, "again with it") { //nolint:errorlint,forcetypeassert // wantPaused
+			t.Errorf("the advice is %s", err.(*PausedError).Advice) //nolint:errorlint,forcetypeassert // wantPaused
+		}
+		wantPaused(t, run(), f, canary+" has taken the step "+way[1], others, step(way[1]))
+		wantRest(t, s, f, visited(others...), way...)
+	}
+}
+
+// A step that has nothing for the canary, such as one that changes etcd alone, does not end the run.
+func TestCanaryHasTheStep(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.36.3", "cp1", "node1", "node2")
+	runsEtcd(t, s.Hosts["cp1"], "3.6.8") // for ever, so that the step comes again
+	steps := []string{"v1.36.3", "v1.37.2"}
+	f.fail = func(_ int, line string) (bool, bool) { return strings.Contains(line, "v1.37.2"), false }
+	if _, err := upgradeTo(s, t, steps...).walkAll(t.Context()); err == nil {
+		t.Fatal("the second step did not fail")
+	}
+	f.fail = nil
+	f.steps()
+	u := upgradeTo(s, t, steps...)
+	u.how.Canary = "node2"
+	_, err := u.walkAll(t.Context())
+	wantPaused(t, err, f, "node2 has taken the step v1.37.2", []string{"node1"}, slices.Concat(
+		[]string{"cp1: kubeadm upgrade apply v1.37.2 --yes"}, visited("cp1", "node2")))
 }
 
 func TestCanaryRefused(t *testing.T) {

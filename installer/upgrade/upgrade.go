@@ -248,6 +248,15 @@ func (u *upgrade) step(ctx context.Context, phase string, plan Plan) error {
 	for _, t := range u.nodes() {
 		u.gate.resumed[t.Name] = inUpgrade(states, t)
 	}
+	if t := u.HostNamed(u.how.Canary); t != nil && u.Cluster.Kubernetes.Version != plan.To && !u.gate.resumed[t.Name] {
+		there, err := d.isThere(task.InTask(ctx, phase+"/node"), t)
+		if err != nil {
+			return &engine.TaskError{Phase: phase, Task: "node", Host: t.Name, Err: err}
+		}
+		if there {
+			u.gate.nothing = phase
+		}
+	}
 	if err := u.planesMayBegin(ctx, phase, d); err != nil {
 		return err
 	}
