@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -61,11 +62,55 @@ func (g *repositories) resolve(ctx context.Context, r manifest.GitRepository) (m
 		if err != nil {
 			return err
 		}
-		desc, err := g.bring(ctx, pin, remote, a)
+		if odd := oddRefs(r, a); odd != "" {
+			g.log.WarnContext(ctx, "refs are not carried, because of control characters or other text in their names",
+				"repository", pin.Ref, "refs", odd)
+		}
+		desc, err := g.bring(ctx, pin, remote, a, func(received *git.Received) error {
+			return g.leaveOut(ctx, r, received, pin.Git)
+		})
 		pin.Digest, pin.Size = desc.Digest, desc.Size
 		return err
 	})
 	return pin, err
+}
+
+// oddRefs names the refs that the manifest means and that have names that are not carried.
+func oddRefs(r manifest.GitRepository, a *smart.Advertisement) string {
+	wanted := slices.DeleteFunc(slices.Clone(a.Odd), func(name string) bool { return !r.Wants(name) })
+	return someOf(wanted)
+}
+
+// leaveOut removes the refs that only a pattern means and that lead to no commit, such as a tag of a public key.
+func (g *repositories) leaveOut(ctx context.Context, r manifest.GitRepository, received *git.Received,
+	l *manifest.LockedGit,
+) error {
+	var left []string
+	var refs []manifest.LockedRef
+	for _, ref := range l.Refs {
+		id, _ := git.ParseID(ref.ID) // a server's, which was parsed
+		t, err := received.LeadsTo(id)
+		if err != nil {
+			return fmt.Errorf("ref %s: %w", upstream.Printable(ref.Name), err)
+		}
+		isNamed := slices.ContainsFunc(r.Refs, func(pattern string) bool {
+			return !strings.Contains(pattern, "*") && refname.Matches(pattern, ref.Name)
+		})
+		if t == git.Commit || isNamed {
+			refs = append(refs, ref)
+			continue
+		}
+		left = append(left, ref.Name)
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	if len(refs) == 0 {
+		return &gitError{fmt.Errorf("%s leads to no commit; name other branches or tags under refs", someOf(left))}
+	}
+	l.Refs = refs
+	g.log.WarnContext(ctx, "refs that lead to no commit are not carried", "repository", r.Ref(), "refs", someOf(left))
+	return nil
 }
 
 // choose returns the refs that the manifest wants of a server's.
@@ -105,12 +150,20 @@ func choose(r manifest.GitRepository, a *smart.Advertisement) (*manifest.LockedG
 
 // some names the first few refs.
 func some(refs []git.Ref) string {
+	var names []string
+	for _, r := range refs {
+		names = append(names, r.Name)
+	}
+	return someOf(names)
+}
+
+func someOf(all []string) string {
 	const most = 5
 	var names []string
-	for _, r := range refs[:min(len(refs), most)] {
-		names = append(names, upstream.Printable(r.Name))
+	for _, name := range all[:min(len(all), most)] {
+		names = append(names, upstream.Printable(name))
 	}
-	if more := len(refs) - most; more > 0 {
+	if more := len(all) - most; more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(names, ", ")
@@ -157,22 +210,24 @@ func explainRepository(p *upstream.Peer, err error) error {
 	return explainStatus(p, err)
 }
 
-// bring fetches the refs of a pin, and stores their pack as an artifact. A pin with another digest is an error.
-func (g *repositories) bring(ctx context.Context, pin manifest.Pin, remote *smart.Remote,
-	a *smart.Advertisement,
+// bring fetches the refs of a pin, and stores their pack as an artifact. What arrived is shown to look, which may take
+// refs out of the pin. A pin with another digest is an error.
+//
+//nolint:revive // five arguments: what is wanted, from where, and a look at it
+func (g *repositories) bring(ctx context.Context, pin manifest.Pin, remote *smart.Remote, a *smart.Advertisement,
+	look func(*git.Received) error,
 ) (desc ocispec.Descriptor, err error) {
-	want := &git.Wanted{Head: pin.Git.Head, Depth: pin.Git.Depth}
 	var ids []git.ID
 	for _, r := range pin.Git.Refs {
 		id, _ := git.ParseID(r.ID) // the lock was checked
-		want.Refs, ids = append(want.Refs, git.Ref{Name: r.Name, ID: id}), append(ids, id)
+		ids = append(ids, id)
 	}
 	spool, err := g.spool()
 	if err != nil {
 		return desc, err
 	}
 	defer spool.Close()
-	answer, err := remote.Fetch(ctx, a, ids, want.Depth)
+	answer, err := remote.Fetch(ctx, a, ids, pin.Git.Depth)
 	if err != nil {
 		return desc, err
 	}
@@ -180,6 +235,10 @@ func (g *repositories) bring(ctx context.Context, pin manifest.Pin, remote *smar
 	if err = errors.Join(err, answer.Close()); err != nil {
 		return desc, err
 	}
+	if err := look(received); err != nil {
+		return desc, err
+	}
+	want := wanted(pin.Git)
 	var summary *git.Summary
 	var index *git.Index
 	pack, err := g.cache.CopyIn(ctx, "git "+pin.Ref, "", func(w io.Writer) (err error) {
@@ -190,6 +249,16 @@ func (g *repositories) bring(ctx context.Context, pin manifest.Pin, remote *smar
 		return desc, &gitError{err}
 	}
 	return g.artifact(ctx, pin, pack, index, git.NewDocument(want, summary), summary)
+}
+
+// wanted returns the refs of a lock.
+func wanted(l *manifest.LockedGit) *git.Wanted {
+	want := &git.Wanted{Head: l.Head, Depth: l.Depth}
+	for _, r := range l.Refs {
+		id, _ := git.ParseID(r.ID) // the lock was checked
+		want.Refs = append(want.Refs, git.Ref{Name: r.Name, ID: id})
+	}
+	return want
 }
 
 // arriving counts the bytes of a server's answer, whose size is unknown.
@@ -270,7 +339,20 @@ func ofDisk(err error) error {
 	if err == nil || err == io.EOF { //nolint:errorlint // files return it as it is
 		return err
 	}
-	return &upstream.StoreError{Cause: err}
+	return &upstream.StoreError{Cause: spoolError{err}}
+}
+
+// A spoolError is that of a file that is gone after the run.
+type spoolError struct{ error }
+
+func (e spoolError) Unwrap() error { return e.error }
+
+// FullDisk returns the text of an error of a disk without room.
+func (e spoolError) FullDisk() string {
+	if errors.Is(e.error, syscall.ENOSPC) || errors.Is(e.error, syscall.EDQUOT) {
+		return "the disk of the cache is full: make room, or choose another directory with --cache, and run again; a Git repository is downloaded from its beginning then"
+	}
+	return "cache: " + e.Error()
 }
 
 // spool returns a file without a name.
@@ -325,7 +407,7 @@ func (g *repositories) again(ctx context.Context, pin manifest.Pin) error {
 		if err != nil {
 			return err
 		}
-		_, err = g.bring(ctx, pin, remote, a)
+		_, err = g.bring(ctx, pin, remote, a, func(*git.Received) error { return nil })
 		if said, ok := errors.AsType[*smart.RemoteError](err); ok {
 			switch gone := rewritten(pin, a); {
 			case gone == "":

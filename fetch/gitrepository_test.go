@@ -103,6 +103,51 @@ func TestGitRefs(t *testing.T) {
 	wantError(t, err, "no branch or tag nope*", "refs/heads/main")
 }
 
+// TestGitRefsThatAreNotCarried: what a pattern means and cannot be carried is left out, whoever made it upstream. What
+// the manifest names is an error.
+func TestGitRefsThatAreNotCarried(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	r.Git("tag", "key", "HEAD:README.md")
+	r.Git("tag", "-a", "-m", "of a file", "key-2", "HEAD:README.md")
+	r.Git("update-ref", "refs/heads/x\u009b31m", "main")
+	r.Git("update-ref", "refs/heads/team/-wip", "main")
+	r.Git("update-ref", "refs/heads/a./b", "main")
+	address := gitServer(t, r, asItIs)
+	b := gitManifest(manifest.GitRepository{URL: address, Name: "sample", Refs: []string{"*"}})
+	l, err := fetch.Resolve(t.Context(), b, options(newStore(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := l.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err = manifest.ParseLock("lock.yaml", text); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	var names []string
+	for _, ref := range l.Items[0].Git.Refs {
+		names = append(names, ref.Name)
+	}
+	want := []string{
+		"refs/heads/a./b", "refs/heads/main", "refs/heads/release", "refs/heads/team/-wip",
+		"refs/tags/v1.0.0", "refs/tags/v2", "refs/tags/v2.0.0",
+	}
+	if d := cmp.Diff(names, want); d != "" {
+		t.Errorf("refs (-got +want):\n%s", d)
+	}
+	if _, err := fetch.All(t.Context(), l, options(newStore(t))); err != nil {
+		t.Errorf("from the lock: %v", err)
+	}
+	_, err = fetch.Resolve(t.Context(), gitManifest(manifest.GitRepository{URL: address, Name: "sample", Refs: []string{"main", "key"}}),
+		options(newStore(t)))
+	wantError(t, err, "refs/tags/key", "leads to a blob")
+	_, err = fetch.Resolve(t.Context(), gitManifest(manifest.GitRepository{URL: address, Name: "sample", Refs: []string{"key*"}}),
+		options(newStore(t)))
+	wantError(t, err, "refs/tags/key, refs/tags/key-2 leads to no commit")
+}
+
 // TestGitRewritten: a commit of the lock that is gone is named with its ref and the remedy.
 func TestGitRewritten(t *testing.T) {
 	t.Parallel()

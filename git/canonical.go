@@ -101,6 +101,12 @@ type node struct {
 // A member is a tree or blob with the number of the path at which it was met.
 type member struct{ number, path int32 }
 
+// LeadsTo returns the type of the object to which an id leads, past tags.
+func (p *Received) LeadsTo(id ID) (Type, error) {
+	_, t, err := p.peel(id, func(ID, int64) {})
+	return t, err
+}
+
 // ref adds the tags of a ref, and the commit that it leads to.
 func (l *layout) ref(r *Ref) error {
 	end, t, err := l.peel(r.ID, func(tag ID, _ int64) {

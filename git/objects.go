@@ -98,7 +98,7 @@ func (o *objects) at(at int64) (Type, []byte, error) {
 			return 0, nil, err
 		}
 		if e.size > maxDelta {
-			return 0, nil, fmt.Errorf("an object of %d bytes is a delta or is needed for one, and at most %d are read so",
+			return 0, nil, fmt.Errorf("the server sent a version of a file as what differs from another one of %d bytes, and at most %d are read so; depth: 1 brings one version only",
 				e.size, int64(maxDelta))
 		}
 		if e.kind <= Tag {

@@ -283,7 +283,10 @@ func (s *packScanner) object() (e entry, id ID, err error) {
 
 func cutShort(err error) error {
 	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
+		err = io.ErrUnexpectedEOF
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("it ended too early, after part of the history: %w", err)
 	}
 	return err
 }

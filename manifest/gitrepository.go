@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"math"
 	"net/url"
 	"path"
 	"slices"
@@ -99,6 +100,12 @@ func (c bundleChecker) repositories(list []GitRepository) {
 			continue
 		}
 		c.Address(document.Join(at, "url"), r.URL, "https", "http")
+		if u, err := url.Parse(r.URL); r.Name == "" && (err != nil || strings.Trim(u.Path, "/") == "") {
+			if r.URL != "" {
+				c.Add(document.Join(at, "url"), "is not the address of a repository: it has no path")
+			}
+			continue // the name follows from it
+		}
 		if strings.ContainsAny(r.URL, "?{}") {
 			c.Add(document.Join(at, "url"), "the address of a repository has no query and no placeholders")
 		}
@@ -115,8 +122,9 @@ func (c bundleChecker) repositories(list []GitRepository) {
 			c.Add(at, "%s is there twice, first on %s; name all of its refs there", scalar.Shown(r.Ref()),
 				c.Place(document.Index("git", earlier)))
 		}
-		if r.Depth < 0 {
-			c.Add(document.Join(at, "depth"), "%d is not a number of commits; leave depth out for the whole history", r.Depth)
+		if r.Depth < 0 || r.Depth > math.MaxInt32 {
+			c.Add(document.Join(at, "depth"), "%d is not a number of commits from 1 to %d; leave depth out for the whole history",
+				r.Depth, math.MaxInt32)
 		}
 		for j, pattern := range r.Refs {
 			if err := refname.CheckPattern(pattern); err != nil {

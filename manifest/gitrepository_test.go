@@ -29,10 +29,11 @@ func TestGitRepositories(t *testing.T) {
 		"git@git.example:a/b.git":                              "a.yaml:6:3: git[0].url: is an address for SSH; write https://git.example/a/b.git",
 		"https://git@git.example/a":                            "secrets never live in this file",
 		"{url: \"https://git.example/a?x=y\"}":                 "no query",
-		"{url: \"https://git.example/\"}":                      "is not the name of a repository",
+		"{url: \"https://git.example/\"}":                      "it has no path",
 		"{url: \"https://git.example/a\", name: ../b}":         "is not the name of a repository",
 		"{url: \"https://git.example/a\", refs: [\"a b\"]}":    "is not the name of a branch or tag",
 		"{url: \"https://git.example/a\", depth: -1}":          "is not a number of commits",
+		"{url: \"https://git.example/a\", depth: 2147483648}":  "is not a number of commits",
 		"{url: \"https://git.example/a\", group: x}":           "no group x",
 		"https://git.example/a\n- https://git.example/b/A.git": "repository A is there twice",
 	} {

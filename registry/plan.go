@@ -122,7 +122,7 @@ func (p *planner) newJob(it bundle.Item) *job {
 		Platform: bundle.PlatformString(it.Descriptor.Platform),
 	}}
 	follows := it.Kind == bundle.KindReferrer // selected with its subject
-	if !pushable(it.Kind) || !follows && !p.choose(it) || !selected(p.platforms, it.Descriptor.Platform) {
+	if !Pushable(it.Kind) || !follows && !p.choose(it) || !selected(p.platforms, it.Descriptor.Platform) {
 		j.result.State = StateSkipped
 		return j
 	}
@@ -152,7 +152,8 @@ func selected(platforms []string, p *ocispec.Platform) bool {
 	})
 }
 
-func pushable(kind string) bool {
+// Pushable reports whether items of a kind go to a registry.
+func Pushable(kind string) bool {
 	return kind == bundle.KindImage || kind == bundle.KindChart || kind == bundle.KindFile ||
 		kind == bundle.KindReferrer
 }

@@ -79,6 +79,10 @@ func checkOwn(root string) error {
 		return plain.Advise(fmt.Errorf("the cache's directory %w", foreign),
 			"name a directory of your own with --cache or KKBUNDLE_CACHE, or a new directory below it (with sudo, -H makes HOME that of root); if only you have used this one, make it yours: chown, chmod go-w")
 	}
+	if errors.Is(err, fs.ErrPermission) {
+		return plain.Advise(fmt.Errorf("the cache's directory: %w", err),
+			"another user's run made it, perhaps with sudo: make it yours (chown -R), or name a directory of your own with --cache or KKBUNDLE_CACHE")
+	}
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,14 @@ const treeGit = "git"
 // GitName returns the name of the directory of a Git repository.
 func GitName(it bundle.Item) string { return PlainName(it.Name) + ".git" }
 
+// UnfinishedGit returns the names in the directory of a Git repository before it is one. HEAD comes last: without it,
+// git knows no repository there.
+func UnfinishedGit() []string {
+	return []string{
+		"objects", "refs", "config", "packed-refs", "shallow", ".config.part", ".packed-refs.part", ".shallow.part", ".HEAD.part",
+	}
+}
+
 // Git writes a Git repository into a directory: a bare repository of one pack, which git clone takes.
 func Git(ctx context.Context, r *bundle.Reader, dir string, it bundle.Item) (err error) {
 	root, err := openRoot(dir)
@@ -35,7 +43,7 @@ func Git(ctx context.Context, r *bundle.Reader, dir string, it bundle.Item) (err
 	return nil
 }
 
-// writeGit writes a repository below a directory of root. HEAD comes last: without it, git knows no repository there.
+// writeGit writes a repository below a directory of root.
 func writeGit(ctx context.Context, r *bundle.Reader, root *os.Root, dir string, it bundle.Item) error {
 	parts, document, err := r.Git(ctx, it, git.MaxDocument)
 	if err != nil {

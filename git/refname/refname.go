@@ -4,6 +4,7 @@ package refname
 import (
 	"fmt"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -15,7 +16,8 @@ const (
 
 const maxName = 1024
 
-// Check returns an error unless name is that of a branch or tag, by Git's rules.
+// Check returns an error unless name is that of a branch or tag, by the rules of git check-ref-format, and text that a
+// file can have: UTF-8 without control characters.
 func Check(name string) error {
 	bad := func(why string) error { return fmt.Errorf("%.80q is not the name of a ref: %s", name, why) }
 	switch {
@@ -23,18 +25,24 @@ func Check(name string) error {
 		return bad("it is too long")
 	case !strings.HasPrefix(name, Branches) && !strings.HasPrefix(name, Tags):
 		return bad("it does not begin with refs/heads/ or refs/tags/")
-	case !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f }):
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, isNoText):
 		return bad("it has spaces or control characters")
 	case strings.ContainsAny(name, "~^:?*[\\") || strings.Contains(name, "..") || strings.Contains(name, "@{"):
 		return bad("it has .., @{ or one of ~^:?*[\\")
+	case strings.HasSuffix(name, "."):
+		return bad("it ends in .")
 	}
 	for part := range strings.SplitSeq(name, "/") {
-		if part == "" || strings.HasPrefix(part, ".") || strings.HasSuffix(part, ".") ||
-			strings.HasSuffix(part, ".lock") || strings.HasPrefix(part, "-") {
-			return bad("a part of it is empty, begins with . or - or ends in . or .lock")
+		if part == "" || strings.HasPrefix(part, ".") || strings.HasSuffix(part, ".lock") {
+			return bad("a part of it is empty, begins with . or ends in .lock")
 		}
 	}
 	return nil
+}
+
+// isNoText reports whether a name with this character can be in no lock file.
+func isNoText(r rune) bool {
+	return r == ' ' || unicode.IsControl(r) || r == '\u2028' || r == '\u2029'
 }
 
 // Matches reports whether a pattern means a ref: its whole name, or that after refs/heads/ or refs/tags/. * in it

@@ -10,7 +10,7 @@ import (
 // TestCheck: names that are taken, and those that are refused.
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"refs/heads/main", "refs/tags/v1.0", "refs/heads/team/a-b_c", "refs/heads/日本"} {
+	for _, name := range []string{"refs/heads/main", "refs/tags/v1.0", "refs/heads/team/a-b_c", "refs/heads/日本", "refs/heads/-a", "refs/heads/a./b"} {
 		if err := refname.Check(name); err != nil {
 			t.Error(err)
 		}
@@ -19,7 +19,7 @@ func TestCheck(t *testing.T) {
 		"", "main", "HEAD", "refs/heads", "refs/meta/config", "refs/pull/1/head", "refs/heads/", "refs/heads/a..b", "refs/heads/.a", "refs/heads/a.lock",
 		"refs/heads/a b", "refs/heads/a\n", "refs/heads/a~1", "refs/heads/a^", "refs/heads/a:b", "refs/heads/a?",
 		"refs/heads/a*", "refs/heads/[a", "refs/heads/a\\b", "refs/heads/a@{1}", "refs/heads//a", "refs/heads/a.",
-		"refs/heads/-a", "refs/../../etc/passwd", "refs/heads/" + strings.Repeat("x", 2000), "refs/heads/\xff",
+		"refs/heads/\u009b31m", "refs/../../etc/passwd", "refs/heads/" + strings.Repeat("x", 2000), "refs/heads/\xff",
 	} {
 		if refname.Check(name) == nil {
 			t.Errorf("%q is taken", name)

@@ -40,6 +40,8 @@ type Remote struct {
 type Advertisement struct {
 	// Refs are branches and tags, sorted by name.
 	Refs []git.Ref
+	// Odd are names of branches and tags that refname.Check refuses. They are not carried.
+	Odd []string
 	// Head is the branch that HEAD stands for, "" if unknown.
 	Head         string
 	base         *url.URL // after redirects
@@ -187,7 +189,7 @@ func (a *Advertisement) add(line string) error {
 		return nil
 	case !ok || !valid:
 		return odd("%.80q is not a ref in a list of refs", line)
-	case len(a.Refs) >= maxListed:
+	case len(a.Refs)+len(a.Odd) >= maxListed:
 		return odd("the server lists more than %d refs", maxListed)
 	}
 	if of, peeled := strings.CutSuffix(name, "^{}"); peeled {
@@ -196,7 +198,13 @@ func (a *Advertisement) add(line string) error {
 		}
 		return nil
 	}
-	if name == git.Head || refname.Check(name) != nil {
+	if name == git.Head {
+		return nil
+	}
+	if refname.Check(name) != nil {
+		if strings.HasPrefix(name, refname.Branches) || strings.HasPrefix(name, refname.Tags) {
+			a.Odd = append(a.Odd, name)
+		}
 		return nil
 	}
 	a.Refs = append(a.Refs, git.Ref{Name: name, ID: id})

@@ -97,7 +97,11 @@ func (k *checker) tooOld(components []string) {
 		if len(names) > 1 {
 			what = "components"
 		}
-		k.problem("kubernetes.version",
+		at := "kubernetes.version"
+		if cause.leader == "cluster-api" && k.cluster.ClusterAPI.Installed() {
+			at = "clusterAPI.version"
+		}
+		k.problem(at,
 			"%s %s: no version is known that goes with %s %s; the first known is for %s; take a later release, or name one in the cluster file under components.%s.version",
 			what, strings.Join(names, ", "), cause.leader, cause.release, cause.first, names[0])
 	}

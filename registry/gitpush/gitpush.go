@@ -63,8 +63,8 @@ func ParsePrefix(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// Push pushes the selected repositories of a bundle. It stops at the first that fails; the result has those before it.
-// A repeated push sends what is missing.
+// Push pushes the selected repositories of a bundle. The result has those that arrived, the error says of each other one
+// why it did not. A repeated push sends what is missing.
 func Push(ctx context.Context, r *bundle.Reader, o Options) ([]Pushed, error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	prefix, err := ParsePrefix(o.Prefix)
@@ -81,18 +81,23 @@ func Push(ctx context.Context, r *bundle.Reader, o Options) ([]Pushed, error) {
 		return nil, err
 	}
 	p := &pusher{Options: o, reader: r, prefix: prefix}
+	if len(items) == 0 {
+		return nil, errors.New("no Git repository is selected; kkbundle inspect lists those of the bundle")
+	}
 	var done []Pushed
+	var errs []error
 	for _, it := range items {
 		one, err := p.push(ctx, it)
 		if err != nil {
-			return done, fmt.Errorf("push %s to %s: %w", it.Ref, one.Address, err)
+			errs = append(errs, fmt.Errorf("push %s to %s: %w", it.Ref, one.Address, err))
+			if ctx.Err() != nil {
+				break
+			}
+			continue
 		}
 		done = append(done, one)
 	}
-	if len(done) == 0 {
-		return nil, errors.New("no Git repository is selected; kkbundle inspect lists those of the bundle")
-	}
-	return done, nil
+	return done, errors.Join(errs...)
 }
 
 // collisions fails if two repositories with different content have the same destination. Servers do not tell apart

@@ -67,6 +67,34 @@ func TestPush(t *testing.T) {
 	}
 }
 
+// TestPushGoesOn: a repository that a server refuses does not keep the next ones back, and each is named.
+func TestPushGoesOn(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	dir := t.TempDir()
+	b := bundletest.NewBuilder(t)
+	for _, name := range []string{"first", "second", "third"} {
+		pack, index, document := gittest.Pack(t, r)
+		b.Git("https://git.example/"+name, name, pack, index, document)
+		r.Commit("after " + name)
+	}
+	gittest.Bare(t, dir, "second")
+	s := httptest.NewServer(gittest.Backend(dir))
+	defer s.Close()
+	from, err := bundle.Open(b.Bundle().Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	done, err := gitpush.Push(t.Context(), from, gitpush.Options{Prefix: s.URL, Transport: http.DefaultTransport})
+	if len(done) != 1 || done[0].Name != "https://git.example/second" {
+		t.Errorf("pushed %+v", done)
+	}
+	if err == nil || !strings.Contains(err.Error(), "/first.git: ") || !strings.Contains(err.Error(), "/third.git: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestRefusedOnce: other commits on the server, and two repositories of one name, are no failures of the server.
 func TestRefusedOnce(t *testing.T) {
 	t.Parallel()

@@ -24,10 +24,24 @@ import (
 // globals are the flags that every command has.
 type globals struct {
 	*terminal.Console
-	started    bool        // arguments and flags are valid
-	downloaded atomic.Bool // a build downloaded something in this run
-	trust      trustOptions
-	keys       keyOptions
+	started   bool // arguments and flags are valid
+	downloads downloads
+	trust     trustOptions
+	keys      keyOptions
+}
+
+// downloads are what a build has downloaded in this run.
+type downloads struct {
+	any atomic.Bool
+	git atomic.Int32 // Git repositories that are not complete
+}
+
+// interrupted returns the error for an end now: nil if nothing was downloaded.
+func (d *downloads) interrupted() *interruptedDownloadError {
+	if !d.any.Load() {
+		return nil
+	}
+	return &interruptedDownloadError{git: d.git.Load() > 0}
 }
 
 // Main runs kkbundle with args (without the program's name) and returns the exit code of exit.go's table.
@@ -41,7 +55,7 @@ func Main(ctx context.Context, args []string, streams terminal.Streams) int {
 	case err != nil && !g.started:
 		err = &usage.Error{Err: err}
 	case err != nil:
-		err = ended(ctx, err, g.downloaded.Load())
+		err = ended(ctx, err, g.downloads.interrupted())
 	}
 	if other, ok := errors.AsType[*delta.EncoderError](err); ok {
 		g.Logger().Debug("encoders", "bundle", other.Bundle, "this kkbundle", other.Own)

@@ -48,18 +48,23 @@ func (*interruptedOverError) Error() string {
 
 func (*interruptedOverError) Is(target error) bool { return target == errInterrupted }
 
-// An interruptedDownloadError is errInterrupted for a run that downloaded into the cache.
-type interruptedDownloadError struct{}
+// An interruptedDownloadError is errInterrupted for a run that downloaded into the cache, perhaps a Git repository.
+type interruptedDownloadError struct{ git bool }
 
-func (*interruptedDownloadError) Error() string {
-	return "interrupted; the cache keeps what was downloaded (kkbundle cache ls): run the same command again to continue"
+func (e *interruptedDownloadError) Error() string {
+	but := ""
+	if e.git {
+		but = ", but no part of a Git repository"
+	}
+	return "interrupted; the cache keeps what was downloaded (kkbundle cache ls)" + but +
+		": run the same command again to continue"
 }
 
 func (*interruptedDownloadError) Is(target error) bool { return target == errInterrupted }
 
-// interrupted returns the error of an interrupted run, which downloaded into the cache or not. It keeps failed items
-// and drops the error of ctx.
-func interrupted(ctx context.Context, err error, downloaded bool) error {
+// interrupted returns the error of an interrupted run: downloaded, if it downloaded into the cache. It keeps failed
+// items and drops the error of ctx.
+func interrupted(ctx context.Context, err error, downloaded *interruptedDownloadError) error {
 	var (
 		failed *fetch.Errors
 		over   *builder.NoCacheError
@@ -68,8 +73,8 @@ func interrupted(ctx context.Context, err error, downloaded bool) error {
 	switch {
 	case errors.As(err, &over):
 		what = &interruptedOverError{}
-	case downloaded:
-		what = &interruptedDownloadError{}
+	case downloaded != nil:
+		what = downloaded
 	}
 	switch {
 	case errors.As(err, &failed):

@@ -87,15 +87,18 @@ func TestInterrupted(t *testing.T) {
 		line + "\nfile a: not there":       errors.Join(cause, failed),
 		line + "\ncould not tidy up after": errors.New("could not tidy up after"),
 	} {
-		if got := interrupted(ctx, err, false); got.Error() != want || exitCode(got) != 130 {
+		if got := interrupted(ctx, err, nil); got.Error() != want || exitCode(got) != 130 {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	if got := interrupted(ctx, fmt.Errorf("ask: %w", context.Canceled), false); got.Error() != line {
+	if got := interrupted(ctx, fmt.Errorf("ask: %w", context.Canceled), nil); got.Error() != line {
 		t.Errorf("got %q, want %q", got, line)
 	}
-	if got := interrupted(ctx, cause, true); !strings.Contains(got.Error(), "the cache keeps what was downloaded") ||
-		exitCode(got) != 130 {
-		t.Errorf("got %q after a download", got)
+	for _, git := range []bool{false, true} {
+		got := interrupted(ctx, cause, &interruptedDownloadError{git})
+		if !strings.Contains(got.Error(), "the cache keeps what was downloaded") || exitCode(got) != 130 ||
+			strings.Contains(got.Error(), "no part of a Git repository") != git {
+			t.Errorf("got %q after a download", got)
+		}
 	}
 }

@@ -234,7 +234,7 @@ func (e *extraction) layout(ctx context.Context, items []bundle.Item) error {
 	if e.output == "-" {
 		return usage.Errorf("a layout is a directory and cannot go to standard output: name one with -o, or use --format oci-archive")
 	}
-	if err := e.overwrite.directory(e.output); err != nil {
+	if err := e.overwrite.directory(e.output, "blobs"); err != nil {
 		return err
 	}
 	if err := ocilayout.Extract(ctx, e.r, e.output, items); err != nil {
@@ -250,7 +250,7 @@ func (e *extraction) git(ctx context.Context, item bundle.Item) error {
 		return usage.Errorf("a Git repository becomes a directory: name one with -o, and leave out --range")
 	}
 	e.output = cmp.Or(e.output, extract.GitName(item))
-	if err := e.overwrite.directory(e.output); err != nil {
+	if err := e.overwrite.directory(e.output, extract.UnfinishedGit()...); err != nil {
 		return err
 	}
 	if err := extract.Git(ctx, e.r, e.output, item); err != nil {

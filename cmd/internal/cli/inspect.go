@@ -200,7 +200,9 @@ type inspectedItem struct {
 	Referrers    string   `json:"referrers,omitempty"`    // "unknown": the list of referrers may be incomplete
 	SignedBy     string   `json:"signedBy,omitempty"`     // fingerprint of the key that the build checked
 	Verified     string   `json:"verified,omitempty"`     // what vouches for the digest, as in the lock
-	// Refs are those of a Git repository.
+	// Repository is the name of a Git repository at the site, and Refs are its branches and tags.
+	Repository string `json:"repository,omitempty"`
+
 	Refs []git.DocumentRef `json:"refs,omitempty"`
 }
 
@@ -284,7 +286,7 @@ func (x *inspection) addRefs(ctx context.Context, c *bundle.Catalog) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", x.index.Items[i], err)
 		}
-		x.Items[i].Refs = d.Refs
+		x.Items[i].Repository, x.Items[i].Refs = x.index.Items[i].Name, d.Refs
 	}
 	return nil
 }
@@ -294,7 +296,7 @@ func (g *globals) printRefs(items []inspectedItem) error {
 	var rows [][]string
 	for _, it := range items {
 		for _, r := range it.Refs {
-			rows = append(rows, []string{it.Name, r.Name, cmp.Or(r.Peeled, r.ID)})
+			rows = append(rows, []string{it.Repository, r.Name, cmp.Or(r.Peeled, r.ID)})
 		}
 	}
 	if len(rows) == 0 {

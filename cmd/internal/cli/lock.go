@@ -156,11 +156,17 @@ func (g *globals) showBuild() func(builder.Event) {
 		case builder.EventProgress:
 			m.Set(e.Done, e.Total)
 			if e.Done > 0 && (e.Phase == builder.PhaseResolve || e.Phase == builder.PhaseFetch) {
-				g.downloaded.Store(true)
+				g.downloads.any.Store(true)
 			}
 		case builder.EventItemBegan:
+			if e.Kind == manifest.ItemGit {
+				g.downloads.git.Add(1)
+			}
 			m.Begin(e.Ref)
 		case builder.EventItem:
+			if e.Kind == manifest.ItemGit && e.Err == nil {
+				g.downloads.git.Add(-1)
+			}
 			m.Finish(e.Ref)
 			g.Item(e.Phase, terminal.ItemName{Kind: e.Kind, Ref: e.Ref, Platform: e.Platform}, e.Err)
 		case builder.EventEnded:

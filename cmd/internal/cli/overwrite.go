@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/pflag"
@@ -56,16 +57,17 @@ func (o overwrite) content(path string, want []byte) error {
 	return refused(path, " with other content")
 }
 
-// directory returns an error if path is a directory with content and --force is not given. A directory with blobs
-// alone is the rest of an interrupted run, which continues there.
-func (o overwrite) directory(path string) error {
+// directory returns an error if path is a directory with content and --force is not given. A directory with nothing but
+// entries of unfinished is the rest of an interrupted run, which continues there.
+func (o overwrite) directory(path string, unfinished ...string) error {
 	entries, err := os.ReadDir(path)
 	switch {
 	case o.force || errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
 		return fmt.Errorf("cannot write %s: %w", path, usage.FileError(err))
-	case len(entries) == 0 || len(entries) == 1 && entries[0].Name() == "blobs":
+	}
+	if !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return !slices.Contains(unfinished, e.Name()) }) {
 		return nil
 	}
 	return usage.Errorf("directory %s is not empty: name another one with -o, or write into it with --force",

@@ -110,6 +110,9 @@ func runPush(ctx context.Context, g *globals, path string, o pushOptions) error 
 	if options.Select, err = itemSelection(o.items, set, from.index.Items); err != nil {
 		return err
 	}
+	if err := o.withoutGit(g, from.index.Items, options.Select); err != nil {
+		return err
+	}
 	m := g.NewMeter("push")
 	options.Progress = func(e registry.Event) { m.Set(e.Done, e.Total) }
 	sum, err := from.push(ctx, options)
@@ -128,6 +131,29 @@ func runPush(ctx context.Context, g *globals, path string, o pushOptions) error 
 		return err
 	}
 	return o.print(g, sum, time.Since(start))
+}
+
+// withoutGit says that Git repositories are not pushed to a registry. It is an error if nothing else is selected.
+func (o *pushOptions) withoutGit(g *globals, items []bundle.Item, selects func(bundle.Item) bool) error {
+	repositories, others := 0, 0
+	for _, it := range items {
+		switch {
+		case selects != nil && !selects(it):
+		case it.Kind == bundle.KindGit:
+			repositories++
+		case registry.Pushable(it.Kind):
+			others++
+		}
+	}
+	switch {
+	case repositories == 0:
+		return nil
+	case others == 0:
+		return usage.Errorf("%s selected, and nothing for a registry; push with --git ADDRESS",
+			plain.Count(repositories, "Git repository"))
+	}
+	g.Note("%s of the bundle does not go to a registry: push with --git ADDRESS", plain.Count(repositories, "Git repository"))
+	return nil
 }
 
 // pushResult is the JSON output of push.

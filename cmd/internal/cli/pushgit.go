@@ -98,9 +98,11 @@ func (o *pushOptions) gitOptions(g *globals, path string) (gitpush.Options, erro
 	if err := o.registryFlags.check(); err != nil {
 		return options, err
 	}
-	if options.Transport, err = dial.NewTransport(dial.Files{CA: o.ca, Cert: o.cert, Key: o.key}); err != nil {
+	t, err := dial.NewTransport(dial.Files{CA: o.ca, Cert: o.cert, Key: o.key})
+	if err != nil {
 		return options, err
 	}
+	options.Transport = o.rate.Limit().Transport(t)
 	if o.username != "" || o.passwordStdin {
 		if o.username == "" || !o.passwordStdin {
 			return options, usage.Errorf("--username and --password-stdin go together; passwords are never taken from the command line")

@@ -65,7 +65,7 @@ func WithSignals(parent context.Context) (ctx context.Context, stop func()) {
 
 // ended returns the error of a run, which is a signalError if a signal ended it. The run may see the closed pipe
 // before its context ends.
-func ended(ctx context.Context, err error, downloaded bool) error {
+func ended(ctx context.Context, err error, downloaded *interruptedDownloadError) error {
 	s, ok := errors.AsType[*signalError](context.Cause(ctx))
 	switch {
 	case ok:
