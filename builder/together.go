@@ -120,6 +120,7 @@ func (r *sharing) each(sessions []*session, visit func(variants []int, b *manife
 		if b == nil {
 			own := *sessions[r.of[request][0]].Manifest
 			own.Images, own.Charts, own.Files, own.Packages, own.Git = nil, nil, nil, nil, nil
+			own.Self = manifest.Self{}
 			b, order = &own, append(order, set)
 			sets[set] = b
 		}
@@ -308,6 +309,9 @@ func listedRequests(m *manifest.Bundle, put func(name, item string, add func(*ma
 		one := repository
 		one.Group = ""
 		put("git "+one.Ref(), identity(one), func(b *manifest.Bundle) { b.Git = append(b.Git, one) })
+	}
+	if self := m.Self; len(m.Programs()) > 0 {
+		put("self", identity(self), func(b *manifest.Bundle) { b.Self = self })
 	}
 	for _, set := range m.Packages {
 		one := set
