@@ -152,7 +152,9 @@ func (f *finder) yamlOf(ctx context.Context, pin manifest.Pin) (files []charts.V
 }
 
 // openRepository opens a repository in the cache. Call end at last.
-func (f *finder) openRepository(ctx context.Context, pin manifest.Pin) (r *git.Repository, end func() error, err error) {
+func (f *finder) openRepository(ctx context.Context, pin manifest.Pin) (
+	r *git.Repository, end func() error, err error,
+) {
 	var m ocispec.Manifest
 	data, err := f.cache.ReadBlob(ctx, pin.Digest, bundle.MaxDocument)
 	if err == nil {

@@ -43,7 +43,9 @@ func (f *Family) resolve(ctx context.Context, s *session) (*manifest.Lock, error
 		sessions[i] = &own
 	}
 	for again := true; ; again = false {
-		t := &together{family: f, sessions: sessions, charts: map[string][]fetch.Chart{}, git: map[string]manifest.Pin{}}
+		t := &together{
+			family: f, sessions: sessions, charts: map[string][]fetch.Chart{}, git: map[string]manifest.Pin{},
+		}
 		if err := t.resolve(ctx, known); err != nil {
 			return nil, err
 		}

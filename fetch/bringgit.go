@@ -10,8 +10,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// GitRepositories pins the Git repositories of a manifest and brings them into the Store. The error is *Errors with every
-// failed repository, or the context's; the others are still returned.
+// GitRepositories pins the Git repositories of a manifest and brings them into the Store. The error is *Errors with
+// every failed repository, or the context's; the others are still returned.
 func GitRepositories(ctx context.Context, b *manifest.Bundle, o Options) ([]manifest.Pin, error) {
 	if len(b.Git) == 0 {
 		return nil, nil

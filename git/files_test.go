@@ -57,7 +57,8 @@ func TestEachFile(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := repository.EachFile(ended, walk, func(git.TreeFile) error { return nil }); !errors.Is(err, context.Canceled) {
+	err = repository.EachFile(ended, walk, func(git.TreeFile) error { return nil })
+	if !errors.Is(err, context.Canceled) {
 		t.Errorf("a context that has ended: %v", err)
 	}
 }

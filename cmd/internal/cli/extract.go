@@ -126,7 +126,7 @@ func (o *extractOptions) check(name string) error {
 		err = fmt.Errorf("--format %s: want oci, oci-archive, docker-archive or tree", o.format)
 	case o.host != "" && (name != "" || len(o.items)+len(o.group.names) > 0 || o.format != ""):
 		err = errors.New("--for excludes NAME, --item, --group and --format")
-	case o.self && (name != "" || o.host != "" || len(o.items)+len(o.group.names) > 0 || o.format != "" || o.byteRange != ""):
+	case o.self && (name+o.host+o.format+o.byteRange != "" || len(o.items)+len(o.group.names) > 0):
 		err = errors.New("--self names what is extracted: leave out NAME, --for, --item, --group, --format and --range")
 	case o.host == "" && (o.inventory != "" || o.cluster != ""):
 		err = errors.New("-i and -c go with --for HOST")
