@@ -120,7 +120,7 @@ func (b *builder) closure(ctx context.Context, x bundle.Index) (bundle.Document,
 		if err != nil {
 			return bundle.Document{}, err
 		}
-		b.finder = &finder{session: b.session}
+		b.finder = &finder{session: b.session, repositories: b.repositoriesIn(b.lock)}
 		if err := b.finder.find(ctx, charts); err != nil {
 			return bundle.Document{}, err
 		}

@@ -120,6 +120,8 @@ type finder struct {
 	*session
 	seen findings
 	done bool // everything was searched
+	// repositories are the pins of those whose YAML is searched. They are in the cache.
+	repositories []manifest.Pin
 	// answers are those of variants before; nil without variants.
 	answers answers
 	asking  sync.Mutex // guards answers
@@ -160,10 +162,14 @@ func (s *session) resolve(ctx context.Context) (*finder, *manifest.Lock, error) 
 
 // resolve makes a lock of the manifest and the images found.
 func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
+	var err error
+	if f.repositories, err = f.bringRepositories(ctx); butItems(ctx, err) != nil {
+		return nil, err
+	}
 	m := f.begin(PhaseResolve)
 	defer m.end()
 	o := f.fetchOptions(m)
-	o.Keep, o.FirstUse = f.keep, f.announceFirstUse
+	o.Keep, o.FirstUse = keeping(f.keep, f.repositories), f.announceFirstUse
 	o.Find = func(ctx context.Context, list []fetch.Chart) ([]fetch.Found, error) {
 		err := f.find(ctx, list)
 		return f.found(), err
@@ -263,9 +269,17 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 	if err != nil {
 		return err
 	}
+	ofGit, problems, err := f.gitJobs(ctx)
+	if err != nil {
+		return err
+	}
+	jobs = append(jobs, ofGit...)
+	for i := range jobs {
+		jobs[i].request.Rules = f.Manifest.ImageRules
+	}
 	var mu sync.Mutex
 	var results []discover.Result
-	var problems, missing []string
+	var missing []string
 	var group errgroup.Group
 	group.SetLimit(2) // processes with their own memory
 	for _, job := range jobs {
@@ -278,6 +292,9 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 			problems = append(problems, a.Problems...)
 			problems = append(problems, f.inputsOf(a.Files)...)
 			problems = append(problems, f.optedIn(a.Files)...)
+			if a.Unread > 0 {
+				f.note("%s: %s not searched for images, because they cannot be read as YAML", job.request.Source, plain.Count(a.Unread, "file"))
+			}
 			missing = lacking
 			var failed *FindError
 			if errors.As(err, &failed) {
@@ -367,11 +384,7 @@ func (f *finder) plan(list []fetch.Chart) ([]findJob, error) {
 	if problems = append(problems, bad...); len(problems) > 0 {
 		return nil, &FindError{problems}
 	}
-	jobs = append(jobs, more...)
-	for i := range jobs {
-		jobs[i].request.Rules = f.Manifest.ImageRules
-	}
-	return jobs, nil
+	return append(jobs, more...), nil
 }
 
 // usesOf returns how a chart is installed: by the clusters, and with the values that the manifest names. Without

@@ -77,7 +77,9 @@ func (f *finder) images(ctx context.Context) (Images, error) {
 	if ctx.Err() != nil {
 		return Images{}, err
 	}
-	err = errors.Join(err, f.find(ctx, list))
+	repositories, unbrought := f.bringRepositories(ctx)
+	f.repositories = repositories
+	err = errors.Join(err, unbrought, f.find(ctx, list))
 	if ctx.Err() != nil || len(cache.EntryErrors(err)) > 0 {
 		return Images{}, err
 	}

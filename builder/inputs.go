@@ -341,6 +341,9 @@ func CheckFiles(file string, b *manifest.Bundle) error {
 			check(fmt.Sprintf("files[%d].path", i), scalar.Expand(f.Path, platform))
 		}
 	}
+	for _, program := range b.Programs() {
+		check("self.path", scalar.Expand(program.File.Path, program.Platform))
+	}
 	for i, s := range b.Sources {
 		exists(fmt.Sprintf("sources[%d].directory", i), s.Directory)
 		for _, one := range [][2]string{{"ca", s.CA}, {"cert", s.Cert}, {"key", s.Key}} {

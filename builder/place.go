@@ -57,6 +57,9 @@ func (p *Project) entryOf(item *fetch.ItemError) string {
 			return r.Ref() == item.Ref
 		})
 	}
+	if item.Kind == manifest.ItemTool {
+		return "self"
+	}
 	if at < 0 {
 		return ""
 	}

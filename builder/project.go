@@ -173,7 +173,7 @@ func load(file string, how loading) (*Project, error) {
 	if b.Trust.Root != "" {
 		errs = append(errs, p.carry(file, "", []string{b.Trust.Root}))
 	}
-	errs = append(errs, p.useDeployments())
+	errs = append(errs, p.useDeployments(), p.useHooks())
 	for _, name := range b.ClusterFiles() {
 		as, below := carriedAs(b, name)
 		errs = append(errs, p.addCluster(name, as, below))
@@ -185,7 +185,8 @@ func load(file string, how loading) (*Project, error) {
 	if err := p.checkUnused(); err != nil {
 		return nil, err
 	}
-	items := len(b.Images) + len(b.Charts) + len(b.Manifests) + len(b.Files) + len(b.Packages) + len(b.Git)
+	items := len(b.Images) + len(b.Charts) + len(b.Manifests) + len(b.Files) + len(b.Packages) + len(b.Git) +
+		len(b.Programs())
 	if len(b.ClusterFiles())+items+len(p.applied) == 0 {
 		return nil, noContent(file)
 	}

@@ -40,11 +40,13 @@ func findTask(w sandbox.Work) (any, error) {
 // findRequest is the work of one child: a chart, whose archive follows, or files, or a kustomization.
 type findRequest struct {
 	// Source is the first part of the places of images.
-	Source    string
-	Rules     []manifest.ImageRule
-	Chart     *chartRequest       `json:",omitempty"`
-	YAML      []charts.ValuesFile `json:",omitempty"`
-	Kustomize *kustomizeRequest   `json:",omitempty"`
+	Source string
+	Rules  []manifest.ImageRule
+	Chart  *chartRequest       `json:",omitempty"`
+	YAML   []charts.ValuesFile `json:",omitempty"`
+	// Others means that files of YAML may be anything, and those that cannot be read are left out.
+	Others    bool              `json:",omitempty"`
+	Kustomize *kustomizeRequest `json:",omitempty"`
 }
 
 type chartRequest struct {
@@ -59,6 +61,7 @@ type findAnswer struct {
 	discover.Result
 	Problems []string
 	Files    []string // files of a kustomization
+	Unread   int      // files that could not be read, and may be anything
 }
 
 // A findJob is a request with the chart's archive, which is in the cache.
@@ -121,7 +124,13 @@ func (r findRequest) answer(archive []byte) findAnswer {
 		a.kustomize(f, r)
 	default:
 		for _, file := range r.YAML {
-			a.yaml(f, file.Data, discover.Place{File: file.Name})
+			place := discover.Place{File: file.Name}
+			if r.Others {
+				place.Source = r.Source
+				a.others(f, file.Data, place)
+				continue
+			}
+			a.yaml(f, file.Data, place)
 		}
 	}
 	a.Result = discover.Merge(a.Result)
@@ -138,6 +147,16 @@ func (a *findAnswer) problem(source string, err error) {
 		}
 		a.Problems = append(a.Problems, line)
 	}
+}
+
+// others searches a file that may be no YAML of Kubernetes.
+func (a *findAnswer) others(f *discover.Finder, text []byte, in discover.Place) {
+	found, err := f.YAML(text, in)
+	if err != nil {
+		a.Unread++
+		return
+	}
+	a.Images, a.Doubts = append(a.Images, found.Images...), append(a.Doubts, found.Doubts...)
 }
 
 func (a *findAnswer) yaml(f *discover.Finder, text []byte, in discover.Place) {

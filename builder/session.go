@@ -26,6 +26,7 @@ type Options struct {
 	RenderTimeout time.Duration // for one chart; 0 is a minute
 	Events        func(Event)   // may be nil
 	Logger        *slog.Logger  // for warnings; nil discards them
+	Self          fetch.Program // the kkbundle of a manifest's self; the zero value is the program that runs
 	Update        bool          // of a lock that does not fit, look up unchanged items again, too
 
 	// Only for Build:
@@ -141,6 +142,7 @@ func (s *session) fetchOptions(m *phase) fetch.Options {
 		Policy:    s.Manifest.PlatformPolicy,
 		Jobs:      s.Jobs,
 		Dir:       s.dir,
+		Self:      s.Self,
 		Logger:    s.Logger,
 		Progress: func(e fetch.Event) {
 			m.set(e.Done, e.Total)

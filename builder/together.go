@@ -22,6 +22,7 @@ type together struct {
 	sessions []*session
 	finders  []*finder
 	charts   map[string][]fetch.Chart // by request
+	git      map[string]manifest.Pin  // repositories that are searched, by request
 	pins     [][]sharedPins           // of each variant
 	found    []map[string][]string    // of each variant, the places of images that nobody lists
 }
@@ -42,7 +43,9 @@ func (f *Family) resolve(ctx context.Context, s *session) (*manifest.Lock, error
 		sessions[i] = &own
 	}
 	for again := true; ; again = false {
-		t := &together{family: f, sessions: sessions, charts: map[string][]fetch.Chart{}}
+		t := &together{
+			family: f, sessions: sessions, charts: map[string][]fetch.Chart{}, git: map[string]manifest.Pin{},
+		}
 		if err := t.resolve(ctx, known); err != nil {
 			return nil, err
 		}
@@ -71,6 +74,9 @@ func (t *together) resolve(ctx context.Context, known answers) error {
 	if err := t.bringCharts(ctx); err != nil {
 		return err
 	}
+	if err := t.bringRepositories(ctx); err != nil {
+		return err
+	}
 	var errs []error
 	var names []string
 	for _, s := range t.sessions {
@@ -78,6 +84,11 @@ func (t *together) resolve(ctx context.Context, known answers) error {
 		var list []fetch.Chart
 		for _, c := range s.Manifest.Charts {
 			list = append(list, t.charts[s.chartRequest(c)]...)
+		}
+		for _, r := range s.searched() {
+			if pin, ok := t.git[s.gitRequest(r)]; ok {
+				f.repositories = append(f.repositories, pin)
+			}
 		}
 		errs, names = append(errs, f.find(ctx, list)), append(names, s.Variant)
 		t.finders = append(t.finders, f)
@@ -120,6 +131,7 @@ func (r *sharing) each(sessions []*session, visit func(variants []int, b *manife
 		if b == nil {
 			own := *sessions[r.of[request][0]].Manifest
 			own.Images, own.Charts, own.Files, own.Packages, own.Git = nil, nil, nil, nil, nil
+			own.Self = manifest.Self{}
 			b, order = &own, append(order, set)
 			sets[set] = b
 		}
@@ -205,6 +217,34 @@ func (t *together) bringCharts(ctx context.Context) error {
 	return errors.Join(append(errs, err)...)
 }
 
+// bringRepositories brings the repositories of all variants that are searched into the cache.
+func (t *together) bringRepositories(ctx context.Context) error {
+	r := newSharing()
+	for i, s := range t.sessions {
+		for _, one := range s.searched() {
+			r.put(s.gitRequest(one), i, func(b *manifest.Bundle) { b.Git = append(b.Git, one) })
+		}
+	}
+	return r.each(t.sessions, func(variants []int, b *manifest.Bundle) error {
+		s := t.sessions[variants[0]]
+		pins, err := s.bring(ctx, b)
+		for _, one := range b.Git {
+			for _, pin := range pins {
+				if pin.Ref == one.Ref() {
+					t.git[s.gitRequest(one)] = pin
+				}
+			}
+		}
+		return butItems(ctx, err)
+	})
+}
+
+// gitRequest identifies the lookup of a repository.
+func (s *session) gitRequest(r manifest.GitRepository) string {
+	r.Group = ""
+	return identity(r) + s.settings()
+}
+
 // ofVariants adds places, and the names of variants, to the error of requests that not all variants make.
 func (t *together) ofVariants(variants []int, err error) error {
 	if err == nil {
@@ -234,7 +274,7 @@ func (t *together) pinAll(ctx context.Context) error {
 		m := s.begin(PhaseResolve)
 		defer m.end()
 		o := s.fetchOptions(m)
-		o.Keep, o.FirstUse = s.keep, s.announceFirstUse
+		o.Keep, o.FirstUse = keeping(s.keep, t.finders[variants[0]].repositories), s.announceFirstUse
 		l, err := fetch.Resolve(ctx, b, o)
 		if err != nil {
 			errs = append(errs, t.ofVariants(variants, err))
@@ -308,6 +348,9 @@ func listedRequests(m *manifest.Bundle, put func(name, item string, add func(*ma
 		one := repository
 		one.Group = ""
 		put("git "+one.Ref(), identity(one), func(b *manifest.Bundle) { b.Git = append(b.Git, one) })
+	}
+	if self := m.Self; len(m.Programs()) > 0 {
+		put("self", identity(self), func(b *manifest.Bundle) { b.Self = self })
 	}
 	for _, set := range m.Packages {
 		one := set

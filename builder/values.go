@@ -1,6 +1,7 @@
 package builder
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/values"
@@ -100,10 +102,7 @@ func (p *Project) expandTexts() error {
 	for _, c := range p.charts {
 		names = append(names, c.Values...)
 	}
-	problems, err := p.checkHooks()
-	if err != nil {
-		return err
-	}
+	problems := p.checkHooks()
 	for _, name := range names {
 		_, _, err := p.readText(p.beside(name))
 		if found, ok := errors.AsType[document.Problems](err); ok {
@@ -115,27 +114,53 @@ func (p *Project) expandTexts() error {
 	return problems.Err()
 }
 
-// checkHooks checks the scripts that install takes with --hooks, where they are usually kept: in hooks beside the
-// manifest.
-// They are not carried; only their values are checked.
-func (p *Project) checkHooks() (problems document.Problems, err error) {
-	for _, pattern := range []string{"hooks/*.sh", "hooks/*/*.sh"} {
-		names, err := filepath.Glob(p.beside(pattern))
-		if err != nil {
-			return nil, err
+// useHooks carries the scripts that the manifest names for hosts, as they are written.
+func (p *Project) useHooks() error {
+	dir := p.Manifest.Hooks
+	if dir == "" {
+		return nil
+	}
+	refuse := func(text string) error { return p.Manifest.Problem("hooks", text) }
+	hooks, err := engine.DirHooks(p.beside(dir))
+	switch {
+	case err != nil:
+		return refuse(dir + " is no directory that can be read")
+	case len(hooks.Names) == 0:
+		return refuse(dir + " has no script; want pre_install.sh, GROUP/pre_install.sh or pre_install_HOST.sh, or the same of post_install")
+	}
+	for _, name := range hooks.Names {
+		if _, err := engine.ParseHook(name); err != nil {
+			return refuse(err.Error())
 		}
-		for _, name := range names {
-			data, err := ReadFile(name)
-			if err != nil {
-				continue // no hook; install reports it
-			}
-			_, err = p.Manifest.Set.Script(name, data)
-			if found, ok := errors.AsType[document.Problems](err); ok {
-				problems = append(problems, found...)
-			}
+		data, err := ReadFile(hooks.Place(name))
+		if err != nil {
+			return err
+		}
+		p.extras = append(p.extras, bundle.Document{
+			Kind: bundle.KindManifest, Ref: bundle.DocumentHooks + name, Data: data,
+		})
+	}
+	return nil
+}
+
+// checkHooks checks the values of scripts that install runs: those that the bundle carries, or else those of --hooks,
+// where they are usually kept, in hooks beside the manifest.
+func (p *Project) checkHooks() (problems document.Problems) {
+	hooks, err := engine.DirHooks(p.beside(cmp.Or(p.Manifest.Hooks, "hooks")))
+	if err != nil {
+		return nil // there are none, or useHooks reports it
+	}
+	for _, name := range hooks.Names {
+		data, err := ReadFile(hooks.Place(name))
+		if err != nil {
+			continue // no hook; useHooks or install reports it
+		}
+		_, err = p.Manifest.Set.Script(hooks.Place(name), data)
+		if found, ok := errors.AsType[document.Problems](err); ok {
+			problems = append(problems, found...)
 		}
 	}
-	return problems, nil
+	return problems
 }
 
 // optedIn returns a problem for each file of a kustomization that opts in to values: kustomize reads it by itself.

@@ -23,6 +23,8 @@ const (
 	// DocumentCatalog is the catalog of the program that built the bundle. Catalogs that a cluster file names have
 	// their own paths and count beside it.
 	DocumentCatalog = "kkbundle-catalog.yaml"
+	// DocumentHooks begins the references of scripts that install runs on hosts.
+	DocumentHooks = "hooks/"
 )
 
 // Limits of documents in bytes: of a file that a user wrote, and of a lock, a closure or a bill of materials.

@@ -60,6 +60,8 @@ type Options struct {
 	Jobs int
 	// Dir is the base of relative paths of local files, charts and certificate authorities.
 	Dir string
+	// Self is the program that a manifest's self takes for its platform; the zero value is the one that runs.
+	Self Program
 	// Keychain has the credentials of registries; nil is docker's configuration with its helpers. Credentials of other
 	// servers come from the machine entries of netrc ($NETRC or ~/.netrc).
 	Keychain authn.Keychain

@@ -43,6 +43,7 @@ type files struct {
 	web       *webFiles
 	local     *localFiles
 	cache     *upstream.Cache
+	self      Program
 	platforms []string // of the run
 	// contentLater means that items are finished before their content of known size arrives.
 	contentLater bool
@@ -311,7 +312,15 @@ func pinnedSize(pin manifest.Pin) int64 {
 // localFetch reads a pinned local file again.
 func (f *files) localFetch(pin manifest.Pin) func(context.Context) error {
 	return func(ctx context.Context) error {
-		_, err := f.local.store(ctx, pin.URL, pin.Digest, pin.Size > 0)
+		path := pin.URL
+		if path == "" { // the program that builds
+			own, err := f.self.orRunning()
+			if err != nil {
+				return err
+			}
+			path = own.Path
+		}
+		_, err := f.local.store(ctx, path, pin.Digest, pin.Size > 0)
 		return changedLocally(err)
 	}
 }
@@ -420,7 +429,7 @@ func putManifest(ctx context.Context, c *upstream.Cache, m ocispec.Manifest) (oc
 
 // fileTitle returns the name under which tools write an unpacked file: the last part of its address.
 func fileTitle(pin manifest.Pin) string {
-	if strings.HasPrefix(pin.Ref, localPrefix) {
+	if strings.HasPrefix(pin.Ref, localPrefix) && pin.URL != "" {
 		return path.Base(filepath.ToSlash(pin.URL))
 	}
 	u, err := url.Parse(pin.Ref)

@@ -116,7 +116,7 @@ func (s *session) planItem(ctx context.Context, pin manifest.Pin, referrers refe
 		return s.images.planReferrer(ctx, pin)
 	case manifest.ItemChart:
 		return s.charts.plan(ctx, pin)
-	case manifest.ItemFile:
+	case manifest.ItemFile, manifest.ItemTool:
 		return s.files.plan(pin)
 	case manifest.ItemGit:
 		return s.repositories.plan(ctx, pin)
@@ -348,7 +348,7 @@ func (s *session) otherEntries(b *manifest.Bundle, images []manifest.Image) []en
 			},
 		})
 	}
-	return append(append(list, s.gitEntries(b)...), s.packageEntries(b)...)
+	return slices.Concat(list, s.gitEntries(b), s.programEntries(b), s.packageEntries(b))
 }
 
 func (s *session) packageEntries(b *manifest.Bundle) (list []entry) {

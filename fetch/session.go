@@ -76,7 +76,7 @@ func newSession(o Options) (*session, error) {
 		kept: kept, registries: s.registries, dir: base, log: o.Logger, hosts: o.Hosts, platforms: platforms,
 		policy: o.Policy, indexes: map[string]pinnedIndex{},
 	}
-	s.files = &files{kept: kept, web: site, local: local, cache: s.cache, platforms: platforms}
+	s.files = &files{kept: kept, web: site, local: local, cache: s.cache, self: o.Self, platforms: platforms}
 	s.charts = &helmCharts{kept: kept, web: site, registries: s.registries, local: local, cache: s.cache}
 	s.repositories = &repositories{
 		kept: kept, web: site, sender: loader.Sender, cache: s.cache, scratch: o.Scratch, log: o.Logger,

@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/bundletest"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/machine"
@@ -345,7 +347,6 @@ func TestHooks(t *testing.T) {
 	t.Parallel()
 	s := sitetest.NewSite(t, "cp1", "node1")
 	dir := t.TempDir()
-	s.Options.HooksDir = dir
 	script := func(name, text string) {
 		t.Helper()
 		path := filepath.Join(dir, name)
@@ -353,6 +354,10 @@ func TestHooks(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if s.Options.Hooks, err = engine.DirHooks(dir); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -397,10 +402,55 @@ func TestHooks(t *testing.T) {
 	if err := engine.CheckHooks(s.Run(t, nil).Site); err != nil {
 		t.Error(err)
 	}
+	for name, what := range map[string]string{
+		"pre_installer.sh": "no name of a hook", "pre_install_.sh": "no name of a hook", "etc/pre_install.sh": "no group etc",
+		"etcd/pre_install_cp1.sh": "no name of a hook", "kube_worker/a/post_install.sh": "no group kube_worker/a",
+	} {
+		if _, err := engine.ParseHook(name); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 	script("pre_install_nod1.sh", "")
 	if err := engine.CheckHooks(s.Run(t, nil).Site); err == nil ||
 		!strings.Contains(err.Error(), "pre_install_nod1.sh") {
 		t.Errorf("a misspelled host: %v", err)
+	}
+}
+
+// TestBundleHooks runs the scripts of a bundle; those for hosts of other sites are passed over.
+func TestBundleHooks(t *testing.T) {
+	t.Parallel()
+	s := sitetest.NewSite(t, "cp1", "node1")
+	b := bundletest.NewBuilder(t)
+	for name, text := range map[string]string{
+		"hooks/pre_install.sh": "all", "hooks/kube_worker/pre_install.sh": "worker", "hooks/pre_install_elsewhere.sh": "other",
+		"hooks/post_install.sh": "late", "hooks/README.md": "none", "hooks/x/pre_install.sh": "no group",
+		"pre_install_node1.sh": "no hook",
+	} {
+		text = "#!/bin/sh\necho " + text + ` >>"${0%/etc/kubekey/*}/ran"` + "\n"
+		item, err := bundle.Document{Kind: bundle.KindManifest, Ref: name, Data: []byte(text)}.Put(t.Context(), b.Cache)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Item(item)
+	}
+	r, err := bundle.Open(b.Bundle().Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	s.Options.Hooks = engine.BundleHooks(t.Context(), &r.Catalog)
+	if err := engine.CheckHooks(s.Run(t, nil).Site); err != nil {
+		t.Error(err)
+	}
+	phase := []task.Phase{{Name: "pre_hook", Tasks: []task.Task{engine.HookTask("pre_install")}}}
+	if err := s.Run(t, nil).Phases(t.Context(), phase); err != nil {
+		t.Fatal(err)
+	}
+	for host, want := range map[string]string{"cp1": "all\n", "node1": "all\nworker\n"} {
+		if got := s.Hosts[host].Content("/ran"); got != want {
+			t.Errorf("on %s ran %q", host, got)
+		}
 	}
 }
 

@@ -101,6 +101,10 @@ type Bundle struct {
 	Files     []File `yaml:"files,omitempty" doc:"Binaries, archives, scripts and other files."`
 	// Git are repositories that serve has, and that push --git brings to a Git server.
 	Git []GitRepository `yaml:"git,omitempty" doc:"Git repositories, as addresses or as mappings: branches and tags with their history."`
+	// Self is kkbundle's own program, for a site that has none.
+	Self Self `yaml:"self,omitempty" doc:"kkbundle's own program for the site: true for the program that builds, or url or path of one for each platform."`
+	// Hooks is a directory of scripts, as of install --hooks.
+	Hooks string `yaml:"hooks,omitempty" local:"machine" doc:"Directory of scripts that install runs on hosts: pre_install.sh, GROUP/pre_install.sh, pre_install_HOST.sh, and the same of post_install."`
 	// Groups are the parts of the bundle that can be selected, by name.
 	Groups map[string]Group `yaml:"groups,omitempty" doc:"Parts of the bundle, by name, that sites and commands select; items say group: NAME, and items without a group belong to every selection."`
 	// Deploy lists what `kkbundle deploy` installs into a cluster that kkbundle did not make, in this order.

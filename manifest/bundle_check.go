@@ -35,6 +35,7 @@ func (c bundleChecker) check(b *Bundle) {
 	}
 	c.sameFile(b.Files, b.Platforms)
 	c.repositories(b.Git)
+	c.self(b)
 	sources.Check(c.Words, "sources", b.Sources)
 	c.clusters(b)
 	c.discovery(b)
@@ -221,6 +222,17 @@ func (c bundleChecker) file(path string, f *File) {
 			document.Shorten(f.Name))
 	}
 	c.Version(document.Join(path, "version"), f.Version)
+	c.address(path, f)
+	c.Platforms(document.Join(path, "platforms"), f.Platforms)
+	if len(f.Platforms) > 0 && !f.hasPlaceholders() {
+		c.Add(document.Join(path, "platforms"),
+			"the address has no placeholders, so all platforms share one file; leave this out")
+	}
+	c.sums(path, f)
+}
+
+// address checks the places of a file and of its checksums.
+func (c bundleChecker) address(path string, f *File) {
 	switch {
 	case f.URL == "" && f.Path == "":
 		c.Add(path, "has no address; write url or path")
@@ -236,12 +248,6 @@ func (c bundleChecker) file(path string, f *File) {
 	if f.Checksums != "" {
 		c.Address(document.Join(path, "checksums"), f.Checksums, "https", "http")
 	}
-	c.Platforms(document.Join(path, "platforms"), f.Platforms)
-	if len(f.Platforms) > 0 && !f.hasPlaceholders() {
-		c.Add(document.Join(path, "platforms"),
-			"the address has no placeholders, so all platforms share one file; leave this out")
-	}
-	c.sums(path, f)
 }
 
 // sums checks and normalizes the expected hashes of a file.

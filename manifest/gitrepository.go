@@ -21,8 +21,10 @@ type GitRepository struct {
 	// Refs are names or patterns of branches and tags; none is the default branch.
 	Refs []string `yaml:"refs,omitempty" doc:"Branches and tags, such as main and v1.*; * matches any text, and refs/tags/NAME means tags only. Default: the default branch."`
 	// Depth is the number of commits of each history, 0 for all.
-	Depth int    `yaml:"depth,omitempty" doc:"Commits of each history, such as 1 for the newest only. Default: all."`
-	Group string `yaml:"group,omitempty" doc:"Group of this repository."`
+	Depth int `yaml:"depth,omitempty" doc:"Commits of each history, such as 1 for the newest only. Default: all."`
+	// ImagesListed means that the YAML of the repository is not searched, because images lists all of its images.
+	ImagesListed bool   `yaml:"imagesListed,omitempty" doc:"Do not search its YAML for images: all of them are listed under images."`
+	Group        string `yaml:"group,omitempty" doc:"Group of this repository."`
 }
 
 // SetShort implements document.Shorthand.
@@ -30,7 +32,7 @@ func (r *GitRepository) SetShort(text string) { r.URL = text }
 
 // MarshalYAML writes the short form if possible.
 func (r GitRepository) MarshalYAML() (any, error) {
-	if r.Name == "" && len(r.Refs) == 0 && r.Depth == 0 && r.Group == "" {
+	if r.Name == "" && len(r.Refs) == 0 && r.Depth == 0 && !r.ImagesListed && r.Group == "" {
 		return r.URL, nil
 	}
 	type plain GitRepository

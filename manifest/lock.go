@@ -17,6 +17,8 @@ const (
 	ItemReferrer = "referrer"
 	// ItemGit is a Git repository.
 	ItemGit = "git"
+	// ItemTool is kkbundle's own program.
+	ItemTool = "tool"
 )
 
 // A Need is an item that an install task requires.
@@ -89,8 +91,8 @@ type Input struct {
 
 // Pin is one item with its digest.
 type Pin struct {
-	// Kind is ItemImage, ItemChart, ItemFile, ItemReferrer or ItemGit.
-	Kind string `yaml:"kind" kk:"required" enum:"image,chart,file,referrer,git" doc:"Kind of the item."`
+	// Kind is ItemImage, ItemChart, ItemFile, ItemReferrer, ItemGit or ItemTool.
+	Kind string `yaml:"kind" kk:"required" enum:"image,chart,file,referrer,git,tool" doc:"Kind of the item."`
 	// Ref is the item's upstream reference; see ImageName, ChartRef and FileURL. A referrer has its repository and @
 	// and its digest, or : and its tag where cosign attached it by a tag.
 	Ref     string `yaml:"ref" kk:"required" doc:"Upstream reference."`

@@ -221,6 +221,7 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 		Sums      []string       `yaml:",omitempty"`
 		Packages  []string       `yaml:",omitempty"`
 		Git       []string       `yaml:",omitempty"`
+		Self      Self           `yaml:",omitempty"`
 	}{Platforms: slices.Sorted(slices.Values(b.Platforms)), Policy: orDefault(b.PlatformPolicy, PolicyStrict)}
 	if b.Referrers != ReferrersAll {
 		items.Referrers = b.Referrers
@@ -245,7 +246,7 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 	}
 	items.Charts, items.Files = canonicalEach(b.Charts), canonicalEach(b.Files)
 	items.Git, items.Packages = canonicalEach(b.Git), canonicalEach(b.Packages)
-	items.Find = b.findSettings()
+	items.Find, items.Self = b.findSettings(), b.Self
 	for _, o := range b.Overrides {
 		if len(o.SHA256) > 0 {
 			items.Sums = append(items.Sums, canonical(Override{URL: o.URL, SHA256: o.SHA256}))
@@ -424,6 +425,9 @@ func (m *matcher) bundle(b *Bundle) {
 	}
 	for _, r := range b.Git {
 		m.want(ItemGit, r.Ref(), r.Fits)
+	}
+	for _, program := range b.Programs() {
+		m.want(ItemTool, program.Ref(), func(p Pin) bool { return p.Platform == program.Platform })
 	}
 	for _, set := range b.Packages {
 		m.packages(set)

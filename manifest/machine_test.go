@@ -157,6 +157,7 @@ func namesNothingLocal() []string {
 		"Definition.default", "Definition.description", "Definition.example", "Definition.pattern",
 		"Endpoint.address", "Endpoint.interface",
 		"Etcd.dataDir", "Etcd.endpoints",
+		"Self.checksums", "Self.platforms", "Self.sha256", "Self.url",
 		"File.checksums", "File.name", "File.platforms", "File.sha256", "File.url", "File.version",
 		"Fit.from", "Fit.line", "Fit.to",
 		"Groups.etcd", "Groups.image_registry", "Groups.kube_control_plane", "Groups.kube_worker", "Groups.nfs",

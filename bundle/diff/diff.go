@@ -349,12 +349,12 @@ func (l *Listing) likeLock(ctx context.Context) error {
 	var items []item
 	for _, it := range l.items {
 		switch it.kind {
-		case bundle.KindFile, bundle.KindChart:
+		case bundle.KindFile, bundle.KindTool, bundle.KindChart:
 			layer, err := l.catalog.ContentOf(ctx, all[it.at])
 			if err != nil {
 				return err
 			}
-			if it.kind == bundle.KindFile || !strings.HasPrefix(it.ref, "oci://") {
+			if it.kind != bundle.KindChart || !strings.HasPrefix(it.ref, "oci://") {
 				it.digest = layer.Digest
 			}
 		case bundle.KindImage, bundle.KindReferrer, bundle.KindGit:

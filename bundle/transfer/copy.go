@@ -19,7 +19,9 @@ import (
 // CopyOptions are the selection, the target and the progress of Copy.
 type CopyOptions struct {
 	Selection
-	Output string
+	// Addition, if there is one, is a further source. Its items come without what it was built from.
+	Addition *bundle.From
+	Output   string
 	// Check, if it is not nil, is called with the index of the new bundle before the bundle is written. After its
 	// error there is none.
 	Check func(x bundle.Index) error
@@ -41,9 +43,15 @@ type CopyResult struct {
 // frames of one size. Every blob's digest is checked. After an error there is no new bundle. Everything of one source
 // gives the same bytes.
 func Copy(ctx context.Context, from []bundle.From, o CopyOptions) (r CopyResult, err error) {
+	if o.Addition != nil {
+		from = append(slices.Clone(from), *o.Addition)
+	}
 	sources := make([]Source, len(from))
 	for i, f := range from {
-		sources[i] = Source{f.Name, &f.Catalog}
+		sources[i] = Source{Name: f.Name, Catalog: &f.Catalog}
+	}
+	if o.Addition != nil {
+		sources[len(from)-1].addition = true
 	}
 	if o.Progress == nil {
 		o.Progress = func(string, int64, int64) {}

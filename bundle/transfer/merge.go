@@ -203,7 +203,7 @@ func (c *selector) lock(ctx context.Context, m manifest.Metadata, items []bundle
 			continue
 		}
 		switch it.Kind {
-		case bundle.KindImage, bundle.KindChart, bundle.KindFile, bundle.KindGit:
+		case bundle.KindImage, bundle.KindChart, bundle.KindFile, bundle.KindTool, bundle.KindGit:
 			return nil, fmt.Errorf("no source's lock has %s", it)
 		}
 	}

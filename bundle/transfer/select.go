@@ -38,6 +38,7 @@ type Selection struct {
 type Source struct {
 	Name string // for messages
 	*bundle.Catalog
+	addition bool // without what it was built from
 }
 
 // A Plan is the content of a new bundle.
@@ -215,6 +216,10 @@ func (c *selector) choose(ctx context.Context) error {
 	var all []bundle.Item
 	for source, f := range c.from {
 		items := c.groups[source].Items(f.Index().Items)
+		if f.addition {
+			items = slices.DeleteFunc(slices.Clone(items),
+				func(it bundle.Item) bool { return it.Kind == bundle.KindManifest || aboutBundle(it) })
+		}
 		all = append(all, items...)
 		var chosen []bundle.Item
 		if len(c.Items) == 0 {

@@ -12,16 +12,18 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
 // HooksOnHost is the directory of the operator's scripts on hosts. It is KubeKey's, so that scripts for KubeKey run
 // unchanged.
 const HooksOnHost = "/etc/kubekey/scripts"
 
-// HookTask runs the operator's scripts of one kind, pre_install or post_install, on their hosts, as root:
+// HookTask runs the scripts of one kind, pre_install or post_install, on their hosts, as root:
 //
 //	pre_install.sh             on every host
 //	GROUP/pre_install.sh       on the hosts of a group of the inventory, such as kube_worker/pre_install.sh
@@ -34,7 +36,7 @@ func HookTask(kind string) task.Task {
 		Name:      kind,
 		AllOrNone: true,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			if t.Site.HooksDir == "" {
+			if len(t.Site.Hooks.Names) == 0 {
 				return true, nil
 			}
 			if t.Site.Force {
@@ -105,11 +107,6 @@ const maxHook = 16 << 20
 
 // hooks returns the scripts of one kind for this host, in order.
 func hooks(t *task.Host, kind string) ([]Hook, error) {
-	dir, err := os.OpenRoot(t.Site.HooksDir)
-	if err != nil {
-		return nil, fmt.Errorf("hooks: %w", err)
-	}
-	defer dir.Close()
 	names := []string{kind + ".sh"}
 	for _, role := range t.Roles {
 		names = append(names, string(role)+"/"+kind+".sh")
@@ -117,24 +114,117 @@ func hooks(t *task.Host, kind string) ([]Hook, error) {
 	names = append(names, kind+"_"+t.Name+".sh")
 	var hooks []Hook
 	for _, name := range names {
-		data, err := readHook(dir, name)
-		if errors.Is(err, fs.ErrNotExist) {
+		if !slices.Contains(t.Site.Hooks.Names, name) {
 			continue
 		}
+		data, err := readHook(t.Site, name)
 		if err != nil {
-			return nil, fmt.Errorf("hook %s: %w", filepath.Join(t.Site.HooksDir, name), err)
-		}
-		if t.Site.Script != nil {
-			if data, err = t.Site.Script(filepath.Join(t.Site.HooksDir, name), data); err != nil {
-				return nil, err
-			}
+			return nil, err
 		}
 		hooks = append(hooks, Hook{name, data})
 	}
 	return hooks, nil
 }
 
-func readHook(dir *os.Root, name string) ([]byte, error) {
+// readHook returns a script with values.
+func readHook(s *task.Site, name string) ([]byte, error) {
+	data, err := s.Hooks.Read(name)
+	if err != nil {
+		return nil, fmt.Errorf("hook %s: %w", s.Hooks.Place(name), err)
+	}
+	if s.Script == nil {
+		return data, nil
+	}
+	return s.Script(s.Hooks.Place(name), data)
+}
+
+// A HookName is what the path of a script says.
+type HookName struct {
+	Kind  string        // pre_install or post_install
+	Group manifest.Role // of the inventory, "" for any
+	Host  string        // "" for any
+}
+
+// HookKinds returns the times at which scripts run, in order.
+func HookKinds() []string { return []string{"pre_install", "post_install"} }
+
+// isHook reports whether a file is meant as a script that runs on hosts.
+func isHook(name string) bool {
+	base := path.Base(name)
+	return strings.HasSuffix(base, ".sh") &&
+		slices.ContainsFunc(HookKinds(), func(kind string) bool { return strings.HasPrefix(base, kind) })
+}
+
+// ParseHook reads the path of a script below a directory of hooks. The error says that no inventory gives it a meaning.
+func ParseHook(name string) (h HookName, err error) {
+	dir, base := path.Split(name)
+	base, isScript := strings.CutSuffix(base, ".sh")
+	h.Group = manifest.Role(strings.TrimSuffix(dir, "/"))
+	rest := ""
+	for _, kind := range HookKinds() {
+		if after, found := strings.CutPrefix(base, kind); found && isScript {
+			h.Kind, rest = kind, after
+		}
+	}
+	host, named := strings.CutPrefix(rest, "_")
+	h.Host = host
+	groups := []manifest.Role{
+		manifest.RoleControlPlane, manifest.RoleWorker, manifest.RoleEtcd,
+		manifest.RoleRegistry, manifest.RoleNFS, manifest.RoleCluster,
+	}
+	switch {
+	case h.Kind == "", rest != "" && !named, named && !scalar.IsToken(host), h.Group != "" && h.Host != "":
+		return h, fmt.Errorf("%s is no name of a hook: want pre_install.sh, GROUP/pre_install.sh or pre_install_HOST.sh, or the same of post_install", name)
+	case h.Group != "" && !slices.Contains(groups, h.Group):
+		return h, fmt.Errorf("%s: an inventory has no group %s", name, h.Group)
+	}
+	return h, nil
+}
+
+// DirHooks returns the scripts of a directory.
+func DirHooks(dir string) (task.Hooks, error) {
+	h := task.Hooks{
+		Place: func(name string) string { return filepath.Join(dir, name) },
+		Read: func(name string) ([]byte, error) {
+			root, err := os.OpenRoot(dir)
+			if err != nil {
+				return nil, err
+			}
+			defer root.Close()
+			return readSmall(root, name)
+		},
+	}
+	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && isHook(name) {
+			h.Names = append(h.Names, name)
+		}
+		return err
+	})
+	if err != nil {
+		return h, fmt.Errorf("hooks: %w", err)
+	}
+	return h, nil
+}
+
+// BundleHooks returns the scripts that a bundle carries. They may be for hosts of other sites.
+func BundleHooks(ctx context.Context, c *bundle.Catalog) task.Hooks {
+	h := task.Hooks{
+		Anywhere: true,
+		Place:    func(name string) string { return bundle.DocumentHooks + name },
+		Read: func(name string) ([]byte, error) {
+			return c.Document(ctx, bundle.KindManifest, bundle.DocumentHooks+name)
+		},
+	}
+	for _, it := range c.Index().Items {
+		name, found := strings.CutPrefix(it.Ref, bundle.DocumentHooks)
+		if _, err := ParseHook(name); it.Kind == bundle.KindManifest && found && err == nil {
+			h.Names = append(h.Names, name)
+		}
+	}
+	return h
+}
+
+func readSmall(dir *os.Root, name string) ([]byte, error) {
 	f, err := dir.Open(name)
 	if err != nil {
 		return nil, err
@@ -147,59 +237,23 @@ func readHook(dir *os.Root, name string) ([]byte, error) {
 	return data, err
 }
 
-// checkScript returns the problems of a hook with values.
-func checkScript(s *task.Site, name string) error {
-	dir, err := os.OpenRoot(s.HooksDir)
-	if err != nil {
-		return fmt.Errorf("hooks: %w", err)
-	}
-	defer dir.Close()
-	data, err := readHook(dir, name)
-	if err == nil {
-		_, err = s.Script(filepath.Join(s.HooksDir, name), data)
-	}
-	return err
-}
-
 // CheckHooks refuses scripts that match no host or group, such as those with a misspelled name, and those with problems
-// of values.
+// of values. A bundle's script for a host of another site is none of these.
 func CheckHooks(s *task.Site) error {
-	if s.HooksDir == "" {
-		return nil
-	}
-	known := []string{}
-	for _, kind := range []string{"pre_install", "post_install"} {
-		known = append(known, kind+".sh")
-		for _, t := range s.Hosts {
-			known = append(known, kind+"_"+t.Name+".sh")
-			for _, role := range t.Roles {
-				known = append(known, string(role)+"/"+kind+".sh")
-			}
-		}
-		for _, role := range []manifest.Role{
-			manifest.RoleControlPlane, manifest.RoleWorker, manifest.RoleEtcd,
-			manifest.RoleRegistry, manifest.RoleNFS, manifest.RoleCluster,
-		} {
-			known = append(known, string(role)+"/"+kind+".sh") // a group may be empty
-		}
-	}
 	var errs []error
-	err := fs.WalkDir(os.DirFS(s.HooksDir), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		base := path.Base(name)
-		isHook := strings.HasPrefix(base, "pre_install") || strings.HasPrefix(base, "post_install")
-		if isHook && strings.HasSuffix(base, ".sh") && !slices.Contains(known, name) {
+	for _, name := range s.Hooks.Names {
+		h, err := ParseHook(name)
+		known := h.Host == "" || s.Hooks.Anywhere ||
+			slices.ContainsFunc(s.Hosts, func(t *task.Host) bool { return t.Name == h.Host })
+		if err != nil || !known {
 			errs = append(errs, fmt.Errorf("hook %s matches no host or group of the inventory: correct its name",
-				filepath.Join(s.HooksDir, name)))
-		} else if isHook && s.Script != nil {
-			errs = append(errs, checkScript(s, name))
+				s.Hooks.Place(name)))
+			continue
 		}
-		return nil
-	})
-	if err != nil {
-		errs = append(errs, fmt.Errorf("hooks: %w", err))
+		if s.Script != nil {
+			_, err := readHook(s, name)
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }

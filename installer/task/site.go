@@ -49,8 +49,8 @@ type Site struct {
 
 // Inputs are the operator's own files and answers on the deploy machine.
 type Inputs struct {
-	// HooksDir has the operator's scripts; empty if there are none.
-	HooksDir string
+	// Hooks are the scripts that run on hosts.
+	Hooks Hooks
 	// Values reads a file named in the cluster file.
 	Values func(path string) ([]byte, error)
 	// Script returns the text of a hook with values of the bundle's table; nil leaves hooks as they are.
@@ -63,6 +63,15 @@ type Inputs struct {
 	SiteGroups []byte
 	// RegistryPassword returns the password for an existing registry; nil if the registry needs no login.
 	RegistryPassword func() (string, error)
+}
+
+// Hooks are scripts for hosts, by their paths below a directory of hooks. The zero value has none.
+type Hooks struct {
+	Names []string // such as kube_worker/pre_install.sh
+	Read  func(name string) ([]byte, error)
+	Place func(name string) string // for messages
+	// Anywhere means that some may be for hosts of other inventories.
+	Anywhere bool
 }
 
 // Consent lists the operator's permissions for a run.

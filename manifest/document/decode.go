@@ -14,6 +14,9 @@ import (
 // A Shorthand can be written as one scalar instead of its mapping.
 type Shorthand interface{ SetShort(text string) }
 
+// A Switch can be written as true or false instead of its mapping.
+type Switch interface{ SetOn(on bool) }
+
 // A hinter returns the right setting for refused keys that users often try.
 type hinter interface{ Hint(name string) string }
 
@@ -114,6 +117,12 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string, f Field) {
 	}
 	if short, ok := v.Addr().Interface().(Shorthand); ok && n.Kind == yaml.ScalarNode {
 		short.SetShort(n.Value)
+		return
+	}
+	if s, ok := v.Addr().Interface().(Switch); ok && n.Kind == yaml.ScalarNode {
+		var on bool
+		d.scalar(n, reflect.ValueOf(&on).Elem(), path, f)
+		s.SetOn(on)
 		return
 	}
 	switch v.Kind() {

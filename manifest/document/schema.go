@@ -72,6 +72,9 @@ func schemaOf(t reflect.Type) *schema {
 	default:
 		return &schema{Type: "integer"}
 	}
+	if p.Implements(reflect.TypeFor[Switch]()) {
+		return &schema{AnyOf: []*schema{{Type: "boolean"}, s}}
+	}
 	if p.Implements(reflect.TypeFor[Shorthand]()) {
 		return &schema{AnyOf: []*schema{{Type: []string{"string", "number"}}, s}}
 	}

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -11,6 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
@@ -19,6 +23,8 @@ type copyOptions struct {
 	output, prefer, name, version string
 	items, platforms              []string
 	group                         groupFlag
+	images, charts                []string // to add
+	cache                         string
 	encrypt                       encryptFlags
 	decrypt                       bool // write encrypted content in clear
 	overwrite                     overwrite
@@ -29,8 +35,8 @@ func newCopyCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "copy BUNDLE... -o BUNDLE",
 		Short: "Copy items of bundles to a new bundle",
-		Long: `Copies items to a new bundle, without network and without compressing them again: a part of one bundle (--item,
---platform), several bundles in one, or both. Every blob's digest is checked, and a damaged source leaves no result. A
+		Long: `Copies items to a new bundle, without compressing them again, and but for --add without network: a part of one bundle
+(--item, --platform), several bundles in one, or both. Every blob's digest is checked, and a damaged source leaves no result. A
 copy of everything in one bundle has the same bytes. Any other copy records its sources, whose signatures do not apply
 to it.
 
@@ -42,12 +48,17 @@ image for different platforms are joined.
 With --group, the items of other groups are left out, and the new bundle names their groups no longer among those to select. Guide:
 docs/build/composition.md.
 
+With --add or --add-chart, an image or a chart is downloaded as by build --image, for the platforms of the bundle, and added to
+everything of one bundle, without its manifest. Images in the chart are found, and added. Other content under a name that the bundle
+has needs --prefer last.
+
 With --encrypt-to, -R or --passphrase the new bundle is encrypted, as build writes it. Without them, an encrypted bundle is copied only
 with --decrypt, since the copy is in clear.
 
 ` + overwriteHelp,
 		Example: `  kkbundle copy site-1.4.0.kkb --platform linux/arm64 -o site-arm64.kkb
   kkbundle copy site-1.4.0.kkb --item nginx:1.29 --item 'chart/*' -o part.kkb
+  kkbundle copy site-1.4.0.kkb --add docker.io/library/nginx:1.29 --version 1.4.1 -o site-1.4.1.kkb
   kkbundle copy --encrypt-to age1... site-1.4.0.kkb -o site-1.4.0.kkb.age
   kkbundle copy base.kkb apps.kkb --name all --version 1 -o all.kkb`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -64,6 +75,9 @@ with --decrypt, since the copy is in clear.
 	f.StringArrayVar(&o.items, "item", nil, "copy only this item (may be repeated; * matches any characters)")
 	o.group.add(f, "copy")
 	f.StringSliceVar(&o.platforms, "platform", nil, "copy only this platform (may be repeated)")
+	f.StringArrayVar(&o.images, "add", nil, "download this `image`, and add it (may be repeated)")
+	f.StringArrayVar(&o.charts, "add-chart", nil, "download this `chart`, written as for build --chart, and add it with its images (may be repeated)")
+	f.StringVar(&o.cache, "cache", "", "cache directory of --add (default $KKBUNDLE_CACHE, else the user's cache directory)")
 	o.encrypt.add(g, f)
 	f.BoolVar(&o.decrypt, "decrypt", false, "write the content of encrypted bundles in clear")
 	o.overwrite.add(f)
@@ -90,7 +104,7 @@ type copyResult struct {
 
 func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (err error) {
 	start := time.Now()
-	platforms, err := o.check()
+	platforms, err := o.check(len(paths))
 	if err != nil {
 		return err
 	}
@@ -114,8 +128,16 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 			return usage.Errorf("%s is encrypted: give --encrypt-to RECIPIENT to encrypt the copy, or --decrypt to write the copy in clear", path)
 		}
 	}
+	addition, err := o.addition(ctx, g, from)
+	if err != nil {
+		return err
+	}
+	if addition != nil {
+		defer func() { err = errors.Join(err, addition.Close(), os.RemoveAll(filepath.Dir(addition.path))) }()
+	}
 	progress, stop := g.Phases()
 	c, err := transfer.Copy(ctx, from, transfer.CopyOptions{
+		Addition: addition.from(),
 		Selection: transfer.Selection{
 			Name: o.name, Version: o.version, Items: o.items, Groups: o.group.names, Platforms: platforms,
 			Prefer: transfer.Prefer(o.prefer),
@@ -136,6 +158,9 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 		Recompressed: c.Recompressed, From: c.From, LeftOut: c.LeftOut, Duration: plain.Duration(time.Since(start)),
 	}
 	g.noteSignatures(from, r, c.Index)
+	if addition != nil && c.Digest != from[0].Digest() && exists(sidecarName(paths[0], "")) {
+		g.Note("the signature of %s does not apply to %s: sign it with kkbundle sign", paths[0], r.Path)
+	}
 	if g.JSON {
 		return g.PrintJSON(r)
 	}
@@ -150,13 +175,70 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 	return g.Result("%s", r.Digest)
 }
 
+// An addition is a bundle of what is added, in a directory of its own.
+type addition struct {
+	bundle.From
+	path string
+}
+
+func (a *addition) from() *bundle.From {
+	if a == nil {
+		return nil
+	}
+	return &a.From
+}
+
+// addition downloads what is added, for the platforms of the bundle. It is nil if there is nothing to add.
+func (o *copyOptions) addition(ctx context.Context, g *globals, from []bundle.From) (a *addition, err error) {
+	if len(o.images)+len(o.charts) == 0 {
+		return nil, nil //nolint:nilnil // most copies add nothing
+	}
+	base := from[0]
+	x := base.Index()
+	list := listedFlags{
+		images: o.images, charts: o.charts, platforms: x.Platforms,
+		name: cmp.Or(x.Name, o.name), version: cmp.Or(x.Version, o.version, "0"),
+	}
+	p, err := list.project("")
+	if err != nil {
+		return nil, err
+	}
+	opts, err := (&projectFlags{fetchFlags: fetchFlags{
+		cache: o.cache, level: bundle.LevelDefault.String(), jobs: fetch.DefaultJobs,
+	}}).options(g)
+	if err != nil {
+		return nil, err
+	}
+	opts.Level = base.Level()
+	place := filepath.Dir(o.output)
+	if o.encrypt.set() { // nothing in clear beside an encrypted bundle
+		place = os.TempDir()
+	}
+	dir, err := os.MkdirTemp(place, ".kkbundle-add-")
+	if err != nil {
+		return nil, err
+	}
+	opts.Output = filepath.Join(dir, "added.kkb")
+	if _, err = p.Build(ctx, opts); err == nil {
+		var r *bundle.Reader
+		if r, err = bundle.Open(opts.Output); err == nil {
+			return &addition{bundle.From{Name: "--add", Reader: r}, opts.Output}, nil
+		}
+	}
+	return nil, errors.Join(err, os.RemoveAll(dir))
+}
+
 // check returns the platforms, or an error of the command line.
-func (o *copyOptions) check() (transfer.Platforms, error) {
+func (o *copyOptions) check(bundles int) (transfer.Platforms, error) {
 	switch {
 	case o.output == "":
 		return nil, usage.Errorf("name the bundle to write with -o")
 	case o.output == "-":
 		return nil, usage.Errorf("a bundle is written to a file: name one with -o")
+	case len(o.images)+len(o.charts) > 0 && (bundles > 1 || len(o.items)+len(o.platforms)+len(o.group.names) > 0):
+		return nil, usage.Errorf("--add adds to everything of one bundle: leave out other bundles, --item, --group and --platform")
+	case o.cache != "" && len(o.images)+len(o.charts) == 0:
+		return nil, usage.Errorf("--cache goes with --add and --add-chart")
 	case o.decrypt && o.encrypt.set():
 		return nil, usage.Errorf("--decrypt and --encrypt-to exclude each other")
 	case o.prefer != "" && o.prefer != "first" && o.prefer != "last":

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,7 +43,7 @@ type extractOptions struct {
 	host, inventory, cluster            string
 	items                               []string
 	group                               groupFlag
-	unchecked                           bool
+	unchecked, self                     bool
 	overwrite                           overwrite
 	wanted                              transfer.Platforms
 	part                                *extract.Range // of byteRange, nil without
@@ -63,6 +64,7 @@ an OCI image layout directory.
              dnf repository for each distribution), and images/ (an OCI layout)
   --item     several items, as a tree by default
   --group    the items of groups and those without a group, as a tree by default. Guide: docs/build/composition.md
+  --self     kkbundle's own program for this machine, or for --platform, if the manifest has the key self
   --for      the items of a host of the inventory: files/, and images/ as archives for ctr images import
   --range    bytes of a file, chart or blob, after checking the whole of it
 
@@ -75,7 +77,8 @@ its files.
   kkbundle extract site-1.4.0.kkb debian.iso --range 0-1023 | xxd
   kkbundle extract site-1.4.0.kkb --item 'file/kube*' --platform linux/amd64 -o tree/
   kkbundle extract site-1.4.0.kkb --for node3 -i inventory.yaml --platform linux/amd64 -o node3/
-  kkbundle extract site-1.4.0.kkb -o layout/`,
+  kkbundle extract site-1.4.0.kkb -o layout/
+  kkbundle extract --self site-1.4.0.kkb`,
 		Args: takes("BUNDLE", "[NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := ""
@@ -95,6 +98,7 @@ its files.
 		"extract --range without checking the whole: detects damage, but not forgery")
 	f.StringArrayVar(&o.items, "item", nil, "extract these items, as a tree (repeated)")
 	o.group.add(f, "extract")
+	f.BoolVar(&o.self, "self", false, "extract kkbundle's own program")
 	f.StringVar(&o.host, "for", "", "extract the items of this host of the inventory")
 	o.overwrite.add(f)
 	f.StringVarP(&o.inventory, "inventory", "i", "", "the inventory file, with --for")
@@ -122,11 +126,13 @@ func (o *extractOptions) check(name string) error {
 		err = fmt.Errorf("--format %s: want oci, oci-archive, docker-archive or tree", o.format)
 	case o.host != "" && (name != "" || len(o.items)+len(o.group.names) > 0 || o.format != ""):
 		err = errors.New("--for excludes NAME, --item, --group and --format")
+	case o.self && (name+o.host+o.format+o.byteRange != "" || len(o.items)+len(o.group.names) > 0):
+		err = errors.New("--self names what is extracted: leave out NAME, --for, --item, --group, --format and --range")
 	case o.host == "" && (o.inventory != "" || o.cluster != ""):
 		err = errors.New("-i and -c go with --for HOST")
 	case name != "" && len(o.items)+len(o.group.names) > 0:
 		err = errors.New("name one item, or several with --item or --group")
-	case several && o.output == "" && o.format != formatOCIArchive:
+	case several && !o.self && o.output == "" && o.format != formatOCIArchive:
 		err = errors.New("name a directory for the layout with -o")
 	case several && o.format == formatDocker:
 		err = errors.New("a docker archive has one image: name it")
@@ -173,7 +179,10 @@ func runExtract(ctx context.Context, g *globals, path, name string, o extractOpt
 		return err
 	}
 	defer r.Close()
-	if e.r = r; name == "" {
+	switch e.r = r; {
+	case o.self:
+		return e.program(ctx)
+	case name == "":
 		return e.several(ctx)
 	}
 	if d := digest.Digest(name); d.Validate() == nil {
@@ -198,6 +207,30 @@ type extraction struct {
 	extractOptions
 	r      *bundle.Reader
 	bundle string // its path
+}
+
+// program extracts kkbundle's own program.
+func (e *extraction) program(ctx context.Context) error {
+	wanted := e.wanted
+	if len(wanted) == 0 {
+		wanted = transfer.Platforms{runtime.GOOS + "/" + runtime.GOARCH}
+	}
+	var have []string
+	for _, it := range e.r.Index().Items {
+		if it.Kind != bundle.KindTool || it.Name != manifest.ProgramName {
+			continue
+		}
+		p := bundle.PlatformString(it.Descriptor.Platform)
+		if wanted.Has(p) {
+			return e.file(ctx, it)
+		}
+		have = append(have, p)
+	}
+	if len(have) == 0 {
+		return errors.New("the bundle carries no kkbundle: write self: true into the manifest, and build it again")
+	}
+	return fmt.Errorf("the bundle carries no kkbundle for %s, but for %s: name one with --platform", wanted,
+		strings.Join(have, ", "))
 }
 
 // image extracts an item as a layout or an archive.

@@ -31,8 +31,8 @@ func newInspectCmd(g *globals) *cobra.Command {
 oci://HOST/PATH[:TAG], only manifests are downloaded; its size is the size of its content. Of a bundle on a web
 server, https://HOST/PATH/NAME.kkb, only the two ends and the manifests are read.
 
-After the items come the refs of Git repositories with their commits, and the groups of the bundle, with the bytes of
-each. A blob that several groups need counts in each.
+After the items come the refs of Git repositories with their commits, the hooks, which install runs on hosts, and the
+groups of the bundle, with the bytes of each. A blob that several groups need counts in each.
 
 DIGEST is that of the item's manifest, by which a registry knows it. SHA256 is that of the bytes of a file, chart or
 document, as sha256sum prints it.
@@ -50,12 +50,12 @@ Each of these prints one thing instead:
               Guide: docs/build/values.md
 
 With --json: {"version", "name", "bundleVersion", "digest", "size", "items": [{"kind", "name", "digest", "mediaType",
-"platforms", "size"}]}, and if they apply "groups": [{"name", "description", "optional", "absent", "items", "size"}], and of items
-"groups", "sha256", "artifactType", "lacks" (platforms), "referrers" ("unknown"),
-"signedBy", "verified" (what vouches for the digest, as in the lock) and "refs" of a Git repository. With --closure: {"version", "items":
-[{"kind", "ref", "digest", "platforms", "neededBy": [{"task", "program", "roles", "source", "file", "object",
-"path"}]}], "undecided"}. With --layers: {"version", "digest", "encoders": [{"encoder", "blobs", "size"}], "unknown":
-[{"digest", "size"}]}.`,
+"platforms", "size"}]}, and if they apply "groups": [{"name", "description", "optional", "absent", "items", "size"}],
+"hooks": [{"name", "kind", "group", "host"}], and of items "groups", "sha256", "artifactType", "lacks" (platforms),
+"referrers" ("unknown"), "signedBy", "verified" (what vouches for the digest, as in the lock) and "refs" of a Git
+repository. With --closure: {"version", "items": [{"kind", "ref", "digest", "platforms", "neededBy": [{"task", "program",
+"roles", "source", "file", "object", "path"}]}], "undecided"}. With --layers: {"version", "digest", "encoders":
+[{"encoder", "blobs", "size"}], "unknown": [{"digest", "size"}]}.`,
 		Example: "  kkbundle inspect site-1.4.0.kkb\n  kkbundle inspect --closure site-1.4.0.kkb\n  kkbundle inspect --sbom site-1.4.0.kkb > site.cdx.json\n  kkbundle inspect --json site-1.4.0.kkb | jq '.items[] | select(.kind == \"image\") | .name'",
 		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -183,7 +183,9 @@ type inspection struct {
 	Items         []inspectedItem `json:"items"`
 	// Groups are the parts of the bundle that can be selected.
 	Groups []inspectedGroup `json:"groups,omitempty"`
-	index  bundle.Index
+	// Hooks are the scripts that install runs on hosts.
+	Hooks []inspectedHook `json:"hooks,omitempty"`
+	index bundle.Index
 }
 
 type inspectedItem struct {
@@ -230,7 +232,7 @@ func runInspect(ctx context.Context, g *globals, path string, login loginFlags) 
 	if err := g.PrintTable([]string{"KIND", "NAME", "PLATFORMS", "SIZE", "DIGEST", "SHA256"}, rows); err != nil {
 		return err
 	}
-	if err := g.printRefs(x.Items); err != nil {
+	if err := errors.Join(g.printRefs(x.Items), g.printHooks(x.Hooks)); err != nil {
 		return err
 	}
 	return g.printGroups(x.Groups)
@@ -257,6 +259,7 @@ func (g *globals) inspect(ctx context.Context, path string, login loginFlags) (i
 		if err == nil {
 			x.Groups, err = inspectGroups(ctx, r)
 		}
+		x.Hooks = hooksOf(ctx, &r.Catalog)
 		return x, errors.Join(err, x.addRefs(ctx, &r.Catalog))
 	}
 	r, err := g.openRead(ctx, path, login)
@@ -269,6 +272,7 @@ func (g *globals) inspect(ctx context.Context, path string, login loginFlags) (i
 	if err == nil {
 		x.Groups, err = inspectGroups(ctx, r)
 	}
+	x.Hooks = hooksOf(ctx, &r.Catalog)
 	return x, errors.Join(err, x.addRefs(ctx, &r.Catalog))
 }
 

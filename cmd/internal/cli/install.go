@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
@@ -28,7 +27,7 @@ import (
 type installOptions struct {
 	site.Flags
 	rulesFlag
-	hooks         string
+	hooks         hooksFlag
 	phases, limit []string
 	without       []string
 	from          string
@@ -87,8 +86,7 @@ Standard output has one document when a run has succeeded: {"version", "report":
 	f.Lookup("inventory").Usage = "the inventory `file` (without BUNDLE: default inventory.yaml here, or this host alone)"
 	o.rulesFlag.add(f)
 	g.addAccept(f)
-	f.StringVar(&o.hooks, "hooks", "",
-		"`directory` of scripts to run before and after (pre_install*.sh, post_install*.sh)")
+	o.hooks.add(f, "hosts")
 	f.StringSliceVar(&o.phases, "phase", nil, "only these `phases`")
 	f.StringSliceVar(&o.limit, "limit", nil, "only these `hosts`")
 	addWithout(f, &o.without)
@@ -113,7 +111,7 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	if err != nil {
 		return err
 	}
-	if err := isDirectory("--hooks", o.hooks); err != nil {
+	if err := o.hooks.check(); err != nil {
 		return err
 	}
 	o.Secrets = true
@@ -137,7 +135,10 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	}
 	options.From, options.Tags, options.Without = o.from, o.tags, o.without
 	options.Rules, options.Judged = rules, p.Judged
-	options.HooksDir, options.Phases, options.Limit = o.hooks, o.phases, o.limit
+	if options.Hooks, err = o.hooks.read(ctx, s.Bundle); err != nil {
+		return err
+	}
+	options.Phases, options.Limit = o.phases, o.limit
 	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.Event
 	if o.list {
 		return g.listTasks(options)
@@ -195,21 +196,6 @@ func (g *globals) notePace(rate usage.Rate) {
 func addWithout(f *pflag.FlagSet, without *[]string) {
 	f.StringSliceVar(without, "without", nil,
 		"leave these `hosts` as they are, such as workers that cannot be reached; a later run without the flag catches up")
-}
-
-// isDirectory returns an error if a flag's directory is missing.
-func isDirectory(flag, name string) error {
-	if name == "" {
-		return nil
-	}
-	info, err := os.Stat(name)
-	if err != nil {
-		return &builder.InputError{Err: fmt.Errorf("%s %s: %w", flag, name, usage.FileError(err))}
-	}
-	if !info.IsDir() {
-		return &builder.InputError{Err: fmt.Errorf("%s %s: not a directory", flag, name)}
-	}
-	return nil
 }
 
 // hostNames returns the hosts in the order of the inventory.

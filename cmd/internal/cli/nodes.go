@@ -33,7 +33,7 @@ func newNodesCmd(g *globals) *cobra.Command {
 type nodesAddOptions struct {
 	site.Flags
 	rulesFlag
-	hooks              string
+	hooks              hooksFlag
 	dryRun, force, yes bool
 }
 
@@ -57,8 +57,7 @@ balancer get new control planes; they may be down. Run the command again to cont
 	o.Flags.Add(f)
 	o.rulesFlag.add(f)
 	g.addAccept(f)
-	f.StringVar(&o.hooks, "hooks", "",
-		"`directory` of scripts to run on the new hosts before and after (pre_install*.sh, post_install*.sh)")
+	o.hooks.add(f, "the new hosts")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the changes with reasons, and make none")
 	f.BoolVar(&o.force, "force", false, "continue if the precheck blocks, and run hooks again")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
@@ -70,6 +69,9 @@ func runNodesAdd(ctx context.Context, g *globals, bundle string, hosts []string,
 	if err != nil {
 		return err
 	}
+	if err := o.hooks.check(); err != nil {
+		return err
+	}
 	g.trust.unrecorded = o.dryRun
 	s, err := g.openAcceptedSite(ctx, o.Flags, bundle)
 	if err != nil {
@@ -78,7 +80,10 @@ func runNodesAdd(ctx context.Context, g *globals, bundle string, hosts []string,
 	defer func() { err = errors.Join(err, s.Close()) }()
 	p := g.NewTaskPrinter()
 	options := s.Options()
-	options.Rules, options.Judged, options.HooksDir = rules, p.Judged, o.hooks
+	options.Rules, options.Judged = rules, p.Judged
+	if options.Hooks, err = o.hooks.read(ctx, s.Bundle); err != nil {
+		return err
+	}
 	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.Event
 	agreed := false
 	report, err := nodes.Add(ctx, options, hosts, func(plan []string) error {
