@@ -37,7 +37,7 @@ func TestCAPIUpgrade(t *testing.T) {
 	c.bundleBoth(t)
 	useCompanyRegistry(t, th.dir, address, ca)
 	c.pristine = c.poolTraces(t)
-	pool := addresses(c.lab.Hosts[1:])
+	pool := addresses(c.poolHosts())
 	c.startBalancer(t, front{Port: 6443, Probe: "https://%s/readyz", Backends: pool},
 		front{Port: steadyPort, Probe: "http://%s/", Backends: pool})
 	steps(t, []step{
@@ -120,8 +120,8 @@ func (c *capiUpgrade) createThree(t *testing.T) {
 // lose pulls the plug of the first Machine with the label.
 func (c *capiUpgrade) lose(t *testing.T, label string) {
 	t.Helper()
-	c.machine = strings.TrimSpace(c.on(t, 1, in("kubectl get machine -l '"+label+"' -o jsonpath='{.items[0].metadata.name}'")))
-	name := c.on(t, 1, in("kubectl get kkmachine "+c.machine+" -o jsonpath='{.spec.hostName}'"))
+	c.machine = strings.TrimSpace(c.on(t, c.adminHost(), in("kubectl get machine -l '"+label+"' -o jsonpath='{.items[0].metadata.name}'")))
+	name := c.on(t, c.adminHost(), in("kubectl get kkmachine "+c.machine+" -o jsonpath='{.spec.hostName}'"))
 	c.lost = c.lab.Hosts[slices.IndexFunc(c.lab.Hosts, func(h hosts.Host) bool { return h.Name == name })]
 	if err := c.lab.Kill(t.Context(), c.lost); err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func machines(controlPlanes, workers string) string {
 // there runs kubectl in the declared cluster.
 func (c *capiUpgrade) there(t *testing.T, args string) string {
 	t.Helper()
-	return c.on(t, 1, "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /root/prod.conf "+args)
+	return c.on(t, c.adminHost(), "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /root/prod.conf "+args)
 }
 
 // toNext is the patch that takes the control plane to the next release. kubeadm's join does not touch CoreDNS.
@@ -150,19 +150,19 @@ func (c *capiUpgrade) toNext() string {
 
 // nextBundle names the next bundle in the KKCluster. No machine is replaced for it.
 func (c *capiUpgrade) nextBundle(t *testing.T) {
-	if got := c.on(t, 1, in(c.toNext()+" 2>&1 && echo accepted; true")); !strings.Contains(got,
+	if got := c.on(t, c.adminHost(), in(c.toNext()+" 2>&1 && echo accepted; true")); !strings.Contains(got,
 		c.to.Version+" is not in KKBundle site") {
 		t.Fatalf("want the bundle and its versions, got\n%s", got)
 	}
-	before := c.on(t, 1, in("kubectl get machine -o name | sort"))
+	before := c.on(t, c.adminHost(), in("kubectl get machine -o name | sort"))
 	c.serve(t, c.next, "next.kkb")
 	c.apply(t, []map[string]any{kkBundle("next", "file:///next.kkb")})
 	c.until(t, 2*time.Minute, "the next bundle is read, and has both versions",
 		`v=$(kubectl get kkbundle next -o jsonpath='{.status.versions}') && echo "$v" | grep `+c.to.Version+
 			` && echo "$v" | grep `+software.KubernetesVersion)
-	c.on(t, 1, in(`kubectl patch kkcluster prod --type=merge -p '{"spec": {"bundleRef": {"name": "next"}}}'`))
+	c.on(t, c.adminHost(), in(`kubectl patch kkcluster prod --type=merge -p '{"spec": {"bundleRef": {"name": "next"}}}'`))
 	c.until(t, time.Minute, "the KKCluster is ready", "kubectl wait --for=condition=Ready --timeout=1s kkcluster/prod")
-	if after := c.on(t, 1, in("kubectl get machine -o name | sort")); after != before {
+	if after := c.on(t, c.adminHost(), in("kubectl get machine -o name | sort")); after != before {
 		t.Errorf("Machines were replaced:\n%s", difference(before, after))
 	}
 }
@@ -185,11 +185,11 @@ func (c *capiUpgrade) upgrade(t *testing.T) {
 	begin = time.Now()
 	answers := ask(t, c.lab.Command(ctx, "sh", "-c", askAgain, "sh", api), c.lab.Command(ctx, "sh", "-c", askAgain, "sh", app))
 	kills := c.kills
-	c.on(t, 1, in(c.toNext()))
+	c.on(t, c.adminHost(), in(c.toNext()))
 	c.killWhile(t, "a host is cleaned", "{.status.state}", "Cleaning")
 	c.until(t, 25*time.Minute, "the control planes are of the next version", machines("3 "+c.to.Version, "1 "+software.KubernetesVersion))
 	t.Logf("three control planes are of the next version after %s", time.Since(begin).Round(time.Second))
-	c.on(t, 1, in(fmt.Sprintf(`kubectl patch machinedeployment prod-md-0 --type=merge -p '{"spec": {"template": {"spec": {"version": "%s"}}}}'`, c.to.Version)))
+	c.on(t, c.adminHost(), in(fmt.Sprintf(`kubectl patch machinedeployment prod-md-0 --type=merge -p '{"spec": {"template": {"spec": {"version": "%s"}}}}'`, c.to.Version)))
 	c.until(t, 15*time.Minute, "the worker is, too", machines("3 "+c.to.Version, "1 "+c.to.Version)+" && "+c.free(2))
 	t.Logf("upgraded after %s", time.Since(begin).Round(time.Second))
 	cancel()
@@ -285,7 +285,7 @@ func (c *capiUpgrade) isReplaced(t *testing.T, version string) {
 	begin := time.Now()
 	c.until(t, 15*time.Minute, c.machine+" is replaced", "! kubectl get machine "+c.machine+" && "+machines("3 "+version, "1 "+version))
 	t.Logf("%s is replaced another %s later", c.machine, time.Since(begin).Round(time.Second))
-	got := c.on(t, 1, in("kubectl get kkhost "+c.lost.Name+` -o jsonpath='{.status.state} {.spec.consumer} {.metadata.annotations}'`))
+	got := c.on(t, c.adminHost(), in("kubectl get kkhost "+c.lost.Name+` -o jsonpath='{.status.state} {.spec.consumer} {.metadata.annotations}'`))
 	if !strings.HasPrefix(got, "Quarantined  ") || !strings.Contains(got, "not cleaned after cluster prod") {
 		t.Errorf("%s: %s", c.lost.Name, got)
 	}
@@ -309,9 +309,9 @@ func (c *capiUpgrade) comeBack(t *testing.T) {
 	}
 	run(t, c.lab.Command(t.Context(), c.kkbundle, "reset", "--yes", "-i", inventory, "--cluster", cluster,
 		"--known-hosts", c.lab.KnownHostsFile())).must(t, 0)
-	c.on(t, 1, in("kubectl annotate kkhost "+c.lost.Name+" infrastructure.kkbundle.io/quarantine-"))
+	c.on(t, c.adminHost(), in("kubectl annotate kkhost "+c.lost.Name+" infrastructure.kkbundle.io/quarantine-"))
 	// A kubelet that came back has made its node again, which no Machine has.
-	c.on(t, 1, `export KUBECONFIG=/root/prod.conf KUBECACHEDIR=/tmp/kubectl
+	c.on(t, c.adminHost(), `export KUBECONFIG=/root/prod.conf KUBECACHEDIR=/tmp/kubectl
 		kubectl get nodes -o jsonpath='{range .items[*]}{.metadata.name} {.spec.providerID}{"\n"}{end}' | awk 'NF == 1 {print $1}' | xargs -r kubectl delete node`)
 	c.until(t, 2*time.Minute, "the host is free", c.free(2))
 	if nodes := c.there(t, "get nodes --no-headers"); strings.Count(nodes, " Ready ") != 4 || strings.Count(nodes, "\n") != 4 {
