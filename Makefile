@@ -90,7 +90,7 @@ dist: helper $(NFPM) ## a release in dist/: programs, deb, rpm, images, provider
 	for p in $(filter linux-%,$(DIST)); do
 		(cd provider && GOOS=linux GOARCH=$${p#*-} go build -ldflags "-s -w" -o ../dist/provider/manager-$$p ./cmd/manager)
 	done
-	cp provider/config/{metadata,infrastructure-components}.yaml provider/templates/cluster{-template,class-kkbundle}.yaml dist
+	cp provider/config/{metadata,infrastructure-components}.yaml provider/templates/cluster*.yaml dist
 	go run ./cmd/internal/release dist "$(VERSION)" "$(COMMIT)" "$(DATE)" $(RELEASE_KEY)
 	rm -rf dist/share dist/provider
 

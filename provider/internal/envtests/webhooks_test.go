@@ -237,7 +237,7 @@ func TestTemplates(t *testing.T) {
 	s := newSite(t)
 	s.program.bundle("oci://registry.site:5000/bundles/site:1.4.0", version)
 	files, err := filepath.Glob("../../templates/*.yaml")
-	if err != nil || len(files) < 3 {
+	if err != nil || len(files) < 4 {
 		t.Fatalf("%v, %v", files, err)
 	}
 	for _, file := range files {
@@ -245,7 +245,7 @@ func TestTemplates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for text := range strings.SplitSeq(filled(string(data)), "\n---\n") {
+		for text := range strings.SplitSeq(filled(strings.TrimSuffix(filepath.Base(file), ".yaml"), string(data)), "\n---\n") {
 			u := &unstructured.Unstructured{}
 			if err := yaml.UnmarshalStrict([]byte(text), &u.Object); err != nil {
 				t.Fatalf("%s: %v\n%s", file, err, text)
@@ -263,7 +263,7 @@ func TestTemplates(t *testing.T) {
 }
 
 // filled replaces clusterctl's variables.
-func filled(text string) string {
+func filled(cluster, text string) string {
 	for {
 		before, rest, ok := strings.Cut(text, "${")
 		if !ok {
@@ -271,7 +271,7 @@ func filled(text string) string {
 		}
 		name, after, _ := strings.Cut(rest, "}")
 		name, value, _ := strings.Cut(name, ":=")
-		if v, ok := map[string]string{"CLUSTER_NAME": "prod", "KUBERNETES_VERSION": version, "CONTROL_PLANE_ENDPOINT": "192.168.0.11", "REGISTRY": "registry.site:5000"}[name]; ok {
+		if v, ok := map[string]string{"CLUSTER_NAME": cluster, "KUBERNETES_VERSION": version, "CONTROL_PLANE_ENDPOINT": "192.168.0.11", "REGISTRY": "registry.site:5000"}[name]; ok {
 			value = v
 		}
 		text = before + value + after

@@ -552,6 +552,9 @@ func forLab(objects []map[string]any) []map[string]any {
 		case "KubeadmControlPlane":
 			spec = spec["kubeadmConfigSpec"].(map[string]any)
 			spec["preKubeadmCommands"] = []string{"cat /etc/kubernetes/proxy.yaml >> /run/kubeadm/kubeadm.yaml"}
+		case "KubeadmControlPlaneTemplate":
+			spec = spec["template"].(map[string]any)["spec"].(map[string]any)["kubeadmConfigSpec"].(map[string]any)
+			spec["preKubeadmCommands"] = []string{"cat /etc/kubernetes/proxy.yaml >> /run/kubeadm/kubeadm.yaml"}
 		case "KubeadmConfigTemplate":
 			spec = spec["template"].(map[string]any)["spec"].(map[string]any)
 		default:

@@ -68,6 +68,7 @@ func startClusterAPI(t *testing.T, number, managers int) *clusterAPI {
 type clusterAPI struct {
 	*capi
 	published string // the reference of the bundle in the site's registry
+	flavor    string // of the template, for clusterctl; "" is the one without a ClusterClass
 }
 
 func (c *clusterAPI) available(t *testing.T) {
@@ -105,7 +106,7 @@ func (c *clusterAPI) atSite(t *testing.T, args string) string {
 func (c *clusterAPI) generate(t *testing.T) {
 	begin := time.Now()
 	template := c.atSite(t, "generate cluster prod -n site --infrastructure kkbundle --kubernetes-version "+
-		software.KubernetesVersion+" --worker-machine-count 1 2>/tmp/clusterctl.log || { cat /tmp/clusterctl.log; false; }")
+		software.KubernetesVersion+" --worker-machine-count 1 --flavor '"+c.flavor+"' 2>/tmp/clusterctl.log || { cat /tmp/clusterctl.log; false; }")
 	c.apply(t, forLab(objectsOf(t, template)))
 	c.answers(t, begin)
 	c.podNetwork(t)

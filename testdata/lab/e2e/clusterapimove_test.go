@@ -10,10 +10,11 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
-// TestClusterAPIMove declares a cluster in one management cluster, and clusterctl moves it to a second one, offline. Its
-// hosts are left alone meanwhile. There the cluster grows onto a host that was free, and is deleted.
+// TestClusterAPIMove declares a cluster by the ClusterClass in one management cluster, and clusterctl moves it to a second
+// one, offline. Its hosts are left alone meanwhile. There the cluster grows onto a host that was free, and is deleted.
 func TestClusterAPIMove(t *testing.T) {
 	c := startClusterAPI(t, 5, 2)
+	c.flavor = "topology"
 	m := &clusterAPIMove{clusterAPI: c}
 	steps(t, []step{
 		{"a management cluster of one host is installed", c.install},
@@ -63,7 +64,7 @@ func (m *clusterAPIMove) move(t *testing.T) {
 	begin := time.Now()
 	t.Log(m.atSite(t, "move -n site --to-kubeconfig /root/second.conf 2>&1"))
 	t.Logf("moved after %s", time.Since(begin).Round(time.Second))
-	const left = "kubectl get cluster,machine,kkclusters,kkmachines,kkinstances,kkhosts,kkbundles,secrets --no-headers"
+	const left = "kubectl get cluster,clusterclass,machine,kkclusters,kkclustertemplates,kkmachines,kkmachinetemplates,kkinstances,kkhosts,kkbundles,secrets --no-headers"
 	m.until(t, time.Minute, "nothing stays in the first management cluster", `[ -z "$(`+left+` 2>/dev/null)" ] || { `+left+`; false; }`)
 	m.admin = 2
 	m.answers(t, begin)
@@ -110,7 +111,7 @@ func (m *clusterAPIMove) unchanged(t *testing.T) {
 // grow takes the free host.
 func (m *clusterAPIMove) grow(t *testing.T) {
 	begin := time.Now()
-	m.on(t, m.adminHost(), in("kubectl scale machinedeployment prod-md-0 --replicas=2"))
+	m.on(t, m.adminHost(), in(`kubectl patch cluster prod --type=json -p '[{"op": "replace", "path": "/spec/topology/workers/machineDeployments/0/replicas", "value": 2}]'`))
 	m.until(t, 15*time.Minute, "three Machines are Ready", `kubectl get machine --no-headers | wc -l | grep -x 3 && kubectl wait --for=condition=Ready --timeout=1s machine --all`)
 	t.Logf("a worker more after %s", time.Since(begin).Round(time.Second))
 }
