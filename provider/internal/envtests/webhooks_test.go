@@ -1,6 +1,7 @@
 package envtests
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -191,6 +192,41 @@ func TestVersions(t *testing.T) {
 	s.edit(b, "site", func() { b.Spec.Source = "oci://registry.site/bundles/site:1.5.0" })
 	s.eventually("the other bundle is read", func() bool { return s.Get(t.Context(), s.key("site"), b) == nil && len(b.Status.Versions) == 1 })
 	s.edit(md, "md-prod", func() { md.Spec.Replicas = ptr.To[int32](3) })
+}
+
+// TestEndpointOfHost: control planes are not replaced where the endpoint is the address of a host of the cluster.
+func TestEndpointOfHost(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.hosts(1, func(h *infrav1.KKHost) { h.Spec.InternalIPv4 = "10.9.9.9" }) // as the cluster's endpoint
+	s.bundle()
+	c := s.cluster("prod", true)
+	s.machine(c, "m", infrav1.RoleControlPlane)
+	s.untilReady("m")
+	u := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "controlplane.cluster.x-k8s.io/v1beta2", "kind": "KubeadmControlPlane",
+		"spec": map[string]any{"version": "v1.35.4", "replicas": int64(1), "machineTemplate": map[string]any{"spec": map[string]any{
+			"infrastructureRef": map[string]any{"apiGroup": infrav1.GroupVersion.Group, "kind": "KKMachineTemplate", "name": "t"},
+		}}},
+	}}
+	u.SetNamespace(s.namespace)
+	u.SetName("cp")
+	u.SetLabels(map[string]string{clusterv1.ClusterNameLabel: c.Name})
+	s.create(u)
+	edit := func(value any, fields ...string) error {
+		t.Helper()
+		if err := errors.Join(s.Get(t.Context(), s.key("cp"), u), unstructured.SetNestedField(u.Object, value, fields...)); err != nil {
+			t.Fatal(err)
+		}
+		return s.Update(t.Context(), u)
+	}
+	want := []string{"KubeadmControlPlane cp: spec.version", "the endpoint of KKCluster prod is the address of KKHost host1 (10.9.9.9)", "a balancer's address"}
+	etcd := map[string]any{"local": map[string]any{"imageTag": "3.6.13-0"}}
+	refused(t, "a version", edit(version, "spec", "version"), want...)
+	refused(t, "etcd", edit(etcd, "spec", "kubeadmConfigSpec", "clusterConfiguration", "etcd"), want...)
+	if err := edit(int64(3), "spec", "replicas"); err != nil {
+		t.Errorf("more control planes: %v", err)
+	}
 }
 
 // warnings keeps the warnings of the API server.
