@@ -59,6 +59,9 @@ func startClusterAPI(t *testing.T, number, managers int) *clusterAPI {
 	}}
 	th.companyRegistry(t, 1, ca)
 	th.makeBundle(t) // its cluster file names no registry of a site
+	if err := os.RemoveAll(filepath.Join(th.dir, "cache")); err != nil { // the hosts are on the same disk
+		t.Fatal(err)
+	}
 	useCompanyRegistry(t, th.dir, c.registry, ca)
 	c.pristine = c.poolTraces(t)
 	return c
