@@ -194,13 +194,31 @@ func TestVersions(t *testing.T) {
 	s.edit(md, "md-prod", func() { md.Spec.Replicas = ptr.To[int32](3) })
 }
 
+// warned makes the site's client keep the warnings of the API server.
+func (s *site) warned() *warnings {
+	s.Helper()
+	var got warnings
+	conf := rest.CopyConfig(server.config)
+	conf.WarningHandler = &got
+	var err error
+	if s.Client, err = client.New(conf, client.Options{Scheme: server.scheme}); err != nil {
+		s.Fatal(err)
+	}
+	return &got
+}
+
 // TestEndpointOfHost: control planes are not replaced where the endpoint is the address of a host of the cluster.
 func TestEndpointOfHost(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.hosts(1, func(h *infrav1.KKHost) { h.Spec.InternalIPv4 = "10.9.9.9" }) // as the cluster's endpoint
 	s.bundle()
+	s.eventually("the manager knows the host", func() bool { return s.host("host1").Status.State == infrav1.HostAvailable })
+	said := s.warned()
 	c := s.cluster("prod", true)
+	if len(said.texts) != 1 || !strings.Contains(said.texts[0], "10.9.9.9 is the address of KKHost host1: ") {
+		t.Errorf("%q", said.texts)
+	}
 	s.machine(c, "m", infrav1.RoleControlPlane)
 	s.untilReady("m")
 	u := &unstructured.Unstructured{Object: map[string]any{
@@ -248,13 +266,7 @@ func TestBundleWithoutVersion(t *testing.T) {
 			return s.Get(t.Context(), s.key(name), &b) == nil && conditions.IsTrue(&b, infrav1.ReadyCondition)
 		})
 	}
-	var got warnings
-	conf := rest.CopyConfig(server.config)
-	conf.WarningHandler = &got
-	var err error
-	if s.Client, err = client.New(conf, client.Options{Scheme: server.scheme}); err != nil {
-		t.Fatal(err)
-	}
+	got := s.warned()
 	k := &infrav1.KKCluster{}
 	s.edit(k, "prod", func() { k.Spec.BundleRef = local("both") })
 	if len(got.texts) > 0 {

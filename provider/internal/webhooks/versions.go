@@ -97,7 +97,7 @@ func (w *Versions) Handle(ctx context.Context, req admission.Request) admission.
 	}
 	field, version := now.wanted(kind)
 	if !isNew && now.replaces(kind, &old) {
-		if h := w.endpointHost(ctx, infra, now.cluster(kind)); h != nil {
+		if h := endpointHost(ctx, w.Reader, infra); h != nil && h.Spec.Consumer != nil && h.Spec.Consumer.Cluster == now.cluster(kind) {
 			return admission.Denied(fmt.Sprintf("%s %s: %s: the endpoint of KKCluster %s is the address of KKHost %s (%s), and the machine there would be replaced by one on another host: "+
 				"nobody would reach the API server any more; clusters whose endpoint is a balancer's address, or one that moves (kube-vip), can be upgraded",
 				kind, now.Name, field, infra.Name, h.Name, infra.Spec.ControlPlaneEndpoint.Host))
@@ -148,18 +148,17 @@ func (w *Versions) bundle(ctx context.Context, infra *infrav1.KKCluster) *infrav
 	return &b
 }
 
-// endpointHost returns the cluster's host whose own address is the endpoint, or nil.
-func (w *Versions) endpointHost(ctx context.Context, infra *infrav1.KKCluster, cluster string) *infrav1.KKHost {
+// endpointHost returns the host whose own address is the endpoint of a cluster, or nil.
+func endpointHost(ctx context.Context, c client.Reader, infra *infrav1.KKCluster) *infrav1.KKHost {
 	var all infrav1.KKHostList
-	if w.Reader.List(ctx, &all, client.InNamespace(infra.Namespace)) != nil {
+	if c.List(ctx, &all, client.InNamespace(infra.Namespace)) != nil {
 		return nil
 	}
-	for i := range all.Items {
-		h := &all.Items[i]
-		has := append(hosts.InternalAddresses(h.Spec.Address, h.Spec.InternalIPv4, h.Spec.InternalIPv6), h.Spec.Address)
-		if h.Spec.Consumer != nil && h.Spec.Consumer.Cluster == cluster && slices.ContainsFunc(has,
-			func(a string) bool { return same(a, infra.Spec.ControlPlaneEndpoint.Host) }) {
-			return h
+	endpoint := infra.Spec.ControlPlaneEndpoint.Host
+	for _, h := range all.Items {
+		nodes := hosts.InternalAddresses(h.Spec.Address, h.Spec.InternalIPv4, h.Spec.InternalIPv6)
+		if slices.ContainsFunc(append(nodes, h.Spec.Address), func(a string) bool { return same(a, endpoint) }) {
+			return &h
 		}
 	}
 	return nil

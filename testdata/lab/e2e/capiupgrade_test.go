@@ -29,6 +29,7 @@ func TestCAPIUpgrade(t *testing.T) {
 		{"a version that is in no bundle of the cluster is refused, and another bundle is named", c.nextBundle},
 		{"control planes, then the worker are replaced by those of the next version", c.upgrade},
 		{"everything is of the next version", c.verify},
+		{"the API server and the application answered meanwhile", c.answered},
 		{"a MachineHealthCheck replaces a lost control plane", c.loseControlPlane},
 		{"its host comes back, is cleaned and free again", c.comeBack},
 		{"a deleted cluster leaves its hosts as they were", c.delete},
@@ -51,6 +52,7 @@ func TestCAPIUpgradeOne(t *testing.T) {
 		{"the control plane, then the worker are replaced by those of the next version", c.upgrade},
 		{"everything is of the next version", c.verify},
 		{"a deleted cluster leaves its hosts as they were", c.delete},
+		{"the application answered meanwhile", c.answered},
 		{"no packet left the hosts' network", c.packets},
 	})
 }
@@ -90,9 +92,10 @@ type capiUpgrade struct {
 	planes  int // of the declared cluster, which has one worker
 	spares  int // hosts that it does not have
 	to      software.KubernetesRelease
-	next    string     // the bundle of that release
-	lost    hosts.Host // the last one that lost its power
-	machine string     // that was on it
+	next    string          // the bundle of that release
+	asked   map[string]*gap // during the upgrade
+	lost    hosts.Host      // the last one that lost its power
+	machine string          // that was on it
 }
 
 // steadyPort is the node port of the application.
@@ -254,10 +257,9 @@ func (c *capiUpgrade) upgrade(t *testing.T) {
 		Topology: fmt.Sprintf("Cluster API: %d control planes behind a balancer, 1 worker, each replaced on a spare host", c.planes),
 	}
 	seen := answers()
-	for url, what := range map[string]string{api: "the API server", app: "the application"} {
-		if g := seen[url]; g == nil || g.asked == 0 || g.failed*100 > g.asked {
-			t.Errorf("%s missed more than one question of a hundred: %+v", what, g)
-		}
+	c.asked = map[string]*gap{"the application": seen[app]}
+	if c.planes > 1 { // etcd has two members between the join of a single one's successor and its end, and needs both
+		c.asked["the API server"] = seen[api]
 	}
 	if g := seen[app]; g != nil {
 		m.Asked, m.Missed = g.asked, g.failed
@@ -268,6 +270,15 @@ func (c *capiUpgrade) upgrade(t *testing.T) {
 		}
 	}
 	c.moves = append(c.moves, m)
+}
+
+// answered checks what was asked during the upgrade.
+func (c *capiUpgrade) answered(t *testing.T) {
+	for what, g := range c.asked {
+		if g == nil || g.asked == 0 || g.failed*100 > g.asked {
+			t.Errorf("%s missed more than one question of a hundred: %+v", what, g)
+		}
+	}
 }
 
 // killWhile waits for a KKInstance with a value of a jsonpath, and kills the manager then.

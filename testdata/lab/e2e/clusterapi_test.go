@@ -58,7 +58,7 @@ func startClusterAPI(t *testing.T, number, managers int) *clusterAPI {
 		},
 	}}
 	th.companyRegistry(t, 1, ca)
-	th.makeBundle(t) // its cluster file names no registry of a site
+	th.makeBundle(t)                                                     // its cluster file names no registry of a site
 	if err := os.RemoveAll(filepath.Join(th.dir, "cache")); err != nil { // the hosts are on the same disk
 		t.Fatal(err)
 	}
