@@ -111,8 +111,8 @@ func (r *HostReconciler) missing(ctx context.Context, h *infrav1.KKHost) (messag
 	return message, nil
 }
 
-// A LoginReconciler has clusterctl move the Secrets of hosts along, and keeps those of hosts in use from being deleted. It
-// lets go of those that no host in use needs: because it is free, names another Secret, or is gone.
+// A LoginReconciler has clusterctl move the Secrets of hosts along, and keeps those of hosts in use from being deleted.
+// It lets go of those that no host in use needs: because it is free, names another Secret, or is gone.
 type LoginReconciler struct {
 	client.Client
 	Live client.Reader

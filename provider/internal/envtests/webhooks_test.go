@@ -238,10 +238,10 @@ func TestEndpointOfHost(t *testing.T) {
 		}
 		return s.Update(t.Context(), u)
 	}
-	want := []string{"KubeadmControlPlane cp: spec.version", "the endpoint of KKCluster prod is the address of KKHost host1 (10.9.9.9)", "a balancer's address"}
+	want := []string{"the endpoint of KKCluster prod is the address of KKHost host1 (10.9.9.9)", "a balancer's address"}
 	etcd := map[string]any{"local": map[string]any{"imageTag": "3.6.13-0"}}
-	refused(t, "a version", edit(version, "spec", "version"), want...)
-	refused(t, "etcd", edit(etcd, "spec", "kubeadmConfigSpec", "clusterConfiguration", "etcd"), want...)
+	refused(t, "a version", edit(version, "spec", "version"), append(want, "KubeadmControlPlane cp: spec.version: ")...)
+	refused(t, "etcd", edit(etcd, "spec", "kubeadmConfigSpec", "clusterConfiguration", "etcd"), append(want, "cp: spec.kubeadmConfigSpec.clusterConfiguration: ")...)
 	if err := edit(int64(3), "spec", "replicas"); err != nil {
 		t.Errorf("more control planes: %v", err)
 	}

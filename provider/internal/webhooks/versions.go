@@ -23,8 +23,8 @@ import (
 const VersionPath = "/validate-versions"
 
 // Versions refuses a version of Kubernetes that the bundle of a KKCluster does not have, in Clusters with a topology,
-// KubeadmControlPlanes and MachineDeployments, and an upgrade of control planes that would take the endpoint away. It lets
-// everything pass that it knows nothing of: other providers' clusters, and bundles that have not been read.
+// KubeadmControlPlanes and MachineDeployments, and an upgrade of control planes that would take the endpoint away. It
+// lets everything pass that it knows nothing of: other providers' clusters, and bundles that have not been read.
 type Versions struct{ Reader client.Reader }
 
 // versioned is the part of these objects that counts here. Fields of one kind are empty in the others.
@@ -70,12 +70,20 @@ func (v *versioned) cluster(kind string) string {
 	return v.Labels[clusterv1.ClusterNameLabel]
 }
 
-// replaces reports whether an update replaces the machines of control planes by others.
-func (v *versioned) replaces(kind string, old *versioned) bool {
-	_, is := v.wanted(kind)
+// replaces returns the field whose change replaces the machines of control planes by others, or "".
+func (v *versioned) replaces(kind string, old *versioned) string {
+	field, is := v.wanted(kind)
 	_, was := old.wanted(kind)
-	return kind != "MachineDeployment" && (is != was ||
-		!reflect.DeepEqual(v.Spec.KubeadmConfigSpec.ClusterConfiguration, old.Spec.KubeadmConfigSpec.ClusterConfiguration))
+	now, then := v.Spec.KubeadmConfigSpec, old.Spec.KubeadmConfigSpec
+	switch {
+	case kind == "MachineDeployment":
+		return ""
+	case is != was:
+		return field
+	case !reflect.DeepEqual(now.ClusterConfiguration, then.ClusterConfiguration):
+		return "spec.kubeadmConfigSpec.clusterConfiguration"
+	}
+	return ""
 }
 
 // Handle implements admission.Handler.
@@ -91,18 +99,20 @@ func (w *Versions) Handle(ctx context.Context, req admission.Request) admission.
 			return admission.Errored(http.StatusBadRequest, err)
 		}
 	}
-	infra := w.infrastructure(ctx, types.NamespacedName{Namespace: req.Namespace, Name: now.cluster(kind)}, req.Object.Raw, kind)
+	cluster := types.NamespacedName{Namespace: req.Namespace, Name: now.cluster(kind)}
+	infra := w.infrastructure(ctx, cluster, req.Object.Raw, kind)
 	if infra == nil {
 		return admission.Allowed("")
 	}
-	field, version := now.wanted(kind)
-	if !isNew && now.replaces(kind, &old) {
-		if h := endpointHost(ctx, w.Reader, infra); h != nil && h.Spec.Consumer != nil && h.Spec.Consumer.Cluster == now.cluster(kind) {
+	if field := now.replaces(kind, &old); !isNew && field != "" {
+		h := endpointHost(ctx, w.Reader, infra)
+		if h != nil && h.Spec.Consumer != nil && h.Spec.Consumer.Cluster == cluster.Name {
 			return admission.Denied(fmt.Sprintf("%s %s: %s: the endpoint of KKCluster %s is the address of KKHost %s (%s), and the machine there would be replaced by one on another host: "+
 				"nobody would reach the API server any more; clusters whose endpoint is a balancer's address, or one that moves (kube-vip), can be upgraded",
 				kind, now.Name, field, infra.Name, h.Name, infra.Spec.ControlPlaneEndpoint.Host))
 		}
 	}
+	field, version := now.wanted(kind)
 	if _, was := old.wanted(kind); !isNew && was == version { // what is there already may stay
 		return admission.Allowed("")
 	}
