@@ -90,7 +90,7 @@ dist: helper $(NFPM) ## a release in dist/: programs, deb, rpm, images, provider
 	for p in $(filter linux-%,$(DIST)); do
 		(cd provider && GOOS=linux GOARCH=$${p#*-} go build -ldflags "-s -w" -o ../dist/provider/manager-$$p ./cmd/manager)
 	done
-	cp provider/config/{metadata,infrastructure-components}.yaml provider/templates/cluster{-template,class-kkbundle}.yaml dist
+	cp provider/config/{metadata,infrastructure-components}.yaml provider/templates/cluster*.yaml dist
 	go run ./cmd/internal/release dist "$(VERSION)" "$(COMMIT)" "$(DATE)" $(RELEASE_KEY)
 	rm -rf dist/share dist/provider
 
@@ -273,13 +273,13 @@ e2e-adopt: build lab ## a cluster made by kubeadm's own commands: described, tak
 e2e-one: build lab ## one lab test, TEST=TestAges, and its result in testdata/lab/results; HOSTS_OS=bullseye for other hosts
 	@cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 80m -v -run '^$(or $(TEST),$(error TEST=NAME is missing))$$' ./e2e
 
-e2e-capi: build lab ## clusters declared by Cluster API's own controllers and provider/, as processes, and as pods from a bundle; results in testdata/lab/results
+e2e-capi: build lab ## clusters declared by Cluster API's own controllers and provider/, as processes, and as pods from a bundle, from where one is moved; results in testdata/lab/results
 	@(cd provider && go build -o ../bin/kkbundle-provider ./cmd/manager)
-	cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) go test -count=1 -timeout 120m -v -run '^(TestCAPI|TestClusterAPI)$$' ./e2e
+	cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) go test -count=1 -timeout 120m -v -run '^(TestCAPI|TestClusterAPI|TestClusterAPIMove)$$' ./e2e
 
-e2e-capi-upgrade: build lab ## three declared control planes and a worker: a lost worker, an upgrade by one minor release, and the result in testdata/lab/results
+e2e-capi-upgrade: build lab ## three declared control planes, and a single one: a lost worker, upgrades by one minor release, and the results in testdata/lab/results
 	@(cd provider && go build -o ../bin/kkbundle-provider ./cmd/manager)
-	cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) go test -count=1 -timeout 80m -v -run '^TestCAPIUpgrade$$' ./e2e
+	cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) go test -count=1 -timeout 120m -v -run '^(TestCAPIUpgrade|TestCAPIUpgradeOne)$$' ./e2e
 
 e2e-all: build lab ## every lab test, one after the other (hours), and the page of platforms from their results
 	@(cd provider && go build -o ../bin/kkbundle-provider ./cmd/manager)

@@ -1,6 +1,8 @@
 package clusterapi
 
 import (
+	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/installer/tasktest"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 // TestConfig: clusterctl's configuration names the files that the repository's task brings, at the paths where
@@ -35,6 +39,38 @@ func TestConfig(t *testing.T) {
 	}
 	if tasks := Tasks(tasktest.Cluster(t, "")); len(tasks) > 0 || len(Images(tasktest.Cluster(t, ""))) > 0 {
 		t.Errorf("a cluster without clusterAPI has tasks: %v", tasks)
+	}
+}
+
+// TestRepository: files have the names that they are published under, and those of the provider are what a release of
+// kkbundle has: components, metadata, and each template of a cluster.
+func TestRepository(t *testing.T) {
+	t.Parallel()
+	c := tasktest.Cluster(t, "clusterAPI: {version: v1.14.2}\n")
+	var names []string
+	for _, p := range layout() {
+		for _, f := range p.files {
+			url, err := catalog.Ref(c, manifest.Need{Kind: manifest.ItemFile, Name: f.component}, "linux/amd64")
+			if err != nil || path.Base(url) != f.name {
+				t.Errorf("%s is published as %s, and clusterctl has it as %s: %v", f.component, url, f.name, err)
+			}
+			if p.Name == "kkbundle" {
+				names = append(names, f.name)
+			}
+		}
+	}
+	published := []string{"infrastructure-components.yaml", "metadata.yaml"}
+	templates, err := filepath.Glob("../../provider/templates/cluster*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range templates {
+		published = append(published, filepath.Base(file))
+	}
+	slices.Sort(names)
+	slices.Sort(published)
+	if diff := cmp.Diff(published, names); diff != "" {
+		t.Errorf("the repository lacks (-) what provider/ has, or has (+) what is not there:\n%s", diff)
 	}
 }
 

@@ -78,6 +78,7 @@ func layout() []part {
 				{own, "infrastructure-components.yaml"},
 				{own + "-metadata", "metadata.yaml"},
 				{own + "-template", "cluster-template.yaml"},
+				{own + "-topology", "cluster-template-topology.yaml"},
 				{own + "-class", "clusterclass-kkbundle.yaml"},
 			},
 		},

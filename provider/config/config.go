@@ -37,6 +37,7 @@ const (
 	group     = "infrastructure.kkbundle.io"
 	version   = "v1alpha1"
 	coreGroup = "cluster.x-k8s.io"
+	moveLabel = "clusterctl." + coreGroup + "/move"
 	certName  = name + "-serving"
 	service   = name + "-webhooks"
 )
@@ -56,7 +57,11 @@ func CRDs() ([]*unstructured.Unstructured, error) {
 		if err := yaml.Unmarshal(data, &crd.Object); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		crd.SetLabels(map[string]string{coreGroup + "/v1beta2": version, coreGroup + "/provider": provider})
+		labels := map[string]string{coreGroup + "/v1beta2": version, coreGroup + "/provider": provider}
+		if kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "plural"); kind == "kkhosts" {
+			labels[moveLabel] = "" // no Cluster owns them
+		}
+		crd.SetLabels(labels)
 		all = append(all, crd)
 		return nil
 	})

@@ -114,6 +114,9 @@ func TestComponents(t *testing.T) {
 			if o.Metadata.Labels["cluster.x-k8s.io/v1beta2"] != "v1alpha1" {
 				t.Errorf("%s does not name its contract", o.Metadata.Name)
 			}
+			if _, moved := o.Metadata.Labels["clusterctl.cluster.x-k8s.io/move"]; moved != strings.HasPrefix(o.Metadata.Name, "kkhosts.") {
+				t.Errorf("%s: clusterctl moves all objects: %v", o.Metadata.Name, moved)
+			}
 		case "Namespace", "ClusterRole", "ClusterRoleBinding", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration":
 		default:
 			if o.Metadata.Namespace != "kkbundle-provider-system" {

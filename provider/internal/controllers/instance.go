@@ -773,7 +773,6 @@ func (w *instanceWork) release(ctx context.Context, quarantine string) error {
 // free takes a host from its machine.
 func free(h *infrav1.KKHost) {
 	h.Spec.Consumer = nil
-	setMoved(h, false)
 	controllerutil.RemoveFinalizer(h, infrav1.HostFinalizer)
 }
 

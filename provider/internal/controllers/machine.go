@@ -252,7 +252,6 @@ func (w *machineWork) claim(ctx context.Context) (*infrav1.KKHost, error) {
 	h = h.DeepCopy()
 	h.Spec.Consumer = &infrav1.Consumer{Cluster: w.cluster.Name, Machine: w.m.Name}
 	controllerutil.AddFinalizer(h, infrav1.HostFinalizer)
-	setMoved(h, true)
 	if err := w.Update(ctx, h); err != nil {
 		return nil, err
 	}

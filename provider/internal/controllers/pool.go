@@ -111,8 +111,8 @@ func (r *HostReconciler) missing(ctx context.Context, h *infrav1.KKHost) (messag
 	return message, nil
 }
 
-// A LoginReconciler keeps the Secrets of hosts in use from being deleted and has clusterctl move them along, and lets
-// go of those that no host in use needs: because it is free, names another Secret, or is gone.
+// A LoginReconciler has clusterctl move the Secrets of hosts along, and keeps those of hosts in use from being deleted.
+// It lets go of those that no host in use needs: because it is free, names another Secret, or is gone.
 type LoginReconciler struct {
 	client.Client
 	Live client.Reader
@@ -161,15 +161,19 @@ func (r *LoginReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	if err := r.Live.List(ctx, &all, client.InNamespace(req.Namespace)); err != nil {
 		return ctrl.Result{}, err
 	}
-	used := slices.ContainsFunc(all.Items,
-		func(h infrav1.KKHost) bool { return h.Spec.Consumer != nil && slices.Contains(hostSecrets(&h), s.Name) })
+	var named, used bool
+	for _, h := range all.Items {
+		if slices.Contains(hostSecrets(&h), s.Name) {
+			named, used = true, used || h.Spec.Consumer != nil
+		}
+	}
 	before := s.DeepCopy()
 	if used && s.DeletionTimestamp.IsZero() {
 		controllerutil.AddFinalizer(&s, infrav1.LoginFinalizer)
 	} else if !used {
 		controllerutil.RemoveFinalizer(&s, infrav1.LoginFinalizer)
 	}
-	setMoved(&s, used)
+	setMoved(&s, named)
 	if slices.Equal(before.Finalizers, s.Finalizers) && len(before.Labels) == len(s.Labels) {
 		return noResult()
 	}

@@ -592,13 +592,16 @@ func TestStatusIsLost(t *testing.T) {
 	c := readySite(s, 2)
 	s.machine(c, "m1", infrav1.RoleControlPlane)
 	s.untilReady("m1")
-	for kind, name := range map[client.Object]string{&infrav1.KKHost{}: "host1", &corev1.Secret{}: "login", &infrav1.KKBundle{}: "site"} {
-		if err := s.Get(t.Context(), s.key(name), kind); err != nil {
-			t.Fatal(err)
-		}
-		if _, ok := kind.GetLabels()["clusterctl.cluster.x-k8s.io/move"]; !ok {
-			t.Errorf("%T %s would be left behind", kind, name)
-		}
+	// Hosts are moved by the label of their CRD, free ones too.
+	s.create(&corev1.Secret{ObjectMeta: s.meta("spare"), Data: map[string][]byte{infrav1.SecretPrivateKey: []byte(privateKey)}})
+	h := s.host("host2")
+	s.edit(h, "host2", func() { h.Spec.SSH.SecretRef = local("spare") })
+	for name, kind := range map[string]client.Object{"login": &corev1.Secret{}, "spare": &corev1.Secret{}, "site": &infrav1.KKBundle{}} {
+		s.eventually(fmt.Sprintf("%T %s would be moved", kind, name), func() bool {
+			err := s.Get(t.Context(), s.key(name), kind)
+			_, ok := kind.GetLabels()["clusterctl.cluster.x-k8s.io/move"]
+			return err == nil && ok
+		})
 	}
 	s.stop()
 	for _, lose := range []func() client.Object{

@@ -1,6 +1,7 @@
 package envtests
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -193,6 +194,59 @@ func TestVersions(t *testing.T) {
 	s.edit(md, "md-prod", func() { md.Spec.Replicas = ptr.To[int32](3) })
 }
 
+// warned makes the site's client keep the warnings of the API server.
+func (s *site) warned() *warnings {
+	s.Helper()
+	var got warnings
+	conf := rest.CopyConfig(server.config)
+	conf.WarningHandler = &got
+	var err error
+	if s.Client, err = client.New(conf, client.Options{Scheme: server.scheme}); err != nil {
+		s.Fatal(err)
+	}
+	return &got
+}
+
+// TestEndpointOfHost: control planes are not replaced where the endpoint is the address of a host of the cluster.
+func TestEndpointOfHost(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.hosts(1, func(h *infrav1.KKHost) { h.Spec.InternalIPv4 = "10.9.9.9" }) // as the cluster's endpoint
+	s.bundle()
+	s.eventually("the manager knows the host", func() bool { return s.host("host1").Status.State == infrav1.HostAvailable })
+	said := s.warned()
+	c := s.cluster("prod", true)
+	if len(said.texts) != 1 || !strings.Contains(said.texts[0], "10.9.9.9 is the address of KKHost host1: ") {
+		t.Errorf("%q", said.texts)
+	}
+	s.machine(c, "m", infrav1.RoleControlPlane)
+	s.untilReady("m")
+	u := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "controlplane.cluster.x-k8s.io/v1beta2", "kind": "KubeadmControlPlane",
+		"spec": map[string]any{"version": "v1.35.4", "replicas": int64(1), "machineTemplate": map[string]any{"spec": map[string]any{
+			"infrastructureRef": map[string]any{"apiGroup": infrav1.GroupVersion.Group, "kind": "KKMachineTemplate", "name": "t"},
+		}}},
+	}}
+	u.SetNamespace(s.namespace)
+	u.SetName("cp")
+	u.SetLabels(map[string]string{clusterv1.ClusterNameLabel: c.Name})
+	s.create(u)
+	edit := func(value any, fields ...string) error {
+		t.Helper()
+		if err := errors.Join(s.Get(t.Context(), s.key("cp"), u), unstructured.SetNestedField(u.Object, value, fields...)); err != nil {
+			t.Fatal(err)
+		}
+		return s.Update(t.Context(), u)
+	}
+	want := []string{"the endpoint of KKCluster prod is the address of KKHost host1 (10.9.9.9)", "a balancer's address"}
+	etcd := map[string]any{"local": map[string]any{"imageTag": "3.6.13-0"}}
+	refused(t, "a version", edit(version, "spec", "version"), append(want, "KubeadmControlPlane cp: spec.version: ")...)
+	refused(t, "etcd", edit(etcd, "spec", "kubeadmConfigSpec", "clusterConfiguration", "etcd"), append(want, "cp: spec.kubeadmConfigSpec.clusterConfiguration: ")...)
+	if err := edit(int64(3), "spec", "replicas"); err != nil {
+		t.Errorf("more control planes: %v", err)
+	}
+}
+
 // warnings keeps the warnings of the API server.
 type warnings struct{ texts []string }
 
@@ -212,13 +266,7 @@ func TestBundleWithoutVersion(t *testing.T) {
 			return s.Get(t.Context(), s.key(name), &b) == nil && conditions.IsTrue(&b, infrav1.ReadyCondition)
 		})
 	}
-	var got warnings
-	conf := rest.CopyConfig(server.config)
-	conf.WarningHandler = &got
-	var err error
-	if s.Client, err = client.New(conf, client.Options{Scheme: server.scheme}); err != nil {
-		t.Fatal(err)
-	}
+	got := s.warned()
 	k := &infrav1.KKCluster{}
 	s.edit(k, "prod", func() { k.Spec.BundleRef = local("both") })
 	if len(got.texts) > 0 {
@@ -237,7 +285,7 @@ func TestTemplates(t *testing.T) {
 	s := newSite(t)
 	s.program.bundle("oci://registry.site:5000/bundles/site:1.4.0", version)
 	files, err := filepath.Glob("../../templates/*.yaml")
-	if err != nil || len(files) < 3 {
+	if err != nil || len(files) < 4 {
 		t.Fatalf("%v, %v", files, err)
 	}
 	for _, file := range files {
@@ -245,7 +293,7 @@ func TestTemplates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for text := range strings.SplitSeq(filled(string(data)), "\n---\n") {
+		for text := range strings.SplitSeq(filled(strings.TrimSuffix(filepath.Base(file), ".yaml"), string(data)), "\n---\n") {
 			u := &unstructured.Unstructured{}
 			if err := yaml.UnmarshalStrict([]byte(text), &u.Object); err != nil {
 				t.Fatalf("%s: %v\n%s", file, err, text)
@@ -263,7 +311,7 @@ func TestTemplates(t *testing.T) {
 }
 
 // filled replaces clusterctl's variables.
-func filled(text string) string {
+func filled(cluster, text string) string {
 	for {
 		before, rest, ok := strings.Cut(text, "${")
 		if !ok {
@@ -271,7 +319,7 @@ func filled(text string) string {
 		}
 		name, after, _ := strings.Cut(rest, "}")
 		name, value, _ := strings.Cut(name, ":=")
-		if v, ok := map[string]string{"CLUSTER_NAME": "prod", "KUBERNETES_VERSION": version, "CONTROL_PLANE_ENDPOINT": "192.168.0.11", "REGISTRY": "registry.site:5000"}[name]; ok {
+		if v, ok := map[string]string{"CLUSTER_NAME": cluster, "KUBERNETES_VERSION": version, "CONTROL_PLANE_ENDPOINT": "192.168.0.11", "REGISTRY": "registry.site:5000"}[name]; ok {
 			value = v
 		}
 		text = before + value + after

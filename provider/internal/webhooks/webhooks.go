@@ -330,8 +330,13 @@ func (Cluster) Default(_ context.Context, c *infrav1.KKCluster) error {
 }
 
 // ValidateCreate implements admission.Validator.
-func (Cluster) ValidateCreate(_ context.Context, c *infrav1.KKCluster) (admission.Warnings, error) {
-	return nil, invalid("KKCluster", c.Name, clusterProblems(spec(), &c.Spec))
+func (w Cluster) ValidateCreate(ctx context.Context, c *infrav1.KKCluster) (admission.Warnings, error) {
+	var warnings admission.Warnings
+	if h := endpointHost(ctx, w.Reader, c); h != nil {
+		warnings = append(warnings, fmt.Sprintf("spec.controlPlaneEndpoint.host: %s is the address of KKHost %s: the cluster is reached as long as its control plane is there, and cannot be upgraded; a balancer's address can stay, or one that moves (kube-vip)",
+			c.Spec.ControlPlaneEndpoint.Host, h.Name))
+	}
+	return warnings, invalid("KKCluster", c.Name, clusterProblems(spec(), &c.Spec))
 }
 
 // ValidateUpdate implements admission.Validator. Hosts know the endpoint by its address: it never changes.

@@ -65,6 +65,8 @@ func TestCAPI(t *testing.T) {
 // capi is a management cluster, on host 1. The other hosts are its pool.
 type capi struct {
 	*thread
+	// managers is the number of hosts before the pool, each a management cluster; 0 is one.
+	managers int
 	life     context.Context //nolint:containedctx // of the whole test: the controllers outlive their subtest
 	registry string
 	endpoint string // of the declared cluster
@@ -81,15 +83,25 @@ type capi struct {
 // poolTraces are the traces of the hosts of the pool.
 func (c *capi) poolTraces(t *testing.T) string {
 	t.Helper()
-	_, pool, ok := strings.Cut(c.traces(t), "== host2\n")
+	first := "== " + c.poolHosts()[0].Name + "\n"
+	_, pool, ok := strings.Cut(c.traces(t), first)
 	if !ok {
-		t.Fatal("there are no traces of host2")
+		t.Fatalf("there are no traces in %q", first)
 	}
-	return pool
+	return first + pool
 }
+
+// poolHosts are the hosts behind those of the management clusters.
+func (c *capi) poolHosts() []hosts.Host { return c.lab.Hosts[max(c.managers, 1):] }
 
 func (c *capi) install(t *testing.T) {
 	c.pushToCompany(t, c.registry)
+	c.installed(t)
+}
+
+// installed installs the management cluster that the inventory is of.
+func (c *capi) installed(t *testing.T) {
+	t.Helper()
 	cmd := c.site(t, "install", "-c", filepath.Join(c.dir, "cluster.yaml"))
 	cmd.Env = append(os.Environ(), "SITE_REGISTRY="+companyPassword)
 	r := run(t, cmd).must(t, 0)
@@ -181,7 +193,7 @@ func (c *capi) controllers(t *testing.T) {
 		}, c.flags...)},
 	}
 	for _, one := range components {
-		c.feed(t, 1, kubectlApply, strings.NewReader(c.beside(t, one.yaml, one.port)))
+		c.feed(t, c.adminHost(), kubectlApply, strings.NewReader(c.beside(t, one.yaml, one.port)))
 	}
 	for _, one := range components {
 		args := append([]string{
@@ -286,7 +298,7 @@ func text(t *testing.T, object any) string {
 	return string(data)
 }
 
-// pool declares the hosts behind the first one.
+// pool declares the hosts of the pool.
 func (c *capi) pool(t *testing.T) {
 	read := func(file string) string {
 		data, err := os.ReadFile(file)
@@ -311,7 +323,7 @@ func (c *capi) pool(t *testing.T) {
 		}),
 		kkBundle("site", c.source),
 	}
-	for _, h := range c.lab.Hosts[1:] {
+	for _, h := range c.poolHosts() {
 		spec := map[string]any{
 			"address": h.Address,
 			"ssh": map[string]any{
@@ -328,7 +340,7 @@ func (c *capi) pool(t *testing.T) {
 	}
 	c.kubectl(t, "create namespace site")
 	c.apply(t, objects)
-	c.until(t, 2*time.Minute, "every host is free, and the bundle is read", c.free(len(c.lab.Hosts)-1)+` &&
+	c.until(t, 2*time.Minute, "every host is free, and the bundle is read", c.free(len(c.poolHosts()))+` &&
 		kubectl get kkbundle site -o jsonpath='{.status.versions}' | grep `+software.KubernetesVersion)
 }
 
@@ -358,7 +370,7 @@ func (c *capi) apply(t *testing.T, objects []map[string]any) {
 	for _, o := range objects {
 		all.WriteString("---\n" + text(t, o))
 	}
-	c.feed(t, 1, kubectlApply+" -n site", strings.NewReader(all.String()))
+	c.feed(t, c.adminHost(), kubectlApply+" -n site", strings.NewReader(all.String()))
 }
 
 // in makes kubectl of a shell line speak to the management cluster's namespace site.
@@ -371,15 +383,15 @@ func (c *capi) until(t *testing.T, limit time.Duration, what, line string) {
 	t.Helper()
 	begin := time.Now()
 	for time.Since(begin) < limit {
-		cmd := c.lab.SSH(t.Context(), c.lab.Hosts[0], in(line))
+		cmd := c.lab.SSH(t.Context(), c.lab.Hosts[c.adminHost()-1], in(line))
 		if _, err := cmd.CombinedOutput(); err == nil {
 			return
 		}
 		time.Sleep(3 * time.Second)
 	}
-	t.Log(c.on(t, 1, in("kubectl get cluster,kubeadmcontrolplane,machinedeployment,machine,kkhosts,kkmachines,kkinstances,kkbundles -o wide; kubectl get kkinstances,kkclusters,kkhosts,machine -o yaml | grep -A2 -B6 'message:' | head -n 300; true")))
+	t.Log(c.on(t, c.adminHost(), in("kubectl get cluster,kubeadmcontrolplane,machinedeployment,machine,kkhosts,kkmachines,kkinstances,kkbundles -o wide; kubectl get kkinstances,kkclusters,kkhosts,machine -o yaml | grep -A2 -B6 'message:' | head -n 300; true")))
 	if c.manager == nil {
-		t.Log(c.on(t, 1, "kubectl --kubeconfig /etc/kubernetes/admin.conf -n kkbundle-provider-system logs deployment/kkbundle-provider --tail=100; true"))
+		t.Log(c.on(t, c.adminHost(), "kubectl --kubeconfig /etc/kubernetes/admin.conf -n kkbundle-provider-system logs deployment/kkbundle-provider --tail=100; true"))
 	}
 	logs, _ := filepath.Glob(filepath.Join(c.dir, "*.log"))
 	for _, file := range logs {
@@ -401,7 +413,7 @@ func (c *capi) create(t *testing.T) {
 	c.until(t, 5*time.Minute, "both Machines are Ready", `kubectl wait --for=condition=Ready --timeout=1s machine --all && kubectl get machine --no-headers | wc -l | grep -x 2`)
 	c.until(t, 5*time.Minute, "the Cluster is Available", "kubectl wait --for=condition=Available --timeout=1s cluster/prod")
 	t.Logf("the cluster is available after %s; the manager was killed %d times", time.Since(begin).Round(time.Second), c.kills)
-	t.Log(c.on(t, 1, in("kubectl get cluster,machine,kkinstances -o wide; kubectl --kubeconfig /root/prod.conf get nodes -o wide")))
+	t.Log(c.on(t, c.adminHost(), in("kubectl get cluster,machine,kkinstances -o wide; kubectl --kubeconfig /root/prod.conf get nodes -o wide")))
 	if c.kills == 0 {
 		t.Error("the manager was never killed")
 	}
@@ -488,7 +500,7 @@ func (c *capi) podNetwork(t *testing.T) {
 	}
 	ofHost := "--iface=" + addresses(c.lab.Hosts[:1])[0]
 	var ofAll []string
-	for _, address := range addresses(c.lab.Hosts[1:]) {
+	for _, address := range addresses(c.poolHosts()) {
 		ofAll = append(ofAll, "--iface="+address)
 	}
 	line := regexp.MustCompile(`(?m)^( *- )` + regexp.QuoteMeta(ofHost) + `$`)
@@ -504,7 +516,7 @@ func (c *capi) podNetwork(t *testing.T) {
 // applyThere applies a manifest in the declared cluster.
 func (c *capi) applyThere(t *testing.T, manifest string) {
 	t.Helper()
-	c.feed(t, 1, strings.Replace(kubectlApply, "/etc/kubernetes/admin.conf", "/root/prod.conf", 1),
+	c.feed(t, c.adminHost(), strings.Replace(kubectlApply, "/etc/kubernetes/admin.conf", "/root/prod.conf", 1),
 		strings.NewReader(manifest))
 }
 
@@ -540,6 +552,9 @@ func forLab(objects []map[string]any) []map[string]any {
 		case "KubeadmControlPlane":
 			spec = spec["kubeadmConfigSpec"].(map[string]any)
 			spec["preKubeadmCommands"] = []string{"cat /etc/kubernetes/proxy.yaml >> /run/kubeadm/kubeadm.yaml"}
+		case "KubeadmControlPlaneTemplate":
+			spec = spec["template"].(map[string]any)["spec"].(map[string]any)["kubeadmConfigSpec"].(map[string]any)
+			spec["preKubeadmCommands"] = []string{"cat /etc/kubernetes/proxy.yaml >> /run/kubeadm/kubeadm.yaml"}
 		case "KubeadmConfigTemplate":
 			spec = spec["template"].(map[string]any)["spec"].(map[string]any)
 		default:
@@ -572,10 +587,10 @@ func forLab(objects []map[string]any) []map[string]any {
 func (c *capi) scale(t *testing.T) {
 	begin := time.Now()
 	defer c.killing(t)()
-	c.on(t, 1, in("kubectl scale machinedeployment prod-md-0 --replicas=2"))
+	c.on(t, c.adminHost(), in("kubectl scale machinedeployment prod-md-0 --replicas=2"))
 	c.until(t, 15*time.Minute, "three Machines are Ready", `kubectl get machine --no-headers | wc -l | grep -x 3 && kubectl wait --for=condition=Ready --timeout=1s machine --all`)
 	t.Logf("a worker more after %s", time.Since(begin).Round(time.Second))
-	c.on(t, 1, in("kubectl scale machinedeployment prod-md-0 --replicas=1"))
+	c.on(t, c.adminHost(), in("kubectl scale machinedeployment prod-md-0 --replicas=1"))
 	c.until(t, 10*time.Minute, "a host is free again", `kubectl get machine --no-headers | wc -l | grep -x 2 && `+c.free(1))
 	c.freeAreClean(t, 1)
 }
@@ -583,12 +598,12 @@ func (c *capi) scale(t *testing.T) {
 // freeAreClean checks that this many hosts are free, and as they were.
 func (c *capi) freeAreClean(t *testing.T, want int) {
 	t.Helper()
-	free := strings.Fields(c.on(t, 1, in(`kubectl get kkhosts -o jsonpath='{range .items[*]}{.metadata.name}{" "}{.status.state}{"\n"}{end}' | awk '$2 == "Available" {print $1}'`)))
+	free := strings.Fields(c.on(t, c.adminHost(), in(`kubectl get kkhosts -o jsonpath='{range .items[*]}{.metadata.name}{" "}{.status.state}{"\n"}{end}' | awk '$2 == "Available" {print $1}'`)))
 	if len(free) != want {
 		t.Fatalf("free: %q", free)
 	}
 	of := func(all, name string) string {
-		_, part, _ := strings.Cut("== host2\n"+all, "== "+name+"\n")
+		_, part, _ := strings.Cut(all, "== "+name+"\n")
 		part, _, _ = strings.Cut(part, "== host")
 		return part
 	}
@@ -604,9 +619,9 @@ func (c *capi) delete(t *testing.T) {
 	begin := time.Now()
 	stop := c.killing(t)
 	defer stop()
-	c.on(t, 1, in("kubectl delete cluster prod --wait=false"))
+	c.on(t, c.adminHost(), in("kubectl delete cluster prod --wait=false"))
 	c.until(t, 15*time.Minute, "the cluster is gone, and every host is free", `[ -z "$(kubectl get cluster,machine,kkmachines,kkinstances --no-headers 2>/dev/null)" ] && `+
-		c.free(len(c.lab.Hosts)-1))
+		c.free(len(c.poolHosts())))
 	stop()
 	t.Logf("gone after %s; the manager was killed %d times in all", time.Since(begin).Round(time.Second), c.kills)
 	if after := c.poolTraces(t); after != c.pristine {

@@ -18,28 +18,7 @@ import (
 // TestCAPIUpgrade declares three control planes behind a balancer and a worker, loses the worker's host, and upgrades all
 // of them to the next minor release with a spare host, under an application. Then it loses a control plane.
 func TestCAPIUpgrade(t *testing.T) {
-	const address = "10.250.0.11:5443/mirror"
-	ca := newCompanyCA(t, "Company registries")
-	th := start(t, scenario{
-		hosts: 7, groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}}, standIns: []string{"cert-manager"},
-		with: []software.Extra{software.Kubernetes137},
-		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"),
-				"addons:\n  - chart: web\n    namespace: web\n    values: [web.yaml]\n", "")
-		},
-	})
-	to := software.KubernetesReleases()[software.Kubernetes137]
-	c := &capiUpgrade{to: to, capi: &capi{
-		thread: th, registry: address, ca: ca, life: t.Context(), endpoint: besideHosts, source: "file:///lab.kkb",
-		flags: []string{"--quarantine-after=1m"},
-	}}
-	th.companyRegistry(t, 1, ca)
-	c.bundleBoth(t)
-	useCompanyRegistry(t, th.dir, address, ca)
-	c.pristine = c.poolTraces(t)
-	pool := addresses(c.lab.Hosts[1:])
-	c.startBalancer(t, front{Port: 6443, Probe: "https://%s/readyz", Backends: pool},
-		front{Port: steadyPort, Probe: "http://%s/", Backends: pool})
+	c := startCAPIUpgrade(t, 3, 2)
 	steps(t, []step{
 		{"a management cluster of one host is installed", c.install},
 		{"Cluster API and the provider run", c.controllers},
@@ -50,20 +29,73 @@ func TestCAPIUpgrade(t *testing.T) {
 		{"a version that is in no bundle of the cluster is refused, and another bundle is named", c.nextBundle},
 		{"control planes, then the worker are replaced by those of the next version", c.upgrade},
 		{"everything is of the next version", c.verify},
+		{"the API server and the application answered meanwhile", c.answered},
 		{"a MachineHealthCheck replaces a lost control plane", c.loseControlPlane},
 		{"its host comes back, is cleaned and free again", c.comeBack},
 		{"a deleted cluster leaves its hosts as they were", c.delete},
-		{"no packet left the hosts' network", th.packets},
+		{"no packet left the hosts' network", c.packets},
 	})
+}
+
+// TestCAPIUpgradeOne declares one control plane behind a balancer and a worker, and replaces each of them on one spare
+// host, under an application: first for the release of etcd that the next one can be reached from, then by the next minor
+// release.
+func TestCAPIUpgradeOne(t *testing.T) {
+	c := startCAPIUpgrade(t, 1, 1)
+	steps(t, []step{
+		{"a management cluster of one host is installed", c.install},
+		{"Cluster API and the provider run", c.controllers},
+		{"a pool of hosts", c.pool},
+		{"a declared control plane comes up behind a balancer, with a worker", c.createOne},
+		{"a version that is in no bundle of the cluster is refused, and another bundle is named", c.nextBundle},
+		{"the control plane is replaced for etcd's step", c.stepEtcd},
+		{"the control plane, then the worker are replaced by those of the next version", c.upgrade},
+		{"everything is of the next version", c.verify},
+		{"a deleted cluster leaves its hosts as they were", c.delete},
+		{"the application answered meanwhile", c.answered},
+		{"no packet left the hosts' network", c.packets},
+	})
+}
+
+// startCAPIUpgrade starts hosts for a management cluster, control planes, a worker and spares, and a balancer, and makes
+// the bundles of both releases.
+func startCAPIUpgrade(t *testing.T, planes, spares int) *capiUpgrade {
+	t.Helper()
+	const address = "10.250.0.11:5443/mirror"
+	ca := newCompanyCA(t, "Company registries")
+	th := start(t, scenario{
+		hosts: 1 + planes + 1 + spares, groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}}, standIns: []string{"cert-manager"},
+		with: []software.Extra{software.Kubernetes137},
+		edit: func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, "cluster.yaml"),
+				"addons:\n  - chart: web\n    namespace: web\n    values: [web.yaml]\n", "")
+		},
+	})
+	to := software.KubernetesReleases()[software.Kubernetes137]
+	c := &capiUpgrade{to: to, planes: planes, spares: spares, capi: &capi{
+		thread: th, registry: address, ca: ca, life: t.Context(), endpoint: besideHosts, source: "file:///lab.kkb",
+		flags: []string{"--quarantine-after=1m"},
+	}}
+	th.companyRegistry(t, 1, ca)
+	c.bundleBoth(t)
+	useCompanyRegistry(t, th.dir, address, ca)
+	c.pristine = c.poolTraces(t)
+	pool := addresses(c.poolHosts())
+	c.startBalancer(t, front{Port: 6443, Probe: "https://%s/readyz", Backends: pool},
+		front{Port: steadyPort, Probe: "http://%s/", Backends: pool})
+	return c
 }
 
 // capiUpgrade is a management cluster whose declared cluster goes to another release of Kubernetes.
 type capiUpgrade struct {
 	*capi
+	planes  int // of the declared cluster, which has one worker
+	spares  int // hosts that it does not have
 	to      software.KubernetesRelease
-	next    string     // the bundle of that release
-	lost    hosts.Host // the last one that lost its power
-	machine string     // that was on it
+	next    string          // the bundle of that release
+	asked   map[string]*gap // during the upgrade
+	lost    hosts.Host      // the last one that lost its power
+	machine string          // that was on it
 }
 
 // steadyPort is the node port of the application.
@@ -117,11 +149,38 @@ func (c *capiUpgrade) createThree(t *testing.T) {
 	t.Logf("three control planes are Ready after %s", time.Since(begin).Round(time.Second))
 }
 
+// createOne declares the cluster with the etcd that its release of Kubernetes brings.
+func (c *capiUpgrade) createOne(t *testing.T) {
+	begin := time.Now()
+	c.apply(t, c.declared(t, c.planes))
+	c.answers(t, begin)
+	c.podNetwork(t)
+	const version = software.KubernetesVersion
+	c.until(t, 10*time.Minute, "the control plane and the worker are Ready", machines(c.all(version), "1 "+version))
+	t.Logf("a control plane and a worker are Ready after %s", time.Since(begin).Round(time.Second))
+}
+
+// all are the control planes as machines wants them.
+func (c *capiUpgrade) all(version string) string { return fmt.Sprintf("%d %s", c.planes, version) }
+
+// stepEtcd names the release of etcd that the next one can be reached from.
+func (c *capiUpgrade) stepEtcd(t *testing.T) {
+	begin := time.Now()
+	before := c.there(t, etcdImages)
+	c.on(t, c.adminHost(), in(fmt.Sprintf(`kubectl patch kubeadmcontrolplane prod-cp --type=merge -p '{"spec": {"kubeadmConfigSpec": {"clusterConfiguration": {"etcd": {"local": {"imageTag": "%s"}}}}}}'`, c.etcdThrough())))
+	c.until(t, 15*time.Minute, "another control plane has taken its place", `[ "$(kubectl --kubeconfig /root/prod.conf `+etcdImages+` | sed 's/.*://')" = '`+c.etcdThrough()+`' ] && `+
+		machines(c.all(software.KubernetesVersion), "1 "+software.KubernetesVersion)+" && "+c.free(c.spares))
+	t.Logf("from %s to %s after %s", before, c.there(t, etcdImages), time.Since(begin).Round(time.Second))
+	c.freeAreClean(t, c.spares)
+}
+
+const etcdImages = "-n kube-system get pods -l component=etcd -o jsonpath={.items[*].spec.containers[*].image}"
+
 // lose pulls the plug of the first Machine with the label.
 func (c *capiUpgrade) lose(t *testing.T, label string) {
 	t.Helper()
-	c.machine = strings.TrimSpace(c.on(t, 1, in("kubectl get machine -l '"+label+"' -o jsonpath='{.items[0].metadata.name}'")))
-	name := c.on(t, 1, in("kubectl get kkmachine "+c.machine+" -o jsonpath='{.spec.hostName}'"))
+	c.machine = strings.TrimSpace(c.on(t, c.adminHost(), in("kubectl get machine -l '"+label+"' -o jsonpath='{.items[0].metadata.name}'")))
+	name := c.on(t, c.adminHost(), in("kubectl get kkmachine "+c.machine+" -o jsonpath='{.spec.hostName}'"))
 	c.lost = c.lab.Hosts[slices.IndexFunc(c.lab.Hosts, func(h hosts.Host) bool { return h.Name == name })]
 	if err := c.lab.Kill(t.Context(), c.lost); err != nil {
 		t.Fatal(err)
@@ -139,7 +198,7 @@ func machines(controlPlanes, workers string) string {
 // there runs kubectl in the declared cluster.
 func (c *capiUpgrade) there(t *testing.T, args string) string {
 	t.Helper()
-	return c.on(t, 1, "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /root/prod.conf "+args)
+	return c.on(t, c.adminHost(), "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /root/prod.conf "+args)
 }
 
 // toNext is the patch that takes the control plane to the next release. kubeadm's join does not touch CoreDNS.
@@ -150,19 +209,19 @@ func (c *capiUpgrade) toNext() string {
 
 // nextBundle names the next bundle in the KKCluster. No machine is replaced for it.
 func (c *capiUpgrade) nextBundle(t *testing.T) {
-	if got := c.on(t, 1, in(c.toNext()+" 2>&1 && echo accepted; true")); !strings.Contains(got,
+	if got := c.on(t, c.adminHost(), in(c.toNext()+" 2>&1 && echo accepted; true")); !strings.Contains(got,
 		c.to.Version+" is not in KKBundle site") {
 		t.Fatalf("want the bundle and its versions, got\n%s", got)
 	}
-	before := c.on(t, 1, in("kubectl get machine -o name | sort"))
+	before := c.on(t, c.adminHost(), in("kubectl get machine -o name | sort"))
 	c.serve(t, c.next, "next.kkb")
 	c.apply(t, []map[string]any{kkBundle("next", "file:///next.kkb")})
 	c.until(t, 2*time.Minute, "the next bundle is read, and has both versions",
 		`v=$(kubectl get kkbundle next -o jsonpath='{.status.versions}') && echo "$v" | grep `+c.to.Version+
 			` && echo "$v" | grep `+software.KubernetesVersion)
-	c.on(t, 1, in(`kubectl patch kkcluster prod --type=merge -p '{"spec": {"bundleRef": {"name": "next"}}}'`))
+	c.on(t, c.adminHost(), in(`kubectl patch kkcluster prod --type=merge -p '{"spec": {"bundleRef": {"name": "next"}}}'`))
 	c.until(t, time.Minute, "the KKCluster is ready", "kubectl wait --for=condition=Ready --timeout=1s kkcluster/prod")
-	if after := c.on(t, 1, in("kubectl get machine -o name | sort")); after != before {
+	if after := c.on(t, c.adminHost(), in("kubectl get machine -o name | sort")); after != before {
 		t.Errorf("Machines were replaced:\n%s", difference(before, after))
 	}
 }
@@ -185,23 +244,22 @@ func (c *capiUpgrade) upgrade(t *testing.T) {
 	begin = time.Now()
 	answers := ask(t, c.lab.Command(ctx, "sh", "-c", askAgain, "sh", api), c.lab.Command(ctx, "sh", "-c", askAgain, "sh", app))
 	kills := c.kills
-	c.on(t, 1, in(c.toNext()))
+	c.on(t, c.adminHost(), in(c.toNext()))
 	c.killWhile(t, "a host is cleaned", "{.status.state}", "Cleaning")
-	c.until(t, 25*time.Minute, "the control planes are of the next version", machines("3 "+c.to.Version, "1 "+software.KubernetesVersion))
-	t.Logf("three control planes are of the next version after %s", time.Since(begin).Round(time.Second))
-	c.on(t, 1, in(fmt.Sprintf(`kubectl patch machinedeployment prod-md-0 --type=merge -p '{"spec": {"template": {"spec": {"version": "%s"}}}}'`, c.to.Version)))
-	c.until(t, 15*time.Minute, "the worker is, too", machines("3 "+c.to.Version, "1 "+c.to.Version)+" && "+c.free(2))
+	c.until(t, 25*time.Minute, "the control planes are of the next version", machines(c.all(c.to.Version), "1 "+software.KubernetesVersion))
+	t.Logf("%d control planes are of the next version after %s", c.planes, time.Since(begin).Round(time.Second))
+	c.on(t, c.adminHost(), in(fmt.Sprintf(`kubectl patch machinedeployment prod-md-0 --type=merge -p '{"spec": {"template": {"spec": {"version": "%s"}}}}'`, c.to.Version)))
+	c.until(t, 15*time.Minute, "the worker is, too", machines(c.all(c.to.Version), "1 "+c.to.Version)+" && "+c.free(c.spares))
 	t.Logf("upgraded after %s", time.Since(begin).Round(time.Second))
 	cancel()
 	m := results.Move{
 		From: software.KubernetesVersion, To: c.to.Version, Kills: c.kills - kills, Seconds: int(time.Since(begin).Seconds()),
-		Topology: "Cluster API: 3 control planes behind a balancer, 1 worker, each replaced on a spare host",
+		Topology: fmt.Sprintf("Cluster API: %d control planes behind a balancer, 1 worker, each replaced on a spare host", c.planes),
 	}
 	seen := answers()
-	for url, what := range map[string]string{api: "the API server", app: "the application"} {
-		if g := seen[url]; g == nil || g.asked == 0 || g.failed*100 > g.asked {
-			t.Errorf("%s missed more than one question of a hundred: %+v", what, g)
-		}
+	c.asked = map[string]*gap{"the application": seen[app]}
+	if c.planes > 1 { // etcd has two members between the join of a single one's successor and its end, and needs both
+		c.asked["the API server"] = seen[api]
 	}
 	if g := seen[app]; g != nil {
 		m.Asked, m.Missed = g.asked, g.failed
@@ -212,6 +270,15 @@ func (c *capiUpgrade) upgrade(t *testing.T) {
 		}
 	}
 	c.moves = append(c.moves, m)
+}
+
+// answered checks what was asked during the upgrade.
+func (c *capiUpgrade) answered(t *testing.T) {
+	for what, g := range c.asked {
+		if g == nil || g.asked == 0 || g.failed*100 > g.asked {
+			t.Errorf("%s missed more than one question of a hundred: %+v", what, g)
+		}
+	}
 }
 
 // killWhile waits for a KKInstance with a value of a jsonpath, and kills the manager then.
@@ -228,11 +295,12 @@ func (c *capiUpgrade) killWhile(t *testing.T, what, jsonpath, value string) {
 // verify checks the versions of nodes, of what kubeadm installs, and of CoreDNS, and etcd's members.
 func (c *capiUpgrade) verify(t *testing.T) {
 	nodes := c.there(t, "get nodes --no-headers")
-	if strings.Count(nodes, " Ready ") != 4 || strings.Count(nodes, c.to.Version) != 4 || strings.Count(nodes, "\n") != 4 {
-		t.Errorf("want 4 nodes that are Ready, got\n%s", nodes)
+	n := c.planes + 1
+	if strings.Count(nodes, " Ready ") != n || strings.Count(nodes, c.to.Version) != n || strings.Count(nodes, "\n") != n {
+		t.Errorf("want %d nodes that are Ready, got\n%s", n, nodes)
 	}
 	images := c.there(t, "-n kube-system get pods -l tier=control-plane -o jsonpath={.items[*].spec.containers[*].image}")
-	for image, want := range map[string]int{":" + c.to.Version: 3 * 3, "etcd:" + c.to.EtcdImage: 3} {
+	for image, want := range map[string]int{":" + c.to.Version: 3 * c.planes, "etcd:" + c.to.EtcdImage: c.planes} {
 		if got := strings.Count(images, image); got != want {
 			t.Errorf("%d images %s, want %d: %s", got, image, want, images)
 		}
@@ -242,7 +310,7 @@ func (c *capiUpgrade) verify(t *testing.T) {
 			t.Errorf("%s has %s, want %s", object, got, want)
 		}
 	}
-	c.freeAreClean(t, 2)
+	c.freeAreClean(t, c.spares)
 }
 
 // healthChecks replace workers and control planes whose nodes are lost.
@@ -283,9 +351,9 @@ func (c *capiUpgrade) loseControlPlane(t *testing.T) {
 func (c *capiUpgrade) isReplaced(t *testing.T, version string) {
 	t.Helper()
 	begin := time.Now()
-	c.until(t, 15*time.Minute, c.machine+" is replaced", "! kubectl get machine "+c.machine+" && "+machines("3 "+version, "1 "+version))
+	c.until(t, 15*time.Minute, c.machine+" is replaced", "! kubectl get machine "+c.machine+" && "+machines(c.all(version), "1 "+version))
 	t.Logf("%s is replaced another %s later", c.machine, time.Since(begin).Round(time.Second))
-	got := c.on(t, 1, in("kubectl get kkhost "+c.lost.Name+` -o jsonpath='{.status.state} {.spec.consumer} {.metadata.annotations}'`))
+	got := c.on(t, c.adminHost(), in("kubectl get kkhost "+c.lost.Name+` -o jsonpath='{.status.state} {.spec.consumer} {.metadata.annotations}'`))
 	if !strings.HasPrefix(got, "Quarantined  ") || !strings.Contains(got, "not cleaned after cluster prod") {
 		t.Errorf("%s: %s", c.lost.Name, got)
 	}
@@ -309,9 +377,9 @@ func (c *capiUpgrade) comeBack(t *testing.T) {
 	}
 	run(t, c.lab.Command(t.Context(), c.kkbundle, "reset", "--yes", "-i", inventory, "--cluster", cluster,
 		"--known-hosts", c.lab.KnownHostsFile())).must(t, 0)
-	c.on(t, 1, in("kubectl annotate kkhost "+c.lost.Name+" infrastructure.kkbundle.io/quarantine-"))
+	c.on(t, c.adminHost(), in("kubectl annotate kkhost "+c.lost.Name+" infrastructure.kkbundle.io/quarantine-"))
 	// A kubelet that came back has made its node again, which no Machine has.
-	c.on(t, 1, `export KUBECONFIG=/root/prod.conf KUBECACHEDIR=/tmp/kubectl
+	c.on(t, c.adminHost(), `export KUBECONFIG=/root/prod.conf KUBECACHEDIR=/tmp/kubectl
 		kubectl get nodes -o jsonpath='{range .items[*]}{.metadata.name} {.spec.providerID}{"\n"}{end}' | awk 'NF == 1 {print $1}' | xargs -r kubectl delete node`)
 	c.until(t, 2*time.Minute, "the host is free", c.free(2))
 	if nodes := c.there(t, "get nodes --no-headers"); strings.Count(nodes, " Ready ") != 4 || strings.Count(nodes, "\n") != 4 {

@@ -15,32 +15,7 @@ import (
 // controllers, cert-manager and the provider, which run as pods. With clusterctl at the site it declares a cluster, which
 // comes up on hosts of a pool and goes again.
 func TestClusterAPI(t *testing.T) {
-	const registry = "10.250.0.11:5443"
-	checkout, err := filepath.Abs("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ca := newCompanyCA(t, "Company registries")
-	th := start(t, scenario{
-		hosts: 3, groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}},
-		with: []software.Extra{software.ManagementCluster}, checkout: checkout, given: software.CertManager(),
-		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"),
-				"addons:\n  - chart: web\n    namespace: web\n    values: [web.yaml]\n",
-				"clusterAPI: {version: "+software.ClusterAPIVersion+"}\n")
-		},
-	})
-	c := &clusterAPI{published: registry + "/bundles/lab:1.0.0", capi: &capi{
-		thread: th, registry: registry + "/mirror", ca: ca, life: t.Context(), endpoint: th.lab.Hosts[1].Address,
-		source: "oci://" + registry + "/bundles/lab:1.0.0",
-		roles: func(number int) []string {
-			return map[int][]string{2: {"control-plane"}, 3: {"worker"}}[number]
-		},
-	}}
-	th.companyRegistry(t, 1, ca)
-	th.makeBundle(t) // its cluster file names no registry of a site
-	useCompanyRegistry(t, th.dir, c.registry, ca)
-	c.pristine = c.poolTraces(t)
+	c := startClusterAPI(t, 3, 1)
 	steps(t, []step{
 		{"a management cluster of one host is installed", c.install},
 		{"all providers are available, in the bundle's versions", c.available},
@@ -49,14 +24,54 @@ func TestClusterAPI(t *testing.T) {
 		{"clusterctl works at the site", c.clusterctl},
 		{"a rerun changes nothing", c.again},
 		{"a deleted cluster leaves its hosts as they were", c.goes},
-		{"no packet left the hosts' network", th.packets},
+		{"no packet left the hosts' network", c.packets},
 	})
+}
+
+// startClusterAPI starts hosts and makes the bundle of a management cluster. The first hosts are for management clusters,
+// the next one for the control plane of a declared cluster, and the others for its workers.
+func startClusterAPI(t *testing.T, number, managers int) *clusterAPI {
+	t.Helper()
+	const registry = "10.250.0.11:5443"
+	checkout, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca := newCompanyCA(t, "Company registries")
+	th := start(t, scenario{
+		hosts: number, groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}},
+		with: []software.Extra{software.ManagementCluster}, checkout: checkout, given: software.CertManager(),
+		edit: func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, "cluster.yaml"),
+				"addons:\n  - chart: web\n    namespace: web\n    values: [web.yaml]\n",
+				"clusterAPI: {version: "+software.ClusterAPIVersion+"}\n")
+		},
+	})
+	c := &clusterAPI{published: registry + "/bundles/lab:1.0.0", capi: &capi{
+		thread: th, managers: managers, registry: registry + "/mirror", ca: ca, life: t.Context(),
+		endpoint: th.lab.Hosts[managers].Address, source: "oci://" + registry + "/bundles/lab:1.0.0",
+		roles: func(number int) []string {
+			if number == managers+1 {
+				return []string{"control-plane"}
+			}
+			return []string{"worker"}
+		},
+	}}
+	th.companyRegistry(t, 1, ca)
+	th.makeBundle(t)                                                     // its cluster file names no registry of a site
+	if err := os.RemoveAll(filepath.Join(th.dir, "cache")); err != nil { // the hosts are on the same disk
+		t.Fatal(err)
+	}
+	useCompanyRegistry(t, th.dir, c.registry, ca)
+	c.pristine = c.poolTraces(t)
+	return c
 }
 
 // clusterAPI is a management cluster whose controllers are pods.
 type clusterAPI struct {
 	*capi
 	published string // the reference of the bundle in the site's registry
+	flavor    string // of the template, for clusterctl; "" is the one without a ClusterClass
 }
 
 func (c *clusterAPI) available(t *testing.T) {
@@ -86,7 +101,7 @@ func (c *clusterAPI) publishedPool(t *testing.T) {
 // atSite runs clusterctl on the management cluster's host, as an operator does.
 func (c *clusterAPI) atSite(t *testing.T, args string) string {
 	t.Helper()
-	return c.on(t, 1, "export XDG_CONFIG_HOME=/etc/kkbundle KUBECONFIG=/etc/kubernetes/admin.conf KUBECACHEDIR=/tmp/kubectl; "+
+	return c.on(t, c.adminHost(), "export XDG_CONFIG_HOME=/etc/kkbundle KUBECONFIG=/etc/kubernetes/admin.conf KUBECACHEDIR=/tmp/kubectl; "+
 		"CONTROL_PLANE_ENDPOINT="+c.endpoint+" REGISTRY="+c.registry+" clusterctl "+args)
 }
 
@@ -94,7 +109,7 @@ func (c *clusterAPI) atSite(t *testing.T, args string) string {
 func (c *clusterAPI) generate(t *testing.T) {
 	begin := time.Now()
 	template := c.atSite(t, "generate cluster prod -n site --infrastructure kkbundle --kubernetes-version "+
-		software.KubernetesVersion+" --worker-machine-count 1 2>/tmp/clusterctl.log || { cat /tmp/clusterctl.log; false; }")
+		software.KubernetesVersion+" --worker-machine-count 1 --flavor '"+c.flavor+"' 2>/tmp/clusterctl.log || { cat /tmp/clusterctl.log; false; }")
 	c.apply(t, forLab(objectsOf(t, template)))
 	c.answers(t, begin)
 	c.podNetwork(t)
@@ -132,9 +147,9 @@ func (c *clusterAPI) again(t *testing.T) {
 
 func (c *clusterAPI) goes(t *testing.T) {
 	begin := time.Now()
-	c.on(t, 1, in("kubectl delete cluster prod --wait=false"))
+	c.on(t, c.adminHost(), in("kubectl delete cluster prod --wait=false"))
 	c.until(t, 15*time.Minute, "the cluster is gone, and every host is free", `[ -z "$(kubectl get cluster,machine,kkmachines,kkinstances --no-headers 2>/dev/null)" ] && `+
-		c.free(len(c.lab.Hosts)-1))
+		c.free(len(c.poolHosts())))
 	t.Logf("gone after %s", time.Since(begin).Round(time.Second))
 	if after := c.poolTraces(t); after != c.pristine {
 		t.Errorf("hosts are not as they were:\n%s", difference(c.pristine, after))

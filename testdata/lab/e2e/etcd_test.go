@@ -272,7 +272,7 @@ func (th *thread) encryptedWith(t *testing.T, name string) string {
 	line := "if [ -e " + external + "/ca.crt ]; then sudo etcdctl --endpoints=https://127.0.0.1:2379 --cacert " +
 		external + "/ca.crt --cert " + external + "/client.crt --key " + external + "/client.key "
 	get := "get --print-value-only /registry/secrets/default/" + name
-	value := th.on(t, max(th.admin, 1), line+get+"; else "+etcdctl(get)+"; fi | head -c 80 | tr -c '[:print:]' '?'")
+	value := th.on(t, th.adminHost(), line+get+"; else "+etcdctl(get)+"; fi | head -c 80 | tr -c '[:print:]' '?'")
 	parts := strings.SplitN(value, ":", 6)
 	if len(parts) < 6 || parts[0] != "k8s" || parts[1] != "enc" {
 		t.Fatalf("etcd has Secret %s as %q", name, value)

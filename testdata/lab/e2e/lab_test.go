@@ -331,10 +331,13 @@ func (th *thread) on(t *testing.T, number int, line string) string {
 	return string(out)
 }
 
+// adminHost is the number of the host that kubectl runs on.
+func (th *thread) adminHost() int { return max(th.admin, 1) }
+
 // kubectl runs it on the admin's host, with a cache that is not where traces looks.
 func (th *thread) kubectl(t *testing.T, args string) string {
 	t.Helper()
-	return th.on(t, max(th.admin, 1), "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf "+args)
+	return th.on(t, th.adminHost(), "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf "+args)
 }
 
 // requests returns what the upstream was asked since the last call.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path"
@@ -133,12 +134,11 @@ func released(components string) string {
 	return strings.ReplaceAll(components, "imagePullPolicy: Always", "imagePullPolicy: IfNotPresent")
 }
 
-// providerFiles are the provider's, in a checkout.
-func providerFiles() []string {
-	return []string{
-		"provider/config/infrastructure-components.yaml", "provider/config/metadata.yaml",
-		"provider/templates/cluster-template.yaml", "provider/templates/clusterclass-kkbundle.yaml",
-	}
+// providerFiles are the provider's in the checkout, as the target dist of the Makefile publishes them.
+func (b *builder) providerFiles() ([]string, error) {
+	list := []string{"provider/config/infrastructure-components.yaml", "provider/config/metadata.yaml"}
+	templates, err := fs.Glob(os.DirFS(b.checkout), "provider/templates/cluster*.yaml")
+	return append(list, templates...), err
 }
 
 // providerPrograms are those of the provider's image, in a checkout.
@@ -148,8 +148,12 @@ const providerImage = "ghcr.io/kkbundle/provider:"
 
 // provider publishes the provider's files as `make dist` writes them.
 func (f fileSet) provider() error {
+	files, err := f.b.providerFiles()
+	if err != nil {
+		return err
+	}
 	sums := ""
-	for _, name := range providerFiles() {
+	for _, name := range files {
 		data, err := os.ReadFile(filepath.Join(f.b.checkout, name))
 		if err != nil {
 			return err
@@ -177,8 +181,12 @@ func (b *builder) checkoutState() ([]string, error) {
 	if b.checkout == "" {
 		return nil, errors.New("the extra " + string(ManagementCluster) + " needs Options.Checkout")
 	}
+	files, err := b.providerFiles()
+	if err != nil {
+		return nil, err
+	}
 	var list []string
-	for _, name := range append(providerFiles(), providerPrograms()...) {
+	for _, name := range append(files, providerPrograms()...) {
 		info, err := os.Stat(filepath.Join(b.checkout, name))
 		if err != nil {
 			return nil, fmt.Errorf("%w: run make e2e-capi", err)
