@@ -100,6 +100,14 @@ func (c bundleChecker) images(list []Image, root string) {
 			c.Add(path, "%s", scalar.NoSecrets) // user:password@host/path; a digest has no slash
 			continue
 		}
+		if image.Name == "" {
+			continue // said already
+		}
+		if scheme, rest, ok := strings.Cut(image.Name, "://"); ok {
+			c.Add(path, "%q is not an image reference; write it without %s://: %s", document.Shorten(image.Name),
+				document.Shorten(scheme), document.Shorten(rest))
+			continue
+		}
 		if err != nil {
 			c.Add(path, "%q is not an image reference; write one such as docker.io/library/nginx:1.29 (%v)",
 				document.Shorten(image.Name), err)
@@ -168,6 +176,9 @@ func (c bundleChecker) chart(path string, chart *Chart) {
 		if strings.Contains(chart.Repo, "?") {
 			c.Add(document.Join(path, "repo"),
 				"a repository is an address without a query; leave out the part from ? on")
+		}
+		if strings.HasSuffix(chart.Repo, "/index.yaml") {
+			c.Add(document.Join(path, "repo"), "the repository is the directory of index.yaml; leave out /index.yaml")
 		}
 		if chart.Name == "" {
 			c.Add(path, "name is missing")
