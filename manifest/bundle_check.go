@@ -96,7 +96,8 @@ func (c bundleChecker) images(list []Image, root string) {
 		c.Platforms(document.Join(path, "platforms"), image.Platforms)
 		c.key(path, image.Verify, root)
 		named, err := reference.ParseNormalizedNamed(image.Name)
-		if _, after, _ := strings.Cut(image.Name, "@"); err != nil && strings.Contains(after, "/") {
+		before, after, _ := strings.Cut(image.Name, "@")
+		if err != nil && (strings.Contains(after, "/") || after != "" && strings.Contains(before, "://")) {
 			c.Add(path, "%s", scalar.NoSecrets) // user:password@host/path; a digest has no slash
 			continue
 		}

@@ -254,12 +254,12 @@ func (w *imageWalk) index(ctx context.Context, parent digest.Digest, children []
 // lose tells about a child that an index lists and that is not there: registries that remove manifests without a tag
 // leave such holes. Without one that does not say its platform, a platform may be missing, which is an error then.
 func (w *imageWalk) lose(ctx context.Context, child ocispec.Descriptor) {
-	what := "a manifest without a platform"
+	what := "without a platform"
 	if attested(child) != "" {
-		what = "an attestation"
+		what = "attestation"
 	}
-	w.repo.loader.Sender.Log.WarnContext(ctx, "the registry has lost "+what+" that an index lists; going on without it",
-		"image", w.image.Root.Digest, "manifest", child.Digest)
+	w.repo.loader.Sender.Log.WarnContext(ctx, "the registry has lost a manifest that an index lists; going on without it",
+		"image", w.image.Root.Digest, "manifest", child.Digest, "kind", what)
 }
 
 // choose returns the platforms of an index's children that match the requested ones best.
