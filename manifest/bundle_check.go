@@ -97,7 +97,8 @@ func (c bundleChecker) images(list []Image, root string) {
 		c.key(path, image.Verify, root)
 		named, err := reference.ParseNormalizedNamed(image.Name)
 		before, after, _ := strings.Cut(image.Name, "@")
-		if err != nil && (strings.Contains(after, "/") || after != "" && strings.Contains(before, "://")) {
+		isLogin := strings.Contains(before, "://") && after != "" && !strings.HasPrefix(after, "sha256:")
+		if err != nil && (strings.Contains(after, "/") || isLogin) {
 			c.Add(path, "%s", scalar.NoSecrets) // user:password@host/path; a digest has no slash
 			continue
 		}

@@ -152,6 +152,17 @@ func TestPushToAPage(t *testing.T) {
 	if n := s.Count("PUT", "") + s.Count("POST", ""); n != 0 {
 		t.Errorf("%d requests to write", n)
 	}
+	// Quay calls its answer a page, which it is not.
+	s.ClearFaults()
+	s.AddFaults(registrytest.Fault{Path: regexp.MustCompile("^/v2/$"), Times: -1, Effect: func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			_, _ = w.Write([]byte("true"))
+		})
+	}})
+	if _, err := registry.Push(t.Context(), b.Reader, options(s)); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestPushItemErrors(t *testing.T) {

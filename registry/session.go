@@ -1,12 +1,12 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"mime"
 	"net/http"
 	"slices"
 	"sync"
@@ -104,7 +104,7 @@ func (s *session) login(ctx context.Context, first *repo) error {
 		return err
 	})
 	s.loggedIn.Store(err == nil)
-	if kind, _, bad := mime.ParseMediaType(a.header.Get("Content-Type")); err == nil && bad == nil && kind == "text/html" {
+	if err == nil && bytes.HasPrefix(bytes.TrimSpace(a.body), []byte("<")) { // the type tells nothing: Quay's is HTML
 		return fmt.Errorf("%s is no registry: it answers %s with a web page (HTML): check the address; or a proxy or firewall before it wants a sign-in",
 			s.host, pingPath)
 	}
