@@ -49,8 +49,11 @@ func (l *lateLogin) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.URL.Host != l.endpoint.name.RegistryStr() || !l.endpoint.auth.Learn(resp) {
 		return resp, err
 	}
-	resp.Body.Close()
-	if trip, err = l.renewed(req); err != nil {
+	err = resp.Body.Close()
+	if err == nil {
+		trip, err = l.renewed(req)
+	}
+	if err != nil {
 		return nil, err
 	}
 	again := req.Clone(req.Context())

@@ -1,6 +1,7 @@
 package logins_test
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -86,7 +87,7 @@ func TestNoToken(t *testing.T) {
 			strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v, want %q and the service's address", answer, err, want)
 		}
-		if final, ok := err.(interface{ CanPass() bool }); !ok || final.CanPass() {
+		if final, ok := errors.AsType[*logins.ServiceError](err); !ok || final.CanPass() {
 			t.Errorf("%q is asked for again", answer)
 		}
 	}
