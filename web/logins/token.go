@@ -45,7 +45,8 @@ type token struct {
 }
 
 // settleToken replaces the body of a token service's answer by one with the same token that every client reads.
-// Services also write expires_in as text or with decimals, a token under access_token alone, and a mark before the text.
+// Services also write expires_in as text or with decimals, a token under access_token alone, and a mark before the
+// text.
 func settleToken(resp *http.Response, service *url.URL) error {
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxToken))
