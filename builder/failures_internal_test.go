@@ -43,6 +43,8 @@ charts:
 files:
   - {name: tool, url: "https://dl.example/tool-{arch}"}
   - {name: notes, path: notes.txt}
+packages:
+  - {distribution: debian/12, install: [curl]}
 `
 	m, err := manifest.ParseBundle("m.yaml", []byte(text))
 	if err != nil {
@@ -61,6 +63,8 @@ files:
 		{fetch.ItemError{Kind: manifest.ItemFile, Ref: "https://dl.example/tool-arm64", Platform: "linux/arm64"}, "m.yaml:10"},
 		{fetch.ItemError{Kind: manifest.ItemFile, Ref: "local/notes"}, "m.yaml:11"},
 		{fetch.ItemError{Kind: manifest.ItemFile, Ref: "https://dl.example/other"}, ""},
+		{fetch.ItemError{Kind: manifest.ItemFile, Ref: manifest.PackageRef("debian/12", ""), Platform: "linux/amd64"}, "m.yaml:13"},
+		{fetch.ItemError{Kind: manifest.ItemFile, Ref: manifest.PackageRef("debian/12", "curl_8.deb")}, "m.yaml:13"},
 	} {
 		p.placeItems(&fetch.Errors{Failed: []*fetch.ItemError{&c.item}})
 		if c.item.Place != c.want {

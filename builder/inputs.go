@@ -63,6 +63,8 @@ func (p *Project) match() (m matched, err error) {
 		switch {
 		case err != nil:
 			refuse(err)
+		case len(names) == 0 && strings.Contains(pattern, "://"):
+			refuse(errors.New("want a file here, not an address: download it beside the manifest, and name the file"))
 		case len(names) == 0:
 			refuse(errors.New("no file and no directory matches"))
 		}

@@ -49,6 +49,12 @@ func (p *Project) entryOf(item *fetch.ItemError) string {
 				c.Fits(manifest.Pin{Kind: item.Kind, Ref: item.Ref, Name: c.Name, Version: version})
 		})
 	case manifest.ItemFile:
+		if d, ok := manifest.PackageDistribution(item.Ref); ok {
+			list, at = "packages", slices.IndexFunc(p.Manifest.Packages, func(s manifest.PackageSet) bool {
+				return s.Distribution == d
+			})
+			break
+		}
 		list, at = "files", slices.IndexFunc(p.Manifest.Files, func(f manifest.File) bool {
 			return manifest.FileURL(f, item.Platform) == item.Ref
 		})

@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -205,4 +206,158 @@ func TestPinnedIndex(t *testing.T) {
 			t.Errorf("%s: no sizes, or not who pins it: %s", what, &log)
 		}
 	}
+}
+
+// strange is an upstream with an image, whose answers a test changes.
+func strange(t *testing.T, o registrytest.Options, faults ...registrytest.Fault) *upstream {
+	t.Helper()
+	u := newUpstream(t, o)
+	u.pushImage(appRepo+":1", platformImage(t, "linux/amd64"))
+	for i := range faults {
+		faults[i].Times = -1
+	}
+	u.AddFaults(faults...)
+	return u
+}
+
+// everything resolves and downloads the image.
+func everything(t *testing.T, u *upstream) error {
+	t.Helper()
+	o := u.options(newStore(t))
+	l, err := fetch.Resolve(t.Context(), app(), o)
+	if err == nil {
+		_, err = fetch.All(t.Context(), l, o)
+	}
+	return err
+}
+
+// TestRefusedPing: a registry that refuses the question for the login method, or does not know its address, may have
+// the image all the same.
+func TestRefusedPing(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{204, 400, 403, 404, 405} {
+		u := strange(t, registrytest.Options{}, registrytest.Fault{
+			Path: regexp.MustCompile("^/v2/$"), Effect: registrytest.Fail(status, ""),
+		})
+		if err := everything(t, u); err != nil {
+			t.Errorf("%d: %v", status, err)
+		}
+	}
+}
+
+// TestLateLogin: a registry that lets everybody see /v2/ asks for a login when something is wanted of it.
+func TestLateLogin(t *testing.T) {
+	t.Parallel()
+	open := func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	}
+	for what, auth := range map[string]registrytest.Auth{
+		"password": registrytest.AuthBasic,
+		"token":    registrytest.AuthToken,
+	} {
+		u := strange(t, registrytest.Options{Auth: auth},
+			registrytest.Fault{Path: regexp.MustCompile("^/v2/$"), Effect: open})
+		if err := everything(t, u); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestForgottenDigest: a cache that names an old digest for a tag, or has manifests by tag only, has the image.
+func TestForgottenDigest(t *testing.T) {
+	t.Parallel()
+	old := "sha256:" + strings.Repeat("a", 64)
+	u := strange(t, registrytest.Options{}, registrytest.Fault{
+		Method: http.MethodHead, Path: regexp.MustCompile("/manifests/1$"),
+		Effect: registrytest.Header("Docker-Content-Digest", old),
+	})
+	if err := everything(t, u); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPageOfRegistry: a page to sign in, or of a server that is no registry, is named as one.
+func TestPageOfRegistry(t *testing.T) {
+	t.Parallel()
+	page := func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html")
+			_, _ = w.Write([]byte("<!DOCTYPE html><html><body>Sign in</body></html>"))
+		})
+	}
+	for path, want := range map[string]string{"/manifests/1$": "in place of a manifest", "/blobs/": "in place of it"} {
+		u := strange(t, registrytest.Options{},
+			registrytest.Fault{Method: http.MethodHead, Path: regexp.MustCompile("/manifests/"), Effect: registrytest.Fail(405, "")},
+			registrytest.Fault{Path: regexp.MustCompile(path), Effect: page})
+		wantError(t, everything(t, u), "web page", want, "sign-in")
+	}
+}
+
+// TestRefusedElsewhere: a registry's object store that a firewall stops is named, and not the registry's login.
+func TestRefusedElsewhere(t *testing.T) {
+	t.Parallel()
+	store := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	t.Cleanup(store.Close)
+	away := func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, store.URL+"/blob?signature=sekret", http.StatusTemporaryRedirect)
+		})
+	}
+	u := strange(t, registrytest.Options{},
+		registrytest.Fault{Path: regexp.MustCompile("/blobs/"), Effect: away})
+	host := strings.TrimPrefix(store.URL, "http://")
+	o := u.options(newStore(t))
+	o.Sources = append(o.Sources, sources.Source{Host: host, PlainHTTP: true})
+	_, err := fetch.Resolve(t.Context(), app(), o)
+	wantError(t, err, "redirected to "+host, "403", "firewall")
+	if strings.Contains(err.Error(), "kkbundle login") || strings.Contains(err.Error(), "sekret") {
+		t.Error(err)
+	}
+}
+
+// TestWholeAsPart: some caches answer every request with a part, which is the whole.
+func TestWholeAsPart(t *testing.T) {
+	t.Parallel()
+	part := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			rec := httptest.NewRecorder()
+			next.ServeHTTP(rec, r)
+			n := rec.Body.Len()
+			w.Header().Set("Content-Length", fmt.Sprint(n))
+			w.Header().Set("Content-Range", fmt.Sprintf("bytes 0-%d/%d", n-1, n))
+			w.WriteHeader(http.StatusPartialContent)
+			_, _ = w.Write(rec.Body.Bytes())
+		})
+	}
+	u := strange(t, registrytest.Options{}, registrytest.Fault{Path: regexp.MustCompile("/blobs/"), Effect: part})
+	if err := everything(t, u); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLostChildWithoutPlatform: an index that lists a manifest without a platform, which the registry has lost, is read
+// without it, unless a platform is missing then.
+func TestLostChildWithoutPlatform(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, registrytest.Options{})
+	amd, other := platformImage(t, "linux/amd64"), platformImage(t, "linux/arm64")
+	idx := mutate.AppendManifests(add(t, v1.ImageIndex(empty.Index), amd, "linux/amd64"),
+		mutate.IndexAddendum{Add: other})
+	u.pushIndex(appRepo+":1", idx)
+	lost := digestString(t, other).String()
+	u.AddFaults(registrytest.Fault{
+		Path: regexp.MustCompile("/manifests/" + lost), Times: -1, Effect: registrytest.Fail(404, ""),
+	})
+	var log bytes.Buffer
+	o := u.options(newStore(t))
+	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	b := app()
+	if _, err := fetch.Resolve(t.Context(), b, o); err != nil || !strings.Contains(log.String(), lost) {
+		t.Errorf("%v; %s", err, &log)
+	}
+	o.Platforms = []string{"linux/amd64", "linux/arm64"}
+	_, err := fetch.Resolve(t.Context(), b, o)
+	wantError(t, err, "missing platforms linux/arm64")
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"path"
+	"regexp"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
@@ -36,7 +37,7 @@ type checksumLine struct {
 }
 
 // findChecksum returns the sha256 of the file at a path. It reads a bare sum, lines of sha256sum (sum, space, space or
-// asterisk, name), and lines of BSD (SHA256 (name) = sum, with or without a hyphen). An entry whose name is the end of
+// asterisk, name), and lines of BSD and openssl (SHA256 (name) = sum). An entry whose name is the end of
 // the path wins over one with only the same base name. Sums of other lengths and algorithms are ignored.
 func findChecksum(data []byte, filePath string) (digest.Digest, error) {
 	var exact, base, bare, all []checksumLine
@@ -96,22 +97,22 @@ func agreed(found []checksumLine, name string) (digest.Digest, error) {
 }
 
 func parseChecksum(line string) (checksumLine, bool) {
-	if rest, ok := strings.CutPrefix(strings.Replace(line, "SHA-256 (", "SHA256 (", 1), "SHA256 ("); ok {
-		i := strings.LastIndex(rest, ") = ")
-		if i < 0 {
-			return checksumLine{}, false
-		}
-		sum, ok := hexSum(rest[i+len(") = "):])
-		return checksumLine{sum: sum, name: rest[:i]}, ok
+	if part := labelled.FindStringSubmatch(line); part != nil {
+		sum, ok := hexSum(part[2])
+		return checksumLine{sum: sum, name: part[1]}, ok
 	}
 	first, name, _ := strings.Cut(line, " ")
 	if i := strings.IndexByte(first, '\t'); i >= 0 {
 		first, name = line[:i], line[i+1:]
 	}
-	sum, ok := hexSum(strings.TrimPrefix(first, `\`)) // sha256sum marks names with escaped characters this way
+	// sha256sum marks names with escaped characters with a backslash; others write digests as registries do.
+	sum, ok := hexSum(strings.TrimPrefix(strings.TrimPrefix(first, `\`), "sha256:"))
 	name = strings.TrimLeft(name, " \t")
 	return checksumLine{sum: sum, name: strings.TrimPrefix(name, "*")}, ok
 }
+
+// labelled matches lines of BSD, and of openssl dgst before and since its version 3.
+var labelled = regexp.MustCompile(`^SHA(?:-?256|2-256) ?\((.*)\) ?= (\S+)$`)
 
 func hexSum(s string) (string, bool) {
 	s = strings.ToLower(s)

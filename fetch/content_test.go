@@ -150,21 +150,28 @@ func TestContentIsWhatTheNameSays(t *testing.T) {
 // TestUnknownContentIsADoubt wants a warning for a file that begins neither as its name says nor as anything known.
 func TestUnknownContentIsADoubt(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, true)
-	s.put("/tool.tgz", []byte("tool"))
-	var log bytes.Buffer
-	b := &manifest.Bundle{
-		Metadata: manifest.Metadata{Name: "b", Version: "1"},
-		Files:    []manifest.File{{Name: "it", URL: s.url + "/tool.tgz"}},
-	}
-	o := options(newStore(t), s)
-	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
-	if _, err := fetch.Resolve(t.Context(), b, o); err != nil {
-		t.Fatal(err)
-	}
-	if text := log.String(); !strings.Contains(text, "tool.tgz") ||
-		!strings.Contains(text, "does not begin as a gzip archive does") {
-		t.Errorf("log: %s", text)
+	for name, c := range map[string]struct{ body, want string }{
+		"tool.tgz":    {"tool", "does not begin as a gzip archive does"},
+		"kubectl":     {`{"message": "API rate limit exceeded"}`, "a text about an error"},
+		"kubelet":     {"Not Found\n", "a text about an error"},
+		"data":        {`{"items": []}`, ""},
+		"errors.json": {`{"errors": []}`, ""},
+	} {
+		s := newSite(t, true)
+		s.put("/"+name, []byte(c.body))
+		var log bytes.Buffer
+		b := &manifest.Bundle{
+			Metadata: manifest.Metadata{Name: "b", Version: "1"},
+			Files:    []manifest.File{{Name: "it", URL: s.url + "/" + name}},
+		}
+		o := options(newStore(t), s)
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		if _, err := fetch.Resolve(t.Context(), b, o); err != nil {
+			t.Fatal(err)
+		}
+		if text := log.String(); !strings.Contains(text, c.want) || (c.want != "") != strings.Contains(text, "WARN") {
+			t.Errorf("%s: log: %s", name, text)
+		}
 	}
 }
 

@@ -97,8 +97,18 @@ func (c bundleChecker) images(list []Image, root string) {
 		c.Platforms(document.Join(path, "platforms"), image.Platforms)
 		c.key(path, image.Verify, root)
 		named, err := reference.ParseNormalizedNamed(image.Name)
-		if _, after, _ := strings.Cut(image.Name, "@"); err != nil && strings.Contains(after, "/") {
+		before, after, _ := strings.Cut(image.Name, "@")
+		isLogin := strings.Contains(before, "://") && after != "" && !strings.HasPrefix(after, "sha256:")
+		if err != nil && (strings.Contains(after, "/") || isLogin) {
 			c.Add(path, "%s", scalar.NoSecrets) // user:password@host/path; a digest has no slash
+			continue
+		}
+		if image.Name == "" {
+			continue // said already
+		}
+		if scheme, rest, ok := strings.Cut(image.Name, "://"); ok {
+			c.Add(path, "%q is not an image reference; write it without %s://: %s", document.Shorten(image.Name),
+				document.Shorten(scheme), document.Shorten(rest))
 			continue
 		}
 		if err != nil {
@@ -169,6 +179,9 @@ func (c bundleChecker) chart(path string, chart *Chart) {
 		if strings.Contains(chart.Repo, "?") {
 			c.Add(document.Join(path, "repo"),
 				"a repository is an address without a query; leave out the part from ? on")
+		}
+		if strings.HasSuffix(chart.Repo, "/index.yaml") {
+			c.Add(document.Join(path, "repo"), "the repository is the directory of index.yaml; leave out /index.yaml")
 		}
 		if chart.Name == "" {
 			c.Add(path, "name is missing")

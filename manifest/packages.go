@@ -205,6 +205,11 @@ func (c packageChecker) packageImage(path string, set *PackageSet) {
 func (c packageChecker) repository(path string, r Repository) {
 	if r.URL != "" {
 		c.Address(document.Join(path, "url"), r.URL, "https", "http")
+		for _, inside := range []string{"/dists", "/repodata", "/repodata/repomd.xml"} {
+			if strings.HasSuffix(strings.TrimSuffix(r.URL, "/"), inside) {
+				c.Add(document.Join(path, "url"), "a repository is the directory above; leave out %s", inside)
+			}
+		}
 	}
 	switch {
 	case r.Suite == "" && len(r.Components) > 0:

@@ -96,7 +96,10 @@ func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 		e.text, e.class, e.fatal = s.loginText(te), ErrLogin, true
 	// with tokens, 401 may be about permissions, too
 	case te.StatusCode == http.StatusForbidden || te.StatusCode == http.StatusUnauthorized:
-		e.text = fmt.Sprintf("%s may not push to %s%s: request push permission there; where projects must be created first (Harbor), %q must exist", s.who(), where, reason(te), project)
+		e.text = fmt.Sprintf("%s may not push to %s%s: request push permission there", s.who(), where, reason(te))
+		if project != "" {
+			e.text += fmt.Sprintf("; where projects must be created first (Harbor), %q must exist", project)
+		}
 	case te.StatusCode == http.StatusMethodNotAllowed || hasCode(te, transport.UnsupportedErrorCode):
 		e.text, e.fatal = fmt.Sprintf(
 			"registry %s does not accept pushes%s: it is read-only, a mirror or under maintenance", s.host, reason(te)),
@@ -106,7 +109,7 @@ func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 			s.host, repo, reason(te))
 	case te.StatusCode == http.StatusNotFound && !hasCode(te, transport.ManifestUnknownErrorCode,
 		transport.BlobUnknownErrorCode):
-		e.text = fmt.Sprintf("%s does not exist and the registry does not create it%s: create the project or namespace %q first, or push under another prefix", where, reason(te), project)
+		e.text = fmt.Sprintf("%s does not exist and the registry does not create it%s: create the project or namespace %q first (on Amazon ECR, this repository), or push under another prefix", where, reason(te), project)
 	case te.StatusCode == http.StatusRequestEntityTooLarge:
 		e.text = fmt.Sprintf("%s refuses content of this size%s: raise the limit of the registry or of its proxy (nginx: client_max_body_size 0)", s.host, reason(te))
 	case te.StatusCode == http.StatusProxyAuthRequired:

@@ -135,6 +135,36 @@ func TestPushRefusals(t *testing.T) {
 	}
 }
 
+// TestPushToAPage: what answers with a page for people is named as no registry, before anything is sent.
+func TestPushToAPage(t *testing.T) {
+	t.Parallel()
+	s, b := registrytest.Start(t, registrytest.Options{}), bundletest.New(t)
+	s.AddFaults(registrytest.Fault{Times: -1, Effect: func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			_, _ = w.Write([]byte("<!DOCTYPE html><html>Sign in</html>"))
+		})
+	}})
+	_, err := registry.Push(t.Context(), b.Reader, options(s))
+	if err == nil || !strings.Contains(err.Error(), s.Host+" is no registry") {
+		t.Errorf("got %v", err)
+	}
+	if n := s.Count("PUT", "") + s.Count("POST", ""); n != 0 {
+		t.Errorf("%d requests to write", n)
+	}
+	// Quay calls its answer a page, which it is not.
+	s.ClearFaults()
+	s.AddFaults(registrytest.Fault{Path: regexp.MustCompile("^/v2/$"), Times: -1, Effect: func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			_, _ = w.Write([]byte("true"))
+		})
+	}})
+	if _, err := registry.Push(t.Context(), b.Reader, options(s)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPushItemErrors(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {

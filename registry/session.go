@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -97,11 +98,16 @@ func newSession(ctx context.Context, t target, o PushOptions) (*session, error) 
 // Push permission for a repository shows only with the first push.
 func (s *session) login(ctx context.Context, first *repo) error {
 	here := func(err error) bool { te, ok := asRegistryError(err); return ok && web.PassingStatus(te.StatusCode) }
-	err := s.retry.do(ctx, "login", here, func() error {
-		_, err := first.callOnce(ctx, request{method: http.MethodGet, url: s.url(pingPath), want: []int{http.StatusOK}})
+	var a answer
+	err := s.retry.do(ctx, "login", here, func() (err error) {
+		a, err = first.callOnce(ctx, request{method: http.MethodGet, url: s.url(pingPath), want: []int{http.StatusOK}})
 		return err
 	})
 	s.loggedIn.Store(err == nil)
+	if err == nil && bytes.HasPrefix(bytes.TrimSpace(a.body), []byte("<")) { // the type tells nothing: Quay's is HTML
+		return fmt.Errorf("%s is no registry: it answers %s with a web page (HTML): check the address; or a proxy or firewall before it wants a sign-in",
+			s.host, pingPath)
+	}
 	return s.explain("", err)
 }
 

@@ -29,12 +29,28 @@ type StatusError struct {
 	Code   int
 	Detail string        // the server's message, short and printable
 	After  time.Duration // the pause that the server asks for, 0 for none
+	By     string        // the host that answered, if a redirect of another led to it
 	Err    error         // what a caller reads from the answer, for errors.As; may be nil
 }
 
 // NewStatusError returns the status of an answer, and the pause that it asks for.
 func NewStatusError(resp *http.Response) *StatusError {
-	return &StatusError{Code: resp.StatusCode, After: RetryAfter(resp.Header, time.Now())}
+	return &StatusError{Code: resp.StatusCode, After: RetryAfter(resp.Header, time.Now()), By: elsewhere(resp.Request)}
+}
+
+// elsewhere returns the host of a request that redirects of another host led to, "" for the first host.
+func elsewhere(req *http.Request) string {
+	if req == nil {
+		return ""
+	}
+	first := req
+	for first.Response != nil && first.Response.Request != nil {
+		first = first.Response.Request
+	}
+	if first.URL.Host == req.URL.Host {
+		return ""
+	}
+	return req.URL.Host
 }
 
 // Line returns the status without the server's message.
@@ -42,12 +58,16 @@ func (e *StatusError) Line() string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", e.Code, http.StatusText(e.Code)))
 }
 
-// Error returns the status and the server's message.
+// Error returns the status and the server's message, and which server it is, if a redirect led there.
 func (e *StatusError) Error() string {
-	if e.Detail == "" {
-		return e.Line()
+	line := e.Line()
+	if e.By != "" {
+		line = fmt.Sprintf("redirected to %s, which answers %s", e.By, line)
 	}
-	return e.Line() + ": " + e.Detail
+	if e.Detail == "" {
+		return line
+	}
+	return line + ": " + e.Detail
 }
 
 // Unwrap returns what the caller has read from the answer.

@@ -61,6 +61,8 @@ func Check(head []byte, pin manifest.Pin, address string, html bool) (doubt stri
 	case kind == nil && recognized(head) == lfsPointer:
 		return "", fmt.Errorf("%s is %s and not the file: take its address at the server of large files%s", address,
 			lfsPointer, set)
+	case kind == nil && path.Ext(name) == "" && (recognized(head) == errorMessage || errorObject.Match(head)):
+		return "it begins like " + errorMessage + ": check the address", nil
 	case kind == nil && !isMarkup(name) && (isPage || html && !program.is(head)):
 		return "", fmt.Errorf("%s is a web page (HTML): %s%s", address, AskedToSignIn, set)
 	}
@@ -106,6 +108,9 @@ func recognized(head []byte) string {
 
 // errorText matches texts of servers about an error that they answer with status 200, such as "404: Not Found".
 var errorText = regexp.MustCompile(`^(?i)\s*(error\b.{0,3})?([45]\d\d\b|not found|no such|access denied|forbidden|unauthorized|bad gateway|service unavailable|rate limit|too many requests)`)
+
+// errorObject matches errors in JSON, such as {"message": "API rate limit exceeded"}.
+var errorObject = regexp.MustCompile(`^\s*\{\s*"(?i:message|errors?|code|status|statusCode|detail|title)"\s*:`)
 
 func withoutQuery(address string) string {
 	address, _, _ = strings.Cut(address, "#")

@@ -52,6 +52,10 @@ func TestParseIndex(t *testing.T) {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
+	hole := strings.Replace(indexYAML, "  - version: 0.9.0\n", "  -\n  - ~\n  - version: 0.9.0\n", 1)
+	if got, err := Parse([]byte(hole), "app"); err != nil || len(got) != 2 {
+		t.Errorf("empty entries, which Helm passes over: %v, %v", got, err)
+	}
 	if got, err := Parse([]byte(indexYAML), "other"); err != nil || len(got) != 1 || got[0].Version != "2.0.0" {
 		t.Errorf("other: %v, %v", got, err)
 	}

@@ -73,6 +73,9 @@ func yamlVersions(entries *yaml.Node, chart string) ([]Version, error) {
 	}
 	var versions []Version
 	for _, n := range list.Content {
+		if target(n).Tag == "!!null" { // Helm passes over empty entries
+			continue
+		}
 		v, err := yamlVersion(n)
 		if err != nil {
 			return nil, err

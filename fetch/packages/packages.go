@@ -56,27 +56,24 @@ func (p *Package) File() string {
 	return name
 }
 
-// Check refuses a package with invalid names, and makes one unusable that lacks the facts needed to fetch it.
-func (p *Package) Check() error {
+// Check makes a package unusable that lacks the facts needed to fetch it, and leaves out what no package can require.
+// It reports whether it has a name and a version: without them it cannot be asked for, and others of its list can.
+func (p *Package) Check() bool {
 	if !isWord(p.Name) || !isWord(p.Version) {
-		return fmt.Errorf("invalid package: name %.60q, version %.60q", p.Name, p.Version)
+		return false
 	}
-	for _, r := range p.Provides {
-		if !IsCapability(r.Name) {
-			return fmt.Errorf("package %s provides %.60q", p.Name, r.Name)
-		}
-	}
+	p.Provides = slices.DeleteFunc(p.Provides, func(r Relation) bool { return !IsCapability(r.Name) })
 	_, hash := hex.DecodeString(p.SHA256)
 	switch {
 	case p.Unusable != nil:
 	case hash != nil || len(p.SHA256) != 64:
-		p.Unusable = fmt.Errorf("package %s has no SHA256 in its list, and weaker sums are not accepted", p.Name)
+		p.Unusable = fmt.Errorf("package %s has no SHA256 in its list, and no other sum is accepted", p.Name)
 	case p.Size <= 0:
 		p.Unusable = fmt.Errorf("package %s has no size in its list", p.Name)
 	case !isWord(p.File()) || strings.HasPrefix(p.File(), "."):
 		p.Unusable = fmt.Errorf("package %s has an invalid file name %.60q in its list", p.Name, p.File())
 	}
-	return nil
+	return true
 }
 
 // isWord reports whether s can be a name or a version: all formats use a subset of ASCII.
@@ -91,9 +88,14 @@ func IsCapability(s string) bool { return s != "" && !strings.ContainsFunc(s, un
 // Join returns the address of a file of a repository: a URL if base is one, else a path.
 func Join(base, file string) string {
 	if isURL(base) {
-		file = (&url.URL{Path: file}).EscapedPath()
+		file = escaped(file)
 	}
 	return strings.TrimSuffix(base, "/") + "/" + file
+}
+
+// escaped returns a path for a URL. A plus is escaped, too, as apt does: to Amazon's S3 it is a blank.
+func escaped(path string) string {
+	return strings.ReplaceAll((&url.URL{Path: path}).EscapedPath(), "+", "%2B")
 }
 
 func isURL(address string) bool { return strings.Contains(address, "://") }
@@ -112,6 +114,10 @@ func Within(base, file string) (string, error) {
 		}
 		u, file = other, ""
 	}
+	// dnf sends such a path as it is, so that an escape in it is one.
+	if plain, err := url.PathUnescape(file); err == nil && isURL(base) {
+		file = plain
+	}
 	depth := 0
 	for part := range strings.SplitSeq(u.Path+"/"+file, "/") {
 		switch part {
@@ -125,7 +131,7 @@ func Within(base, file string) (string, error) {
 			return "", fmt.Errorf("path %.120q leads out of the repository's server", file)
 		}
 	}
-	u = u.JoinPath(strings.Split((&url.URL{Path: "./" + file}).EscapedPath(), "/")...)
+	u = u.JoinPath(strings.Split(escaped("./"+file), "/")...)
 	if !isURL(base) {
 		return strings.TrimPrefix(u.Path, "/"), nil
 	}

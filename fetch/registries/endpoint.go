@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
+	"github.com/kkbundle/kkbundle/fetch/content"
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/web"
 	"github.com/kkbundle/kkbundle/web/logins"
@@ -78,7 +79,7 @@ func (e *endpoint) login(ctx context.Context) (*http.Client, error) {
 	if err != nil {
 		return nil, e.explain(err)
 	}
-	e.client = e.peer.Client(trip)
+	e.client = e.peer.Client(&lateLogin{endpoint: e, auth: auth, trip: trip, bare: !e.auth.Asks()})
 	return e.client, nil
 }
 
@@ -86,10 +87,14 @@ func (e *endpoint) login(ctx context.Context) (*http.Client, error) {
 func (e *endpoint) handshake(ctx context.Context, auth authn.Authenticator) (http.RoundTripper, error) {
 	var trip http.RoundTripper
 	err := e.sender.Brief(ctx, e.peer, func(ctx context.Context) (err error) {
-		trip, err = transport.NewWithContext(ctx, e.name.Registry, auth, e.auth, []string{e.scope})
+		trip, err = e.trip(ctx, auth)
 		return err
 	})
 	return trip, err
+}
+
+func (e *endpoint) trip(ctx context.Context, auth authn.Authenticator) (http.RoundTripper, error) {
+	return transport.NewWithContext(ctx, e.name.Registry, auth, shyPing{e.auth}, []string{e.scope})
 }
 
 // ask sends one small request.
@@ -150,6 +155,9 @@ func (e *endpoint) explain(err error) error {
 	}
 	switch status.Code {
 	case http.StatusUnauthorized, http.StatusForbidden:
+		if status.By != "" { // the object store of the registry
+			return fmt.Errorf("ask %s: %w: if a firewall or proxy stops it, allow %s, too", e.peer, err, status.By)
+		}
 		return e.explainDenied(err)
 	case http.StatusProxyAuthRequired:
 		return fmt.Errorf("%s: %w", proxy.LoginText(e.peer.Host), err)
@@ -211,6 +219,9 @@ func (e *endpoint) pages(ctx context.Context, u *url.URL, key string) ([]string,
 		err = json.Unmarshal(data, &page)
 		if err == nil && page[key] != nil {
 			err = json.Unmarshal(page[key], &names)
+		}
+		if err != nil && content.IsHTML(data) {
+			return nil, fmt.Errorf("%s sends a web page (HTML) in place of a list of %s: %w", e, key, errPage)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s of %s: %w", key, e, err)

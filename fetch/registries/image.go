@@ -184,7 +184,7 @@ func (w *imageWalk) manifest(ctx context.Context, desc ocispec.Descriptor, depth
 	}
 	w.image.Manifests = append(w.image.Manifests, desc)
 	if !IsIndex(desc.MediaType) {
-		return w.leaf(ctx, doc, depth == 0)
+		return w.leaf(ctx, desc, doc, depth == 0)
 	}
 	return w.index(ctx, desc.Digest, doc.Manifests, depth)
 }
@@ -208,29 +208,35 @@ func (w *imageWalk) index(ctx context.Context, parent digest.Digest, children []
 	slices.SortStableFunc(children, func(a, b ocispec.Descriptor) int {
 		return strings.Compare(attested(a).String(), attested(b).String())
 	})
+	lost := map[digest.Digest]bool{}
 	for i, child := range children {
+		if child.Platform != nil && child.Platform.OS == "" && child.Platform.Architecture == "" {
+			child.Platform, children[i].Platform = nil, nil
+		}
 		if child.Platform != nil || !IsManifest(child.MediaType) || w.all {
 			continue
 		}
 		// If an index lacks the platform, the image's config has it; container runtimes look there, too.
 		platform, err := w.configPlatform(ctx, child)
+		if !w.complete && upstream.Lacking(err, http.StatusNotFound) {
+			w.lose(ctx, child)
+			lost[child.Digest] = true
+			continue
+		}
 		if err != nil {
-			return err
+			return fmt.Errorf("manifest %s of index %s, which does not say its platform: %w", child.Digest, parent, err)
 		}
 		children[i].Platform = platform
 	}
 	chosen := w.choose(children)
 	for _, child := range children {
-		if !w.takes(child, chosen) {
+		if lost[child.Digest] || !w.takes(child, chosen) {
 			w.image.Absent = append(w.image.Absent, child.Digest)
 			continue
 		}
 		err := w.manifest(ctx, child, depth+1)
-		if lost := attested(child) != "" && !w.all && upstream.Lacking(err, http.StatusNotFound); lost {
-			// Registries that remove manifests without a tag leave such holes, and images run without attestations.
-			w.repo.loader.Sender.Log.WarnContext(ctx,
-				"the registry has lost an attestation that an index lists; going on without it",
-				"image", w.image.Root.Digest, "attestation", child.Digest)
+		if attested(child) != "" && !w.all && upstream.Lacking(err, http.StatusNotFound) {
+			w.lose(ctx, child) // images run without attestations
 			delete(w.seen, child.Digest)
 			w.image.Absent = append(w.image.Absent, child.Digest)
 			continue
@@ -243,6 +249,17 @@ func (w *imageWalk) index(ctx context.Context, parent digest.Digest, children []
 		}
 	}
 	return nil
+}
+
+// lose tells about a child that an index lists and that is not there: registries that remove manifests without a tag
+// leave such holes. Without one that does not say its platform, a platform may be missing, which is an error then.
+func (w *imageWalk) lose(ctx context.Context, child ocispec.Descriptor) {
+	what := "without a platform"
+	if attested(child) != "" {
+		what = "attestation"
+	}
+	w.repo.loader.Sender.Log.WarnContext(ctx, "the registry has lost a manifest that an index lists; going on without it",
+		"image", w.image.Root.Digest, "manifest", child.Digest, "kind", what)
 }
 
 // choose returns the platforms of an index's children that match the requested ones best.
@@ -299,7 +316,11 @@ func (w *imageWalk) configPlatform(ctx context.Context, desc ocispec.Descriptor)
 }
 
 // leaf adds the blobs of a manifest. If no index has the platform, the config must have it.
-func (w *imageWalk) leaf(ctx context.Context, doc Manifest, alone bool) error {
+func (w *imageWalk) leaf(ctx context.Context, desc ocispec.Descriptor, doc Manifest, alone bool) error {
+	if doc.Config == nil && !w.all {
+		return fmt.Errorf("manifest %s has no config, and registries refuse it: ask its publisher to push it again",
+			desc.Digest)
+	}
 	for _, b := range doc.blobs() {
 		if isForeign(b.MediaType) {
 			return fmt.Errorf("layer %s (%s) may not be redistributed by its licence, and is not in the registry: %w",

@@ -21,6 +21,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/content"
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -39,6 +40,10 @@ const (
 	dockerConfig   = "application/vnd.docker.container.image.v1+json"
 	ociArtifact    = "application/vnd.oci.artifact.manifest.v1+json" // withdrawn, but published by some
 )
+
+// errPage is the likely reason for a page in place of what a registry has.
+var errPage = errors.New(
+	"it is no registry, or a proxy or firewall before it wants a sign-in: open its address in a browser")
 
 // IsIndex reports whether a media type is that of an index.
 func IsIndex(mediaType string) bool {
@@ -188,7 +193,11 @@ func (r *Repository) Resolve(ctx context.Context, tag string) (ocispec.Descripto
 	if err == nil {
 		d := digest.Digest(header.Get("Docker-Content-Digest"))
 		if upstream.CheckDigest(d) == nil {
-			return r.Manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1, MediaType: mediaType(header)})
+			desc, data, got := r.Manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1, MediaType: mediaType(header)})
+			if !upstream.Lacking(got, http.StatusNotFound) {
+				return desc, data, got
+			}
+			// A cache remembers an older digest of the tag, or has manifests by tag only.
 		}
 	}
 	if err != nil && web.Status(err) == nil {
@@ -314,6 +323,9 @@ func (r *Repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descri
 		Manifests     json.RawMessage `json:"manifests"`
 	}
 	if err := capped.JSON(data, MaxValues, &doc); err != nil {
+		if content.IsHTML(data) {
+			return desc, nil, fmt.Errorf("%s sends a web page (HTML) in place of a manifest: %w", r, errPage)
+		}
 		return desc, nil, fmt.Errorf("manifest %s is not JSON: %w", desc.Digest, err)
 	}
 	switch {

@@ -372,7 +372,11 @@ func (t *transfer) check(resp *http.Response) error {
 		resp.StatusCode == http.StatusOK && validator(resp.Header) == m.Validator && resp.ContentLength == m.Size) {
 		return &permanentError{errUnchanged}
 	}
-	switch resp.StatusCode {
+	code := resp.StatusCode
+	if code == http.StatusPartialContent && t.offset == 0 && isWhole(resp) {
+		code = http.StatusOK // some caches answer so to every request
+	}
+	switch code {
 	case http.StatusOK:
 		if t.offset > 0 { // the answer begins at 0
 			if err := t.reset(); err != nil {
@@ -383,6 +387,9 @@ func (t *transfer) check(resp *http.Response) error {
 			return err
 		}
 		if err := t.learn(resp.ContentLength); err != nil {
+			if content.SaysHTML(resp.Header) {
+				return permanent("the server sends a web page (HTML) in place of it: %w; a proxy or firewall may want a sign-in: open the address in a browser", err)
+			}
 			return err
 		}
 		if t.d.Want == "" && endsWithConnection(resp) {
@@ -426,6 +433,12 @@ func (t *transfer) checkPartial(resp *http.Response) error {
 		return nil // keep the known size
 	}
 	return t.learn(total)
+}
+
+// isWhole reports whether an answer of a part has the whole file.
+func isWhole(resp *http.Response) bool {
+	start, total, ok := contentRange(resp.Header.Get("Content-Range"))
+	return ok && start == 0 && total == resp.ContentLength
 }
 
 // endsWithConnection reports whether only the end of the connection ends an answer's body (RFC 9112, 6.3).

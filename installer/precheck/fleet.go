@@ -166,6 +166,12 @@ func macs(h Host) []string {
 	return list
 }
 
+// hasNoMAC reports whether a host's address is on an interface of a kind without MAC addresses, such as a tunnel.
+func hasNoMAC(h Host) bool {
+	i, _, ok := interfaceOf(h.Facts, Address(h.Host, h.Facts))
+	return ok && i.MAC == "" && i.Kind != node.LoopbackKind
+}
+
 // Address returns the host's address in the cluster: the inventory's, or else the IPv4 address of the interface with
 // the default route. It is invalid if there is neither.
 func Address(h manifest.Host, f *node.Facts) netip.Addr {

@@ -198,8 +198,8 @@ func isUniqueMachine(s *Subject) Finding {
 // hasUniqueProduct ignores the placeholder values of firmware without a UUID.
 func hasUniqueProduct(s *Subject) Finding {
 	id := strings.ToLower(s.Facts.ProductUUID)
-	if strings.Trim(id, "0-") == "" || strings.Trim(id, "f-") == "" ||
-		strings.HasPrefix(id, "03000200-0400-0500-0006") {
+	if strings.Trim(id, "0-") == "" || strings.Trim(id, "f-") == "" || strings.Trim(id, "0123456789abcdef-") != "" ||
+		strings.HasPrefix(id, "03000200-0400-0500-0006") || strings.HasPrefix(id, "12345678-1234-5678-90ab") {
 		return skip()
 	}
 	if also := s.fleet.byProduct.besides(s.Host.Name, id); also != "" {
@@ -210,6 +210,9 @@ func hasUniqueProduct(s *Subject) Finding {
 
 func hasUniqueMAC(s *Subject) Finding {
 	mine := macs(s.Host)
+	if len(mine) == 0 && hasNoMAC(s.Host) {
+		return skip()
+	}
 	if len(mine) == 0 {
 		return unknown("no interface with a default route or the host's address has a MAC address")
 	}

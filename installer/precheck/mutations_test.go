@@ -58,6 +58,24 @@ func machineMutations() []mutation {
 				h.Facts.ProductUUID = "00000000-0000-0000-0000-000000000000" // two machines of one vendor
 			}
 		}, nil},
+		{"a text of the firmware as product UUID", good, func(in *input) {
+			for _, h := range in.Hosts {
+				h.Facts.ProductUUID = "Not Settable"
+			}
+		}, nil},
+		{"a maker's product UUID", good, func(in *input) {
+			for _, h := range in.Hosts {
+				h.Facts.ProductUUID = "12345678-1234-5678-90AB-CDDEEFAABBCC"
+			}
+		}, nil},
+		{"address on a tunnel, without a MAC address", good, w(func(f *node.Facts) {
+			f.Interfaces[0].MAC, f.Interfaces[0].Kind = "", "wireguard"
+		}), nil},
+		{"default route in two halves", good, w(func(f *node.Facts) {
+			for _, to := range []string{"0.0.0.0/1", "128.0.0.0/1"} {
+				f.AllRoutes = append(f.AllRoutes, node.Route{To: netip.MustParsePrefix(to), Interface: f.Interfaces[0].Name})
+			}
+		}), nil},
 		{
 			"same MAC address", good, w(func(f *node.Facts) { f.Interfaces[0].MAC = "52:54:00:12:34:01" }),
 			each("mac-unique", "cp1", "w1"),

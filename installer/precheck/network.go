@@ -182,13 +182,16 @@ func hasNoForeignRoute(s *Subject) Finding {
 	_, own, _ := interfaceOf(s.Facts, s.address)
 	var found []string
 	for _, r := range s.Facts.AllRoutes {
-		if r.To.Bits() == 0 || r.To == own || s.isPodInterface(r.Interface) {
+		if isDefault(r.To) || r.To == own || s.isPodInterface(r.Interface) {
 			continue
 		}
 		for _, of := range clusterNetworks(s.Cluster) {
 			if of.Overlaps(r.To) {
-				found = append(found, fmt.Sprintf("%s through %s is in %s of the %s", r.To, r.Interface, of.Prefix,
-					of.name))
+				way := "through " + r.Interface
+				if r.Interface == "" {
+					way = "to nowhere"
+				}
+				found = append(found, fmt.Sprintf("%s %s is in %s of the %s", r.To, way, of.Prefix, of.name))
 			}
 		}
 	}
@@ -198,11 +201,17 @@ func hasNoForeignRoute(s *Subject) Finding {
 	return pass("none does")
 }
 
+// isDefault reports whether a route is for everything, or one of two halves of it, as VPNs set them.
+func isDefault(to netip.Prefix) bool { return to.Bits() <= 1 }
+
 func hasDefaultRoute(s *Subject) Finding {
 	if len(s.Facts.Routes) == 0 {
 		return fail("none")
 	}
 	r := s.Facts.Routes[0]
+	if !r.Gateway.IsValid() { // of a tunnel, or of a modem
+		return pass("on " + r.Interface)
+	}
 	return pass(fmt.Sprintf("%s on %s", r.Gateway, r.Interface))
 }
 

@@ -6,9 +6,11 @@ import (
 	"maps"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/internal/secretform"
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
@@ -21,18 +23,20 @@ const (
 // SecretParameter returns the name of the query parameter in a URL that grants access: a signature of an object store,
 // or a token. It is "" if there is none.
 func SecretParameter(u *url.URL) string {
-	known := []string{
-		"x-amz-signature", "x-amz-security-token", "x-goog-signature", "signature", "sig", "token", "access_token",
-		"private_token",
-		"job_token", "api_key", "apikey", "auth", "password", "secret",
-	}
-	for _, name := range slices.Sorted(maps.Keys(u.Query())) {
-		if slices.Contains(known, strings.ToLower(name)) {
+	query := u.Query()
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if secretName.MatchString(name) || strings.EqualFold(name, "key") && len(query.Get(name)) >= minKey {
 			return name
 		}
 	}
 	return ""
 }
+
+// minKey is the length from which the value of a parameter called key is one, such as Google's with 39 characters.
+const minKey = 20
+
+// secretName matches names of parameters that grant access.
+var secretName = regexp.MustCompile(`(?i)(?:^|[_.-])(?:sig|signature|jwt|` + secretform.Name + `)$`)
 
 // WithoutSecrets returns a reference for public documents: without user and password, and without a query that grants
 // access. Files with such addresses are refused; this is for references from other programs.

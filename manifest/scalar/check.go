@@ -65,7 +65,8 @@ func (c *Words) Digest(path, s string) bool {
 func (c *Words) Address(path, s string, schemes ...string) {
 	u, err := url.Parse(strings.NewReplacer("{", "", "}", "").Replace(s))
 	switch {
-	case strings.Contains(s, "@") && (err != nil || u.User != nil):
+	// A login may also stand before a host without a scheme.
+	case strings.IndexByte(s, '@') > 0 && (err != nil || u.User != nil || !slices.Contains(schemes, u.Scheme)):
 		c.Add(path, "%s", NoSecrets)
 	case err != nil:
 		c.Add(path, "%q is not a URL", document.Shorten(s))

@@ -2,9 +2,11 @@ package logins
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 )
 
@@ -86,8 +88,46 @@ func (t *Trip) token(in *http.Request) (*http.Response, error) {
 	if next, err := to.Parse(resp.Header.Get("Location")); err == nil && resp.Header.Get("Location") != "" {
 		resp.Header.Set("Location", next.String()) // relative to the service, not to the registry
 	}
+	switch {
+	case resp.StatusCode == http.StatusOK:
+		err = settleToken(resp, &to)
+	case resp.StatusCode == http.StatusNotFound && req.Method == http.MethodGet: // a POST may be answered so
+		err = errors.Join(missing(&to), resp.Body.Close())
+	}
+	if err != nil {
+		return nil, err
+	}
 	return resp, nil
 }
+
+// Learn takes the challenge of a registry's refusal, if the registry named none before: some let everybody see
+// /v2/, and ask for a login only behind it. It reports whether the registry is known to ask for a login.
+func (t *Trip) Learn(refusal *http.Response) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.asks() {
+		return true
+	}
+	if len(refusal.Header.Values(authenticate)) == 0 {
+		return false
+	}
+	ping := &http.Response{
+		Status: refusal.Status, StatusCode: refusal.StatusCode, Proto: refusal.Proto, Request: refusal.Request,
+		Header: http.Header{authenticate: slices.Clone(refusal.Header.Values(authenticate))},
+	}
+	t.realm = Settle(ping.Header, t.root.JoinPath(pingPath), t.root.JoinPath(realmPath))
+	t.ping, t.body = ping, nil
+	return true
+}
+
+// Asks reports whether the registry is known to ask for a login.
+func (t *Trip) Asks() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.asks()
+}
+
+func (t *Trip) asks() bool { return t.ping != nil && t.ping.StatusCode == http.StatusUnauthorized }
 
 // Service returns the address that issues tokens, nil if the registry takes the login itself or was not asked yet.
 func (t *Trip) Service() *url.URL {

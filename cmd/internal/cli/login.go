@@ -148,6 +148,9 @@ func (f *loginFlags) account(ctx context.Context, g *globals) (a types.AuthConfi
 
 // registryKey returns a registry's address, and its key in docker's configuration.
 func registryKey(host string) (address, key string, err error) {
+	if i := strings.LastIndexByte(host, '@'); i >= 0 { // and what stands before is a secret
+		return "", "", usage.Errorf("%s: write HOST[:PORT] alone, and give --username", plain.Line(host[i+1:]))
+	}
 	if strings.Contains(host, "/") {
 		return "", "", usage.Errorf("%s: a login is for a whole registry: write HOST[:PORT]", plain.Line(host))
 	}

@@ -41,8 +41,6 @@ func paragraphs(r io.Reader, fields []string, each func(map[string]string) error
 			if err := end(); err != nil {
 				return err
 			}
-		case bytes.ContainsFunc(line, func(r rune) bool { return r != '\t' && (r < ' ' || r == 0x7f) }):
-			return errors.New("control characters in the file")
 		case line[0] == '#':
 		case line[0] == ' ' || line[0] == '\t':
 			if !p.any {
@@ -89,6 +87,9 @@ func (p *paragraph) field(line []byte, wanted map[string]string) error {
 	if _, twice := p.fields[known]; twice {
 		return fmt.Errorf("duplicate field %s", known)
 	}
+	if hasControl(line) {
+		return fmt.Errorf("control characters in the field %s", known)
+	}
 	p.value = append(p.value[:0], bytes.TrimSpace(value)...)
 	return nil
 }
@@ -97,11 +98,19 @@ func (p *paragraph) more(line []byte) error {
 	if p.name == "" {
 		return nil
 	}
+	if hasControl(line) {
+		return fmt.Errorf("control characters in the field %s", p.name)
+	}
 	if p.size += len(line); p.size > maxParagraph {
 		return errors.New("paragraph too long")
 	}
 	p.value = append(append(p.value, '\n'), bytes.TrimSpace(line)...)
 	return nil
+}
+
+// hasControl reports whether a line of a field in use has control characters. Descriptions may have them.
+func hasControl(line []byte) bool {
+	return bytes.ContainsFunc(line, func(r rune) bool { return r != '\t' && (r < ' ' || r == 0x7f) })
 }
 
 // keep stores the field just read.

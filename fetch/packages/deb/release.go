@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,7 +68,7 @@ func parseTime(text string) (time.Time, error) {
 	}
 	for _, layout := range []string{
 		time.RFC1123, time.RFC1123Z, "Mon, _2 Jan 2006 15:04:05 MST",
-		"Mon, _2 Jan 2006 15:04:05 -0700",
+		"Mon, _2 Jan 2006 15:04:05 -0700", "Mon, _2 Jan 2006 15:04:05 Z",
 	} {
 		if t, err := time.Parse(layout, text); err == nil {
 			return t, nil
@@ -94,7 +95,7 @@ func (r *release) readSums(text string) error {
 		if _, bad := hex.DecodeString(f[0]); err != nil || bad != nil || len(f[0]) != 64 || size < 0 {
 			return fmt.Errorf("%.100q is not sum, size and name", line)
 		}
-		r.sums[f[2]] = sum{strings.ToLower(f[0]), size}
+		r.sums[path.Clean(f[2])] = sum{strings.ToLower(f[0]), size}
 	}
 	return nil
 }

@@ -294,8 +294,8 @@ func Read(in io.Reader, arch, base string, add func(*packages.Package) error) er
 		for _, d := range provides {
 			p.Provides = append(p.Provides, d.AnyOf...)
 		}
-		if err := p.Check(); err != nil {
-			return err
+		if !p.Check() {
+			return nil
 		}
 		return add(p)
 	})

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -352,6 +353,59 @@ func TestRead(t *testing.T) {
 			func(*packages.Package) error { return nil }); err == nil {
 			t.Errorf("%s was taken", name)
 		}
+	}
+}
+
+// TestHandMadeRelease reads a Release that somebody's script wrote: names as find prints them, and a date with Z.
+func TestHandMadeRelease(t *testing.T) {
+	t.Parallel()
+	list := "Package: a\nVersion: 1\nArchitecture: amd64\nFilename: a.deb\nSize: 3\nSHA256: " +
+		strings.Repeat("ab", 32) + "\n"
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "dists/s/main/binary-amd64"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"main/binary-amd64/Packages": list,
+		"Release": fmt.Sprintf("Date: Fri, 01 May 2026 10:00:00 Z\nSHA256:\n %x %d ./main/binary-amd64/Packages\n",
+			sha256.Sum256([]byte(list)), len(list)),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "dists/s", name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u := packages.NewUniverse(deb.Format{Arch: "amd64"})
+	r := deb.Repository{URL: "https://deb.example", Suite: "s", Components: []string{"main"}, Arch: "amd64"}
+	if _, err := r.Load(t.Context(), directory(dir), u, now()); err != nil || u.Len() != 1 {
+		t.Errorf("%d packages, %v", u.Len(), err)
+	}
+}
+
+// TestNameless reads lists with packages that nobody can ask for, and odd text in fields that are not in use.
+func TestNameless(t *testing.T) {
+	t.Parallel()
+	good := "Package: good\nVersion: 1\nArchitecture: amd64\nFilename: a/g++ 1.deb\nSize: 3\nSHA256: " +
+		strings.Repeat("ab", 32) + "\n"
+	for what, odd := range map[string]string{
+		"no name":    "Version: 1\nArchitecture: amd64\n",
+		"no version": "Package: odd\nArchitecture: amd64\n",
+		"name":       "Package: K\xc3\xa4se\nVersion: 1\nArchitecture: amd64\n",
+		"control":    "Package: odd\nVersion: 1\nArchitecture: i386\nDescription: page\x0cbreak\n \x1b[1mbold\n",
+	} {
+		var got []*packages.Package
+		err := deb.Read(strings.NewReader(odd+"\n"+good), "amd64", "https://deb.example",
+			func(p *packages.Package) error { got = append(got, p); return nil })
+		if err != nil || len(got) != 1 || got[0].Name != "good" {
+			t.Errorf("%s: %d packages, %v", what, len(got), err)
+			continue
+		}
+		if want := "https://deb.example/a/g%2B%2B%201.deb"; got[0].Address != want || got[0].File() != "g++ 1.deb" {
+			t.Errorf("address %s of %q, want %s: to Amazon's S3 a plus is a blank", got[0].Address, got[0].File(), want)
+		}
+	}
+	if err := deb.Read(strings.NewReader("Package: a\x1b\nVersion: 1\n"), "amd64", "https://deb.example",
+		func(*packages.Package) error { return nil }); err == nil {
+		t.Error("a control character in a name was read")
 	}
 }
 

@@ -217,8 +217,8 @@ func readPrimary(r io.Reader, arch, base string, inBase func(name string) bool,
 		for _, f := range x.Format.Files {
 			p.Provides = append(p.Provides, packages.Relation{Name: share.text(f.Path)})
 		}
-		if err := p.Check(); err != nil {
-			return err
+		if !p.Check() {
+			return nil
 		}
 		return add(p)
 	})

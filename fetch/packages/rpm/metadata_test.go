@@ -87,8 +87,11 @@ func TestLocations(t *testing.T) {
 		"characters":        {location: `<location href="x-1.0^git+1 é.rpm"/>`, unusable: "invalid file name"},
 		"caret and plus": {
 			location: `<location href="x-1.0^git+1.rpm"/>`,
-			address:  "https://rpm.example/el9/os/x-1.0%5Egit+1.rpm",
+			address:  "https://rpm.example/el9/os/x-1.0%5Egit%2B1.rpm", // to Amazon's S3 a plus is a blank
 		},
+		"escaped":          {location: `<location href="a/x-1%2B1~2.rpm"/>`, address: "https://rpm.example/el9/os/a/x-1%2B1~2.rpm"},
+		"no escape":        {location: `<location href="a/x-100%.rpm"/>`, address: "https://rpm.example/el9/os/a/x-100%25.rpm"},
+		"outside, escaped": {location: `<location href="%2e%2e/%2e%2e/%2e%2e/x.rpm"/>`, unusable: "leads out"},
 		"elsewhere": {
 			location: `<location xml:base="http://cdn.example/pub/" href="a/x.rpm"/>`,
 			address:  "http://cdn.example/pub/a/x.rpm",
@@ -136,6 +139,35 @@ func TestLocations(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", name, got.Address, got.Unusable, c.address)
 		case c.unusable != "" && (got.Unusable == nil || !strings.Contains(got.Unusable.Error(), c.unusable)):
 			t.Errorf("%s: %q, unusable: %v; want %q", name, got.Address, got.Unusable, c.unusable)
+		}
+	}
+}
+
+// TestNameless reads a list with packages that nobody can ask for, and what no package can require: the rest counts.
+func TestNameless(t *testing.T) {
+	t.Parallel()
+	for what, odd := range map[string]string{
+		"no name":       strings.Replace(primary, "<name>kk-app<", "<name><", 1),
+		"name":          strings.Replace(primary, "<name>kk-app<", "<name>kk app?<", 1),
+		"no version":    strings.Replace(primary, `ver="2.0" rel="3.el9"`, "", 1),
+		"no capability": strings.Replace(primary, `entry name="kk-v"`, `entry name=""`, 1),
+		"control":       strings.Replace(primary, `entry name="kk-v"`, `entry name="a&#10;b"`, 1),
+	} {
+		odd = strings.Replace(odd, "<name>foreign</name><arch>i686</arch>",
+			`<name>good</name><arch>noarch</arch><version ver="1" rel="1"/><location href="good.rpm"/>`, 1)
+		var names []string
+		err := readPrimary(strings.NewReader(odd), "x86_64", "https://rpm.example",
+			func(string) bool { return false }, func(p *packages.Package) error {
+				names = append(names, p.Name)
+				for _, r := range p.Provides {
+					if !packages.IsCapability(r.Name) {
+						t.Errorf("%s: provides %q", what, r.Name)
+					}
+				}
+				return nil
+			})
+		if err != nil || names[len(names)-1] != "good" {
+			t.Errorf("%s: %q, %v", what, names, err)
 		}
 	}
 }
