@@ -77,7 +77,7 @@ func TestRegistrySpread(t *testing.T) {
 // replicas returns the numbers of the registry hosts that a host asks, in its order.
 func (th *thread) replicas(t *testing.T, number int) []int {
 	t.Helper()
-	out := th.on(t, number, `grep -o '^\[host."https://[0-9.]*' /etc/containerd/certs.d/docker.io/hosts.toml | grep -o '[0-9.]*$'`)
+	out := th.on(t, number, `sed -n 's|^\[host."https://\([0-9.]*\):5000/v2/[^"]*"\]$|\1|p' /etc/containerd/certs.d/docker.io/hosts.toml`)
 	var order []int
 	for _, address := range strings.Fields(out) {
 		for i, h := range th.lab.Hosts {
