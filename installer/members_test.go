@@ -298,7 +298,7 @@ func TestExistingRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := map[string]string{}
-	for _, f := range cri.HostsFiles(access, []string{"docker.io"}) {
+	for _, f := range cri.HostsFiles(access, []string{"docker.io"}, cri.Asked{}) {
 		got[f.Path] = string(f.Data)
 	}
 	if text := got[cri.CertsDir+"/docker.io/hosts.toml"]; !strings.Contains(text,

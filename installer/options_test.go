@@ -45,8 +45,9 @@ func allOptions() map[string]struct{ yaml, task string } {
 			"etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}",
 			"",
 		},
-		"two registries": {"imageRegistry: {vip: 10.0.0.8}", "registry-address"},
-		"tools":          {"cri: {tools: [crictl, nerdctl]}", "runtime-tools"},
+		"spread registries": {"imageDistribution: {registries: spread}\nimageRegistry: {vip: 10.0.0.8}", "registry-address"},
+		"two registries":    {"imageRegistry: {vip: 10.0.0.8}", "registry-address"},
+		"tools":             {"cri: {tools: [crictl, nerdctl]}", "runtime-tools"},
 	}
 }
 

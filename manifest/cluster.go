@@ -217,8 +217,8 @@ type ImageRegistry struct {
 	Auth *RegistryAuth `yaml:"auth,omitempty" doc:"Login at an existing registry."`
 	// AllowDelete lets the push login delete.
 	AllowDelete bool `yaml:"allowDelete,omitempty" doc:"Let the push login delete images from the registry of type registry. Default false."`
-	// VIP is the shared address of two registry hosts.
-	VIP string `yaml:"vip,omitempty" doc:"Address that two registry hosts share: an unused one of their network."`
+	// VIP is the shared address of two registry hosts or more.
+	VIP string `yaml:"vip,omitempty" doc:"Address that two registry hosts or more share: an unused one of their network. Harbor: two."`
 }
 
 // PushPort returns the port on which the installed registry accepts pushes, at its host's loopback address only.
@@ -244,7 +244,8 @@ func (*RegistryAuth) Hint(name string) string { return passwordHint(name) }
 
 // ImageDistribution is how images reach many nodes.
 type ImageDistribution struct {
-	Peers Peers `yaml:"peers,omitempty" enum:"none,spegel" doc:"spegel: nodes take layers from each other first, and from the registry what no node has. Default none."`
+	Registries Registries `yaml:"registries,omitempty" enum:"address,spread" doc:"address: nodes pull from the address that the registry hosts share; spread: each node asks another registry host first, and the others if that one does not answer. Default address."`
+	Peers      Peers      `yaml:"peers,omitempty" enum:"none,spegel" doc:"spegel: nodes take layers from each other first, and from the registry what no node has. Default none."`
 }
 
 // Storage lists the storage classes to install.

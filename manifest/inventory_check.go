@@ -407,10 +407,12 @@ func (c siteChecker) registryHosts(inv *Inventory, r *ImageRegistry) {
 			r.Address)
 	case installed && r.VIP == "" && n > 1:
 		c.AddKey("groups.image_registry",
-			"%d hosts, and the cluster file has no imageRegistry.vip; two hosts need an address that they share, else name one host", n)
-	case installed && r.VIP != "" && n != pair:
+			"%d hosts, and the cluster file has no imageRegistry.vip; several hosts need an address that they share, else name one host", n)
+	case installed && r.VIP != "" && n < pair:
 		c.AddKey("groups.image_registry",
-			"imageRegistry.vip of the cluster file is for two hosts and here is %d; name two, or leave vip out and name one", n)
+			"imageRegistry.vip of the cluster file is for two hosts or more and here is %d; name two, or leave vip out and name one", n)
+	case r.Type == RegistryHarbor && n > pair:
+		c.AddKey("groups.image_registry", "%d hosts; Harbor is installed on two at most", n)
 	}
 	vip, err := netip.ParseAddr(r.VIP)
 	if err != nil {

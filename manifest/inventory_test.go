@@ -74,7 +74,7 @@ func TestInventoryCheck(t *testing.T) {
 		{"inventory-dns.yaml", "}", ""}, // the registry is on the first control plane
 		{
 			"inventory-dns.yaml", "}, imageRegistry: {vip: 10.0.0.9}",
-			"inventory-dns.yaml:8:1: groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 0; name two, or leave vip out and name one",
+			"inventory-dns.yaml:8:1: groups.image_registry: imageRegistry.vip of the cluster file is for two hosts or more and here is 0; name two, or leave vip out and name one",
 		},
 		{"inventory-dns.yaml", "}, imageRegistry: {type: existing, address: h}", ""},
 		{
@@ -103,14 +103,15 @@ func TestInventoryCheck(t *testing.T) {
 		{"a", "harbor", ""},
 		{"b, c", "registry, vip: 10.0.0.9", ""},
 		{"b, c", "harbor, vip: 10.0.0.9", ""},
-		{"b, c", "registry", "groups.image_registry: 2 hosts, and the cluster file has no imageRegistry.vip; two hosts need an address that they share, else name one host"},
+		{"a, b, c", "registry, vip: 10.0.0.9", ""},
+		{"b, c", "registry", "groups.image_registry: 2 hosts, and the cluster file has no imageRegistry.vip; several hosts need an address that they share, else name one host"},
 		{
 			"a", "registry, vip: 10.0.0.9",
-			"groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 1; name two, or leave vip out and name one",
+			"groups.image_registry: imageRegistry.vip of the cluster file is for two hosts or more and here is 1; name two, or leave vip out and name one",
 		},
 		{
 			"a, b, c", "harbor, vip: 10.0.0.9",
-			"groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 3; name two, or leave vip out and name one",
+			"groups.image_registry: 3 hosts; Harbor is installed on two at most",
 		},
 		{
 			"b, c", "registry, vip: 10.0.0.1",

@@ -46,7 +46,7 @@ func when(condition bool, path string) []string {
 }
 
 func clusterGaps() []gap[*Cluster] {
-	return append(append(runtimeGaps(), peersGaps()...), []gap[*Cluster]{
+	return append(append(runtimeGaps(), distributionGaps()...), []gap[*Cluster]{
 		{"saving an etcd of yours", func(c *Cluster) []string {
 			return when(c.Etcd.Type == EtcdProvided && c.Etcd.Backup != nil, "etcd.backup")
 		}, "leave it out, and save it where it runs"},

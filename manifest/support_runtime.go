@@ -90,9 +90,18 @@ func gapAt(what, path, use string, found func(*Cluster) bool) gap[*Cluster] {
 	return gap[*Cluster]{what, func(c *Cluster) []string { return when(found(c), path) }, use}
 }
 
-// peersGaps returns the settings that nodes which take layers from each other cannot have.
-func peersGaps() []gap[*Cluster] {
+// distributionGaps returns the settings that ways of imageDistribution do not go with.
+func distributionGaps() []gap[*Cluster] {
+	spread := func(c *Cluster) bool { return c.ImageDistribution.Registries == RegistriesSpread }
 	return []gap[*Cluster]{
+		gapAt("spread registries without several", "imageDistribution.registries",
+			"leave it out, or name several hosts in the group image_registry and their imageRegistry.vip",
+			func(c *Cluster) bool { return spread(c) && c.ImageRegistry.VIP == "" }),
+		gapAt("spread registries with another runtime than containerd", "imageDistribution.registries",
+			"leave it out: nodes pull from imageRegistry.vip",
+			func(c *Cluster) bool {
+				return spread(c) && (isK3s(c) || c.CRI.Type != "" && c.CRI.Type != RuntimeContainerd)
+			}),
 		gapAt("peers without a registry", "imageDistribution.peers",
 			"leave it out: without a registry every node has all images",
 			func(c *Cluster) bool {

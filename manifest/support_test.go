@@ -17,19 +17,20 @@ import (
 // The list is what works; it grows as rows of the table go.
 func TestSupported(t *testing.T) {
 	want := map[string][]string{
-		"kubernetes.distribution":   {"kubernetes", "k3s"},
-		"kubernetes.proxyMode":      {"iptables", "nftables", "ipvs"},
-		"kubernetes.security":       {"baseline", "hardened"},
-		"controlPlaneEndpoint.type": {"local", "kube-vip", "haproxy", "external"},
-		"etcd.type":                 {"internal", "external", "provided"},
-		"cri.type":                  {"containerd", "docker", "crio"},
-		"cni.type":                  {"flannel", "calico", "cilium", "hybridnet", "kube-ovn", "multus", "none"},
-		"cni.with":                  {"flannel", "calico", "cilium", "hybridnet", "kube-ovn"},
-		"imageDistribution.peers":   {"none", "spegel"},
-		"imageRegistry.type":        {"registry", "harbor", "existing", "none"},
-		"precheck.internet":         {"allowed", "forbidden"},
-		"certificates.renew":        {"auto", "manual"},
-		"osPackages":                {"bundle", "host", "none"},
+		"kubernetes.distribution":      {"kubernetes", "k3s"},
+		"kubernetes.proxyMode":         {"iptables", "nftables", "ipvs"},
+		"kubernetes.security":          {"baseline", "hardened"},
+		"controlPlaneEndpoint.type":    {"local", "kube-vip", "haproxy", "external"},
+		"etcd.type":                    {"internal", "external", "provided"},
+		"cri.type":                     {"containerd", "docker", "crio"},
+		"cni.type":                     {"flannel", "calico", "cilium", "hybridnet", "kube-ovn", "multus", "none"},
+		"cni.with":                     {"flannel", "calico", "cilium", "hybridnet", "kube-ovn"},
+		"imageDistribution.registries": {"address", "spread"},
+		"imageDistribution.peers":      {"none", "spegel"},
+		"imageRegistry.type":           {"registry", "harbor", "existing", "none"},
+		"precheck.internet":            {"allowed", "forbidden"},
+		"certificates.renew":           {"auto", "manual"},
+		"osPackages":                   {"bundle", "host", "none"},
 	}
 	got := map[string][]string{}
 	choices := enums(reflect.TypeFor[Cluster](), "")
@@ -72,6 +73,8 @@ func works(t *testing.T, path, value string) bool {
 		settings += ", endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c"
 	case "cni.type: multus":
 		settings += ", with: flannel"
+	case "imageDistribution.registries: spread":
+		settings += "}\nimageRegistry: {vip: 10.0.0.9"
 	}
 	if section == "cni" && name == "with" {
 		settings = "type: multus, " + settings

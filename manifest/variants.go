@@ -126,6 +126,15 @@ const (
 	PeersSpegel Peers = "spegel"
 )
 
+// Registries is the registry host from which a node pulls.
+type Registries string
+
+// The ways. The zero value is RegistriesAddress.
+const (
+	RegistriesAddress Registries = "address"
+	RegistriesSpread  Registries = "spread"
+)
+
 // Ports of Spegel's chart on every node. They lie in the part of the range for node ports that Kubernetes gives away by
 // itself last. https://kubernetes.io/docs/reference/networking/virtual-ips/#service-nodeport-static-sub-range
 const (

@@ -119,7 +119,11 @@ func containerdSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	if err != nil {
 		return task.Setting{}, err
 	}
-	s.Files = append(files, HostsFiles(access, t.Site.Upstreams(), asked...)...)
+	first := Asked{Peers: asked}
+	if t.Site.Cluster.ImageDistribution.Registries == manifest.RegistriesSpread {
+		first.Replicas = access.Replicas(t.Name, t.Site.RegistryHosts())
+	}
+	s.Files = append(files, HostsFiles(access, t.Site.Upstreams(), first)...)
 	return s, nil
 }
 
@@ -213,14 +217,23 @@ OOMScoreAdjust=-999
 WantedBy=multi-user.target
 `
 
-// HostsFiles makes containerd pull all upstreams' images from the registry, and content first from the peers. The files
-// include the passwords of both, if any.
-func HostsFiles(r task.RegistryAccess, upstreams []string, asked ...mirror.Peer) []task.File {
+// Asked is what containerd asks before the registry's address: peers, then the registry's hosts.
+type Asked struct {
+	Peers    []mirror.Peer
+	Replicas []string
+}
+
+// HostsFiles makes containerd pull all upstreams' images from the registry, and from what is asked first. The files
+// include the passwords of the registry and of peers, if any.
+func HostsFiles(r task.RegistryAccess, upstreams []string, first Asked) []task.File {
 	ca := ""
 	if len(r.CA) > 0 {
 		ca = RegistryCAPath
 	}
-	to := mirror.Registry{Host: r.Address, Prefix: r.Prefix, Username: r.Username, Password: r.Password, Peers: asked}
+	to := mirror.Registry{
+		Host: r.Address, Prefix: r.Prefix, Username: r.Username, Password: r.Password,
+		Replicas: first.Replicas, Peers: first.Peers,
+	}
 	var files []task.File
 	for _, h := range mirror.Hosts(to, upstreams, ca) {
 		files = append(files, task.File{

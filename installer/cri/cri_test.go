@@ -42,12 +42,14 @@ func TestContainerdFiles(t *testing.T) {
 		Address: "10.0.0.3:5000", CA: []byte("CA"),
 		Login: task.Login{Username: "kkbundle", Password: "pass"},
 	}
-	for name, asked := range map[string][]mirror.Peer{
-		"hosts.toml.txt":       nil,
-		"hosts-peers.toml.txt": {{URL: "http://10.0.0.4:30020", Username: "kkbundle", Password: "of-peers"}},
+	peer := mirror.Peer{URL: "http://10.0.0.4:30020", Username: "kkbundle", Password: "of-peers"}
+	for name, first := range map[string]Asked{
+		"hosts.toml.txt":        {},
+		"hosts-peers.toml.txt":  {Peers: []mirror.Peer{peer}},
+		"hosts-spread.toml.txt": {Replicas: []string{"10.0.0.2:5000", "10.0.0.1:5000"}},
 	} {
 		var b strings.Builder
-		for _, f := range HostsFiles(access, []string{"docker.io", "registry.example:5000"}, asked...) {
+		for _, f := range HostsFiles(access, []string{"docker.io", "registry.example:5000"}, first) {
 			fmt.Fprintf(&b, "== %s %04o\n%s", f.Path, f.Mode, f.Data)
 		}
 		tasktest.Golden(t, name, []byte(b.String()))

@@ -145,7 +145,7 @@ func hasRegistryHosts(s *Subject) Finding {
 	case n == 0:
 		return fail("no host is one")
 	case vip != "" && n < pair:
-		return failf("%s, and imageRegistry.vip, which is for two", plain.Count(n, "host"))
+		return failf("%s, and imageRegistry.vip, which is for two or more", plain.Count(n, "host"))
 	case vip == "" && n > 1:
 		return failf("%s without imageRegistry.vip", plain.Count(n, "host"))
 	default:

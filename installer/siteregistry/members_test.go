@@ -25,7 +25,7 @@ func TestRegistryLogin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := cri.HostsFiles(access, []string{"docker.io"})
+	files := cri.HostsFiles(access, []string{"docker.io"}, cri.Asked{})
 	if text := string(files[0].Data); !strings.Contains(text, access.Authorization()) || files[0].Mode != 0o600 {
 		t.Errorf("mode %o\n%s", files[0].Mode, text)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Two registry hosts are both seeded from the bundle, and share an address. A separate keepalived assigns it to a host
+// Several registry hosts are all seeded from the bundle, and share an address. A separate keepalived assigns it to a host
 // whose registry serves; the host's own keepalived keeps its configuration and addresses.
 const (
 	AddressUnit = "kkbundle-registry-address.service"
@@ -29,7 +29,7 @@ const (
 	failoverWait = 30 * time.Second
 )
 
-// sharedAddress returns the hosts' address for the registry: the shared one of two hosts, or that of the only host.
+// sharedAddress returns the hosts' address for the registry: the shared one of several hosts, or that of the only host.
 func sharedAddress(s *task.Site) netip.Addr {
 	if vip, err := netip.ParseAddr(s.Cluster.ImageRegistry.VIP); err == nil {
 		return vip
@@ -89,7 +89,7 @@ func pushAccess(t *task.Host) (task.RegistryAccess, error) {
 	return access, nil
 }
 
-// AddressTask makes two registry hosts share an address.
+// AddressTask makes registry hosts share an address.
 func AddressTask() task.Task {
 	return task.Settle(task.Task{
 		Name:     "registry-address",

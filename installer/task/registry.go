@@ -2,9 +2,12 @@ package task
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -56,15 +59,15 @@ func (s *Site) Upstreams() []string {
 // RegistryHosts returns the hosts with the role registry.
 func (s *Site) RegistryHosts() []*Host { return s.WithRole(manifest.RoleRegistry) }
 
-// IsRegistry reports whether the registry runs on a host: on the first with the role, or on both of a pair.
+// IsRegistry reports whether the registry runs on a host: on the first with the role, or on all that share an address.
 func (s *Site) IsRegistry(t *Host) bool {
 	return t == FirstOf(s.RegistryHosts()) || s.IsPair() && slices.Contains(s.RegistryHosts(), t)
 }
 
-// IsPair reports whether two registry hosts share an address.
+// IsPair reports whether registry hosts share an address.
 func (s *Site) IsPair() bool { return IsPaired(s.Cluster) }
 
-// IsPaired reports whether two registry hosts of the cluster share an address.
+// IsPaired reports whether registry hosts of the cluster share an address.
 func IsPaired(c *manifest.Cluster) bool { return c.ImageRegistry.VIP != "" }
 
 // A RegistryAccess holds the address, authority and login by which hosts use a registry.
@@ -73,6 +76,33 @@ type RegistryAccess struct {
 	Prefix  string // of the repositories' names; "" if there is none
 	CA      []byte // PEM; none if the system's authorities are trusted
 	Login
+}
+
+// Replicas returns the address of each of the registry's hosts, in the order in which a node asks them. Orders differ,
+// so that about as many nodes begin with one host as with another, and a host that comes or goes changes the first one
+// of few nodes: each host's rank is a digest of both names (rendezvous hashing).
+func (r RegistryAccess) Replicas(node string, hosts []*Host) []string {
+	rank := func(t *Host) string {
+		sum := sha256.Sum256([]byte(node + "/" + t.Name)) // names have no slash
+		return string(sum[:])
+	}
+	list := slices.SortedFunc(slices.Values(hosts), func(a, b *Host) int { return strings.Compare(rank(a), rank(b)) })
+	var addresses []string
+	for _, t := range list {
+		addresses = append(addresses, r.on(t.IP))
+	}
+	return addresses
+}
+
+// on returns the registry's address with that of one host in its place.
+func (r RegistryAccess) on(a netip.Addr) string {
+	if _, port, err := net.SplitHostPort(r.Address); err == nil {
+		return net.JoinHostPort(a.String(), port)
+	}
+	if a.Is6() {
+		return "[" + a.String() + "]"
+	}
+	return a.String()
 }
 
 // Authorization returns the HTTP header for the login, or "" without one.

@@ -70,11 +70,16 @@ func (r Registry) host(name, apiRoot, caPath string) Host {
 	}
 	header("header", r.login())
 	// containerd asks in the order of the tables. Releases before 2.1 do not know dial_timeout and wait 30 seconds for
-	// a node that is away; the value is that of Spegel's own configuration.
+	// a host that is away; the peers' value is that of Spegel's own configuration.
 	for _, p := range r.Peers {
 		table := fmt.Sprintf("host.\"%s\"", p.URL)
 		fmt.Fprintf(&b, "\n[%s]\ncapabilities = [\"pull\"]\ndial_timeout = \"200ms\"\n", table)
 		header(table+".header", basic(p.Username, p.Password))
+	}
+	for _, host := range r.Replicas {
+		table := fmt.Sprintf("host.\"%s\"", r.at(host)+apiRoot)
+		fmt.Fprintf(&b, "\n[%s]\n%sdial_timeout = \"1s\"\n", table, settings.Bytes())
+		header(table+".header", r.login())
 	}
 	table := fmt.Sprintf("host.\"%s\"", address)
 	fmt.Fprintf(&b, "\n[%s]\n%s", table, settings.Bytes())

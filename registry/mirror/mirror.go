@@ -28,6 +28,9 @@ type Registry struct {
 	CA        []byte // PEM; none if the system's authorities are trusted
 	Username  string // "" if the registry requires no login
 	Password  string
+	// Replicas have the same images and authority and take the same login: host[:port] each. They are asked before Host,
+	// in this order. Only containerd can.
+	Replicas []string
 	// Peers are asked first for content whose digest is known, in this order; never for the meaning of a tag. Only
 	// containerd can.
 	Peers []Peer
@@ -58,11 +61,14 @@ func CheckUpstream(host string) error {
 	return nil
 }
 
-func (r Registry) url() string {
+func (r Registry) url() string { return r.at(r.Host) }
+
+// at returns the address of the registry on one of its hosts.
+func (r Registry) at(host string) string {
 	if r.PlainHTTP {
-		return "http://" + r.Host
+		return "http://" + host
 	}
-	return "https://" + r.Host
+	return "https://" + host
 }
 
 // path returns the path of an upstream's images.

@@ -1,6 +1,7 @@
 package mirror_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -44,23 +45,11 @@ func TestContainerdAsksPeers(t *testing.T) {
 			{URL: "http://" + peer.Host, Username: peer.Username, Password: peer.Password},
 		},
 	}
-	write := func(name string, data []byte) string {
-		file := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return file
+	authority := filepath.Join(root, "ca.crt")
+	if err := os.WriteFile(authority, ca, 0o600); err != nil {
+		t.Fatal(err)
 	}
-	for _, h := range mirror.Hosts(r, []string{"registry.k8s.io"}, write("ca.crt", ca)) {
-		write(filepath.Join(h.Name, "hosts.toml"), h.TOML)
-	}
-	pull := []string{"images", "pull", "--hosts-dir", root, "--snapshotter", "native"}
-	if help, err := ctr("images", "pull", "--help"); err == nil && strings.Contains(help, "--local") {
-		pull = append(pull, "--local")
-	}
+	pull := pullBy(t, ctr, root, mirror.Hosts(r, []string{"registry.k8s.io"}, authority))
 	for ref, img := range map[string]v1.Image{"registry.k8s.io/shared:1": shared, "registry.k8s.io/alone:1": alone} {
 		digest, err := img.Digest()
 		if err != nil {
@@ -78,6 +67,56 @@ func TestContainerdAsksPeers(t *testing.T) {
 	if n := peer.Count("", tag); n != pushed {
 		t.Errorf("the peer was asked %d times what a tag is", n-pushed)
 	}
+}
+
+// A real containerd asks the first of a registry's hosts for tags and content, the next one if that is away or lacks
+// an image, and the shared address last.
+func TestContainerdAsksReplicas(t *testing.T) {
+	t.Parallel()
+	ctr := startContainerd(t)
+	start := func() *registrytest.Server { return registrytest.Start(t, registrytest.Options{}) }
+	first, second, shared := start(), start(), start()
+	all, late := image(t), image(t)
+	for _, s := range []*registrytest.Server{first, second, shared} {
+		push(t, s, "registry.k8s.io/all:1", all)
+	}
+	push(t, second, "registry.k8s.io/late:1", late) // it was pushed to one host only
+	r := mirror.Registry{
+		Host: shared.Host, PlainHTTP: true,
+		Replicas: []string{"127.0.0.1:1", first.Host, second.Host}, // a host that is away
+	}
+	pull := pullBy(t, ctr, t.TempDir(), mirror.Hosts(r, []string{"registry.k8s.io"}, ""))
+	const asked = "^/v2/registry.k8s.io/all/(blobs|manifests)/"
+	before := [2]int{second.Count("GET", asked), shared.Count("GET", asked)}
+	for ref, img := range map[string]v1.Image{"registry.k8s.io/all:1": all, "registry.k8s.io/late:1": late} {
+		digest, err := img.Digest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		pulled(t, ctr, digest, append(pull, ref)...)
+	}
+	if first.Count("GET", "^/v2/registry.k8s.io/all/blobs/") == 0 {
+		t.Error("the first host that answers has sent nothing")
+	}
+	if after := [2]int{second.Count("GET", asked), shared.Count("GET", asked)}; after != before {
+		t.Errorf("others were asked for an image that the first has: %v requests, before %v", after, before)
+	}
+}
+
+// pullBy writes the directories below root, and returns ctr's arguments that pull by them.
+func pullBy(t *testing.T, ctr func(args ...string) (string, error), root string, list []mirror.Host) []string {
+	t.Helper()
+	for _, h := range list {
+		dir := filepath.Join(root, h.Name)
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "hosts.toml"), h.TOML, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pull := []string{"images", "pull", "--hosts-dir", root, "--snapshotter", "native"}
+	if help, err := ctr("images", "pull", "--help"); err == nil && strings.Contains(help, "--local") {
+		pull = append(pull, "--local")
+	}
+	return pull
 }
 
 // image returns an image that containerd runs here.

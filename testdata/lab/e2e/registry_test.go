@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +35,103 @@ func TestRegistryPair(t *testing.T) {
 		{"a registry that does not answer loses the address", th.stopRegistry},
 		{"reset takes the address away", th.resetPair},
 	})
+}
+
+// TestRegistrySpread installs a cluster with three registry hosts that share an address, whose nodes each ask another
+// one first.
+func TestRegistrySpread(t *testing.T) {
+	th := start(t, scenario{
+		hosts:  3,
+		groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {2, 3}, "image_registry": {1, 2, 3}},
+		edit: func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "imageRegistry: {type: registry}",
+				"imageRegistry: {type: registry, vip: "+registryVIP+"}\nimageDistribution: {registries: spread}")
+			rewrite(t, filepath.Join(dir, "manifest.yaml"), "images:\n",
+				"packages:\n  - {distribution: debian/12}\nimages:\n")
+		},
+	})
+	th.makeBundle(t)
+	th.pristine = th.traces(t)
+	steps(t, []step{
+		{"three registry hosts", func(t *testing.T) {
+			r := run(t, th.site(t, "install")).must(t, 0)
+			t.Logf("install: %s", r.took.Round(100*time.Millisecond))
+			th.nodesAre(t, 1, "host1", "host2", "host3")
+			if got := th.registryHolders(t, 1, 2, 3); len(got) != 1 {
+				t.Errorf("the address is had by hosts %v", got)
+			}
+		}},
+		{"each node asks the host that comes first in its list", th.firstRegistries},
+		{"a rerun changes nothing", th.rerunHA},
+		{"a registry is lost, and pods are pulled", th.loseReplica},
+		{"reset leaves nothing", func(t *testing.T) {
+			run(t, th.site(t, "reset", "--yes", "--with-data")).must(t, 0)
+			if after := th.traces(t); after != th.pristine {
+				t.Errorf("the reset did not make the hosts what they were:\n%s", difference(th.pristine, after))
+			}
+		}},
+		{"no packet left the hosts' network", th.packets},
+	})
+}
+
+// replicas returns the numbers of the registry hosts that a host asks, in its order.
+func (th *thread) replicas(t *testing.T, number int) []int {
+	t.Helper()
+	out := th.on(t, number, `sed -n 's|^\[host."https://\([0-9.]*\):5000/v2/[^"]*"\]$|\1|p' /etc/containerd/certs.d/docker.io/hosts.toml`)
+	var order []int
+	for _, address := range strings.Fields(out) {
+		for i, h := range th.lab.Hosts {
+			if h.Address == address {
+				order = append(order, i+1)
+			}
+		}
+	}
+	if len(order) != len(th.lab.Hosts) || !strings.HasSuffix(strings.TrimSpace(out), registryVIP) {
+		t.Fatalf("host%d asks\n%s", number, out)
+	}
+	return order
+}
+
+// manifestsAsked returns how often a registry host was asked what the application's tag is.
+func (th *thread) manifestsAsked(t *testing.T, number int) int {
+	t.Helper()
+	out := th.on(t, number, `journalctl --unit=kkbundle-registry --no-pager | grep -c '/v2/docker.io/lab/labapp/manifests/1'; true`)
+	n, err := strconv.Atoi(strings.TrimSpace(out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (th *thread) firstRegistries(t *testing.T) {
+	for node := range len(th.lab.Hosts) {
+		order := th.replicas(t, node+1)
+		before := map[int]int{}
+		for _, n := range order {
+			before[n] = th.manifestsAsked(t, n)
+		}
+		th.runOn(t, node+1, "docker.io/lab/labapp:1")
+		th.kubectl(t, fmt.Sprintf("delete pod peer%d --now", node+1))
+		for i, n := range order {
+			if asked := th.manifestsAsked(t, n) > before[n]; asked != (i == 0) {
+				t.Errorf("host%d asks hosts %v; host%d was asked: %t", node+1, order, n, asked)
+			}
+		}
+		t.Logf("host%d asks hosts %v", node+1, order)
+	}
+}
+
+// loseReplica stops the registry that the control plane asks first.
+func (th *thread) loseReplica(t *testing.T) {
+	first := th.replicas(t, 1)[0]
+	th.on(t, first, "systemctl stop kkbundle-registry")
+	begin := time.Now()
+	th.pull(t, "host1")
+	t.Logf("with host%d's registry stopped: %s", first, time.Since(begin).Round(100*time.Millisecond))
+	r := run(t, th.site(t, "install")).must(t, 0)
+	if !strings.Contains(r.stderr, "1 changed") {
+		t.Errorf("want the registry started and nothing else changed, got\n%s", r.stderr)
+	}
 }
 
 // registryHolders are the numbers of the hosts that have the shared address.
