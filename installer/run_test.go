@@ -410,6 +410,16 @@ func TestHooks(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	misspelled := t.TempDir()
+	for _, name := range []string{"post_instal.sh", "pre-install.sh", "preinstall_node1.sh", "check.sh", "lib.sh", "README.md"} {
+		if err := os.WriteFile(filepath.Join(misspelled, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := engine.DirHooks(misspelled)
+	if want := []string{"post_instal.sh", "pre-install.sh", "preinstall_node1.sh"}; err != nil || !slices.Equal(found.Names, want) {
+		t.Errorf("scripts with typing errors in their names: %q, %v", found.Names, err)
+	}
 	script("pre_install_nod1.sh", "")
 	if err := engine.CheckHooks(s.Run(t, nil).Site); err == nil ||
 		!strings.Contains(err.Error(), "pre_install_nod1.sh") {

@@ -15,6 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
@@ -148,10 +149,15 @@ type HookName struct {
 // HookKinds returns the times at which scripts run, in order.
 func HookKinds() []string { return []string{"pre_install", "post_install"} }
 
-// isHook reports whether a file is meant as a script that runs on hosts.
+// isHook reports whether a file is meant as a script that runs on hosts, also with a typing error.
 func isHook(name string) bool {
-	base := path.Base(name)
-	return strings.HasSuffix(base, ".sh") &&
+	base, isScript := strings.CutSuffix(path.Base(name), ".sh")
+	if !isScript {
+		return false
+	}
+	words := strings.SplitN(base, "_", 3) // post_install_HOST
+	kind := strings.Join(words[:min(len(words), 2)], "_")
+	return plain.Nearest(kind, HookKinds()) != "" ||
 		slices.ContainsFunc(HookKinds(), func(kind string) bool { return strings.HasPrefix(base, kind) })
 }
 
