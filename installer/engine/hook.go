@@ -156,9 +156,9 @@ func isHook(name string) bool {
 		return false
 	}
 	words := strings.SplitN(base, "_", 3) // post_install_HOST
-	kind := strings.Join(words[:min(len(words), 2)], "_")
-	return plain.Nearest(kind, HookKinds()) != "" ||
-		slices.ContainsFunc(HookKinds(), func(kind string) bool { return strings.HasPrefix(base, kind) })
+	return slices.ContainsFunc(HookKinds(), func(kind string) bool { return strings.HasPrefix(base, kind) }) ||
+		plain.Nearest(words[0], HookKinds()) != "" ||
+		plain.Nearest(strings.Join(words[:min(len(words), 2)], "_"), HookKinds()) != ""
 }
 
 // ParseHook reads the path of a script below a directory of hooks. The error says that no inventory gives it a meaning.
