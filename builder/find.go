@@ -292,8 +292,14 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 			problems = append(problems, a.Problems...)
 			problems = append(problems, f.inputsOf(a.Files)...)
 			problems = append(problems, f.optedIn(a.Files)...)
-			if a.Unread > 0 {
-				f.note("%s: %s not searched for images, because they cannot be read as YAML", job.request.Source, plain.Count(a.Unread, "file"))
+			if n := len(a.Unread); n > 0 {
+				const most = 5
+				names := slices.Clone(a.Unread[:min(n, most)])
+				if n > most {
+					names = append(names, fmt.Sprintf("%d more", n-most))
+				}
+				f.note("%s: %s with other text than YAML of Kubernetes, which was not searched for images: %s", job.request.Source,
+					plain.Count(n, "file"), plain.Line(strings.Join(names, ", ")))
 			}
 			missing = lacking
 			var failed *FindError

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"slices"
@@ -101,7 +102,8 @@ func (f *finder) gitJobs(ctx context.Context) (jobs []findJob, problems []string
 		}
 		source := "repository " + r.RepositoryName()
 		files, err := f.yamlOf(ctx, f.repositories[i])
-		if ctx.Err() != nil || len(cache.EntryErrors(err)) > 0 {
+		_, ofDisk := errors.AsType[*fs.PathError](err)
+		if ctx.Err() != nil || ofDisk || len(cache.EntryErrors(err)) > 0 {
 			return nil, nil, fmt.Errorf("%s: %w", source, err)
 		}
 		if err != nil {
@@ -127,14 +129,15 @@ func (f *finder) yamlOf(ctx context.Context, pin manifest.Pin) (files []charts.V
 	}
 	defer func() { err = errors.Join(err, end()) }()
 	total := 0
-	enter := func(dir string, names []string) bool {
-		return !strings.HasPrefix(path.Base(dir), ".") && !slices.Contains(names, "Chart.yaml")
+	walk := git.Walk{
+		Enter: func(dir string) bool { return !strings.HasPrefix(path.Base(dir), ".") },
+		Takes: func(names []string) bool { return !slices.Contains(names, "Chart.yaml") },
 	}
-	wanted := func(name string) bool {
+	walk.Wants = func(name string) bool {
 		ext := strings.ToLower(path.Ext(name))
 		return ext == ".yaml" || ext == ".yml"
 	}
-	err = repository.EachFile(ctx, git.Walk{Enter: enter, Wants: wanted}, func(file git.TreeFile) error {
+	err = repository.EachFile(ctx, walk, func(file git.TreeFile) error {
 		data, small, err := repository.ReadFile(file, maxGitFile)
 		if err != nil || !small {
 			return err

@@ -61,7 +61,7 @@ type findAnswer struct {
 	discover.Result
 	Problems []string
 	Files    []string // files of a kustomization
-	Unread   int      // files that could not be read, and may be anything
+	Unread   []string // files that are not YAML of Kubernetes as a whole, and may be anything
 }
 
 // A findJob is a request with the chart's archive, which is in the cache.
@@ -152,11 +152,10 @@ func (a *findAnswer) problem(source string, err error) {
 // others searches a file that may be no YAML of Kubernetes.
 func (a *findAnswer) others(f *discover.Finder, text []byte, in discover.Place) {
 	found, err := f.YAML(text, in)
-	if err != nil {
-		a.Unread++
-		return
-	}
 	a.Images, a.Doubts = append(a.Images, found.Images...), append(a.Doubts, found.Doubts...)
+	if err != nil {
+		a.Unread = append(a.Unread, in.File)
+	}
 }
 
 func (a *findAnswer) yaml(f *discover.Finder, text []byte, in discover.Place) {

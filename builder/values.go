@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/values"
@@ -132,9 +133,12 @@ func (p *Project) useHooks() error {
 		if _, err := engine.ParseHook(name); err != nil {
 			return refuse(err.Error())
 		}
-		data, err := ReadFile(hooks.Place(name))
+		data, err := hooks.Read(name)
 		if err != nil {
-			return err
+			return refuse(hooks.Place(name) + ": " + err.Error())
+		}
+		if len(data) > bundle.MaxDocument {
+			return refuse(fmt.Sprintf("%s has %s; at most %s are carried", hooks.Place(name), plain.Size(int64(len(data))), plain.Size(bundle.MaxDocument)))
 		}
 		p.extras = append(p.extras, bundle.Document{
 			Kind: bundle.KindManifest, Ref: bundle.DocumentHooks + name, Data: data,

@@ -275,7 +275,12 @@ func (f *files) plan(pin manifest.Pin) (*plan, error) {
 	}
 	return &plan{
 		blobs:  []blob{b},
-		finish: func(ctx context.Context) (ocispec.Descriptor, error) { return f.manifest(ctx, pin) },
+		finish: func(ctx context.Context) (ocispec.Descriptor, error) {
+			if err := f.checkBuilds(pin); err != nil {
+				return ocispec.Descriptor{}, err
+			}
+			return f.manifest(ctx, pin)
+		},
 	}, nil
 }
 

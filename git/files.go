@@ -17,8 +17,10 @@ type TreeFile struct {
 
 // A Walk says which files EachFile visits.
 type Walk struct {
-	// Enter decides about a directory by the names in it. The root is /.
-	Enter func(dir string, names []string) bool
+	// Enter decides about a directory by its path, before it is read. The root is /.
+	Enter func(dir string) bool
+	// Takes decides about a directory by the names in it, wherever it is.
+	Takes func(names []string) bool
 	// Wants decides about a file.
 	Wants func(name string) bool
 }
@@ -72,7 +74,7 @@ type treeWalk struct {
 	Walk
 	visit func(TreeFile) error
 	ref   string
-	seen  map[ID]bool // directories that were entered, and files that were visited
+	seen  map[ID]bool // directories that were read, and files that were visited
 }
 
 func (w *treeWalk) tree(ctx context.Context, id ID, dir string, depth int) error {
@@ -84,6 +86,10 @@ func (w *treeWalk) tree(ctx context.Context, id ID, dir string, depth int) error
 	case len(w.seen) >= maxTrees || depth > deepest:
 		return fmt.Errorf("the repository has more than %d directories and files, or more than %d in one another", maxTrees, deepest)
 	}
+	if !w.Enter(dir) {
+		return nil
+	}
+	w.seen[id] = true
 	data, err := w.object(id, Tree)
 	if err != nil {
 		return err
@@ -97,10 +103,9 @@ func (w *treeWalk) tree(ctx context.Context, id ID, dir string, depth int) error
 	if err != nil {
 		return fmt.Errorf("tree %s: %w", id, err)
 	}
-	if !w.Enter(dir, names) {
+	if !w.Takes(names) {
 		return nil
 	}
-	w.seen[id] = true
 	for _, e := range entries {
 		path := dir + string(e.name)
 		switch {

@@ -20,6 +20,8 @@ func TestEachFile(t *testing.T) {
 	r.Write("copy/app.yaml", "one")
 	r.Write("deep/er/tool.yaml", "tool")
 	r.Write("closed/secret.yaml", "closed")
+	r.Write("chart/Chart.yaml", "a chart")
+	r.Write("chart/values.yaml", "of a chart")
 	r.Write("README.md", "no")
 	r.Commit("one")
 	r.Git("tag", "-a", "-m", "v1", "v1")
@@ -29,9 +31,8 @@ func TestEachFile(t *testing.T) {
 
 	var have []string
 	walk := git.Walk{
-		Enter: func(dir string, names []string) bool {
-			return path.Base(dir) != "closed" && (dir != "/" || slices.Contains(names, "README.md"))
-		},
+		Enter: func(dir string) bool { return path.Base(dir) != "closed" },
+		Takes: func(names []string) bool { return !slices.Contains(names, "Chart.yaml") },
 		Wants: func(name string) bool { return strings.HasSuffix(name, ".yaml") },
 	}
 	err := repository.EachFile(t.Context(), walk, func(f git.TreeFile) error {

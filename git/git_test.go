@@ -272,7 +272,7 @@ func FuzzRepository(f *testing.F) {
 				_ = repo.WritePack(t.Context(), io.Discard, s)
 			}
 		}
-		all := git.Walk{Enter: func(string, []string) bool { return true }, Wants: func(string) bool { return true }}
+		all := git.Walk{Enter: func(string) bool { return true }, Takes: func([]string) bool { return true }, Wants: func(string) bool { return true }}
 		_ = repo.EachFile(t.Context(), all, func(f git.TreeFile) error {
 			_, _, err := repo.ReadFile(f, 1<<20)
 			return err

@@ -48,6 +48,9 @@ func checked(ctx context.Context, o engine.Options,
 		if err == nil {
 			err = begin.CheckForeign(task.InTask(ctx, "connect"), r)
 		}
+		if err == nil { // before a script runs
+			err = engine.CheckHooks(r.Site)
+		}
 		if err == nil {
 			err = begin.CheckNames(task.InTask(ctx, "connect"), r)
 		}

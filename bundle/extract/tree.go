@@ -170,6 +170,11 @@ func treePath(it bundle.Item, suffix string) string {
 	if p, ok := packagePath(it); ok {
 		return p
 	}
+	if hook, ok := strings.CutPrefix(it.Ref, bundle.DocumentHooks); ok && it.Kind == bundle.KindManifest {
+		// with its directory, which is a group of hosts
+		group := path.Dir(path.Clean("/" + hook))
+		return path.Join(dir, path.Clean("/"+bundle.DocumentHooks), PlainName(group), PlainName(hook)+suffix)
+	}
 	switch it.Kind {
 	case bundle.KindFile, bundle.KindTool:
 		dir, name = treeFiles, PlainName(it.Name)

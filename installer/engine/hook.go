@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -197,12 +198,20 @@ func DirHooks(dir string) (task.Hooks, error) {
 				return nil, err
 			}
 			defer root.Close()
+			if info, err := root.Stat(name); err != nil || !info.Mode().IsRegular() {
+				return nil, cmp.Or(err, errors.New("not a regular file"))
+			}
 			return readSmall(root, name)
 		},
 	}
 	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() && isHook(name) {
 			h.Names = append(h.Names, name)
+		}
+		if err == nil && d.Type() == fs.ModeSymlink {
+			if info, err := os.Stat(filepath.Join(dir, name)); err == nil && info.IsDir() {
+				return fmt.Errorf("%s is a link to a directory: put a directory there", filepath.Join(dir, name))
+			}
 		}
 		return err
 	})

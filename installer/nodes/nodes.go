@@ -56,6 +56,9 @@ func Add(ctx context.Context, o engine.Options, names []string, agree func([]str
 		if err := checkNameservers(looking, r, fresh); err != nil {
 			return err
 		}
+		if err := engine.CheckHooks(r.Site); err != nil {
+			return err
+		}
 		if err := agree(additions(r, fresh)); err != nil {
 			return err
 		}

@@ -214,8 +214,13 @@ func (o *copyOptions) addition(ctx context.Context, g *globals, from []bundle.Fr
 	if o.encrypt.set() { // nothing in clear beside an encrypted bundle
 		place = os.TempDir()
 	}
-	dir, err := os.MkdirTemp(place, ".kkbundle-add-")
-	if err != nil {
+	// A constant name beside the output: the next run removes what a killed one left.
+	dir := filepath.Join(place, "."+filepath.Base(o.output)+".add")
+	if o.encrypt.set() {
+		if dir, err = os.MkdirTemp(place, ".kkbundle-add-"); err != nil {
+			return nil, err
+		}
+	} else if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
 		return nil, err
 	}
 	opts.Output = filepath.Join(dir, "added.kkb")

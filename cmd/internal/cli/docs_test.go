@@ -352,6 +352,10 @@ func (u *internet) prepare(t *testing.T, page, begin, dir string) {
 			err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 		}
 	}
+	if page == "docs/build/self.md" {
+		err = errors.Join(err, os.Mkdir(filepath.Join(dir, "hooks"), 0o700),
+			os.WriteFile(filepath.Join(dir, "hooks", "pre_install.sh"), []byte("#!/bin/sh\n"), 0o600))
+	}
 	if page == "docs/start/inputs.md" {
 		err = errors.Join(err, os.Mkdir(filepath.Join(dir, "mychart"), 0o700), os.WriteFile(
 			filepath.Join(dir, "mychart", "Chart.yaml"), []byte("apiVersion: v2\nname: mychart\nversion: 1.0.0\n"), 0o600))

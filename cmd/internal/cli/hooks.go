@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // hooksFlag is --hooks: the scripts of this directory run in place of the bundle's.
@@ -49,6 +51,14 @@ func (f *hooksFlag) read(ctx context.Context, b *bundle.Reader) (task.Hooks, err
 	return engine.BundleHooks(ctx, &b.Catalog), nil
 }
 
+// tell names the scripts of the bundle, which run as root on hosts.
+func (f *hooksFlag) tell(g *globals, h task.Hooks) {
+	if f.dir == "" && len(h.Names) > 0 {
+		g.Note("the bundle has %s for the hosts, which run as root: %s; --hooks DIR runs others in their place",
+			plain.Count(len(h.Names), "script"), plain.Line(strings.Join(h.Names, ", ")))
+	}
+}
+
 // An inspectedHook is a script of the bundle for hosts.
 type inspectedHook struct {
 	Name  string `json:"name"`
@@ -65,9 +75,17 @@ func hooksOf(ctx context.Context, c *bundle.Catalog) (list []inspectedHook) {
 			list = append(list, inspectedHook{name, h.Kind, string(h.Group), h.Host})
 		}
 	}
-	slices.SortStableFunc(list, func(a, b inspectedHook) int {
-		return slices.Index(engine.HookKinds(), a.Kind) - slices.Index(engine.HookKinds(), b.Kind)
-	})
+	rank := func(h inspectedHook) int {
+		n := 3 * slices.Index(engine.HookKinds(), h.Kind) // of every host, a group, a host
+		switch {
+		case h.Group != "":
+			n++
+		case h.Host != "":
+			n += 2
+		}
+		return n
+	}
+	slices.SortStableFunc(list, func(a, b inspectedHook) int { return rank(a) - rank(b) })
 	return list
 }
 

@@ -138,6 +138,7 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	if options.Hooks, err = o.hooks.read(ctx, s.Bundle); err != nil {
 		return err
 	}
+	o.hooks.tell(g, options.Hooks)
 	options.Phases, options.Limit = o.phases, o.limit
 	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.Event
 	if o.list {

@@ -84,6 +84,7 @@ func runNodesAdd(ctx context.Context, g *globals, bundle string, hosts []string,
 	if options.Hooks, err = o.hooks.read(ctx, s.Bundle); err != nil {
 		return err
 	}
+	o.hooks.tell(g, options.Hooks)
 	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.Event
 	agreed := false
 	report, err := nodes.Add(ctx, options, hosts, func(plan []string) error {

@@ -89,7 +89,8 @@ func TestPullTrustsNothing(t *testing.T) {
 	}{
 		"the truth":        {func(*liar) {}, 0, ""},
 		"manifest endless": {func(l *liar) { l.raw = bytes.Repeat([]byte(" "), 5<<20) }, 15, "more than 4194304 bytes"},
-		"not JSON":         {func(l *liar) { l.raw = []byte("<html>") }, 15, "not JSON"},
+		"not JSON":         {func(l *liar) { l.raw = []byte("{manifest") }, 15, "not JSON"},
+		"a page":           {func(l *liar) { l.raw = []byte("<html>") }, 15, "web page (HTML) in place of a manifest"},
 		"an image":         {func(l *liar) { l.manifest.ArtifactType = "" }, 15, "not a bundle"},
 		"index too large":  {func(l *liar) { l.manifest.Config.Size = 1 << 40 }, 15, "at most 67108864 are allowed"},
 		"index of another size": {

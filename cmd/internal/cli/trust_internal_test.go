@@ -36,6 +36,7 @@ func TestOneWayIn(t *testing.T) {
 		"verify.go":                   "checks before it reads, and takes warnings for errors",
 		"chain.go":                    "opens what deltas are applied to, for openbundle.go; the result is checked",
 		"web.go":                      "checks, as openbundle.go does",
+		"copy.go":                     "looks at the bundle of --add, which it has just built; the others are checked",
 		"cache.go":                    "reads which blobs to keep, and none of them",
 		"../../../builder/closure.go": "looks at the bundle that build has just written",
 		"overwrite.go":                "reads which bundle would be replaced",
