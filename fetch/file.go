@@ -274,7 +274,7 @@ func (f *files) plan(pin manifest.Pin) (*plan, error) {
 		b = pinnedBlob(d, pin)
 	}
 	return &plan{
-		blobs:  []blob{b},
+		blobs: []blob{b},
 		finish: func(ctx context.Context) (ocispec.Descriptor, error) {
 			if err := f.checkBuilds(pin); err != nil {
 				return ocispec.Descriptor{}, err

@@ -212,8 +212,6 @@ func explainRepository(p *upstream.Peer, err error) error {
 
 // bring fetches the refs of a pin, and stores their pack as an artifact. What arrived is shown to look, which may take
 // refs out of the pin. A pin with another digest is an error.
-//
-//nolint:revive // five arguments: what is wanted, from where, and a look at it
 func (g *repositories) bring(ctx context.Context, pin manifest.Pin, remote *smart.Remote, a *smart.Advertisement,
 	look func(*git.Received) error,
 ) (desc ocispec.Descriptor, err error) {

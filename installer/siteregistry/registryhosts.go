@@ -18,8 +18,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Several registry hosts are all seeded from the bundle, and share an address. A separate keepalived assigns it to a host
-// whose registry serves; the host's own keepalived keeps its configuration and addresses.
+// Several registry hosts are all seeded from the bundle, and share an address. A separate keepalived assigns it to a
+// host whose registry serves; the host's own keepalived keeps its configuration and addresses.
 const (
 	AddressUnit = "kkbundle-registry-address.service"
 	AddressDir  = task.ConfigDir + "/registry-address"

@@ -63,8 +63,8 @@ func ParsePrefix(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// Push pushes the selected repositories of a bundle. The result has those that arrived, the error says of each other one
-// why it did not. A repeated push sends what is missing.
+// Push pushes the selected repositories of a bundle. The result has those that arrived, the error says of each other
+// one why it did not. A repeated push sends what is missing.
 func Push(ctx context.Context, r *bundle.Reader, o Options) ([]Pushed, error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	prefix, err := ParsePrefix(o.Prefix)

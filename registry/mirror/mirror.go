@@ -28,8 +28,8 @@ type Registry struct {
 	CA        []byte // PEM; none if the system's authorities are trusted
 	Username  string // "" if the registry requires no login
 	Password  string
-	// Replicas have the same images and authority and take the same login: host[:port] each. They are asked before Host,
-	// in this order. Only containerd can.
+	// Replicas have the same images and authority and take the same login: host[:port] each. They are asked before
+	// Host, in this order. Only containerd can.
 	Replicas []string
 	// Peers are asked first for content whose digest is known, in this order; never for the meaning of a tag. Only
 	// containerd can.
