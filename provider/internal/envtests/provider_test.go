@@ -88,7 +88,7 @@ func TestMachine(t *testing.T) {
 	})
 	s.eventually("the login is let go", func() bool {
 		var secret corev1.Secret
-		return s.Get(t.Context(), s.key("login"), &secret) == nil && len(secret.Finalizers) == 0 && len(secret.Labels) == 0
+		return s.Get(t.Context(), s.key("login"), &secret) == nil && len(secret.Finalizers) == 0
 	})
 	s.event("host1", "free again after cluster prod")
 	s.noFaults()

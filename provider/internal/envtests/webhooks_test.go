@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -274,7 +275,10 @@ func TestBundleWithoutVersion(t *testing.T) {
 	}
 	s.edit(k, "prod", func() { k.Spec.BundleRef = local("next") })
 	const want = "1 Machines have version v1.36.3, which is not in KKBundle next (v1.37.0)"
-	if len(got.texts) != 1 || !strings.Contains(got.texts[0], want) || !strings.Contains(got.texts[0], "kubernetes.upgradeFrom: v1.36.3") {
+	isOther := func(text string) bool {
+		return !strings.Contains(text, want) || !strings.Contains(text, "kubernetes.upgradeFrom: v1.36.3")
+	}
+	if len(got.texts) == 0 || slices.ContainsFunc(got.texts, isOther) { // an update that met another one is sent again
 		t.Errorf("want %q, got %q", want, got.texts)
 	}
 }
