@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unicode"
 
 	"github.com/opencontainers/go-digest"
@@ -261,10 +262,11 @@ func explainStatus(p *upstream.Peer, err error) error {
 
 // plan returns the plan of a pinned file.
 func (f *files) plan(pin manifest.Pin) (*plan, error) {
-	b := blob{digest: pin.Digest, size: pinnedSize(pin)}
 	if strings.HasPrefix(pin.Ref, localPrefix) {
-		b.fetch = f.localFetch(pin)
-	} else if image, file, ok := manifest.ImageOfPackage(pin.URL); ok {
+		return f.localPlan(pin), nil
+	}
+	b := blob{digest: pin.Digest, size: pinnedSize(pin)}
+	if image, file, ok := manifest.ImageOfPackage(pin.URL); ok {
 		b.fetch = f.local.packageFetch(pin, image, file)
 	} else {
 		d, err := f.web.urlDownload(cmp.Or(pin.URL, pin.Ref), pin.Digest, b.size)
@@ -274,13 +276,8 @@ func (f *files) plan(pin manifest.Pin) (*plan, error) {
 		b = pinnedBlob(d, pin)
 	}
 	return &plan{
-		blobs: []blob{b},
-		finish: func(ctx context.Context) (ocispec.Descriptor, error) {
-			if err := f.checkBuilds(pin); err != nil {
-				return ocispec.Descriptor{}, err
-			}
-			return f.manifest(ctx, pin)
-		},
+		blobs:  []blob{b},
+		finish: func(ctx context.Context) (ocispec.Descriptor, error) { return f.manifest(ctx, pin) },
 	}, nil
 }
 
@@ -314,20 +311,41 @@ func pinnedSize(pin manifest.Pin) int64 {
 	return pin.Size
 }
 
-// localFetch reads a pinned local file again.
-func (f *files) localFetch(pin manifest.Pin) func(context.Context) error {
-	return func(ctx context.Context) error {
-		path := pin.URL
-		if path == "" { // the program that builds
-			own, err := f.self.orRunning()
-			if err != nil {
-				return err
-			}
-			path = own.Path
+// localPlan returns the plan of a pinned local file. The file is read again also where the cache has what the lock pins:
+// a bundle must not have another content than the file beside its manifest.
+func (f *files) localPlan(pin manifest.Pin) *plan {
+	var read atomic.Bool
+	fetch := func(ctx context.Context) error {
+		path, err := f.localPath(pin)
+		if err == nil {
+			_, err = f.local.store(ctx, path, pin.Digest, pin.Size > 0)
 		}
-		_, err := f.local.store(ctx, path, pin.Digest, pin.Size > 0)
+		read.Store(err == nil)
 		return changedLocally(err)
 	}
+	finish := func(ctx context.Context) (ocispec.Descriptor, error) {
+		if read.Load() {
+			return f.manifest(ctx, pin)
+		}
+		path, err := f.localPath(pin)
+		if err == nil {
+			err = f.local.compare(ctx, path, pin.Digest)
+		}
+		if err != nil {
+			return ocispec.Descriptor{}, changedLocally(err)
+		}
+		return f.manifest(ctx, pin)
+	}
+	return &plan{blobs: []blob{{digest: pin.Digest, size: pinnedSize(pin), fetch: fetch}}, finish: finish}
+}
+
+// localPath returns the path of a pinned local file. The lock names none of the program that builds.
+func (f *files) localPath(pin manifest.Pin) (string, error) {
+	if pin.URL != "" {
+		return pin.URL, nil
+	}
+	own, err := f.self.orRunning()
+	return own.Path, err
 }
 
 // changedLocally adds the remedy for a local file that differs from the lock.
@@ -344,31 +362,54 @@ type localFiles struct {
 	cache *upstream.Cache
 }
 
+// open opens a regular file.
+func (l *localFiles) open(name string) (*os.File, int64, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", name)
+	}
+	if err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, info.Size(), nil
+}
+
+// compare returns an upstream.ErrMismatch if a local file has another digest.
+func (l *localFiles) compare(ctx context.Context, file string, want digest.Digest) error {
+	f, _, err := l.open(l.dir.Path(file))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	have, err := digest.SHA256.FromReader(upstream.Stopping(ctx, f))
+	if err == nil && have != want {
+		err = fmt.Errorf("%s: %w: %s, want %s", filepath.ToSlash(file), upstream.ErrMismatch, have, want)
+	}
+	return err
+}
+
 // store stores a local file. planned means that its size is already in the session's total.
 func (l *localFiles) store(ctx context.Context, file string, want digest.Digest,
 	planned bool,
 ) (ocispec.Descriptor, error) {
 	name := l.dir.Path(file)
 	return upstream.Once(&l.cache.Flights, "local "+name+" "+want.String(), func() (ocispec.Descriptor, error) {
-		f, err := os.Open(name)
+		f, size, err := l.open(name)
 		if err != nil {
 			return ocispec.Descriptor{}, err
 		}
 		defer f.Close()
-		info, err := f.Stat()
-		if err != nil {
-			return ocispec.Descriptor{}, err
-		}
-		if !info.Mode().IsRegular() {
-			return ocispec.Descriptor{}, fmt.Errorf("%s is not a regular file", name)
-		}
 		if !planned {
-			l.cache.Count(info.Size(), 0, 0)
+			l.cache.Count(size, 0, 0)
 		}
 		desc, err := l.cache.CopyIn(ctx, "local "+name, want, func(w io.Writer) error {
 			n, err := io.Copy(w, upstream.Stopping(ctx, f))
-			if err == nil && n != info.Size() {
-				err = fmt.Errorf("changed while it was read: %d bytes became %d", info.Size(), n)
+			if err == nil && n != size {
+				err = fmt.Errorf("changed while it was read: %d bytes became %d", size, n)
 			}
 			return err
 		})

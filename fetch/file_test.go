@@ -148,12 +148,15 @@ func TestLocalFile(t *testing.T) {
 	if _, err := fetch.All(t.Context(), l, o); err != nil {
 		t.Fatal(err)
 	}
-	o.Store = newStore(t)
 	if err := os.WriteFile(path, []byte("echo 2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = fetch.All(t.Context(), l, o)
-	wantError(t, err, "local/script", "kkbundle lock")
+	warm := o.Store // it has what the lock pins
+	for _, store := range []fetch.Store{warm, newStore(t)} {
+		o.Store = store
+		_, err = fetch.All(t.Context(), l, o)
+		wantError(t, err, "local/script", "kkbundle lock")
+	}
 	b.Files[0].SHA256 = manifest.Sums{"": digestOf([]byte("echo 1\n")).Encoded()}
 	_, err = fetch.Resolve(t.Context(), b, o)
 	wantError(t, err, "wrong content")

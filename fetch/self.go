@@ -3,13 +3,9 @@ package fetch
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
-	"strings"
-
-	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/fetch/content"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -70,28 +66,6 @@ func (f *files) resolveProgram(ctx context.Context, p manifest.Program) (manifes
 	desc, err := f.local.store(ctx, own.Path, "", false)
 	pin.Digest, pin.Size, pin.Verified = desc.Digest, desc.Size, manifest.VerifiedFirstUse
 	return pin, err
-}
-
-// checkBuilds returns an error if a pin is that of the program that builds, and another one builds now: the cache may
-// still have the pinned one.
-func (f *files) checkBuilds(pin manifest.Pin) error {
-	if pin.Kind != manifest.ItemTool || !strings.HasPrefix(pin.Ref, localPrefix) || pin.URL != "" {
-		return nil
-	}
-	own, err := f.self.orRunning()
-	if err != nil {
-		return err
-	}
-	program, err := os.Open(own.Path)
-	if err != nil {
-		return err
-	}
-	defer program.Close()
-	have, err := digest.SHA256.FromReader(program)
-	if err == nil && have != pin.Digest {
-		err = errors.New("this kkbundle is not the one of the lock: write a new lock with kkbundle lock, or build with that one")
-	}
-	return err
 }
 
 // checkProgram refuses a file that is no program.
