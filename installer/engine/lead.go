@@ -80,7 +80,7 @@ func (r *Run) lostError() error {
 // CanSpare reports whether the run continues without a host. With --limit, one control plane and one of two registry
 // hosts are enough outside the scope.
 func (r *Run) CanSpare(t *task.Host) bool {
-	if r.IsRegistry(t) && !r.IsPair() {
+	if r.IsRegistry(t) && !r.HasRegistryVIP() {
 		return false
 	}
 	if r.Scope.SkipUnreachable {
@@ -100,7 +100,7 @@ func (r *Run) ReportSpared() error {
 		errs = append(errs, t.Err)
 	}
 	works := func(t *task.Host) bool { return t.Err == nil }
-	if slices.ContainsFunc(r.Connected(manifest.RoleControlPlane), works) && (!r.IsPair() ||
+	if slices.ContainsFunc(r.Connected(manifest.RoleControlPlane), works) && (!r.HasRegistryVIP() ||
 		slices.ContainsFunc(r.Connected(manifest.RoleRegistry), works)) {
 		for _, err := range errs {
 			r.Logger.Warn("a host outside this run cannot be reached", "reason", r.Mask.Mask(err.Error()))

@@ -101,7 +101,7 @@ func (r *Run) explainUnreached(ctx context.Context, lost error) error {
 				!r.IsRegistry(t) {
 				e.Spared = append(e.Spared, t.Name)
 			}
-			if r.IsRegistry(t) && !r.IsPair() {
+			if r.IsRegistry(t) && !r.HasRegistryVIP() {
 				e.Registry = append(e.Registry, t.Name)
 			}
 		}

@@ -63,7 +63,7 @@ func RegistryTasks(c *manifest.Cluster) []task.Task {
 		return nil
 	}
 	tasks := r.Tasks(c)
-	if task.IsPaired(c) {
+	if task.HasRegistryVIP(c) {
 		tasks = append(tasks, siteregistry.AddressTask(), siteregistry.AnswersTask())
 	}
 	return tasks
@@ -119,7 +119,7 @@ func VerifyTasks(c *manifest.Cluster) []task.Task {
 			health.NetworkTask(), health.VolumesTask(),
 		}, proofs...)
 	}
-	if task.IsPaired(c) {
+	if task.HasRegistryVIP(c) {
 		proofs = append(proofs, health.VerifyRegistryTask())
 	}
 	tasks = append(tasks, health.LeadTask("verify-cluster", health.SurveyTask))

@@ -61,7 +61,7 @@ func harborRegistry() Registry {
 // harborTasks installs and seeds Harbor, with its Docker.
 func harborTasks(c *manifest.Cluster) []task.Task {
 	tasks := append(harborDocker(c), harborTask(c), SeedTask(), harborLoginTask())
-	if task.IsPaired(c) {
+	if task.HasRegistryVIP(c) {
 		tasks = append(tasks, harborReplicationTask())
 	}
 	return tasks

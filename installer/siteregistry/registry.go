@@ -415,7 +415,7 @@ func distributionSetting(_ context.Context, t *task.Host) (task.Setting, error) 
 		return task.Setting{}, err
 	}
 	listen := pull.Address
-	if t.Site.IsPair() { // it also listens on the shared address
+	if t.Site.HasRegistryVIP() { // it also listens on the shared address
 		listen = ":" + strconv.Itoa(t.Site.Cluster.ImageRegistry.Port)
 	}
 	config, err := registryConfig(listener{listen, htpasswdFile, s.httpSecret}, readOnly())

@@ -61,14 +61,14 @@ func (s *Site) RegistryHosts() []*Host { return s.WithRole(manifest.RoleRegistry
 
 // IsRegistry reports whether the registry runs on a host: on the first with the role, or on all that share an address.
 func (s *Site) IsRegistry(t *Host) bool {
-	return t == FirstOf(s.RegistryHosts()) || s.IsPair() && slices.Contains(s.RegistryHosts(), t)
+	return t == FirstOf(s.RegistryHosts()) || s.HasRegistryVIP() && slices.Contains(s.RegistryHosts(), t)
 }
 
-// IsPair reports whether registry hosts share an address.
-func (s *Site) IsPair() bool { return IsPaired(s.Cluster) }
+// HasRegistryVIP reports whether registry hosts share an address.
+func (s *Site) HasRegistryVIP() bool { return HasRegistryVIP(s.Cluster) }
 
-// IsPaired reports whether registry hosts of the cluster share an address.
-func IsPaired(c *manifest.Cluster) bool { return c.ImageRegistry.VIP != "" }
+// HasRegistryVIP reports whether registry hosts of the cluster share an address.
+func HasRegistryVIP(c *manifest.Cluster) bool { return c.ImageRegistry.VIP != "" }
 
 // A RegistryAccess holds the address, authority and login by which hosts use a registry.
 type RegistryAccess struct {
