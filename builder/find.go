@@ -294,12 +294,8 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 			problems = append(problems, f.optedIn(a.Files)...)
 			if n := len(a.Unread); n > 0 {
 				const most = 5
-				names := slices.Clone(a.Unread[:min(n, most)])
-				if n > most {
-					names = append(names, fmt.Sprintf("%d more", n-most))
-				}
-				f.note("%s: %s with other text than YAML of Kubernetes, which was not searched for images: %s", job.request.Source,
-					plain.Count(n, "file"), plain.Line(strings.Join(names, ", ")))
+				f.note("%s: %s with other text than YAML of Kubernetes, which was not searched for images: %s",
+					job.request.Source, plain.Count(n, "file"), plain.Line(plain.Few(a.Unread, most)))
 			}
 			missing = lacking
 			var failed *FindError

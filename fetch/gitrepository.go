@@ -19,6 +19,7 @@ import (
 	"github.com/kkbundle/kkbundle/git"
 	"github.com/kkbundle/kkbundle/git/refname"
 	"github.com/kkbundle/kkbundle/git/smart"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/web"
 )
@@ -66,9 +67,15 @@ func (g *repositories) resolve(ctx context.Context, r manifest.GitRepository) (m
 			g.log.WarnContext(ctx, "refs are not carried, because of control characters or other text in their names",
 				"repository", pin.Ref, "refs", odd)
 		}
-		desc, err := g.bring(ctx, pin, remote, a, func(received *git.Received) error {
-			return g.leaveOut(ctx, r, received, pin.Git)
-		})
+		spool, received, err := g.receive(ctx, pin, remote, a)
+		if err != nil {
+			return err
+		}
+		defer spool.Close()
+		if err := g.leaveOut(ctx, r, received, pin.Git); err != nil {
+			return err
+		}
+		desc, err := g.store(ctx, pin, received)
 		pin.Digest, pin.Size = desc.Digest, desc.Size
 		return err
 	})
@@ -78,7 +85,7 @@ func (g *repositories) resolve(ctx context.Context, r manifest.GitRepository) (m
 // oddRefs names the refs that the manifest means and that have names that are not carried.
 func oddRefs(r manifest.GitRepository, a *smart.Advertisement) string {
 	wanted := slices.DeleteFunc(slices.Clone(a.Odd), func(name string) bool { return !r.Wants(name) })
-	return someOf(wanted)
+	return some(wanted)
 }
 
 // leaveOut removes the refs that only a pattern means and that lead to no commit, such as a tag of a public key.
@@ -106,10 +113,10 @@ func (g *repositories) leaveOut(ctx context.Context, r manifest.GitRepository, r
 		return nil
 	}
 	if len(refs) == 0 {
-		return &gitError{fmt.Errorf("%s leads to no commit; name other branches or tags under refs", someOf(left))}
+		return &gitError{fmt.Errorf("%s leads to no commit; name other branches or tags under refs", some(left))}
 	}
 	l.Refs = refs
-	g.log.WarnContext(ctx, "refs that lead to no commit are not carried", "repository", r.Ref(), "refs", someOf(left))
+	g.log.WarnContext(ctx, "refs that lead to no commit are not carried", "repository", r.Ref(), "refs", some(left))
 	return nil
 }
 
@@ -127,7 +134,11 @@ func choose(r manifest.GitRepository, a *smart.Advertisement) (*manifest.LockedG
 	out := &manifest.LockedGit{Depth: r.Depth}
 	for _, pattern := range r.Refs {
 		if !slices.ContainsFunc(a.Refs, func(ref git.Ref) bool { return refname.Matches(pattern, ref.Name) }) {
-			return nil, &gitError{fmt.Errorf("the repository has no branch or tag %s; it has %s", pattern, some(a.Refs))}
+			var names []string
+			for _, ref := range a.Refs {
+				names = append(names, ref.Name)
+			}
+			return nil, &gitError{fmt.Errorf("the repository has no branch or tag %s; it has %s", pattern, some(names))}
 		}
 	}
 	for _, ref := range a.Refs {
@@ -148,25 +159,10 @@ func choose(r manifest.GitRepository, a *smart.Advertisement) (*manifest.LockedG
 	return out, nil
 }
 
-// some names the first few refs.
-func some(refs []git.Ref) string {
-	var names []string
-	for _, r := range refs {
-		names = append(names, r.Name)
-	}
-	return someOf(names)
-}
-
-func someOf(all []string) string {
+// some returns the first few names of refs.
+func some(names []string) string {
 	const most = 5
-	var names []string
-	for _, name := range all[:min(len(all), most)] {
-		names = append(names, upstream.Printable(name))
-	}
-	if more := len(all) - most; more > 0 {
-		names = append(names, fmt.Sprintf("%d more", more))
-	}
-	return strings.Join(names, ", ")
+	return upstream.Printable(plain.Few(names, most))
 }
 
 // A gitError is one that the server would cause again.
@@ -210,32 +206,32 @@ func explainRepository(p *upstream.Peer, err error) error {
 	return explainStatus(p, err)
 }
 
-// bring fetches the refs of a pin, and stores their pack as an artifact. What arrived is shown to look, which may take
-// refs out of the pin. A pin with another digest is an error.
-func (g *repositories) bring(ctx context.Context, pin manifest.Pin, remote *smart.Remote, a *smart.Advertisement,
-	look func(*git.Received) error,
-) (desc ocispec.Descriptor, err error) {
+// receive fetches the refs of a pin into a file, which the caller closes.
+func (g *repositories) receive(ctx context.Context, pin manifest.Pin, remote *smart.Remote,
+	a *smart.Advertisement,
+) (spool *spoolFile, received *git.Received, err error) {
 	var ids []git.ID
-	for _, r := range pin.Git.Refs {
-		id, _ := git.ParseID(r.ID) // the lock was checked
-		ids = append(ids, id)
+	for _, r := range wanted(pin.Git).Refs {
+		ids = append(ids, r.ID)
 	}
-	spool, err := g.spool()
-	if err != nil {
-		return desc, err
+	if spool, err = g.spool(); err != nil {
+		return nil, nil, err
 	}
-	defer spool.Close()
 	answer, err := remote.Fetch(ctx, a, ids, pin.Git.Depth)
+	if err == nil {
+		received, err = git.Receive(ctx, io.TeeReader(answer, arriving(g.cache.Count)), spool)
+		err = errors.Join(err, answer.Close())
+	}
 	if err != nil {
-		return desc, err
+		return nil, nil, errors.Join(err, spool.Close())
 	}
-	received, err := git.Receive(ctx, io.TeeReader(answer, arriving(g.cache.Count)), spool)
-	if err = errors.Join(err, answer.Close()); err != nil {
-		return desc, err
-	}
-	if err := look(received); err != nil {
-		return desc, err
-	}
+	return spool, received, nil
+}
+
+// store stores the pack of a pin's refs as an artifact. A pin with another digest is an error.
+func (g *repositories) store(ctx context.Context, pin manifest.Pin, received *git.Received) (
+	desc ocispec.Descriptor, err error,
+) {
 	want := wanted(pin.Git)
 	var summary *git.Summary
 	var index *git.Index
@@ -405,7 +401,11 @@ func (g *repositories) again(ctx context.Context, pin manifest.Pin) error {
 		if err != nil {
 			return err
 		}
-		_, err = g.bring(ctx, pin, remote, a, func(*git.Received) error { return nil })
+		spool, received, err := g.receive(ctx, pin, remote, a)
+		if err == nil {
+			_, err = g.store(ctx, pin, received)
+			err = errors.Join(err, spool.Close())
+		}
 		if said, ok := errors.AsType[*smart.RemoteError](err); ok {
 			switch gone := rewritten(pin, a); {
 			case gone == "":
@@ -435,10 +435,7 @@ func rewritten(pin manifest.Pin, a *smart.Advertisement) string {
 		}
 	}
 	const most = 3
-	if more := len(list) - most; more > 0 {
-		list = append(list[:most], fmt.Sprintf("%d more", more))
-	}
-	return strings.Join(list, ", ")
+	return plain.Few(list, most)
 }
 
 // git returns the pin of a repository whose settings are the same.

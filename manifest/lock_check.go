@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/internal/capped"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest/catalogfile"
 	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
@@ -298,22 +299,17 @@ func (e *StaleError) Error() string {
 		items []string
 	}{{"not in the lock", e.Missing}, {"no longer in the manifest", e.Stale}, {"changed", e.Changed}} {
 		if len(part.items) > 0 {
-			text += "; " + part.what + ": " + few(part.items)
+			text += "; " + part.what + ": " + plain.Few(part.items, mostChanges)
 		}
 	}
 	return text
 }
 
+// mostChanges is the number of items that a StaleError names.
+const mostChanges = 5
+
 // Hint returns the remedy.
 func (*StaleError) Hint() string { return "run kkbundle lock" }
-
-func few(items []string) string {
-	const most = 5
-	if len(items) <= most {
-		return strings.Join(items, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(items[:most], ", "), len(items)-most)
-}
 
 // Covers returns nil if the lock was written for this manifest, with the catalog's additions merged. The error is a
 // *StaleError.

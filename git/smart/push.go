@@ -11,6 +11,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/git"
 	"github.com/kkbundle/kkbundle/git/refname"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/web"
 )
 
@@ -46,10 +47,7 @@ type RewrittenError struct {
 // Error names the refs.
 func (e *RewrittenError) Error() string {
 	const most = 5
-	list := strings.Join(e.Refs[:min(len(e.Refs), most)], ", ")
-	if more := len(e.Refs) - most; more > 0 {
-		list += fmt.Sprintf(" and %d more", more)
-	}
+	list := plain.Few(e.Refs, most)
 	if e.Shallow {
 		return list + ": the bundle has the newest commits only (depth), and not the server's, so it cannot tell whether they continue those; the repository was not changed"
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -239,9 +240,4 @@ func interfaceOf(f *node.Facts, address netip.Addr) (node.Interface, netip.Prefi
 const shown = 3
 
 // some shows the first of a list.
-func some(names []string) string {
-	if more := len(names) - shown; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), more)
-	}
-	return strings.Join(names, ", ")
-}
+func some(names []string) string { return plain.Few(names, shown) }

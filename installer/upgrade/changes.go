@@ -49,10 +49,7 @@ func (c Change) String() string {
 // someNames joins the first names and counts the others.
 func someNames(names []string) string {
 	const most = 8 // names that fit into a line
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	return plain.Few(names, most)
 }
 
 // A ChangesError means that install would replace the runtime, the kubelet, the pod network or the minor release of

@@ -53,6 +53,15 @@ func Size(n int64) string {
 	return fmt.Sprintf("%.1f %ciB", v, "KMGTPE"[exp])
 }
 
+// Few returns the first most of a list, and counts the others: "a, b and 3 more".
+func Few(list []string, most int) string {
+	text := strings.Join(list[:min(len(list), most)], ", ")
+	if more := len(list) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
 // Count returns a number of things, whose plural is regular.
 func Count(n int, what string) string {
 	if n == 1 {
