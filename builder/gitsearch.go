@@ -68,7 +68,7 @@ func butItems(ctx context.Context, err error) error {
 	return err
 }
 
-// keeping returns a lock with further pins, of what was looked up in this run.
+// keeping returns a lock that has further pins, too: repositories that this run has looked up already.
 func keeping(l *manifest.Lock, pins []manifest.Pin) *manifest.Lock {
 	if len(pins) == 0 {
 		return l
@@ -132,10 +132,10 @@ func (f *finder) yamlOf(ctx context.Context, pin manifest.Pin) (files []charts.V
 	walk := git.Walk{
 		Enter: func(dir string) bool { return !strings.HasPrefix(path.Base(dir), ".") },
 		Takes: func(names []string) bool { return !slices.Contains(names, "Chart.yaml") },
-	}
-	walk.Wants = func(name string) bool {
-		ext := strings.ToLower(path.Ext(name))
-		return ext == ".yaml" || ext == ".yml"
+		Wants: func(name string) bool {
+			ext := strings.ToLower(path.Ext(name))
+			return ext == ".yaml" || ext == ".yml"
+		},
 	}
 	err = repository.EachFile(ctx, walk, func(file git.TreeFile) error {
 		data, small, err := repository.ReadFile(file, maxGitFile)

@@ -48,6 +48,8 @@ func (p *Project) entryOf(item *fetch.ItemError) string {
 			return manifest.ChartRef(c, c.Name, cmp.Or(c.Version, "latest")) == item.Ref ||
 				c.Fits(manifest.Pin{Kind: item.Kind, Ref: item.Ref, Name: c.Name, Version: version})
 		})
+	case manifest.ItemTool:
+		return "self"
 	case manifest.ItemFile:
 		if d, ok := manifest.PackageDistribution(item.Ref); ok {
 			list, at = "packages", slices.IndexFunc(p.Manifest.Packages, func(s manifest.PackageSet) bool {
@@ -62,9 +64,6 @@ func (p *Project) entryOf(item *fetch.ItemError) string {
 		list, at = "git", slices.IndexFunc(p.Manifest.Git, func(r manifest.GitRepository) bool {
 			return r.Ref() == item.Ref
 		})
-	}
-	if item.Kind == manifest.ItemTool {
-		return "self"
 	}
 	if at < 0 {
 		return ""

@@ -127,10 +127,13 @@ func (r findRequest) answer(archive []byte) findAnswer {
 			place := discover.Place{File: file.Name}
 			if r.Others {
 				place.Source = r.Source
-				a.others(f, file.Data, place)
-				continue
 			}
-			a.yaml(f, file.Data, place)
+			switch err := a.yaml(f, file.Data, place); {
+			case err != nil && r.Others:
+				a.Unread = append(a.Unread, file.Name)
+			case err != nil:
+				a.problem("", err)
+			}
 		}
 	}
 	a.Result = discover.Merge(a.Result)
@@ -149,21 +152,11 @@ func (a *findAnswer) problem(source string, err error) {
 	}
 }
 
-// others searches a file that may be no YAML of Kubernetes.
-func (a *findAnswer) others(f *discover.Finder, text []byte, in discover.Place) {
+// yaml searches a file. The error says which of its documents could not be read.
+func (a *findAnswer) yaml(f *discover.Finder, text []byte, in discover.Place) error {
 	found, err := f.YAML(text, in)
 	a.Images, a.Doubts = append(a.Images, found.Images...), append(a.Doubts, found.Doubts...)
-	if err != nil {
-		a.Unread = append(a.Unread, in.File)
-	}
-}
-
-func (a *findAnswer) yaml(f *discover.Finder, text []byte, in discover.Place) {
-	found, err := f.YAML(text, in)
-	a.Images, a.Doubts = append(a.Images, found.Images...), append(a.Doubts, found.Doubts...)
-	if err != nil {
-		a.problem("", err)
-	}
+	return err
 }
 
 func (a *findAnswer) chart(f *discover.Finder, r findRequest, archive []byte) {
@@ -241,5 +234,7 @@ func (a *findAnswer) kustomize(f *discover.Finder, r findRequest) {
 		return
 	}
 	a.Files = files
-	a.yaml(f, text, discover.Place{Source: r.Source})
+	if err := a.yaml(f, text, discover.Place{Source: r.Source}); err != nil {
+		a.problem("", err)
+	}
 }

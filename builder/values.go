@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -124,8 +125,10 @@ func (p *Project) useHooks() error {
 	refuse := func(text string) error { return p.Manifest.Problem("hooks", text) }
 	hooks, err := engine.DirHooks(p.beside(dir))
 	switch {
-	case err != nil:
+	case errors.As(err, new(*fs.PathError)):
 		return refuse(dir + " is no directory that can be read")
+	case err != nil:
+		return refuse(err.Error())
 	case len(hooks.Names) == 0:
 		return refuse(dir + " has no script; want pre_install.sh, GROUP/pre_install.sh or pre_install_HOST.sh, or the same of post_install")
 	}
@@ -155,7 +158,7 @@ func (p *Project) checkHooks() (problems document.Problems) {
 		return nil // there are none, or useHooks reports it
 	}
 	for _, name := range hooks.Names {
-		data, err := ReadFile(hooks.Place(name))
+		data, err := hooks.Read(name)
 		if err != nil {
 			continue // no hook; useHooks or install reports it
 		}

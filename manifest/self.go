@@ -3,7 +3,6 @@ package manifest
 import (
 	"slices"
 
-	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
@@ -91,9 +90,7 @@ func (c bundleChecker) self(b *Bundle) {
 	switch {
 	case s.URL+s.Path != "":
 		c.address("self", &f)
-		if len(f.PlatformsIn(b.Platforms)) > 1 {
-			c.eachPlatform(&f)
-		}
+		c.eachPlatform(&f, f.PlatformsIn(b.Platforms))
 		c.sums("self", &f)
 		s.SHA256 = f.SHA256
 	case !s.On && len(s.Platforms)+len(s.SHA256)+len(s.Checksums) > 0:
@@ -102,12 +99,18 @@ func (c bundleChecker) self(b *Bundle) {
 }
 
 // eachPlatform refuses one program for several platforms.
-func (c bundleChecker) eachPlatform(f *File) {
-	at, text := document.Join("self", "path"), f.Path
+func (c bundleChecker) eachPlatform(f *File, platforms []string) {
+	at, text := "self.path", f.Path
 	if f.URL != "" {
-		at, text = document.Join("self", "url"), f.URL
+		at, text = "self.url", f.URL
 	}
-	if scalar.Expand(text, "linux/amd64") == scalar.Expand(text, "linux/arm64") {
-		c.Add(at, "names one program for several platforms; write {arch} in it, or platforms: with the only one")
+	of := map[string]string{}
+	for _, p := range platforms {
+		place := scalar.Expand(text, p)
+		if other := of[place]; other != "" && other != p {
+			c.Add(at, "names one program for %s and %s; write {os} and {arch} in it, or platforms: with the only one", other, p)
+			return
+		}
+		of[place] = p
 	}
 }

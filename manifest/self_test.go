@@ -57,8 +57,8 @@ func TestSelfProblems(t *testing.T) {
 	for text, want := range map[string]string{
 		"yes please":                 "a.yaml:5:7: self: want true or false",
 		"{platforms: [linux/arm64]}": "self: has no address; write url or path, or self: true",
-		"{path: kkbundle}":           "self.path: names one program for several platforms; write {arch}",
-		"{url: \"https://x.example/kk\", platforms: [linux/arm64, linux/s390x]}": "self.url: names one program for several",
+		"{path: kkbundle}":           "self.path: names one program for linux/amd64 and linux/arm64; write {os} and {arch}",
+		"{url: \"https://x.example/kk\", platforms: [linux/arm64, linux/s390x]}": "self.url: names one program for linux/arm64 and linux/s390x",
 		"{path: kk, url: \"https://x.example/{arch}\"}":                          "self: has url and path; keep one",
 		"{url: \"ftp://x.example/{arch}\"}":                                      "want a URL with https, http or file://",
 		"{path: \"kk-{arch}\", sha256: abc}":                                     "is not a sha256",

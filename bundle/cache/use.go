@@ -81,7 +81,7 @@ func checkOwn(root string) error {
 	}
 	if errors.Is(err, fs.ErrPermission) {
 		return plain.Advise(fmt.Errorf("the cache's directory: %w", err),
-			"another user's run made it, perhaps with sudo: make it yours (chown -R), or name a directory of your own with --cache or KKBUNDLE_CACHE")
+			"it or a directory above may be another user's, as after a run with sudo: make it yours (chown -R), or name a directory of your own with --cache or KKBUNDLE_CACHE")
 	}
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ import (
 // CopyOptions are the selection, the target and the progress of Copy.
 type CopyOptions struct {
 	Selection
-	// Addition, if there is one, is a further source. Its items come without what it was built from.
+	// Addition, if not nil, is a further source. Its manifest, lock and other documents are left out.
 	Addition *bundle.From
 	Output   string
 	// Check, if it is not nil, is called with the index of the new bundle before the bundle is written. After its

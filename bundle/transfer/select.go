@@ -38,7 +38,7 @@ type Selection struct {
 type Source struct {
 	Name string // for messages
 	*bundle.Catalog
-	addition bool // without what it was built from
+	addition bool // its documents are left out
 }
 
 // A Plan is the content of a new bundle.

@@ -71,13 +71,9 @@ func (l *lineReader) text() (line string, ok bool, err error) {
 
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
-		return cutOff()
+		return fmt.Errorf("the connection ended in the middle of the answer: %w", io.ErrUnexpectedEOF)
 	}
 	return err
-}
-
-func cutOff() error {
-	return fmt.Errorf("the connection ended in the middle of the answer: %w", io.ErrUnexpectedEOF)
 }
 
 // A RemoteError is what a server says about its failure.

@@ -140,7 +140,7 @@ func readHook(s *task.Site, name string) ([]byte, error) {
 	return s.Script(s.Hooks.Place(name), data)
 }
 
-// A HookName is what the path of a script says.
+// A HookName has the time and the hosts of a script, by its path.
 type HookName struct {
 	Kind  string        // pre_install or post_install
 	Group manifest.Role // of the inventory, "" for any
@@ -205,20 +205,20 @@ func DirHooks(dir string) (task.Hooks, error) {
 		},
 	}
 	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && isHook(name) {
-			h.Names = append(h.Names, name)
+		if err != nil {
+			return err
 		}
-		if err == nil && d.Type() == fs.ModeSymlink {
-			if info, err := os.Stat(filepath.Join(dir, name)); err == nil && info.IsDir() {
-				return fmt.Errorf("%s is a link to a directory: put a directory there", filepath.Join(dir, name))
+		if d.Type() == fs.ModeSymlink {
+			if info, err := os.Stat(h.Place(name)); err == nil && info.IsDir() {
+				return fmt.Errorf("%s is a link to a directory: put a directory there", h.Place(name))
 			}
 		}
-		return err
+		if !d.IsDir() && isHook(name) {
+			h.Names = append(h.Names, name)
+		}
+		return nil
 	})
-	if err != nil {
-		return h, fmt.Errorf("hooks: %w", err)
-	}
-	return h, nil
+	return h, err
 }
 
 // BundleHooks returns the scripts that a bundle carries. They may be for hosts of other sites.

@@ -98,7 +98,7 @@ func (k *checker) tooOld(components []string) {
 			what = "components"
 		}
 		at := "kubernetes.version"
-		if cause.leader == "cluster-api" && k.cluster.ClusterAPI.Installed() {
+		if cause.leader == clusterAPI && k.cluster.ClusterAPI.Installed() {
 			at = "clusterAPI.version"
 		}
 		k.problem(at,
@@ -187,7 +187,7 @@ func (k *checker) inUse() []string {
 		}
 	}
 	if c.ClusterAPI.Installed() {
-		list = append(list, "cluster-api")
+		list = append(list, clusterAPI)
 	}
 	list = slices.AppendSeq(list, maps.Keys(c.Components))
 	slices.Sort(list)

@@ -11,7 +11,11 @@ import (
 )
 
 // kubernetes is the name of Kubernetes itself in Follows.
-const kubernetes = "kubernetes"
+// Components that others follow in their versions.
+const (
+	kubernetes = "kubernetes"
+	clusterAPI = "cluster-api"
+)
 
 // version returns the version of a component in the cluster. via are the components that led here.
 func (r resolver) version(name string, via ...string) (string, error) {
@@ -88,7 +92,7 @@ func (r resolver) chosen(name string) (version, path string) {
 		return c.CRI.Version, "cri.version"
 	case c.CNI.Version != "" && own(string(c.CNI.Type), "flannel"):
 		return c.CNI.Version, "cni.version"
-	case c.ClusterAPI.Version != "" && name == "cluster-api":
+	case c.ClusterAPI.Version != "" && name == clusterAPI:
 		return c.ClusterAPI.Version, "clusterAPI.version"
 	case c.ClusterAPI.Provider != "" && name == "cluster-api-provider":
 		return c.ClusterAPI.Provider, "clusterAPI.provider"

@@ -30,7 +30,7 @@ type globals struct {
 	keys      keyOptions
 }
 
-// downloads are what a build has downloaded in this run.
+// downloads counts the downloads of a build, for the message of an interruption.
 type downloads struct {
 	any atomic.Bool
 	git atomic.Int32 // Git repositories that are not complete

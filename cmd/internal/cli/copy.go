@@ -133,7 +133,7 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 		return err
 	}
 	if addition != nil {
-		defer func() { err = errors.Join(err, addition.Close(), os.RemoveAll(filepath.Dir(addition.path))) }()
+		defer func() { err = errors.Join(err, addition.remove()) }()
 	}
 	progress, stop := g.Phases()
 	c, err := transfer.Copy(ctx, from, transfer.CopyOptions{
@@ -175,10 +175,10 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 	return g.Result("%s", r.Digest)
 }
 
-// An addition is a bundle of what is added, in a directory of its own.
+// An addition is the bundle of the images and charts of --add, in a temporary directory.
 type addition struct {
 	bundle.From
-	path string
+	dir string
 }
 
 func (a *addition) from() *bundle.From {
@@ -188,7 +188,19 @@ func (a *addition) from() *bundle.From {
 	return &a.From
 }
 
-// addition downloads what is added, for the platforms of the bundle. It is nil if there is nothing to add.
+func (a *addition) remove() error { return errors.Join(a.Close(), os.RemoveAll(a.dir)) }
+
+// scratch makes the directory of an addition. It is beside the output, with a constant name, so that the next run
+// removes the rest of a killed one; but nothing in clear is beside an encrypted bundle.
+func (o *copyOptions) scratch() (string, error) {
+	if o.encrypt.set() {
+		return os.MkdirTemp("", ".kkbundle-add-")
+	}
+	dir := filepath.Join(filepath.Dir(o.output), "."+filepath.Base(o.output)+".add")
+	return dir, errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700))
+}
+
+// addition downloads the images and charts of --add for the platforms of the bundle. It is nil without them.
 func (o *copyOptions) addition(ctx context.Context, g *globals, from []bundle.From) (a *addition, err error) {
 	if len(o.images)+len(o.charts) == 0 {
 		return nil, nil //nolint:nilnil // most copies add nothing
@@ -210,24 +222,15 @@ func (o *copyOptions) addition(ctx context.Context, g *globals, from []bundle.Fr
 		return nil, err
 	}
 	opts.Level = base.Level()
-	place := filepath.Dir(o.output)
-	if o.encrypt.set() { // nothing in clear beside an encrypted bundle
-		place = os.TempDir()
-	}
-	// A constant name beside the output: the next run removes what a killed one left.
-	dir := filepath.Join(place, "."+filepath.Base(o.output)+".add")
-	if o.encrypt.set() {
-		if dir, err = os.MkdirTemp(place, ".kkbundle-add-"); err != nil {
-			return nil, err
-		}
-	} else if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
+	dir, err := o.scratch()
+	if err != nil {
 		return nil, err
 	}
 	opts.Output = filepath.Join(dir, "added.kkb")
 	if _, err = p.Build(ctx, opts); err == nil {
 		var r *bundle.Reader
 		if r, err = bundle.Open(opts.Output); err == nil {
-			return &addition{bundle.From{Name: "--add", Reader: r}, opts.Output}, nil
+			return &addition{bundle.From{Name: "--add", Reader: r}, dir}, nil
 		}
 	}
 	return nil, errors.Join(err, os.RemoveAll(dir))

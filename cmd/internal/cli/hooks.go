@@ -44,7 +44,11 @@ func (f *hooksFlag) check() error {
 func (f *hooksFlag) read(ctx context.Context, b *bundle.Reader) (task.Hooks, error) {
 	switch {
 	case f.dir != "":
-		return engine.DirHooks(f.dir)
+		h, err := engine.DirHooks(f.dir)
+		if err != nil {
+			err = fmt.Errorf("--hooks: %w", err)
+		}
+		return h, err
 	case b == nil:
 		return task.Hooks{}, nil
 	}

@@ -52,10 +52,10 @@ Each of these prints one thing instead:
 With --json: {"version", "name", "bundleVersion", "digest", "size", "items": [{"kind", "name", "digest", "mediaType",
 "platforms", "size"}]}, and if they apply "groups": [{"name", "description", "optional", "absent", "items", "size"}],
 "hooks": [{"name", "kind", "group", "host"}], and of items "groups", "sha256", "artifactType", "lacks" (platforms),
-"referrers" ("unknown"), "signedBy", "verified" (what vouches for the digest, as in the lock) and "refs" of a Git
-repository. With --closure: {"version", "items": [{"kind", "ref", "digest", "platforms", "neededBy": [{"task", "program",
-"roles", "source", "file", "object", "path"}]}], "undecided"}. With --layers: {"version", "digest", "encoders":
-[{"encoder", "blobs", "size"}], "unknown": [{"digest", "size"}]}.`,
+"referrers" ("unknown"), "signedBy", "verified" (what vouches for the digest, as in the lock) "repository" (its name
+at the site) and "refs" of a Git repository. With --closure: {"version", "items": [{"kind", "ref", "digest",
+"platforms", "neededBy": [{"task", "program", "roles", "source", "file", "object", "path"}]}], "undecided"}. With
+--layers: {"version", "digest", "encoders": [{"encoder", "blobs", "size"}], "unknown": [{"digest", "size"}]}.`,
 		Example: "  kkbundle inspect site-1.4.0.kkb\n  kkbundle inspect --closure site-1.4.0.kkb\n  kkbundle inspect --sbom site-1.4.0.kkb > site.cdx.json\n  kkbundle inspect --json site-1.4.0.kkb | jq '.items[] | select(.kind == \"image\") | .name'",
 		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -202,9 +202,9 @@ type inspectedItem struct {
 	Referrers    string   `json:"referrers,omitempty"`    // "unknown": the list of referrers may be incomplete
 	SignedBy     string   `json:"signedBy,omitempty"`     // fingerprint of the key that the build checked
 	Verified     string   `json:"verified,omitempty"`     // what vouches for the digest, as in the lock
-	// Repository is the name of a Git repository at the site, and Refs are its branches and tags.
+	// Repository is the name of a Git repository at the site.
 	Repository string `json:"repository,omitempty"`
-
+	// Refs are the branches and tags of a Git repository.
 	Refs []git.DocumentRef `json:"refs,omitempty"`
 }
 

@@ -110,7 +110,7 @@ func runPush(ctx context.Context, g *globals, path string, o pushOptions) error 
 	if options.Select, err = itemSelection(o.items, set, from.index.Items); err != nil {
 		return err
 	}
-	if err := o.withoutGit(g, from.index.Items, options.Select); err != nil {
+	if err := withoutGit(g, from.index.Items, options.Select); err != nil {
 		return err
 	}
 	m := g.NewMeter("push")
@@ -134,7 +134,7 @@ func runPush(ctx context.Context, g *globals, path string, o pushOptions) error 
 }
 
 // withoutGit says that Git repositories are not pushed to a registry. It is an error if nothing else is selected.
-func (o *pushOptions) withoutGit(g *globals, items []bundle.Item, selects func(bundle.Item) bool) error {
+func withoutGit(g *globals, items []bundle.Item, selects func(bundle.Item) bool) error {
 	repositories, others := 0, 0
 	for _, it := range items {
 		switch {
