@@ -125,14 +125,13 @@ func (r findRequest) answer(archive []byte) findAnswer {
 	default:
 		for _, file := range r.YAML {
 			place := discover.Place{File: file.Name}
-			if r.Others {
-				place.Source = r.Source
+			if !r.Others {
+				a.yaml(f, file.Data, place)
+				continue
 			}
-			switch err := a.yaml(f, file.Data, place); {
-			case err != nil && r.Others:
+			place.Source = r.Source
+			if a.search(f, file.Data, place) != nil {
 				a.Unread = append(a.Unread, file.Name)
-			case err != nil:
-				a.problem("", err)
 			}
 		}
 	}
@@ -152,8 +151,15 @@ func (a *findAnswer) problem(source string, err error) {
 	}
 }
 
-// yaml searches a file. The error says which of its documents could not be read.
-func (a *findAnswer) yaml(f *discover.Finder, text []byte, in discover.Place) error {
+// yaml searches a file, all of which has to be YAML of Kubernetes.
+func (a *findAnswer) yaml(f *discover.Finder, text []byte, in discover.Place) {
+	if err := a.search(f, text, in); err != nil {
+		a.problem("", err)
+	}
+}
+
+// search searches a file. The error says which of its documents could not be read.
+func (a *findAnswer) search(f *discover.Finder, text []byte, in discover.Place) error {
 	found, err := f.YAML(text, in)
 	a.Images, a.Doubts = append(a.Images, found.Images...), append(a.Doubts, found.Doubts...)
 	return err
@@ -234,7 +240,5 @@ func (a *findAnswer) kustomize(f *discover.Finder, r findRequest) {
 		return
 	}
 	a.Files = files
-	if err := a.yaml(f, text, discover.Place{Source: r.Source}); err != nil {
-		a.problem("", err)
-	}
+	a.yaml(f, text, discover.Place{Source: r.Source})
 }
