@@ -60,7 +60,7 @@ helper-amd64 helper-arm64: helper-%:
 		GOOS=linux GOARCH=$* go build -ldflags "$$flags" -o $$made ./cmd/$$program
 	done
 	rm -f $(EMBEDDED)/kkbundle-node-a??64 $(EMBEDDED)/kkbundle-*.gz # of earlier commits
-	GOOS= GOARCH= go run ./cmd/internal/helper/pack $(EMBEDDED) bin/helper/kkbundle-*-$*
+	GOOS= GOARCH= go run ./cmd/internal/helper/pack $(EMBEDDED) bin/helper/kkbundle-{registry,node,proxy,start}-$*
 
 # A helper that an earlier build-all left could be older than the program.
 build: $(HELPERS) ## build bin/kkbundle, with the programs for hosts and pods of this architecture only

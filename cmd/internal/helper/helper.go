@@ -1,24 +1,20 @@
-// Package helper holds the programs that kkbundle puts on hosts and into pods, for one architecture or both, each as
-// a zstd stream. Code that runs there comes with the kkbundle that the operator already trusts, never with a bundle.
+// Package helper holds the programs that kkbundle puts on hosts and into pods, for one architecture or both, each as a
+// stream of package stream. Code that runs there comes with the kkbundle that the operator already trusts, never with
+// a bundle.
 package helper
 
 import (
-	"bytes"
 	"embed"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"sync"
 
-	"github.com/klauspost/compress/zstd"
+	"github.com/kkbundle/kkbundle/cmd/internal/helper/stream"
 )
 
 //go:embed bin
 var files embed.FS
-
-// maxProgram limits an unpacked program.
-const maxProgram = 64 << 20
 
 // Binaries returns a function that returns kkbundle-node for a Linux architecture in Go's spelling ("amd64",
 // "arm64"). It unpacks each once, for any number of hosts.
@@ -40,7 +36,11 @@ func Binaries() func(arch string) ([]byte, error) {
 	}
 }
 
-// packed returns the zstd stream of a program.
+// Dictionary is the program that every other one of its architecture is packed with: the largest, which is needed
+// as a stream of its own, too.
+const Dictionary = "kkbundle-registry"
+
+// packed returns the stream of a program.
 func packed(name, arch string) ([]byte, error) {
 	return files.ReadFile("bin/" + name + "-" + arch + ".zst")
 }
@@ -50,22 +50,15 @@ func program(name, arch string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := unpack(data)
+	var dictionary []byte
+	if name != Dictionary {
+		if dictionary, err = program(Dictionary, arch); err != nil {
+			return nil, err
+		}
+	}
+	b, err := stream.Unpack(data, dictionary)
 	if err != nil {
 		return nil, fmt.Errorf("%s for linux/%s: %w", name, arch, err)
 	}
 	return b, nil
-}
-
-func unpack(data []byte) ([]byte, error) {
-	z, err := zstd.NewReader(bytes.NewReader(data), zstd.WithDecoderConcurrency(1))
-	if err != nil {
-		return nil, err
-	}
-	defer z.Close()
-	all, err := io.ReadAll(io.LimitReader(z, maxProgram+1))
-	if err == nil && len(all) > maxProgram {
-		err = fmt.Errorf("more than %d bytes", maxProgram)
-	}
-	return all, err
 }

@@ -1,9 +1,10 @@
 // Command pack compresses programs for package helper, for `make helper`:
 //
-//	pack DIRECTORY PROGRAM...
+//	pack DIRECTORY DICTIONARY PROGRAM...
 //
-// writes DIRECTORY/PROGRAM.zst of each program. The same program gives the same bytes. A file that holds the program
-// already stays untouched, so that Go does not link kkbundle and run tests again.
+// writes DIRECTORY/PROGRAM.zst of each program and of the first, which is the others' dictionary. The same programs
+// give the same bytes. A file that holds its program already stays untouched, so that Go does not link kkbundle and
+// run tests again.
 package main
 
 import (
@@ -14,7 +15,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/klauspost/compress/zstd"
+	"github.com/kkbundle/kkbundle/cmd/internal/helper/stream"
 )
 
 func main() {
@@ -25,55 +26,55 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) == 0 {
-		return errors.New("usage: pack DIRECTORY PROGRAM [PROGRAM ...]")
+	if len(args) < 2 {
+		return errors.New("usage: pack DIRECTORY DICTIONARY [PROGRAM ...]")
 	}
-	for _, name := range args[1:] {
-		if err := pack(filepath.Join(args[0], filepath.Base(name)+".zst"), name); err != nil {
+	dir := args[0]
+	dictionary, err := pack(dir, args[1], nil)
+	if err != nil {
+		return err
+	}
+	for _, name := range args[2:] {
+		if _, err := pack(dir, name, dictionary); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func pack(packed, name string) error {
+// pack writes the stream of a program, which it returns as it was read.
+func pack(dir, name string, dictionary []byte) ([]byte, error) {
 	program, err := os.ReadFile(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	switch same, err := holds(packed, program); {
+	file := filepath.Join(dir, filepath.Base(name)+".zst")
+	switch same, err := holds(file, program, dictionary); {
 	case err != nil:
-		return err
+		return nil, err
 	case same:
-		return nil
+		return program, nil
 	}
-	// With more goroutines, the bytes would depend on their number.
-	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1))
+	packed, err := stream.Pack(program, dictionary)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	const public = 0o644
-	if err := os.WriteFile(packed+".new", z.EncodeAll(program, nil), public); err != nil {
-		return err
+	if err := os.WriteFile(file+".new", packed, public); err != nil {
+		return nil, err
 	}
-	return os.Rename(packed+".new", packed)
+	return program, os.Rename(file+".new", file)
 }
 
-// holds reports whether a file is the program, compressed. A damaged file is not.
-func holds(packed string, program []byte) (bool, error) {
-	data, err := os.ReadFile(packed)
+// holds reports whether a file is the program's stream. A damaged file is not.
+func holds(file string, program, dictionary []byte) (bool, error) {
+	packed, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	const buffers = 8 << 20
-	z, err := zstd.NewReader(nil, zstd.WithDecoderMaxMemory(uint64(len(program)+buffers)))
-	if err != nil {
-		return false, err
-	}
-	defer z.Close()
-	have, err := z.DecodeAll(data, nil)
+	have, err := stream.Unpack(packed, dictionary)
 	return err == nil && bytes.Equal(have, program), nil
 }

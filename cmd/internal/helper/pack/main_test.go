@@ -12,6 +12,7 @@ import (
 func TestPack(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
+	dictionary := filepath.Join(dir, "dictionary")
 	program, packed := filepath.Join(dir, "program"), filepath.Join(dir, "program.zst")
 	write := func(name, text string) {
 		t.Helper()
@@ -19,6 +20,7 @@ func TestPack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	write(dictionary, "what programs have in common")
 	var first []byte
 	for _, text := range []string{"old", "program", "program", "damaged"} {
 		write(program, "program")
@@ -29,7 +31,7 @@ func TestPack(t *testing.T) {
 			write(packed, text)
 		}
 		before, _ := os.Stat(packed)
-		if err := run([]string{dir, program}); err != nil {
+		if err := run([]string{dir, dictionary, program}); err != nil {
 			t.Fatal(err)
 		}
 		after, err := os.Stat(packed)
