@@ -246,6 +246,7 @@ func (*RegistryAuth) Hint(name string) string { return passwordHint(name) }
 type ImageDistribution struct {
 	Registries Registries `yaml:"registries,omitempty" enum:"address,spread" doc:"address: nodes pull from the address that the registry hosts share; spread: each node asks another registry host first, and the others if that one does not answer. Default address."`
 	Peers      Peers      `yaml:"peers,omitempty" enum:"none,spegel" doc:"spegel: nodes take layers from each other first, and from the registry what no node has. Default none."`
+	Programs   Programs   `yaml:"programs,omitempty" enum:"machine,registry" doc:"machine: kkbundle sends programs and other files of the bundle to each host; registry: hosts take them from the site's registry, and from kkbundle what it does not give. Default machine."`
 }
 
 // Storage lists the storage classes to install.

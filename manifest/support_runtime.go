@@ -102,6 +102,12 @@ func distributionGaps() []gap[*Cluster] {
 			func(c *Cluster) bool {
 				return spread(c) && (isK3s(c) || c.CRI.Type != "" && c.CRI.Type != RuntimeContainerd)
 			}),
+		gapAt("programs from a registry that kkbundle does not install", "imageDistribution.programs",
+			"leave it out: kkbundle sends files to each host",
+			func(c *Cluster) bool {
+				t := c.ImageRegistry.Type
+				return c.ImageDistribution.Programs == ProgramsRegistry && t != "" && t != RegistryPlain
+			}),
 		gapAt("peers without a registry", "imageDistribution.peers",
 			"leave it out: without a registry every node has all images",
 			func(c *Cluster) bool {

@@ -27,6 +27,7 @@ func TestSupported(t *testing.T) {
 		"cni.with":                     {"flannel", "calico", "cilium", "hybridnet", "kube-ovn"},
 		"imageDistribution.registries": {"address", "spread"},
 		"imageDistribution.peers":      {"none", "spegel"},
+		"imageDistribution.programs":   {"machine", "registry"},
 		"imageRegistry.type":           {"registry", "harbor", "existing", "none"},
 		"precheck.internet":            {"allowed", "forbidden"},
 		"certificates.renew":           {"auto", "manual"},

@@ -135,6 +135,15 @@ const (
 	RegistriesSpread  Registries = "spread"
 )
 
+// Programs is where hosts take the bundle's files from, such as the programs of Kubernetes.
+type Programs string
+
+// The ways. The zero value is ProgramsMachine.
+const (
+	ProgramsMachine  Programs = "machine"
+	ProgramsRegistry Programs = "registry"
+)
+
 // Ports of Spegel's chart on every node. They lie in the part of the range for node ports that Kubernetes gives away by
 // itself last. https://kubernetes.io/docs/reference/networking/virtual-ips/#service-nodeport-static-sub-range
 const (

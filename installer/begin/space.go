@@ -176,14 +176,14 @@ func imageBlobs(ctx context.Context, r *task.Site, d ocispec.Descriptor, arch st
 	return nil
 }
 
-// RegistrySpace returns the size of the registry's content: all blobs but the contents of files.
+// RegistrySpace returns the size of the registry's content: all blobs but the contents of files that it has not.
 func RegistrySpace(ctx context.Context, r *task.Site) (int64, error) {
 	var total int64
 	for _, b := range r.Bundle.Blobs() {
 		total += b.Size
 	}
 	for _, it := range r.Items {
-		if it.Kind != bundle.KindFile {
+		if it.Kind != bundle.KindFile || siteregistry.HasFile(r, it) {
 			continue
 		}
 		content, err := r.Bundle.ContentOf(ctx, it)

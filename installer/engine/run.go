@@ -119,6 +119,7 @@ func (o Options) complete() Options {
 type Planner struct {
 	Distribution func(*manifest.Cluster) task.Distribution
 	Access       func(*task.Site) (task.RegistryAccess, error)
+	Files        task.FileSource
 	// Demands returns the cluster's needs from a bundle, and Packages the operating system packages for roles.
 	Demands  func(*manifest.Cluster) []manifest.Demand
 	Packages func(c *manifest.Cluster, roles []manifest.Role, distribution string) ([]string, error)
@@ -140,7 +141,7 @@ func New(o Options, v Operation, p Planner) (*Run, error) {
 		},
 		Lead: func() *task.Host { return r.LeadHost }, RecordedEndpoint: func() string { return r.recordedEndpoint },
 		Scope: task.Scope{Hosts: o.Limit, Without: o.Without}, Rule: v.rule, Dir: dir, Verified: new(task.Verification),
-		Parallel: o.Parallel, Registry: p.Access, Now: o.Now,
+		Parallel: o.Parallel, Registry: p.Access, Files: p.Files, Now: o.Now,
 	}
 	r.SetCluster(r.Site, o.Cluster)
 	r.Report.Log, r.Report.Page = dir.Join(task.LogFile), dir.Join(ReportFile)

@@ -124,12 +124,11 @@ func sendPackages(ctx context.Context, t *task.Host, dir string, repo *task.Pack
 			err = closeErr
 		}
 	}()
-	_, err = transfer.Send(ctx, receiver, receiver, plan, func(ctx context.Context, d string,
-		offset int64,
-	) (io.ReadCloser, error) {
+	open := func(ctx context.Context, d string, offset int64) (io.ReadCloser, error) {
 		t.Site.NoteOpened(ctx, t.Name, t.Site.ItemOf(digest.Digest(d)))
 		return t.Site.Bundle.Blob(ctx, digest.Digest(d), offset)
-	})
+	}
+	_, err = transfer.Send(ctx, receiver, receiver, plan, transfer.Source{Open: open})
 	return err
 }
 

@@ -22,7 +22,7 @@ import (
 // Planner is the plan for runs of it.
 func Planner() engine.Planner {
 	return engine.Planner{
-		Distribution: Distribution, Access: siteregistry.NodeAccess, Demands: Needed,
+		Distribution: Distribution, Access: siteregistry.NodeAccess, Files: siteregistry.Files(), Demands: Needed,
 		Packages: PackagesOf,
 	}
 }

@@ -335,7 +335,7 @@ func harborProjects(s *task.Site, address string) ([]harborProject, error) {
 	address = strings.TrimPrefix(address, "https://")
 	var list []harborProject
 	for _, it := range s.Items {
-		if !isSeeded(it) {
+		if !isSeeded(s, it) {
 			continue
 		}
 		ref, err := registry.Destination(address, it)

@@ -599,8 +599,10 @@ func SeedTask() task.Task {
 	}
 }
 
-// isSeeded reports whether an item belongs in the registry. Files are sent over SSH.
-func isSeeded(it bundle.Item) bool { return it.Kind == bundle.KindImage || it.Kind == bundle.KindChart }
+// isSeeded reports whether an item belongs in the registry. Files are sent over SSH, unless hosts take them from there.
+func isSeeded(s *task.Site, it bundle.Item) bool {
+	return it.Kind == bundle.KindImage || it.Kind == bundle.KindChart || it.Kind == bundle.KindFile && HasFile(s, it)
+}
 
 // pushOptions returns the options of a push with this access.
 func pushOptions(t *task.Host, access task.RegistryAccess) (registry.PushOptions, *http.Transport, error) {
@@ -614,7 +616,7 @@ func pushOptions(t *task.Host, access task.RegistryAccess) (registry.PushOptions
 	}
 	o := registry.PushOptions{
 		Registry:  path.Join(access.Address, access.Prefix),
-		Select:    func(it bundle.Item) bool { return isSeeded(it) && t.Site.Groups.Has(it) },
+		Select:    func(it bundle.Item) bool { return isSeeded(t.Site, it) && t.Site.Groups.Has(it) },
 		Auth:      login{auth},
 		Transport: client,
 		Jobs:      task.ConnectionsPerHost,
@@ -669,7 +671,7 @@ func Seeded(ctx context.Context, t *task.Host) (bool, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(task.ConnectionsPerHost)
 	for _, it := range t.Site.Items {
-		if !isSeeded(it) {
+		if !isSeeded(t.Site, it) {
 			continue
 		}
 		ref, err := registry.Destination(o.Registry, it)

@@ -28,6 +28,8 @@ type Host struct {
 	Err    error     // the reason of a failed connection
 	Failed bool      // a task of this run has failed on the host
 	Site   *Site
+
+	cutOff bool // the registry gave no file to the host, which asks it for none again in this run
 }
 
 // MaxFile limits the size of files read from a host and of a command's output.

@@ -108,6 +108,12 @@ func (s *Site) FilePlan(ctx context.Context, t *Host, places []Place) (transfer.
 			continue
 		}
 		f := transfer.PlannedFile{Name: p.Component, Digest: content.Digest.String(), Size: content.Size}
+		if s.pullsFiles(t) {
+			if f.Repository, err = s.Files.Repository(item); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
 		if p.Member == "" {
 			f.Path, f.Mode = p.Path, p.Mode
 		} else {
@@ -160,10 +166,7 @@ func (t Task) Ahead() Task {
 		},
 		Do: func(ctx context.Context, h *Host) error {
 			e := Event{Phase: "stage", Task: t.Name, Host: h.Name}
-			return h.Site.receive(ctx, h, t.Files, func(rw io.ReadWriter, plan transfer.Plan) error {
-				_, err := transfer.Keep(ctx, rw, rw, plan, h.Site.opener(h, e))
-				return err
-			})
+			return h.Site.supply(ctx, h, t.Files, e, transfer.Keep)
 		},
 	}
 }
@@ -177,10 +180,26 @@ func (s *Site) lacks(ctx context.Context, t *Host, places []Place) (list []trans
 	return list, err
 }
 
-// Place sends the files of the bundle that a host lacks.
+// Place brings the files of the bundle that a host lacks into their places.
 func (s *Site) Place(ctx context.Context, t *Host, places []Place, e Event) error {
-	return s.receive(ctx, t, places, func(rw io.ReadWriter, plan transfer.Plan) error {
-		_, err := transfer.Send(ctx, rw, rw, plan, s.opener(t, e))
+	return s.supply(ctx, t, places, e, transfer.Send)
+}
+
+// supply has a host take files from the site's registry, if the cluster file says so, and sends the others.
+func (s *Site) supply(ctx context.Context, t *Host, places []Place, e Event,
+	send func(context.Context, io.Writer, io.Reader, transfer.Plan, transfer.Source) (transfer.Summary, error),
+) error {
+	return s.receive(ctx, t, places, func(rw io.ReadWriter, plan transfer.Plan) (err error) {
+		if s.pullsFiles(t) {
+			if plan.Registries, err = s.Files.registries(t); err != nil {
+				return err
+			}
+		}
+		pulls := pulls{site: s, host: t, event: e, begun: map[string]bool{}}
+		_, err = send(ctx, rw, rw, plan, transfer.Source{
+			Open: s.opener(t, e), Pulled: func(p transfer.Pull) { pulls.hear(ctx, p) },
+		})
+		t.cutOff = t.cutOff || pulls.vain && len(pulls.begun) == 0
 		return err
 	})
 }

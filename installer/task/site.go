@@ -38,6 +38,7 @@ type Site struct {
 	Packages     *RolePackages
 	Distribution Distribution
 	Registry     func(*Site) (RegistryAccess, error) // see Access
+	Files        FileSource
 	Verified     *Verification
 	// Parallel limits how many hosts a run works on at the same time.
 	Parallel int

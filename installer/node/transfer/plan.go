@@ -12,12 +12,16 @@ import (
 // A Plan lists the wanted files of a host.
 type Plan struct {
 	Files []PlannedFile `json:"files"`
+	// Registries are asked for content, one after the other, before the other side sends it.
+	Registries []Registry `json:"registries,omitempty"`
 }
 
 // A PlannedFile is content, by its digest, with its place: Path for the whole, or the members' own.
 type PlannedFile struct {
 	// Name is the display name, for messages.
 	Name string `json:"name"`
+	// Repository has the content in registries; "" if none has it.
+	Repository string `json:"repository,omitempty"`
 	// Digest is "sha256:" and 64 hexadecimal digits.
 	Digest string `json:"digest"`
 	Size   int64  `json:"size"`
@@ -67,6 +71,9 @@ func roots() []string {
 func (p Plan) check() error {
 	if len(p.Files) > maxFiles {
 		return fmt.Errorf("the plan has %d files, the limit is %d", len(p.Files), maxFiles)
+	}
+	if err := p.checkRegistries(); err != nil {
+		return err
 	}
 	var errs []error
 	at := map[string]bool{}
@@ -163,3 +170,42 @@ const receiveDir = stateDir + "/receive"
 
 // Dir is the directory of a host that keeps received content.
 const Dir = "/" + receiveDir
+
+// A Registry may have content of a plan.
+type Registry struct {
+	Address string `json:"address"`      // host[:port]
+	CA      string `json:"ca,omitempty"` // PEM; the host's own authorities without it
+	// Authorization is the header for the login, "" without one.
+	Authorization string `json:"authorization,omitempty"`
+}
+
+const maxRegistries = 100
+
+// checkRegistries refuses what cannot be part of an address.
+func (p Plan) checkRegistries() error {
+	if len(p.Registries) > maxRegistries {
+		return fmt.Errorf("the plan has %d registries, the limit is %d", len(p.Registries), maxRegistries)
+	}
+	for _, r := range p.Registries {
+		if r.Address == "" || strings.ContainsAny(r.Address, "/?#@ ") {
+			return fmt.Errorf("%q is not the address of a registry", r.Address)
+		}
+	}
+	for _, f := range p.Files {
+		if f.Repository != "" && (path.Clean(f.Repository) != f.Repository || strings.ContainsAny(f.Repository, "?#%") ||
+			!fs.ValidPath(f.Repository)) {
+			return fmt.Errorf("%s: %q is not a repository", f.Name, f.Repository)
+		}
+	}
+	return nil
+}
+
+// repository returns the repository with content, "" if none has it.
+func (p Plan) repository(digest string) string {
+	for _, f := range p.Files {
+		if f.Digest == digest && f.Repository != "" {
+			return f.Repository
+		}
+	}
+	return ""
+}

@@ -76,10 +76,15 @@ func (r *receiver) run(ctx context.Context) error {
 	if r.purpose == toLook {
 		return wire.WriteMessage(r.out, answer{Version: ProtocolVersion, Want: wanted, Done: len(wanted) == 0})
 	}
-	for len(wanted) > 0 {
+	if len(wanted) > 0 {
 		if err := r.room(wanted); err != nil {
 			return err
 		}
+		if wanted, err = r.pullAll(ctx, wanted); err != nil {
+			return err
+		}
+	}
+	for len(wanted) > 0 {
 		if err := wire.WriteMessage(r.out, answer{Version: ProtocolVersion, Want: wanted}); err != nil {
 			return fmt.Errorf("answer: %w", err)
 		}
@@ -185,7 +190,8 @@ func (r *receiver) takeAll(ctx context.Context, wanted []want) ([]want, error) {
 	var again []want
 	for _, w := range wanted {
 		size, _ := r.plan.size(w.Digest)
-		sum, err := r.take(ctx, w, size-w.Offset)
+		rest := size - w.Offset
+		sum, err := r.take(ctx, w, rest, func(to io.Writer) error { return r.frames(to, w.Digest, rest) })
 		if err != nil {
 			return nil, err
 		}
@@ -209,8 +215,8 @@ func (r *receiver) takeAll(ctx context.Context, wanted []want) ([]want, error) {
 	return again, nil
 }
 
-// take appends received bytes to a part and returns the digest of the whole.
-func (r *receiver) take(ctx context.Context, w want, rest int64) (digest string, err error) {
+// take appends bytes to a part by add and returns the digest of the whole.
+func (r *receiver) take(ctx context.Context, w want, rest int64, add func(io.Writer) error) (digest string, err error) {
 	part, err := r.tree.parts.OpenFile(partName(w.Digest), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return "", err
@@ -220,7 +226,7 @@ func (r *receiver) take(ctx context.Context, w want, rest int64) (digest string,
 	if n, err := io.Copy(sum, &until{ctx, io.LimitReader(part, w.Offset)}); err != nil || n != w.Offset {
 		return "", errors.Join(fmt.Errorf("read the received part of %s: %d of %d bytes", w.Digest, n, w.Offset), err)
 	}
-	if err := r.append(part, sum, w.Digest, rest); err != nil {
+	if err := add(&filling{part, sum, r.tree, rest}); err != nil {
 		return "", err
 	}
 	if err := part.Sync(); err != nil {
@@ -229,7 +235,31 @@ func (r *receiver) take(ctx context.Context, w want, rest int64) (digest string,
 	return digestPrefix + hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-func (r *receiver) append(part io.Writer, sum hash.Hash, digest string, rest int64) error {
+// A filling is a part that grows, and the digest of what it has.
+type filling struct {
+	part io.Writer
+	sum  hash.Hash
+	tree *tree
+	rest int64 // bytes to come
+}
+
+// Write fails with a *diskError.
+func (f *filling) Write(data []byte) (int, error) {
+	n, err := f.part.Write(data)
+	if err != nil {
+		return n, &diskError{f.tree.full(err, "/"+partsDir, f.rest)}
+	}
+	f.rest -= int64(n)
+	return f.sum.Write(data)
+}
+
+// A diskError is an error of the host's own disk, whoever sends the content.
+type diskError struct{ error }
+
+func (e *diskError) Unwrap() error { return e.error }
+
+// frames copies content that the other side sends.
+func (r *receiver) frames(to io.Writer, digest string, rest int64) error {
 	buf := make([]byte, wire.MaxFrame)
 	for rest > 0 {
 		n, err := wire.ReadLength(r.in, wire.MaxFrame)
@@ -242,10 +272,9 @@ func (r *receiver) append(part io.Writer, sum hash.Hash, digest string, rest int
 		if err != nil {
 			return fmt.Errorf("receive %s: %d bytes are missing: %w", digest, rest, err)
 		}
-		if _, err := part.Write(buf[:n]); err != nil {
-			return r.tree.full(err, "/"+partsDir, rest)
+		if _, err := to.Write(buf[:n]); err != nil {
+			return err
 		}
-		sum.Write(buf[:n])
 		rest -= int64(n)
 	}
 	return nil

@@ -28,6 +28,11 @@ import (
 type source struct {
 	blobs  map[string][]byte
 	opened []string // "digest prefix@offset"
+	pulled []Pull
+}
+
+func (s *source) from() Source {
+	return Source{s.open, func(p Pull) { s.pulled = append(s.pulled, p) }}
 }
 
 func (s *source) add(data []byte) (digest string, size int64) {
@@ -75,7 +80,7 @@ func (l *limitedWriter) Write(p []byte) (int, error) {
 func converse(t *testing.T, root string, plan Plan, s *source, most int) (Summary, error, error) {
 	t.Helper()
 	return converseWith(t, root, func(ctx context.Context, in io.Writer, out io.Reader) (Summary, error) {
-		return Send(ctx, in, out, plan, s.open)
+		return Send(ctx, in, out, plan, s.from())
 	}, most)
 }
 
@@ -336,7 +341,7 @@ func TestKeep(t *testing.T) {
 		t.Errorf("before: %v, %v", got, err)
 	}
 	keep := func(ctx context.Context, in io.Writer, out io.Reader) (Summary, error) {
-		return Keep(ctx, in, out, plan, s.open)
+		return Keep(ctx, in, out, plan, s.from())
 	}
 	for _, want := range []int64{size, 0} {
 		summary, err, hostErr := converseWith(t, root, keep, -1)
@@ -616,9 +621,9 @@ func TestSendVersion(t *testing.T) {
 		want    string
 	}{
 		{[]answer{{Version: 1, Done: true}}, "version 1"},
-		{[]answer{{Version: 2, Error: "the disk is broken"}}, "the disk is broken"},
-		{[]answer{{Version: 2}}, "wants nothing"},
-		{[]answer{{Version: 2, Want: []want{{Digest: "sha256:none"}}}}, "not in the plan"},
+		{[]answer{{Version: ProtocolVersion, Error: "the disk is broken"}}, "the disk is broken"},
+		{[]answer{{Version: ProtocolVersion}}, "wants nothing"},
+		{[]answer{{Version: ProtocolVersion, Want: []want{{Digest: "sha256:none"}}}}, "not in the plan"},
 		{nil, "the other side has ended"},
 	} {
 		var out bytes.Buffer
@@ -627,13 +632,13 @@ func TestSendVersion(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_, err := Send(t.Context(), io.Discard, &out, Plan{}, nil)
+		_, err := Send(t.Context(), io.Discard, &out, Plan{}, Source{})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v, want %q", err, c.want)
 		}
 	}
 	// A shell that says something else, as `kkbundle-node` that is not there would.
-	_, err := Send(t.Context(), io.Discard, strings.NewReader("bash: kkbundle-node: not found"), Plan{}, nil)
+	_, err := Send(t.Context(), io.Discard, strings.NewReader("bash: kkbundle-node: not found"), Plan{}, Source{})
 	if err == nil || !strings.Contains(err.Error(), "this is not kkbundle-node") {
 		t.Errorf("got %v", err)
 	}
@@ -695,7 +700,7 @@ func FuzzSend(f *testing.F) {
 	f.Add([]byte("sudo: a password is required\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		from := &source{blobs: s.blobs}
-		summary, err := Send(t.Context(), io.Discard, bytes.NewReader(data), plan, from.open)
+		summary, err := Send(t.Context(), io.Discard, bytes.NewReader(data), plan, from.from())
 		if len(from.opened) > maxRounds {
 			t.Errorf("opened %v", from.opened)
 		}
@@ -715,7 +720,7 @@ func BenchmarkReceive(b *testing.B) {
 		toHost, in := io.Pipe()
 		out, fromHost := io.Pipe()
 		go func() { _ = Receive(b.Context(), root, toHost, fromHost) }()
-		if _, err := Send(b.Context(), in, out, plan, s.open); err != nil {
+		if _, err := Send(b.Context(), in, out, plan, s.from()); err != nil {
 			b.Fatal(err)
 		}
 	}

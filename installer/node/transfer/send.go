@@ -12,7 +12,7 @@ import (
 
 // ProtocolVersion is the version of the protocol between Send and Receive. kkbundle installs its own helper on hosts,
 // so both sides always have the same version.
-const ProtocolVersion = 2
+const ProtocolVersion = 3
 
 // A purpose tells the helper what to do with the plan of a session.
 type purpose string
@@ -37,6 +37,16 @@ type answer struct {
 	Done    bool     `json:"done,omitempty"`
 	Changed []string `json:"changed,omitempty"`
 	Error   string   `json:"error,omitempty"`
+	Pull    *Pull    `json:"pull,omitempty"` // and nothing else
+}
+
+// A Pull is what a host tells of content that it takes from a registry: some of its bytes, and nothing more of it if
+// there is a Problem.
+type Pull struct {
+	Digest   string `json:"digest"`
+	Registry string `json:"registry"` // its address
+	Bytes    int64  `json:"bytes,omitempty"`
+	Problem  string `json:"problem,omitempty"`
 }
 
 // A want is content that the host lacks from an offset on.
@@ -48,17 +58,24 @@ type want struct {
 // An Opener opens content at an offset. The result must have all of the remaining content.
 type Opener func(ctx context.Context, digest string, offset int64) (io.ReadCloser, error)
 
-// Send brings a host's files into the planned state. in is the standard input of `kkbundle-node receive` on the host,
-// out its standard output. Only missing content is opened and sent. After a failure, received content is kept on the
-// host, and the next Send resumes.
-func Send(ctx context.Context, in io.Writer, out io.Reader, plan Plan, open Opener) (Summary, error) {
-	return send(ctx, in, out, offer{ProtocolVersion, toPlace, plan}, open)
+// A Source is the content that a host may get.
+type Source struct {
+	Open   Opener
+	Pulled func(Pull) // hears what the host takes from registries instead; nil if the plan has none
 }
 
-// Keep sends the missing content of a plan and places no file. The host keeps the content for a week, and a Send finds
+// Send brings a host's files into the planned state. in is the standard input of `kkbundle-node receive` on the host,
+// out its standard output. Only content that is missing, and that no registry of the plan has given to the host, is
+// opened and sent. After a failure, received content is kept on the host, and the
+// next Send resumes.
+func Send(ctx context.Context, in io.Writer, out io.Reader, plan Plan, source Source) (Summary, error) {
+	return send(ctx, in, out, offer{ProtocolVersion, toPlace, plan}, source)
+}
+
+// Keep is Send, but places no file. The host keeps the content for a week, and a Send finds
 // it there.
-func Keep(ctx context.Context, in io.Writer, out io.Reader, plan Plan, open Opener) (Summary, error) {
-	return send(ctx, in, out, offer{ProtocolVersion, toKeep, plan}, open)
+func Keep(ctx context.Context, in io.Writer, out io.Reader, plan Plan, source Source) (Summary, error) {
+	return send(ctx, in, out, offer{ProtocolVersion, toKeep, plan}, source)
 }
 
 // A Lack is content that is not in all of its places on a host.
@@ -97,8 +114,8 @@ func (s *sender) begin(in io.Writer, out io.Reader, o offer) error {
 	return nil
 }
 
-func send(ctx context.Context, in io.Writer, out io.Reader, o offer, open Opener) (Summary, error) {
-	s := sender{in: in, open: open, plan: o.Plan}
+func send(ctx context.Context, in io.Writer, out io.Reader, o offer, source Source) (Summary, error) {
+	s := sender{in: in, source: source, plan: o.Plan}
 	if err := s.begin(in, out, o); err != nil {
 		return Summary{}, err
 	}
@@ -121,7 +138,7 @@ const maxRounds = 3
 
 type sender struct {
 	in     io.Writer
-	open   Opener
+	source Source
 	plan   Plan
 	sent   int64
 	rounds int
@@ -133,11 +150,21 @@ type RemoteError struct{ Message string }
 // Error returns the helper's message.
 func (e *RemoteError) Error() string { return e.Message }
 
-// hear reads an answer and validates it.
+// hear reads an answer and validates it. What the host pulls meanwhile is passed on.
 func (s *sender) hear(out io.Reader) (answer, error) {
 	var a answer
-	if err := wire.ReadMessage(out, &a, wire.MaxAnswer); err != nil {
-		return a, fmt.Errorf("receive the helper's answer: %w", err)
+	for {
+		a = answer{}
+		if err := wire.ReadMessage(out, &a, wire.MaxAnswer); err != nil {
+			return a, fmt.Errorf("receive the helper's answer: %w", err)
+		}
+		if a.Pull == nil || a.Error != "" {
+			break
+		}
+		if _, ok := s.plan.size(a.Pull.Digest); !ok || a.Pull.Bytes < 0 || s.source.Pulled == nil {
+			return a, fmt.Errorf("the helper pulls %s, which is not in the plan", a.Pull.Digest)
+		}
+		s.source.Pulled(*a.Pull)
 	}
 	if a.Error != "" {
 		return a, &RemoteError{Message: a.Error}
@@ -194,7 +221,7 @@ func (s *sender) sendOne(ctx context.Context, w want, rest int64) (err error) {
 	if rest == 0 { // all bytes have arrived, but are not in place yet
 		return nil
 	}
-	r, err := s.open(ctx, w.Digest, w.Offset)
+	r, err := s.source.Open(ctx, w.Digest, w.Offset)
 	if err != nil {
 		return &sourceError{err}
 	}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -234,4 +235,72 @@ func (th *thread) resetReplicas(t *testing.T, numbers ...int) {
 			t.Errorf("reset leaves on host%d:\n%s", n, left)
 		}
 	}
+}
+
+// TestRegistryPrograms installs a cluster whose hosts take programs from the registry, and lets a host that lost some of
+// them have them from kkbundle while the registry is away.
+func TestRegistryPrograms(t *testing.T) {
+	th := start(t, scenario{
+		hosts:  4,
+		groups: hosts.Groups{"kube_control_plane": {2}, "etcd": {2}, "kube_worker": {3, 4}, "image_registry": {1}},
+		edit: func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "imageRegistry: {type: registry}",
+				"imageRegistry: {type: registry}\nimageDistribution: {programs: registry}")
+		},
+	})
+	th.makeBundle(t)
+	steps(t, []step{
+		{"programs come from the registry", func(t *testing.T) {
+			r := run(t, th.site(t, "install")).must(t, 0)
+			t.Logf("install: %s", r.took.Round(100*time.Millisecond))
+			th.nodesAre(t, 1, "host2", "host3", "host4")
+			log := th.installLog(t)
+			for _, host := range []string{"host2", "host3", "host4"} {
+				pulled, sent := th.programs(log, host)
+				t.Logf("%s took from the registry: %s", host, strings.Join(pulled, ", "))
+				if len(pulled) < 3 || len(sent) > 0 {
+					t.Errorf("%s took %q from the registry, and was sent %q", host, pulled, sent)
+				}
+			}
+		}},
+		{"a rerun changes nothing", th.rerunHA},
+		{"with the registry away, kkbundle sends what is missing", func(t *testing.T) {
+			before := len(th.installLog(t))
+			th.on(t, 1, "systemctl stop kkbundle-registry kkbundle-registry-push")
+			th.on(t, 4, "rm /usr/local/bin/crictl /usr/local/bin/kubeadm; true")
+			run(t, th.site(t, "install", "--limit", "host4")).must(t, 0)
+			pulled, sent := th.programs(th.installLog(t)[before:], "host4")
+			if len(sent) == 0 || len(pulled) > 0 {
+				t.Errorf("host4 took %q from a registry that is away, and was sent %q", pulled, sent)
+			}
+			th.on(t, 4, "kubeadm version -o short")
+		}},
+		{"no packet left the hosts' network", th.packets},
+	})
+}
+
+// installLog returns install.log.
+func (th *thread) installLog(t *testing.T) string {
+	t.Helper()
+	log, err := os.ReadFile(filepath.Join(strings.TrimSuffix(th.lab.InventoryFile(), ".yaml")+".work", "install.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(log)
+}
+
+// programs returns what a log says of the files that a host took from the registry, and of those that it was sent.
+func (th *thread) programs(log, host string) (pulled, sent []string) {
+	for line := range strings.Lines(log) {
+		if !strings.Contains(line, " "+host+" ") {
+			continue
+		}
+		if _, item, ok := strings.Cut(line, "opened in the bundle: file "); ok {
+			sent = append(sent, strings.TrimSpace(item))
+		}
+		if _, item, ok := strings.Cut(line, "from the registry "); ok && !strings.Contains(line, "not from the registry") {
+			pulled = append(pulled, strings.TrimSpace(item))
+		}
+	}
+	return pulled, sent
 }
