@@ -98,6 +98,8 @@ func (c *corpus) measure(t *testing.T, where, dir string) {
 			return timed(t, func() error { return upload(r.Host) })
 		}
 	}
+	far := gigabit().To(t, host)
+	overLine := c.manifest(t, far)
 	var destination *registrytest.Server
 	rows := []corpusRow{
 		{
@@ -120,6 +122,17 @@ func (c *corpus) measure(t *testing.T, where, dir string) {
 		}, build},
 		{"**build --no-cache**", func() { remove(output) }, func() usage {
 			return must(t, "", program(t), "build", "--quiet", "--no-cache", "-o", output, all)
+		}},
+		{
+			"over a line of 1 Gbit/s and 20 ms: fetch and hash, nothing written", func() {},
+			func() usage { return timed(t, func() error { return c.fetch(far, "") }) },
+		},
+		{
+			"the same line: **build**, nothing cached", func() { remove(cache, output, copied) },
+			func() usage { return must(t, "", command(overLine)...) },
+		},
+		{"the same line: **build --no-cache**", func() { remove(output) }, func() usage {
+			return must(t, "", program(t), "build", "--quiet", "--no-cache", "-o", output, overLine)
 		}},
 		{"**verify**", func() {}, func() usage { return must(t, "", program(t), "verify", "--quiet", output) }},
 		{"plain parallel PUTs of the layers", func() {}, plainly(c.putLayers)},
