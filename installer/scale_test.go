@@ -407,7 +407,9 @@ func (h *slowHost) Run(ctx context.Context, cmd host.Cmd) error {
 }
 
 // installFleet brings hosts what makes nodes of them. Those that hang begin to work again when all others are done.
-func installFleet(t *testing.T, hosts, hanging int, content func(name string) []byte) (memory uint64) {
+func installFleet(t *testing.T, hosts, hanging int, content func(name string) []byte) (memory uint64,
+	busyFor time.Duration,
+) {
 	t.Helper()
 	names := []string{"cp1"}
 	for i := 1; i < hosts; i++ {
@@ -431,9 +433,10 @@ func installFleet(t *testing.T, hosts, hanging int, content func(name string) []
 		{Name: "init", Tasks: []task.Task{siteregistry.CertificatesTask(), machine.HostsTask(), machine.SwapTask(c)}},
 		{Name: "install", Tasks: []task.Task{cri.ContainerdTask(), kubeadm.KubeletTask(c)}},
 	}
-	begin := time.Now()
+	begin, before := time.Now(), processorTime(t)
 	var err error
 	memory = mostMemory(func() { err = r.Phases(t.Context(), phases) })
+	busyFor = processorTime(t) - before
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -447,7 +450,7 @@ func installFleet(t *testing.T, hosts, hanging int, content func(name string) []
 	}
 	t.Logf("%d hosts, %d of them hang until the others are done: %s, %d MiB at most with the hosts' side, %d hosts at a time", hosts, hanging,
 		time.Since(begin).Round(time.Millisecond), memory>>20, most.Load())
-	return memory
+	return memory, busyFor
 }
 
 // TestInstallFleet holds that hosts that hang keep nobody waiting. KKBUNDLE_BIG=1 has 20 and 200, and programs of 4
@@ -466,11 +469,41 @@ func TestInstallFleet(t *testing.T) {
 		}
 		return data
 	}
-	few := installFleet(t, 20, 2, large)
-	many := installFleet(t, 200, 10, large)
+	few, _ := installFleet(t, 20, 2, large)
+	many, _ := installFleet(t, 200, 10, large)
 	// Beside what is worked on there is what is known of each host.
 	const known = 64 << 20
 	if many > 2*few+known {
 		t.Errorf("%d MiB with 20 hosts, %d MiB with 200", few>>20, many>>20)
 	}
+}
+
+// TestOwnTime measures how much of the processor each host costs, its own side included: as much among 500 as among 10.
+func TestOwnTime(t *testing.T) {
+	if os.Getenv("KKBUNDLE_BIG") != "1" {
+		t.Skip("it only measures, for minutes: KKBUNDLE_BIG=1 runs it")
+	}
+	var first time.Duration
+	for _, hosts := range []int{10, 100, 500} {
+		_, busy := installFleet(t, hosts, 0,
+			func(name string) []byte { return sitetest.FileContent(t, tasktest.Cluster(t, ""), name) })
+		each := busy / time.Duration(hosts)
+		t.Logf("%d hosts: %s of processor time for each", hosts, each.Round(time.Millisecond))
+		if first == 0 {
+			first = each
+		}
+		if each > first+first/5 {
+			t.Errorf("%s for each of %d hosts, %s among 10", each, hosts, first)
+		}
+	}
+}
+
+// processorTime returns the processor time of this process.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -303,7 +303,8 @@ func NewSite(t *testing.T, names ...string) *Site {
 	var workers []string
 	for i, name := range names {
 		s.Hosts[name] = NewRooted(t, name)
-		text += fmt.Sprintf("  %s: {address: 10.0.0.%d}\n", name, 3+i)
+		const perNetwork = 250 // of the addresses from .3 on
+		text += fmt.Sprintf("  %s: {address: 10.0.%d.%d}\n", name, i/perNetwork, 3+i%perNetwork)
 		if i > 0 {
 			workers = append(workers, name)
 		}
