@@ -245,11 +245,17 @@ func join(ctx context.Context, t *task.Host) (err error) {
 			return err
 		}
 	}
-	data, err := config.join(n)
-	if err != nil {
-		return err
+	run := func() error {
+		data, err := config.join(n)
+		if err != nil {
+			return err
+		}
+		return CreateNode(ctx, t, data, "join")
 	}
-	return CreateNode(ctx, t, data, "join")
+	if others, err := marks.HasOthersPrograms(ctx, first); err != nil || !others {
+		return errors.Join(err, run())
+	}
+	return joinOthers(ctx, t, first, config, &n, run)
 }
 
 // undoJoin undoes an interrupted join. The host's etcd member is removed while it still runs: of two members, the
