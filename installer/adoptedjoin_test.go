@@ -81,3 +81,34 @@ func TestJoinOthers(t *testing.T) {
 		t.Errorf("left: %v", files)
 	}
 }
+
+// TestArgumentsOfAdoptedNode gives the kubelet of an adopted node the address that the other tool has in its own files.
+func TestArgumentsOfAdoptedNode(t *testing.T) {
+	t.Parallel()
+	s := sitetest.NewSite(t, "cp1")
+	h := s.Hosts["cp1"]
+	h.Answer("uname", func(_ context.Context, cmd host.Cmd) error {
+		_, err := io.WriteString(cmd.Stdout, "machine7\n")
+		return err
+	})
+	const file, theirs = "/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS=\"--v=2\"\n"
+	h.Put(t, file, theirs)
+	once := func() string {
+		t.Helper()
+		if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "upgrade", Tasks: []task.Task{kubeadm.ArgumentsTask()}}}); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(s.States(), " ")
+	}
+	if once(); h.Content(file) != theirs {
+		t.Errorf("of a node of kkbundle: %q", h.Content(file))
+	}
+	h.Put(t, marks.AdoptionOf("v1.34.3").Path("complete"), "")
+	const want = "KUBELET_KUBEADM_ARGS=\"--v=2 --node-ip=10.0.0.3 --hostname-override=cp1\"\n"
+	if once(); h.Content(file) != want {
+		t.Errorf("got %q, want %q", h.Content(file), want)
+	}
+	if states := once(); strings.Contains(states, "changed") {
+		t.Errorf("again: %s", states)
+	}
+}
