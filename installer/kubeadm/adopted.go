@@ -94,40 +94,35 @@ func withArguments(text string, args []argument) string {
 // patches of the cluster file override it.
 const adoptedPatch = "kubeletconfiguration%adopted+merge.yaml"
 
-// joinOthers joins a node to a cluster with the objects of another tool, which no upgrade has replaced yet. They fit
-// the tool's own nodes: the kubelet's settings in the cluster are not those of the nodes, authorities are in another
-// directory, and kube-proxy asks a balancer on its node.
-func joinOthers(ctx context.Context, t, first *task.Host, config Config, n *Node,
-	run func() error,
-) (err error) {
+// beforeJoin prepares the join of a node to a cluster with the objects of another tool, which no upgrade has replaced
+// yet. They fit the tool's own nodes: the kubelet's settings in the cluster are not those of the nodes, authorities are
+// in another directory, and kube-proxy asks a balancer on its node. It returns what is to be removed after the join.
+func beforeJoin(ctx context.Context, t, first *task.Host, config Config) (patch string, err error) {
+	others, err := marks.HasOthersPrograms(ctx, first)
+	if err != nil || !others {
+		return "", err
+	}
 	live, err := first.Kube().ConfigMap(ctx, kube.SystemNamespace, "kubeadm-config")
 	if err != nil {
-		return err
+		return "", err
 	}
 	var cluster struct {
 		CertificatesDir string `json:"certificatesDir"`
 	}
 	if err := yaml.Unmarshal([]byte(live.Data["ClusterConfiguration"]), &cluster); err != nil {
-		return fmt.Errorf("ConfigMap kube-system/kubeadm-config: %w", err)
+		return "", fmt.Errorf("ConfigMap kube-system/kubeadm-config: %w", err)
 	}
 	if err := linkPKI(ctx, t, cluster.CertificatesDir); err != nil {
-		return err
+		return "", err
 	}
 	if err := endpoint.LeadProxyHere(ctx, first); err != nil {
-		return err
+		return "", err
 	}
 	files, err := othersKubelet(ctx, first, config)
 	if err != nil || len(files) == 0 {
-		return errors.Join(err, run())
+		return "", err
 	}
-	if err := t.Write(ctx, files...); err != nil {
-		return err
-	}
-	n.Patched = true
-	defer func() {
-		err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-f", "--", path.Join(PatchesDir, adoptedPatch)))
-	}()
-	return run()
+	return files[0].Path, t.Write(ctx, files...)
 }
 
 // linkPKI makes the directory of authorities that another tool's settings name lead to kubeadm's.

@@ -245,17 +245,19 @@ func join(ctx context.Context, t *task.Host) (err error) {
 			return err
 		}
 	}
-	run := func() error {
-		data, err := config.join(n)
-		if err != nil {
-			return err
-		}
-		return CreateNode(ctx, t, data, "join")
+	patch, err := beforeJoin(ctx, t, first, config)
+	if err != nil {
+		return err
 	}
-	if others, err := marks.HasOthersPrograms(ctx, first); err != nil || !others {
-		return errors.Join(err, run())
+	if patch != "" {
+		n.Patched = true
+		defer func() { err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-f", "--", patch)) }()
 	}
-	return joinOthers(ctx, t, first, config, &n, run)
+	data, err := config.join(n)
+	if err != nil {
+		return err
+	}
+	return CreateNode(ctx, t, data, "join")
 }
 
 // undoJoin undoes an interrupted join. The host's etcd member is removed while it still runs: of two members, the
