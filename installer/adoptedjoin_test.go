@@ -112,3 +112,41 @@ func TestArgumentsOfAdoptedNode(t *testing.T) {
 		t.Errorf("again: %s", states)
 	}
 }
+
+// TestSecretsOfAdoptedNode closes what another tool left open, and nothing of a node that it did not make.
+func TestSecretsOfAdoptedNode(t *testing.T) {
+	t.Parallel()
+	s := sitetest.NewSite(t, "cp1")
+	h := s.Hosts["cp1"]
+	const pod = "/etc/kubernetes/manifests/haproxy.yml"
+	h.Put(t, pod, "kind: Pod\n")
+	modes := func() string {
+		t.Helper()
+		list := ""
+		for _, name := range []string{"/etc/kubernetes/manifests", pod} {
+			if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "upgrade", Tasks: []task.Task{kubeadm.SecretsTask()}}}); err != nil {
+				t.Fatal(err)
+			}
+			info, err := os.Stat(filepath.Join(h.Root, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			list += info.Mode().Perm().String() + " "
+		}
+		return list
+	}
+	if err := os.Chmod(filepath.Join(h.Root, "/etc/kubernetes/manifests"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	before := modes()
+	if !strings.HasPrefix(before, "-rwxr-xr-x ") {
+		t.Errorf("of a node of kkbundle: %s", before)
+	}
+	h.Put(t, marks.AdoptionOf("v1.34.3").Path("complete"), "")
+	if got := modes(); got != "-rwx------ -rw------- " {
+		t.Errorf("got %s, before %s", got, before)
+	}
+	if states := strings.Join(s.States(), " "); strings.Count(states, "changed") != 1 {
+		t.Errorf("changed more than once: %s", states)
+	}
+}

@@ -325,6 +325,7 @@ func (d *describer) endpoint() {
 	if host == first && port == strconv.Itoa(manifest.DefaultPort) && len(d.planes) == 1 {
 		e.Type = manifest.EndpointLocal
 		d.care("endpoint", address+", the control plane's own address")
+		d.balancers(address)
 		return
 	}
 	e.Type, e.Address = manifest.EndpointExternal, address

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/installer/endpoint"
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -41,6 +42,24 @@ func ArgumentsTask() task.Task {
 				return err
 			}
 			return t.Write(ctx, task.File{Path: kubeletFlags, Mode: 0o644, Data: []byte(want)})
+		},
+	}
+}
+
+// SecretsTask makes what only root may read in every cluster so on an adopted node: Kubespray and KubeKey leave the
+// directory of static pods, and their own pods in it, readable for all.
+func SecretsTask() task.Task {
+	return task.Task{
+		Name: "secret-modes",
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			if _, adopted, err := marks.FindAdoption(ctx, t); err != nil || !adopted {
+				return err == nil, err
+			}
+			open, err := OpenFiles(ctx, t, SecretPaths()...)
+			return len(open) == 0, err
+		},
+		Do: func(ctx context.Context, t *task.Host) error {
+			return t.Run(ctx, host.Script("close-modes.sh", closeModesScript, SecretPaths()...)...)
 		},
 	}
 }

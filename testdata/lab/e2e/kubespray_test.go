@@ -21,7 +21,7 @@ func (kubespray) etcd() [3]string {
 func (kubespray) report() []string {
 	return []string{
 		"layout of Kubespray", "1 member, used as it is", "its members run as units with /etc/etcd.env and certificates below /etc/ssl/etcd/ssl",
-		"/etc/kubernetes/kubelet.env has runtime-cgroups, v on host1, host2", "kubeadm's certificates are in /etc/kubernetes/ssl",
+		"/etc/kubernetes/kubelet.env has runtime-cgroups, v on host1, host2", "static pod haproxy on host2",
 		"the runtime has mirrors of single registries (docker.io)",
 	}
 }
