@@ -267,8 +267,8 @@ e2e-ha: build lab ## three control planes and two workers: one lost, one replace
 e2e-upgrade: build lab ## two lab nodes, then five, to the next minor release and back: refused, killed, continued, with an application that answers
 	@cd testdata/lab && go test -count=1 -timeout 90m -v -run 'TestUpgrade$$|TestUpgradeHA$$' ./e2e
 
-e2e-adopt: build lab ## a cluster made by kubeadm's own commands: described, taken over, given back, taken over again, a node added, upgraded
-	@cd testdata/lab && go test -count=1 -timeout 75m -v -run 'TestAdopt$$|TestAdopted$$' ./e2e
+e2e-adopt: build lab ## clusters of kubeadm's own commands, and in Kubespray's and KubeKey's layouts: described, taken over, given back, taken over again, a node added, upgraded
+	@cd testdata/lab && go test -count=1 -timeout 120m -v -run 'TestAdopt$$|TestAdopted$$|TestAdoptKubespray$$|TestAdoptKubeKey$$' ./e2e
 
 e2e-one: build lab ## one lab test, TEST=TestAges, and its result in testdata/lab/results; HOSTS_OS=bullseye for other hosts
 	@cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 80m -v -run '^$(or $(TEST),$(error TEST=NAME is missing))$$' ./e2e

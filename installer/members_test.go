@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
@@ -190,6 +192,14 @@ func TestForeignImages(t *testing.T) {
 	ends = `,"deletionTimestamp":"2026-01-01T00:00:00Z"`
 	if err := check(); err != nil {
 		t.Errorf("a pod of the release before, which ends: %v", err)
+	}
+	ends = ""
+	s.Hosts["cp1"].Put(t, marks.AdoptionOf("v1.34.3").Path("complete"), "")
+	if err := check(); err != nil {
+		t.Errorf("a pod of the tool that made the cluster: %v", err)
+	}
+	if err := os.RemoveAll(filepath.Join(s.Hosts["cp1"].Root, marks.AdoptionDir)); err != nil {
+		t.Fatal(err)
 	}
 	ends, reduced = "", []digest.Digest{digest.NewDigestFromEncoded(digest.SHA256, strings.Repeat("0", 64))}
 	if err := check(); err != nil {

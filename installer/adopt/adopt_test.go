@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -513,5 +514,49 @@ func TestNothingIsLost(t *testing.T) {
 		if strings.Contains(cluster, not) {
 			t.Errorf("cluster.yaml has %s, which is a default:\n%s", not, cluster)
 		}
+	}
+}
+
+// gaps returns what a report says that kkbundle cannot look after, a line each.
+func gaps(t *testing.T, e *adopt.Evidence) string {
+	t.Helper()
+	d, err := adopt.Describe(e, inventory(t, e))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, g := range d.Report.Gaps {
+		b.WriteString(g.What + ": " + g.Why + "\n")
+	}
+	return b.String()
+}
+
+// Authorities in another directory are reported where kubeadm's directory does not lead to them.
+func TestAuthoritiesElsewhere(t *testing.T) {
+	t.Parallel()
+	const gap = "certificates: kubeadm's certificates are in /etc/kubernetes/ssl"
+	e := evidence(t, "kubespray")
+	if got := gaps(t, e); strings.Contains(got, gap) {
+		t.Errorf("with Kubespray's link:\n%s", got)
+	}
+	paths := &e.Hosts[1].Facts.Paths
+	*paths = slices.DeleteFunc(*paths, func(p node.Path) bool { return p.Path == "/etc/kubernetes/pki/ca.key" })
+	if got := gaps(t, e); !strings.Contains(got, gap) {
+		t.Errorf("without the link on one control plane:\n%s", got)
+	}
+}
+
+// A balancer on a worker is reported also where the endpoint is the control plane's own address, as with Kubespray.
+func TestBalancerBesideOwnEndpoint(t *testing.T) {
+	t.Parallel()
+	e := evidence(t, "kubeadm")
+	e.Cluster.Kubeadm += "controlPlaneEndpoint: 10.0.0.11:6443\n"
+	const file = "/etc/kubernetes/manifests/haproxy.yml"
+	w := &e.Hosts[1]
+	w.Facts.Paths = slices.Insert(w.Facts.Paths, 0,
+		node.Path{Path: "/etc/kubernetes/manifests", Type: "dir", Entries: []string{"haproxy.yml"}})
+	w.Files[file] = "kind: Pod\nmetadata: {name: haproxy}\nspec: {containers: [{name: haproxy, image: \"docker.io/library/haproxy:3.2\"}]}\n"
+	if got := gaps(t, e); !strings.Contains(got, "load balancer: static pod haproxy on w1") {
+		t.Errorf("got\n%s", got)
 	}
 }

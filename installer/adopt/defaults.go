@@ -43,12 +43,20 @@ func loggingZeros() []string {
 
 // kubeadmRest reports the settings of kubeadm's configuration that are not copied, where they are not its defaults.
 func (d *describer) kubeadmRest() {
+	dns, _ := d.kubeadm.Raw["dns"].(map[string]any)
+	if dns["disabled"] == true {
+		d.change(Change{What: "DNS", Upgrade: true, Text: "kubeadm's Deployment coredns in the place of the other tool's, and its Service kube-dns with " +
+			dnsAddress(d.kubeadm.Networking.ServiceSubnet) + "; the other tool's Services stay"})
+	}
+	images := d.kubeadm.ImageRepository
+	if images == "registry.k8s.io" && dns["imageRepository"] == "registry.k8s.io/coredns" {
+		images += "/coredns" // where kubeadm finds it by itself
+	}
 	for _, one := range []struct{ path, normal string }{
 		{"apiServer.timeoutForControlPlane", "4m0s"},
 		{"caCertificateValidityPeriod", "87600h0m0s"},
 		{"certificateValidityPeriod", "8760h0m0s"},
-		{"dns.disabled", "false"},
-		{"dns.imageRepository", d.kubeadm.ImageRepository},
+		{"dns.imageRepository", images},
 		{"dns.imageTag", ""},
 		{"encryptionAlgorithm", "RSA-2048"},
 		{"etcd.local.imageRepository", d.kubeadm.ImageRepository},

@@ -325,11 +325,34 @@ func (d *describer) endpoint() {
 	if host == first && port == strconv.Itoa(manifest.DefaultPort) && len(d.planes) == 1 {
 		e.Type = manifest.EndpointLocal
 		d.care("endpoint", address+", the control plane's own address")
+		d.balancers(address)
 		return
 	}
 	e.Type, e.Address = manifest.EndpointExternal, address
 	d.care("endpoint", address+", as it is")
+	d.localName(host)
 	d.balancers(address)
+}
+
+// localName reports an endpoint that nodes know by their own /etc/hosts: a new host does not.
+func (d *describer) localName(name string) {
+	var hosts []string
+	for i := range d.e.Hosts {
+		h := &d.e.Hosts[i]
+		for line := range strings.Lines(h.Files[hostsFile]) {
+			line, _, _ = strings.Cut(line, "#")
+			if f := strings.Fields(line); len(f) > 1 && slices.Contains(f[1:], name) {
+				hosts = append(hosts, h.Name)
+				break
+			}
+		}
+	}
+	if len(hosts) > 0 {
+		d.gap("endpoint", fmt.Sprintf("%s is a name in %s of %s: new hosts do not know it", name, hostsFile,
+			strings.Join(hosts, ", ")), fmt.Sprintf(
+			"write it into %s of a new host before kkbundle nodes add, with an address that leads to an API server, as %s %s",
+			hostsFile, d.addressOf(d.planes[0].name), name))
+	}
 }
 
 // balancers reports load balancers that the nodes run themselves.

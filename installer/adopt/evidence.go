@@ -76,11 +76,12 @@ const (
 	keyScripts       = "/usr/local/bin/kube-scripts"
 	keyDir           = "/etc/kubekey"
 	pluginConfigs    = "/etc/cni/net.d"
+	hostsFile        = "/etc/hosts"
 )
 
 // readFiles are the files whose texts are read where they exist.
 func readFiles() []string {
-	return append(kubeletEnvs(), kubeletConfig, sprayConfig, etcdEnv, containerdTOML, dockerJSON)
+	return append(kubeletEnvs(), kubeletConfig, sprayConfig, etcdEnv, containerdTOML, dockerJSON, hostsFile)
 }
 
 // kubeletEnvs are the files that have arguments of the kubelet.

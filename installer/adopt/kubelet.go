@@ -62,7 +62,7 @@ func (d *describer) readKubelets() {
 		other = slices.DeleteFunc(other, func(name string) bool { return name == "containerRuntimeEndpoint" })
 		if len(other) > 0 {
 			d.gap("kubelet", "ConfigMap kube-system/kubelet-config differs from the nodes' files, which count here: "+
-				listed(other), "a node that kubeadm joins gets the ConfigMap's: write what it is to have under kubernetes.kubelet")
+				listed(other), "nodes that kkbundle adds get what is under kubernetes.kubelet, and an upgrade gives it to all")
 		}
 	}
 	if common != nil {

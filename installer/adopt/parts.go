@@ -251,7 +251,7 @@ func (d *describer) networkRelease() *Release {
 
 // certificates reports the control plane's certificates.
 func (d *describer) certificates() {
-	if dir := d.kubeadm.CertificatesDir; dir != "" && dir != kube.PKIDir {
+	if dir := d.kubeadm.CertificatesDir; dir != "" && dir != kube.PKIDir && !d.leadsToPKI() {
 		d.gap("certificates", "kubeadm's certificates are in "+dir+", kkbundle's in "+kube.PKIDir,
 			"make "+kube.PKIDir+" a link to it on every control plane, as Kubespray does")
 	}
@@ -281,6 +281,11 @@ func (d *describer) certificates() {
 			d.gap("timer", "backup-etcd.timer on "+h.Name+" is the other tool's", "keep it: it saves etcd")
 		}
 	}
+}
+
+// leadsToPKI reports whether control planes with authorities elsewhere have them in kubeadm's directory as well.
+func (d *describer) leadsToPKI() bool {
+	return !slices.ContainsFunc(d.planes, func(p plane) bool { return !d.e.host(p.name).has(kube.PKIDir + "/ca.key") })
 }
 
 // services reports DNS caches, Helm releases and other things in the cluster that stay as they are.

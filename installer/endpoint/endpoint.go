@@ -143,6 +143,35 @@ func ProxyEndpointTask() task.Task {
 // proxyKey is the key of the kubeconfig in kube-proxy's ConfigMap.
 const proxyKey = "kubeconfig.conf"
 
+// LeadProxyHere makes kube-proxy ask the cluster's endpoint where another tool made it ask a balancer on its own node:
+// a node of kkbundle has none. Pods that run keep what they read at their start.
+func LeadProxyHere(ctx context.Context, first *task.Host) error {
+	config, err := first.Kube().ConfigMap(ctx, kube.SystemNamespace, "kube-proxy", "--ignore-not-found")
+	if err != nil {
+		return err
+	}
+	text := fromLoopback(config.Data[proxyKey], first.Site.Endpoint())
+	if text == config.Data[proxyKey] {
+		return nil
+	}
+	return first.Kube().PatchConfigMap(ctx, kube.SystemNamespace, "kube-proxy", proxyKey, text)
+}
+
+// fromLoopback returns a kubeconfig with an endpoint in the place of servers on its own host.
+func fromLoopback(text, endpoint string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		before, url, ok := strings.Cut(strings.TrimRight(line, "\r\n"), "server: https://")
+		host, _, err := net.SplitHostPort(strings.TrimSpace(url))
+		ip, _ := netip.ParseAddr(host)
+		if ok && err == nil && (host == "localhost" || ip.IsLoopback()) {
+			line = before + "server: https://" + endpoint + "\n"
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
 // proxyKubeconfig returns kube-proxy's kubeconfig, if any, with its own node as the server, and whether that changed.
 func proxyKubeconfig(ctx context.Context, t *task.Host) (text string, changed bool, err error) {
 	config, err := t.Kube().ConfigMap(ctx, kube.SystemNamespace, "kube-proxy", "--ignore-not-found")

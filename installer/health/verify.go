@@ -118,7 +118,8 @@ const apiServiceIndex = 1
 // apiName returns the full name of the API server's service.
 func apiName(c *manifest.Cluster) string { return "kubernetes.default.svc." + c.DNS.Domain + "." }
 
-// ImagesAreBundled checks that all images of the installation came from the bundle. Others only get a warning. The
+// ImagesAreBundled checks that all images of the installation came from the bundle. Others only get a warning, and so
+// do those of a cluster that another tool made: its network and balancers are in kube-system, and stay. The
 // registry may have made some of the bundle's indexes smaller: reduced returns the digests of these.
 func ImagesAreBundled(ctx context.Context, t *task.Host, reduced func(context.Context,
 	*task.Host) ([]digest.Digest, error),
@@ -132,7 +133,11 @@ func ImagesAreBundled(ctx context.Context, t *task.Host, reduced func(context.Co
 		return err
 	}
 	own := addon.OwnNamespaces(t.Site.Cluster)
-	if t.Site.Distribution.OwnImages {
+	_, adopted, err := marks.FindAdoption(ctx, t)
+	if err != nil {
+		return err
+	}
+	if t.Site.Distribution.OwnImages || adopted {
 		own = nil
 	}
 	for _, a := range t.Site.Cluster.Addons {

@@ -245,6 +245,14 @@ func join(ctx context.Context, t *task.Host) (err error) {
 			return err
 		}
 	}
+	patch, err := beforeJoin(ctx, t, first, config)
+	if err != nil {
+		return err
+	}
+	if patch != "" {
+		n.Patched = true
+		defer func() { err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-f", "--", patch)) }()
+	}
 	data, err := config.join(n)
 	if err != nil {
 		return err

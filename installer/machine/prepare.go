@@ -339,10 +339,10 @@ func EndpointNameTask() task.Task {
 	}
 }
 
-// hardenedParameters are those that the kubelet checks with protectKernelDefaults.
+// hardenedParameters are those that the kubelet checks with protectKernelDefaults, which hardened clusters have.
 // https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/component-helpers/node/util/sysctl/sysctl.go
 func hardenedParameters(c *manifest.Cluster) []parameter {
-	if !task.IsHardened(c) {
+	if protects, _ := c.Kubernetes.Kubelet["protectKernelDefaults"].(bool); !protects && !task.IsHardened(c) {
 		return nil
 	}
 	return []parameter{

@@ -27,12 +27,8 @@ func (*AdoptedError) Refuses() {}
 
 // RefuseAdopted returns an *AdoptedError if a node was adopted and has no kubelet of kkbundle.
 func RefuseAdopted(ctx context.Context, t *task.Host) error {
-	_, adopted, err := marks.FindAdoption(ctx, t)
-	if err != nil || !adopted {
-		return err
-	}
-	installed, err := marks.Setting("kubelet").Exists(ctx, t)
-	if err != nil || installed {
+	others, err := marks.HasOthersPrograms(ctx, t)
+	if err != nil || !others {
 		return err
 	}
 	return &AdoptedError{Host: t.Name}

@@ -85,6 +85,7 @@ func (w *nodeWalk) nodeSteps(phase string) []nodeStep {
 		{visits, every(drain), every(drain)},
 		{visits, on(isWorker, kubeletConfigTask(w.Cluster)), w.formerKubeletConfig},
 		{visits, every(runtime...), every(runtime...)},
+		{visits, every(kubeadm.ArgumentsTask(), kubeadm.SecretsTask()), every()},
 		{visits, every(kubelet), every(kubelet)},
 		{visits, every(w.readyTask(w.nodeIsBack)), every(w.readyTask(w.kubeletIsBack))},
 		// The record comes after the node's return. On the way back a control plane gets it with its API server.

@@ -184,7 +184,11 @@ func (th *adopted) ownBundle(t *testing.T) {
 	th.makeBundle(t)
 }
 
-func (th *adopted) add(t *testing.T) {
+func (th *adopted) add(t *testing.T) { th.join(t) }
+
+// join adds the third host.
+func (th *adopted) join(t *testing.T, flags ...string) {
+	t.Helper()
 	th.writeInventory(t, 1, 2, 3)
 	// The site's network comes to a node that has joined, as by a DaemonSet.
 	cmd := th.lab.SSH(t.Context(), th.lab.Hosts[2], `until test -e /etc/kubernetes/kubelet.conf; do sleep 1; done
@@ -193,7 +197,7 @@ func (th *adopted) add(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	r := run(t, th.nodesCommand(t, "add")).must(t, 0)
+	r := run(t, th.nodesCommand(t, "add", flags...)).must(t, 0)
 	t.Logf("nodes add: %s", r.took.Round(100*time.Millisecond))
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"golang.org/x/crypto/bcrypt"
@@ -241,6 +242,12 @@ listen api
 // rootOf returns the file system of one of the upstream's images as a tar stream.
 func (th *thread) rootOf(t *testing.T, image string) io.ReadCloser {
 	t.Helper()
+	return mutate.Extract(th.image(t, image))
+}
+
+// image returns one of the upstream's images, for this machine.
+func (th *thread) image(t *testing.T, image string) v1.Image {
+	t.Helper()
 	ca, err := os.ReadFile(filepath.Join(th.dir, "ca.pem"))
 	if err != nil {
 		t.Fatal(err)
@@ -260,5 +267,5 @@ func (th *thread) rootOf(t *testing.T, image string) io.ReadCloser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return mutate.Extract(img)
+	return img
 }
