@@ -118,7 +118,7 @@ func refusal(resp *http.Response) error {
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 4*most))
 	said := plain.Clip(strings.TrimSpace(plain.Line(string(text))), most)
-	if err == nil && said != http.StatusText(resp.StatusCode) {
+	if err == nil && said != http.StatusText(resp.StatusCode) && said != status.Line() {
 		status.Detail = said
 	}
 	return status

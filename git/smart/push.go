@@ -174,7 +174,13 @@ func (p *Push) Run(ctx context.Context) error {
 		return err
 	}
 	defer answer.Close()
-	return p.report(&lineReader{r: bufio.NewReader(io.LimitReader(answer, maxAdvertised))})
+	limited := io.LimitReader(answer, maxAdvertised)
+	if err := p.report(&lineReader{r: bufio.NewReader(limited)}); err != nil {
+		return err
+	}
+	// The server's hooks run after its report, and servers end them when the client leaves.
+	_, err = io.Copy(io.Discard, limited)
+	return unexpected(err)
 }
 
 // commands returns what the request begins with.
