@@ -223,7 +223,7 @@ func TestPush(t *testing.T) {
 }
 
 // TestPushRefused: the server's reason is told, once for all refs. The hook stands in for Gitea's, which says on its
-// error output, and so on the band of notes, why it declines (cmd/hook.go and routers/private/hook_pre_receive.go of 1.25).
+// error output, and so on the band of notes, why it declines (its cmd/hook.go at 005ceb899347).
 func TestPushRefused(t *testing.T) {
 	t.Parallel()
 	r := gittest.Sample(t)
@@ -258,7 +258,8 @@ func hook(t *testing.T, bare, name, script string) {
 }
 
 // TestPushDefaultBranch: the bundle's default branch becomes that of a repository without one. The hook stands in for
-// Gitea, which takes the first branch of a push (services/repository/push.go of 1.25).
+// Gitea, which takes the first branch of a push (its services/repository/push.go at 00da10b1a722), or main or master if
+// it is among the first thirty refs (routers/private/hook_post_receive.go at 000ce5c20881).
 func TestPushDefaultBranch(t *testing.T) {
 	t.Parallel()
 	r := gittest.Sample(t)
@@ -317,8 +318,8 @@ func (w flushing) Write(p []byte) (int, error) {
 	return n, errors.Join(err, http.NewResponseController(w.ResponseWriter).Flush())
 }
 
-// TestRefusalSays: a server that answers no with a text has its text told. The answers are those of Gitea 1.25
-// (routers/web/repo/githttp.go) and of a proxy with a page.
+// TestRefusalSays: a server that answers no with a text has its text told. The answers are those of Gitea
+// (its routers/web/repo/githttp.go at 005de1782029), of Soft Serve, and of a proxy with a page.
 func TestRefusalSays(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ kind, body, want string }{

@@ -137,7 +137,7 @@ func TestRefusedOnce(t *testing.T) {
 }
 
 // TestRemedies: a server that answers no is quoted, and what to do fits its reason. The second answer is that of Gitea
-// 1.25 to the push of a repository that it has not (routers/web/repo/githttp.go).
+// to the push of a repository that it has not (its routers/web/repo/githttp.go at 005de1782029).
 func TestRemedies(t *testing.T) {
 	t.Parallel()
 	b := bundletest.NewBuilder(t)

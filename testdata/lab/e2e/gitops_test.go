@@ -46,8 +46,9 @@ func newGitopsSite(t *testing.T, given ...string) (*gitopsSite, *software.Softwa
 	// The proxy of the machine is not for addresses of the machine.
 	th.env = append(th.env, "HOME="+th.dir, "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
 	s := &gitopsSite{thread: th, repo: gittest.Sample(t)}
-	// A branch that is the first by name, and not the default one.
+	// A branch that is the first by name, and not the default one. Flux finds no version among tags of tags.
 	s.repo.Git("branch", "another", "v1.0.0")
+	s.repo.Git("tag", "-d", "v2")
 	up := httptest.NewServer(gittest.Backend(filepath.Dir(s.repo.Dir)))
 	t.Cleanup(up.Close)
 	s.address = up.URL + "/" + filepath.Base(s.repo.Dir) + "/.git"
@@ -116,7 +117,7 @@ func TestGitForge(t *testing.T) {
 			}
 		}},
 		{"the repository is created, with all refs and the default branch", func(t *testing.T) {
-			if r := push(t, forge.token(t, "admin"), first).must(t, 0); strings.Count(r.stdout, "created ") != 6 {
+			if r := push(t, forge.token(t, "admin"), first).must(t, 0); strings.Count(r.stdout, "created ") != 5 {
 				t.Errorf("it says\n%s", r.stdout)
 			}
 			same(t)
@@ -127,7 +128,7 @@ func TestGitForge(t *testing.T) {
 			push(t, forge.token(t, "reader"), s.makeVersion(t, "1.1.0")).must(t, 15)
 		}},
 		{"a second push has nothing to do", func(t *testing.T) {
-			if r := push(t, forge.token(t, "admin"), first).must(t, 0); strings.Count(r.stdout, "same ") != 6 {
+			if r := push(t, forge.token(t, "admin"), first).must(t, 0); strings.Count(r.stdout, "same ") != 5 {
 				t.Errorf("it says\n%s", r.stdout)
 			}
 		}},
@@ -288,7 +289,7 @@ stringData: {username: reader, password: reads, ca.crt: %[3]s}
 apiVersion: v1
 kind: Secret
 metadata: {name: wrong}
-stringData: {username: reader, password: no, ca.crt: %[3]s}
+stringData: {username: reader, password: wrong, ca.crt: %[3]s}
 ---
 apiVersion: v1
 kind: Secret
