@@ -109,7 +109,8 @@ func (r *Remote) advertisement(ctx context.Context, service string) (*Advertisem
 	return a, a.read(&lineReader{r: bufio.NewReader(io.LimitReader(resp.Body, maxAdvertised))})
 }
 
-// refusal returns the status of an answer with the server's reason, if that is a plain text, as Gitea and GitLab give it.
+// refusal returns the status of an answer with the server's reason, if that is a plain text, as it is from Gitea and
+// GitLab.
 func refusal(resp *http.Response) error {
 	const most = 300
 	status := web.NewStatusError(resp)

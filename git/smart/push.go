@@ -271,8 +271,8 @@ func (p *Push) report(lines *lineReader) error {
 			silent = append(silent, c.Ref)
 		}
 	}
-	if len(silent) > 0 {
-		return fmt.Errorf("the Git server did not confirm %s; push again", plain.Few(silent, fewRefs))
+	if refs := plain.Few(silent, fewRefs); refs != "" {
+		return fmt.Errorf("the Git server did not confirm %s; push again", refs)
 	}
 	return nil
 }
