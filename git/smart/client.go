@@ -14,6 +14,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/git"
 	"github.com/kkbundle/kkbundle/git/refname"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/web"
 )
 
@@ -92,7 +93,7 @@ func (r *Remote) advertisement(ctx context.Context, service string) (*Advertisem
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, web.NewStatusError(resp)
+		return nil, refusal(resp)
 	}
 	if kind := resp.Header.Get("Content-Type"); kind != "application/x-"+service+"-advertisement" {
 		return nil, notGit()
@@ -106,6 +107,22 @@ func (r *Remote) advertisement(ctx context.Context, service string) (*Advertisem
 	to.Path, to.RawPath, to.RawQuery = path, "", ""
 	a.base = &to
 	return a, a.read(&lineReader{r: bufio.NewReader(io.LimitReader(resp.Body, maxAdvertised))})
+}
+
+// refusal returns the status of an answer with the server's reason, if that is a plain text, as it is from Gitea and
+// GitLab.
+func refusal(resp *http.Response) error {
+	const most = 300
+	status := web.NewStatusError(resp)
+	if kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";"); strings.TrimSpace(kind) != "text/plain" {
+		return status
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 4*most))
+	said := plain.Clip(strings.TrimSpace(plain.Line(string(text))), most)
+	if err == nil && said != http.StatusText(resp.StatusCode) && said != status.Line() {
+		status.Detail = said
+	}
+	return status
 }
 
 // notGit is the error of an answer of some other server.
@@ -287,7 +304,7 @@ func (r *Remote) post(ctx context.Context, a *Advertisement, service string, bod
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		err = web.NewStatusError(resp)
+		err = refusal(resp)
 	} else if resp.Header.Get("Content-Type") != "application/x-"+service+"-result" {
 		err = notGit()
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -81,7 +82,7 @@ type RemoteError struct{ text string }
 
 // Error returns the server's text in one line.
 func (e *RemoteError) Error() string {
-	const most = 300
+	const most = 500
 	return "the Git server says: " + plain.Clip(strings.TrimSpace(plain.Line(e.text)), most)
 }
 
@@ -150,7 +151,27 @@ func (b bandWriter) fail(text string) {
 type bandReader struct {
 	lines *lineReader
 	rest  []byte
+	notes []byte // the end of what the server said on the band of notes
 	err   error
+}
+
+const maxNotes = 2 << 10
+
+// note keeps a part of the notes.
+func (b *bandReader) note(text []byte) {
+	b.notes = append(b.notes, text...)
+	b.notes = slices.Delete(b.notes, 0, max(len(b.notes)-maxNotes, 0))
+}
+
+// said returns the notes in one line, without lines that a terminal overwrites, which show progress.
+func (b *bandReader) said() string {
+	var lines []string
+	for line := range strings.Lines(string(b.notes)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.Contains(line, "\r") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, " ")
 }
 
 // Read implements io.Reader.
@@ -169,7 +190,9 @@ func (b *bandReader) Read(p []byte) (int, error) {
 			b.rest = data[1:]
 		case data[0] == bandError:
 			b.err = &RemoteError{string(data[1:])}
-		case data[0] != bandNotes:
+		case data[0] == bandNotes:
+			b.note(data[1:])
+		default:
 			b.err = odd("the Git server sends on the unknown band %d", data[0])
 		}
 	}

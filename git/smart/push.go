@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/git"
@@ -173,7 +174,13 @@ func (p *Push) Run(ctx context.Context) error {
 		return err
 	}
 	defer answer.Close()
-	return p.report(&lineReader{r: bufio.NewReader(io.LimitReader(answer, maxAdvertised))})
+	limited := io.LimitReader(answer, maxAdvertised)
+	if err := p.report(&lineReader{r: bufio.NewReader(limited)}); err != nil {
+		return err
+	}
+	// The server's hooks run after its report, and servers end them when the client leaves.
+	_, err = io.Copy(io.Discard, limited)
+	return unexpected(err)
 }
 
 // commands returns what the request begins with.
@@ -182,7 +189,7 @@ func (p *Push) commands() *bytes.Buffer {
 	out := &lineWriter{w: head}
 	capabilities := "\x00report-status agent=" + web.UserAgent
 	for _, c := range [][2]string{
-		{"side-band-64k", "side-band-64k"}, {"atomic", "atomic"}, {"object-format", "object-format=sha1"},
+		{"side-band-64k", "side-band-64k"}, {"atomic", "atomic"}, {"quiet", "quiet"}, {"object-format", "object-format=sha1"},
 	} {
 		if p.to.can(c[0]) {
 			capabilities += " " + c[1]
@@ -191,14 +198,28 @@ func (p *Push) commands() *bytes.Buffer {
 	for _, id := range p.from.Shallow() {
 		out.line("shallow %s", id)
 	}
-	for _, c := range p.Changes {
-		if c.State != StateSame {
-			out.line("%s %s %s%s", c.old, c.new, c.Ref, capabilities)
-			capabilities = ""
-		}
+	for _, c := range p.asked() {
+		out.line("%s %s %s%s", c.old, c.new, c.Ref, capabilities)
+		capabilities = ""
 	}
 	out.flush()
 	return head
+}
+
+// asked returns the changes that the server is asked for, that of the default branch first: a repository without
+// branches gets the first one as its default branch on Gitea and others.
+func (p *Push) asked() []Change {
+	var list []Change
+	for _, c := range p.Changes {
+		switch {
+		case c.State == StateSame:
+		case c.Ref == p.from.Head:
+			list = slices.Insert(list, 0, c)
+		default:
+			list = append(list, c)
+		}
+	}
+	return list
 }
 
 // announced returns a reader whose size a request announces, if the content is small, as git does: not every server
@@ -214,12 +235,12 @@ func announced(r io.Reader) (io.Reader, error) {
 
 // report reads what became of the refs.
 func (p *Push) report(lines *lineReader) error {
+	band := &bandReader{lines: lines}
 	if p.to.can("side-band-64k") {
-		lines = &lineReader{r: bufio.NewReader(&bandReader{lines: lines})}
+		lines = &lineReader{r: bufio.NewReader(band)}
 	}
-	var refusals []error
+	var refused refusals
 	good := map[string]bool{}
-	unpacked := false
 	for {
 		line, ok, err := lines.text()
 		if errors.Is(err, io.EOF) || err == nil && !ok {
@@ -231,19 +252,58 @@ func (p *Push) report(lines *lineReader) error {
 		word, rest, _ := strings.Cut(line, " ")
 		switch word {
 		case "unpack":
-			if unpacked = rest == "ok"; !unpacked {
-				refusals = append(refusals, &RemoteError{"the pack was not taken: " + rest})
+			if rest != "ok" {
+				refused.add("the pack was not taken", rest)
 			}
 		case "ok":
 			good[rest] = true
 		case "ng":
-			refusals = append(refusals, &RemoteError{rest})
+			ref, reason, _ := strings.Cut(rest, " ")
+			refused.add(ref, reason)
 		}
 	}
+	if len(refused.reasons) > 0 {
+		return refused.err(band.said())
+	}
+	var silent []string
 	for _, c := range p.Changes {
-		if c.State != StateSame && !good[c.Ref] && len(refusals) == 0 {
-			refusals = append(refusals, fmt.Errorf("the Git server did not confirm %s; push again", c.Ref))
+		if c.State != StateSame && !good[c.Ref] {
+			silent = append(silent, c.Ref)
 		}
 	}
-	return errors.Join(refusals...)
+	if refs := plain.Few(silent, fewRefs); refs != "" {
+		return fmt.Errorf("the Git server did not confirm %s; push again", refs)
+	}
+	return nil
+}
+
+const fewRefs = 3 // that an error names
+
+// refusals are what a server refused, by its reasons: a hook that declines a push declines all its refs.
+type refusals struct {
+	reasons []string // in their order
+	what    map[string][]string
+}
+
+func (r *refusals) add(what, reason string) {
+	if r.what == nil {
+		r.what = map[string][]string{}
+	}
+	if r.what[reason] == nil {
+		r.reasons = append(r.reasons, reason)
+	}
+	r.what[reason] = append(r.what[reason], what)
+}
+
+// err returns the error. Notes are what the server said besides; a hook gives its reason there.
+func (r *refusals) err(notes string) error {
+	var parts []string
+	for _, reason := range r.reasons {
+		parts = append(parts, plain.Few(r.what[reason], fewRefs)+": "+reason)
+	}
+	text := plain.Few(parts, fewRefs)
+	if notes != "" {
+		text += ": " + notes
+	}
+	return &RemoteError{text}
 }

@@ -3,6 +3,7 @@ package smart_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -221,24 +222,124 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// TestPushRefused: the server's reason is told.
+// TestPushRefused: the server's reason is told, once for all refs. The hook stands in for Gitea's, which says on its
+// error output, and so on the band of notes, why it declines (its cmd/hook.go at 005ceb899347).
 func TestPushRefused(t *testing.T) {
 	t.Parallel()
 	r := gittest.Sample(t)
 	upstream := served(t, filepath.Dir(r.Dir)) + "/" + filepath.Base(r.Dir) + "/.git"
 	target := t.TempDir()
-	bare := gittest.Bare(t, target, "x")
-	hook := filepath.Join(bare, "hooks", "pre-receive")
-	if err := os.WriteFile(hook, []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil { //nolint:gosec // a program
-		t.Fatal(err)
-	}
+	hook(t, gittest.Bare(t, target, "x"), "pre-receive",
+		"printf 'Receiving: 10%%\\rReceiving: 100%%\\n\\nGitea: Not allowed to push to protected branch main\\n\\n' >&2; exit 1")
 	p, err := remote(t, served(t, target)+"/x.git", unchanged).PlanPush(t.Context(),
 		repository(t, remote(t, upstream, unchanged), 0), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "pre-receive") {
+	err = p.Run(t.Context())
+	if err == nil || !strings.HasSuffix(err.Error(), "pre-receive hook declined: Gitea: Not allowed to push to protected branch main") {
 		t.Errorf("got %v", err)
+	}
+	if n := strings.Count(fmt.Sprint(err), "pre-receive"); n != 1 {
+		t.Errorf("the reason is there %d times, for %d refs: %v", n, len(p.Changes), err)
+	}
+	if !strings.Contains(fmt.Sprint(err), "refs/heads/main, refs/heads/release, refs/tags/v1.0.0 and 2 more: pre-receive") {
+		t.Errorf("the refs are not named: %v", err)
+	}
+}
+
+// hook gives a repository a hook in sh.
+func hook(t *testing.T, bare, name, script string) {
+	t.Helper()
+	file := filepath.Join(bare, "hooks", name)
+	if err := os.WriteFile(file, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+}
+
+// TestPushDefaultBranch: the bundle's default branch becomes that of a repository without one. The hook stands in for
+// Gitea, which takes the first branch of a push (its services/repository/push.go at 00da10b1a722), or main or master if
+// it is among the first thirty refs (routers/private/hook_post_receive.go at 000ce5c20881).
+func TestPushDefaultBranch(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	r.Git("branch", "another", "v1.0.0")
+	upstream := served(t, filepath.Dir(r.Dir)) + "/" + filepath.Base(r.Dir) + "/.git"
+	target := t.TempDir()
+	bare := gittest.Bare(t, target, "x")
+	hook(t, bare, "post-receive", "read -r old new ref; git symbolic-ref HEAD $ref")
+	p, err := remote(t, served(t, target)+"/x.git", unchanged).PlanPush(t.Context(),
+		repository(t, remote(t, upstream, unchanged), 0), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if head := gittest.Run(t, bare, "symbolic-ref", "HEAD"); head != "refs/heads/main\n" {
+		t.Errorf("the default branch is %s", head)
+	}
+	if p.Changes[0].Ref != "refs/heads/another" {
+		t.Errorf("the changes are not sorted: %v", p.Changes)
+	}
+}
+
+// TestPushWaits: a push ends when the server has ended, after its report. Soft Serve 0.12.2, whose part a flushing git
+// http-backend plays, sends the report at once, and ends git and its hooks when the client leaves.
+func TestPushWaits(t *testing.T) {
+	t.Parallel()
+	r := gittest.Sample(t)
+	upstream := served(t, filepath.Dir(r.Dir)) + "/" + filepath.Base(r.Dir) + "/.git"
+	target := t.TempDir()
+	bare := gittest.Bare(t, target, "x")
+	hook(t, bare, "post-receive", "cat >/dev/null; sleep 1; touch done")
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		gittest.Backend(target).ServeHTTP(flushing{w}, req)
+	}))
+	defer s.Close()
+	p, err := remote(t, s.URL+"/x.git", unchanged).PlanPush(t.Context(),
+		repository(t, remote(t, upstream, unchanged), 0), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(bare, "done")); err != nil {
+		t.Errorf("the push ended before the server: %v", err)
+	}
+}
+
+// A flushing writer sends everything at once.
+type flushing struct{ http.ResponseWriter }
+
+func (w flushing) Write(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p)
+	return n, errors.Join(err, http.NewResponseController(w.ResponseWriter).Flush())
+}
+
+// TestRefusalSays: a server that answers no with a text has its text told. The answers are those of Gitea
+// (its routers/web/repo/githttp.go at 005de1782029), of Soft Serve, and of a proxy with a page.
+func TestRefusalSays(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ kind, body, want string }{
+		{"text/plain;charset=utf-8", "Push to create is not enabled for users.", "403 Forbidden: Push to create is not enabled for users."},
+		{"text/plain; charset=utf-8", "Forbidden\n", "403 Forbidden"},
+		{"text/plain; charset=utf-8", "403 Forbidden\n", "403 Forbidden"}, // Soft Serve's way
+		{"text/plain", "first\nsecond\x1b[31m " + strings.Repeat("x", 4000), "403 Forbidden: first second"},
+		{"text/html", "<html>no", "403 Forbidden"},
+		{"", "", "403 Forbidden"},
+	} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", c.kind)
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = w.Write([]byte(c.body))
+		}))
+		_, err := remote(t, s.URL+"/x.git", unchanged).List(t.Context())
+		if got := fmt.Sprint(err); !strings.HasPrefix(got, c.want) || len(got) > len(c.want)+300 || len(c.body) < 100 && got != c.want || strings.Contains(got, "\x1b") {
+			t.Errorf("%.80q: got %.80q, want %q", c.body, got, c.want)
+		}
+		s.Close()
 	}
 }
 

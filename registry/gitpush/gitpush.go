@@ -224,12 +224,14 @@ func (p *pusher) explain(err error) error {
 	if status == nil {
 		return err
 	}
-	switch status.Code {
-	case http.StatusNotFound:
+	// Gitea's text for a repository that is missing, where it does not create one.
+	missing := status.Code == http.StatusNotFound || strings.Contains(status.Detail, "Push to create is not enabled")
+	switch {
+	case missing:
 		return plain.Advise(err, "create the repository on the server (Gitea and GitLab can create it at the first push), and check the login in netrc (~/.netrc or $NETRC)")
-	case http.StatusUnauthorized:
+	case status.Code == http.StatusUnauthorized:
 		return plain.Advise(err, "put user and password or token for "+p.prefix.Hostname()+" into netrc (~/.netrc or $NETRC), or use --username with --password-stdin")
-	case http.StatusForbidden:
+	case status.Code == http.StatusForbidden:
 		return plain.Advise(err, "the login may not push there: check its rights on the server")
 	}
 	return err

@@ -135,3 +135,37 @@ func TestRefusedOnce(t *testing.T) {
 		t.Errorf("two of one name: %v, %d requests", err, requests)
 	}
 }
+
+// TestRemedies: a server that answers no is quoted, and what to do fits its reason. The second answer is that of Gitea
+// to the push of a repository that it has not (its routers/web/repo/githttp.go at 005de1782029).
+func TestRemedies(t *testing.T) {
+	t.Parallel()
+	b := bundletest.NewBuilder(t)
+	pack, index, document := gittest.Pack(t, gittest.Sample(t))
+	b.Git("https://git.example/ops/deploy", "deploy", pack, index, document)
+	from, err := bundle.Open(b.Bundle().Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	for _, c := range []struct {
+		status       int
+		says, remedy string
+	}{
+		{http.StatusNotFound, "Repository not found", "create the repository"},
+		{http.StatusForbidden, "Push to create is not enabled for organizations.", "create the repository"},
+		{http.StatusForbidden, "mirror repository is read-only", "check its rights"},
+		{http.StatusUnauthorized, "Unauthorized", "put user and password"},
+	} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, c.says, c.status) }))
+		_, err := gitpush.Push(t.Context(), from, gitpush.Options{Prefix: s.URL, Transport: http.DefaultTransport})
+		s.Close()
+		hinted, ok := errors.AsType[interface {
+			error
+			Hint() string
+		}](err)
+		if !ok || !strings.Contains(hinted.Hint(), c.remedy) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%d %s: got %v", c.status, c.says, err)
+		}
+	}
+}

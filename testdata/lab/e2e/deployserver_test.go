@@ -10,8 +10,9 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-// keepProcessResult writes the result of a test without hosts at its end, if a directory for results is named.
-func keepProcessResult(t *testing.T, standIns ...string) {
+// keepProcessResult writes the result of a test without hosts at its end, if a directory for results is named. The
+// test has stand-ins and given files.
+func keepProcessResult(t *testing.T, standIns, given []string) {
 	t.Helper()
 	begin, dir := time.Now(), os.Getenv(results.DirEnv)
 	t.Cleanup(func() {
@@ -20,7 +21,8 @@ func keepProcessResult(t *testing.T, standIns ...string) {
 		}
 		r := results.Result{
 			Test: t.Name(), Outcome: results.Passed, Lab: results.Processes, StandIns: standIns,
-			Date: begin.UTC().Format(time.DateOnly), Seconds: int(time.Since(begin).Seconds()),
+			Given: givenSources(t, given),
+			Date:  begin.UTC().Format(time.DateOnly), Seconds: int(time.Since(begin).Seconds()),
 		}
 		if t.Failed() {
 			r.Outcome = results.Failed
@@ -43,7 +45,7 @@ func TestDeployAPIServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it needs the lab's software; see make e2e")
 	}
-	keepProcessResult(t)
+	keepProcessResult(t, nil, nil)
 	made, err := software.Build(t.Context(), software.Options{Log: os.Stderr})
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +83,7 @@ func TestGatherAPIServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it needs the lab's software; see make e2e")
 	}
-	keepProcessResult(t)
+	keepProcessResult(t, nil, nil)
 	made, err := software.Build(t.Context(), software.Options{Log: os.Stderr})
 	if err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ func TestDeployInClusterAPI(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it needs the lab's software; see make e2e-one")
 	}
-	keepProcessResult(t, "kubelet")
+	keepProcessResult(t, []string{"kubelet"}, nil)
 	made, err := software.Build(t.Context(), software.Options{Log: os.Stderr})
 	if err != nil {
 		t.Fatal(err)
