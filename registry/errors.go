@@ -91,8 +91,7 @@ func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 		return e
 	}
 	switch {
-	case te.StatusCode == http.StatusUnauthorized && !(repo != "" && s.account.Username != "" && s.loggedIn.Load() &&
-		s.usesTokens()):
+	case te.StatusCode == http.StatusUnauthorized && !(repo != "" && s.account.Username != "" && s.loggedIn.Load()):
 		e.text, e.class, e.fatal = s.loginText(te), ErrLogin, true
 	// with tokens, 401 may be about permissions, too
 	case te.StatusCode == http.StatusForbidden || te.StatusCode == http.StatusUnauthorized:
@@ -117,7 +116,7 @@ func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 	case te.StatusCode == http.StatusTooManyRequests:
 		e.text = fmt.Sprintf("%s limits requests even after several retries%s: use fewer --jobs, or try later", s.host,
 			reason(te))
-	case te.StatusCode == http.StatusBadRequest && s.plain && len(te.Errors) == 0 && !s.loggedIn.Load():
+	case te.StatusCode == http.StatusBadRequest && s.plain && len(te.Errors) == 0 && !s.greeted.Load():
 		e.text, e.class, e.fatal = fmt.Sprintf("%s does not speak plain HTTP: omit --plain-http", s.host),
 			ErrUnreachable, true
 	default:

@@ -79,7 +79,7 @@ func (e *endpoint) login(ctx context.Context) (*http.Client, error) {
 	if err != nil {
 		return nil, e.explain(err)
 	}
-	e.client = e.peer.Client(&lateLogin{endpoint: e, auth: auth, trip: trip, bare: !e.auth.Asks()})
+	e.client = e.peer.Client(&lateLogin{endpoint: e, auth: auth, trip: trip, bare: e.auth.Service() == nil})
 	return e.client, nil
 }
 
