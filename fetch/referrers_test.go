@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -473,6 +474,51 @@ func TestReferrersHostile(t *testing.T) {
 			_, err = fetch.Resolve(t.Context(), signedApp(), o)
 			wantError(t, err, "is not signed", "not all attached artifacts could be checked", c.says)
 		})
+	}
+}
+
+// A registry without the API may refuse the question, or leave it without an answer: the list under the tag counts then,
+// and the question is not repeated for ever.
+func TestReferrersWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	api := regexp.MustCompile("/referrers/")
+	for what, effect := range map[string]registrytest.Effect{
+		"401": registrytest.Fail(401, ""), "403": registrytest.Fail(403, ""), "silence": registrytest.Stall(),
+		"a page": func(http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "text/html")
+				_, _ = w.Write([]byte("<html></html>"))
+			})
+		},
+	} {
+		for _, auth := range []registrytest.Auth{registrytest.AuthNone, registrytest.AuthBasic, registrytest.AuthToken} {
+			t.Run(what, func(t *testing.T) {
+				t.Parallel()
+				p := newPublisher(t, registrytest.Options{TLS: true, Auth: auth})
+				img := platformImage(t, "linux/amd64")
+				p.pushImage(appRepo+":1", img)
+				sig := p.attach(img, trust.MediaTypeBundle, p.bundle(img, trust.PredicateSign))
+				p.AddFaults(registrytest.Fault{Path: api, Times: -1, Effect: effect})
+				p.ForgetRequests()
+				o := p.keyed(p.signer)
+				o.Retry.Idle = time.Second
+				l := resolve(t, signedApp(), o)
+				if got := referrers(l); len(got) != 1 || !strings.Contains(got[0], sig.String()) {
+					t.Errorf("found %v, want %s", got, sig)
+				}
+				if unknown := l.Items[0].Referrers == manifest.ReferrersUnknown; unknown != (what != "a page") {
+					t.Errorf("the lock says %q", l.Items[0].Referrers)
+				}
+				if n := p.Count("", "/referrers/"); what == "silence" && n != 1 {
+					t.Errorf("the API was asked %d times", n)
+				}
+				o.Platforms = nil
+				_, err := fetch.Resolve(t.Context(), app(), o)
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
 	}
 }
 

@@ -2,8 +2,8 @@ package registry_test
 
 import (
 	"net/http"
-	"net/http/httputil"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"regexp"
 	"strings"
@@ -118,7 +118,9 @@ func locating(change func(*url.URL)) registrytest.Effect {
 func TestPushLocations(t *testing.T) {
 	t.Parallel()
 	for what, change := range map[string]func(s *registrytest.Server, elsewhere string) func(*url.URL){
-		"path":  func(*registrytest.Server, string) func(*url.URL) { return func(u *url.URL) { u.Scheme, u.Host = "", "" } },
+		"path": func(*registrytest.Server, string) func(*url.URL) {
+			return func(u *url.URL) { u.Scheme, u.Host = "", "" }
+		},
 		"host":  func(*registrytest.Server, string) func(*url.URL) { return func(u *url.URL) { u.Scheme = "" } },
 		"plain": func(*registrytest.Server, string) func(*url.URL) { return func(u *url.URL) { u.Scheme = "http" } },
 		"query": func(*registrytest.Server, string) func(*url.URL) {

@@ -112,17 +112,6 @@ func (e *endpoint) ask(ctx context.Context, method string, u *url.URL, accept st
 	return e.send(ctx, client, req, accept, limit)
 }
 
-// askWith is ask for a manifest with a client of the caller.
-func (e *endpoint) askWith(ctx context.Context, client *http.Client, u *url.URL,
-	accept string,
-) ([]byte, http.Header, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
-	if err != nil {
-		return nil, nil, err
-	}
-	return e.send(ctx, client, req, accept, maxManifest)
-}
-
 func (e *endpoint) send(ctx context.Context, client *http.Client, req *http.Request, accept string,
 	limit int64,
 ) ([]byte, http.Header, error) {
