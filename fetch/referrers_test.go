@@ -541,3 +541,58 @@ func TestReferrersOfReferrers(t *testing.T) {
 		t.Errorf("%d levels, %+v", n, l.Items[0])
 	}
 }
+
+// TestReferrerLost: an error about an attachment's lost content names the image, the attachment and the way out.
+func TestReferrerLost(t *testing.T) {
+	t.Parallel()
+	p := newPublisher(t, registrytest.Options{})
+	img := platformImage(t, "linux/amd64")
+	p.pushImage(appRepo+":1", img)
+	content := []byte("an sbom that is lost")
+	sbom := p.attach(img, sbomType, content)
+	p.AddFaults(lostBlob(digest.FromBytes(content)))
+	o := p.options(newStore(t))
+	_, err := fetch.All(t.Context(), resolve(t, app(), o), o)
+	wantError(t, err, appRef+"@"+sbom.String(), "attached to", digestString(t, img).String(), "referrers:", "lost")
+}
+
+// TestSignatureLost: a signature whose content is lost does not count, and another does.
+func TestSignatureLost(t *testing.T) {
+	t.Parallel()
+	p := newPublisher(t, registrytest.Options{})
+	img := platformImage(t, "linux/amd64")
+	p.pushImage(appRepo+":1", img)
+	bundle := p.bundle(img, trust.PredicateSign)
+	p.attach(img, trust.MediaTypeBundle, bundle)
+	p.AddFaults(lostBlob(digest.FromBytes(bundle)))
+	o := p.keyed(p.signer)
+	o.Platforms = nil
+	_, err := fetch.Resolve(t.Context(), signedApp(), o)
+	wantError(t, err, "is not signed", "content is lost", "sign again")
+	p.sign(digestString(t, img), digestString(t, img))
+	resolve(t, signedApp(), o)
+}
+
+// TestAttestationLost: the error about the content of an attestation in an index says what it is of.
+func TestAttestationLost(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, registrytest.Options{})
+	amd, about := platformImage(t, "linux/amd64"), platformImage(t, "unknown/unknown")
+	u.pushIndex(appRepo+":1", attest(t, add(t, v1.ImageIndex(empty.Index), amd, "linux/amd64"), about, amd))
+	layers, err := about.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.AddFaults(lostBlob(digest.Digest(must(t, v1.Hash.MarshalText, must(t, v1.Layer.Digest, layers[0])))))
+	o := u.options(newStore(t))
+	_, err = fetch.All(t.Context(), resolve(t, app(), o), o)
+	wantError(t, err, "attestation "+digestString(t, about).String(), appRef+":1", "lost this blob", "by its digest")
+}
+
+// lostBlob is a registry that has lost a blob.
+func lostBlob(d digest.Digest) registrytest.Fault {
+	return registrytest.Fault{
+		Path: regexp.MustCompile("/blobs/" + d.String()), Times: -1,
+		Effect: registrytest.FailWith(404, "", `{"errors":[{"code":"BLOB_UNKNOWN","message":"blob unknown"}]}`),
+	}
+}
