@@ -116,8 +116,10 @@ func (s *session) planItem(ctx context.Context, pin manifest.Pin, referrers refe
 		return s.images.planReferrer(ctx, pin)
 	case manifest.ItemChart:
 		return s.charts.plan(ctx, pin)
-	case manifest.ItemFile, manifest.ItemTool:
+	case manifest.ItemFile:
 		return s.files.plan(pin)
+	case manifest.ItemTool:
+		return s.files.planProgram(ctx, pin)
 	case manifest.ItemGit:
 		return s.repositories.plan(ctx, pin)
 	}
