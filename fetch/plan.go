@@ -129,7 +129,7 @@ func (s *session) planItem(ctx context.Context, pin manifest.Pin, referrers refe
 // finish reports the end of an item, and adds it to failed if err is not nil.
 func (s *session) finish(pin manifest.Pin, err error, failed *failures) {
 	if err != nil {
-		failed.add(&ItemError{Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: err})
+		failed.add(&ItemError{Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: err, Found: pin.WantedBy})
 	}
 	s.events.emit(Event{Type: EventFinished, Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: err})
 }
@@ -285,6 +285,11 @@ func (s *session) resolve(ctx context.Context, b *manifest.Bundle) ([]manifest.P
 			pin.WantedBy = wanted[pin.Ref]
 		}
 		pins = append(pins, pin)
+	}
+	for _, e := range failed.list {
+		if e.Kind == manifest.ItemImage {
+			e.Found = wanted[e.Ref]
+		}
 	}
 	for _, pin := range pins {
 		s.images.tellIndex(ctx, pin)
