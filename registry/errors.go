@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -99,7 +100,7 @@ func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 		if project != "" {
 			e.text += fmt.Sprintf("; where projects must be created first (Harbor), %q must exist", project)
 		}
-	case te.StatusCode == http.StatusMethodNotAllowed || hasCode(te, transport.UnsupportedErrorCode):
+	case te.StatusCode == http.StatusMethodNotAllowed || te.StatusCode == http.StatusNotImplemented || hasCode(te, transport.UnsupportedErrorCode):
 		e.text, e.fatal = fmt.Sprintf(
 			"registry %s does not accept pushes%s: it is read-only, a mirror or under maintenance", s.host, reason(te)),
 			true
@@ -209,6 +210,8 @@ func (s *session) explainNetwork(err error) *plainError {
 	case web.IsPlainHTTP(err):
 		e.text = fmt.Sprintf("%s speaks plain HTTP, not HTTPS: allow it with --plain-http if you trust the network",
 			s.host)
+	case errors.As(err, new(tls.RecordHeaderError)):
+		e.text = fmt.Sprintf("%s does not answer in TLS: check the port, or allow plain HTTP with --plain-http if you trust the network", s.host)
 	case errors.Is(err, errPlain):
 		e.text = fmt.Sprintf("%s: %s", s.host, clean(inner.Error()))
 	case isDNS:

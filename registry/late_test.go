@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -163,5 +164,30 @@ func TestPushLocations(t *testing.T) {
 				checkPulled(t, s, b, sum)
 			})
 		}
+	}
+}
+
+// TestPushToNoTLS: a server that answers TLS with something else is not a matter of trust.
+func TestPushToNoTLS(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed below
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Write([]byte("<!DOCTYPE HTML><p>Error code: 400</p>"))
+			_ = c.Close()
+		}
+	}()
+	o := registry.PushOptions{Registry: l.Addr().String(), Retries: -1}
+	if _, err := registry.Push(t.Context(), bundletest.New(t).Reader, o); err == nil ||
+		!strings.Contains(err.Error(), "--plain-http") {
+		t.Errorf("got %v", err)
 	}
 }
