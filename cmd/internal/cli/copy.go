@@ -228,11 +228,12 @@ func (o *copyOptions) addition(ctx context.Context, g *globals, from []bundle.Fr
 		return nil, err
 	}
 	opts.Level = base.Level()
-	if _, err := cache.Open(opts.Cache, opts.Level); err != nil {
+	downloads, err := cache.Open(opts.Cache, opts.Level) // makes the directory
+	if err != nil {
 		return nil, err
 	}
 	scratch, err := cache.OpenScratch(opts.Cache, opts.Level)
-	if err != nil {
+	if err = errors.Join(err, downloads.Close()); err != nil {
 		return nil, err
 	}
 	opts.Output = filepath.Join(scratch.Dir(), "added.kkb")
