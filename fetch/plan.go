@@ -129,7 +129,9 @@ func (s *session) planItem(ctx context.Context, pin manifest.Pin, referrers refe
 // finish reports the end of an item, and adds it to failed if err is not nil.
 func (s *session) finish(pin manifest.Pin, err error, failed *failures) {
 	if err != nil {
-		failed.add(&ItemError{Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: err, Found: pin.WantedBy})
+		failed.add(&ItemError{
+			Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: err, Found: pin.WantedBy,
+		})
 	}
 	s.events.emit(Event{Type: EventFinished, Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: err})
 }

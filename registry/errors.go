@@ -100,7 +100,8 @@ func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 		if project != "" {
 			e.text += fmt.Sprintf("; where projects must be created first (Harbor), %q must exist", project)
 		}
-	case te.StatusCode == http.StatusMethodNotAllowed || te.StatusCode == http.StatusNotImplemented || hasCode(te, transport.UnsupportedErrorCode):
+	case te.StatusCode == http.StatusMethodNotAllowed || te.StatusCode == http.StatusNotImplemented ||
+		hasCode(te, transport.UnsupportedErrorCode):
 		e.text, e.fatal = fmt.Sprintf(
 			"registry %s does not accept pushes%s: it is read-only, a mirror or under maintenance", s.host, reason(te)),
 			true
