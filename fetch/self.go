@@ -97,7 +97,8 @@ func (f *files) checkProgram(ctx context.Context, pin manifest.Pin) error {
 	if doubt != "" {
 		err = fmt.Errorf("%s", doubt)
 	}
-	if is := content.Platforms(head); err == nil && len(is) > 0 && !slices.Contains(is, pin.Platform) {
+	runs := func(p string) bool { return strings.HasPrefix(pin.Platform+"/", p+"/") }
+	if is := content.Platforms(head); err == nil && len(is) > 0 && !slices.ContainsFunc(is, runs) {
 		err = fmt.Errorf("%s is a program for %s and not for %s: name the one for it; {os} and {arch} in url and path stand for each platform's",
 			address, strings.Join(is, " and "), pin.Platform)
 	}

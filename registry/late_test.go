@@ -148,8 +148,10 @@ func TestPushLocations(t *testing.T) {
 					inner.ServeHTTP(w, r)
 				}))
 				t.Cleanup(elsewhere.Close)
-				s.AddFaults(registrytest.Fault{Path: regexp.MustCompile("/uploads/"), Times: -1,
-					Effect: locating(change(s, strings.TrimPrefix(elsewhere.URL, "http://")))})
+				s.AddFaults(registrytest.Fault{
+					Path: regexp.MustCompile("/uploads/"), Times: -1,
+					Effect: locating(change(s, strings.TrimPrefix(elsewhere.URL, "http://"))),
+				})
 				sum, err := registry.Push(t.Context(), b.Reader, options(s))
 				if tls && what == "another port" {
 					if err == nil || !strings.Contains(err.Error(), "refers to http://") {

@@ -6,16 +6,14 @@ import (
 	"debug/macho"
 	"debug/pe"
 	"encoding/binary"
-
-	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
-// Platforms returns the platforms that a program was compiled for by its header, nil if it is no compiled program, or
-// one for another system or machine than those with names.
-func Platforms(head []byte) (list []scalar.Platform) {
+// Platforms returns the platforms that a program was compiled for by its header, without variants, nil if it is no
+// compiled program, or one for another machine than those with names.
+func Platforms(head []byte) (list []string) {
 	add := func(system, machine string) {
-		if p, err := scalar.PlatformString(system + "/" + machine); err == nil {
-			list = append(list, p)
+		if machine != "" {
+			list = append(list, system+"/"+machine)
 		}
 	}
 	le, be := binary.LittleEndian, binary.BigEndian

@@ -24,7 +24,7 @@ func TestPlatforms(t *testing.T) {
 	for head, want := range map[string][]string{
 		elf(62, 1):                         {"linux/amd64"},
 		elf(183, 1):                        {"linux/arm64"},
-		elf(40, 1):                         {"linux/arm/v7"},
+		elf(40, 1):                         {"linux/arm"},
 		elf(21, 1):                         {"linux/ppc64le"},
 		elf(22, 2):                         {"linux/s390x"},
 		elf(99, 1):                         nil,
