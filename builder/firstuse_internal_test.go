@@ -1,8 +1,11 @@
 package builder
 
 import (
+	"errors"
 	"strings"
 	"testing"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/fetch"
@@ -30,5 +33,20 @@ func TestFirstUseIsSaid(t *testing.T) {
 	if err := s.announceFirstUse(fetch.FirstUse{Sizes: []int64{1 << 60}}); err == nil ||
 		!strings.Contains(err.Error(), "no space for the cache") {
 		t.Errorf("more than the disk has: %v", err)
+	}
+}
+
+// TestGitSearchRoom: a search that has no room says what it needs, before it fills the disk.
+func TestGitSearchRoom(t *testing.T) {
+	t.Parallel()
+	f := &finder{session: newSession(&Project{}, Options{Cache: t.TempDir()})}
+	f.cacheDir = t.TempDir()
+	parts := bundle.GitParts{Pack: ocispec.Descriptor{Size: 1 << 10}, Index: ocispec.Descriptor{Size: 1}}
+	if err := f.roomFor(parts); err != nil {
+		t.Error(err)
+	}
+	parts.Pack.Size = 1 << 60
+	if err := f.roomFor(parts); !errors.As(err, new(roomError)) || !strings.Contains(err.Error(), "no space for the search in a Git repository in "+f.cacheDir) {
+		t.Errorf("got %v", err)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/git"
 	"github.com/kkbundle/kkbundle/git/refname"
+	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -103,7 +104,8 @@ func (f *finder) gitJobs(ctx context.Context) (jobs []findJob, problems []string
 		source := "repository " + r.RepositoryName()
 		files, err := f.yamlOf(ctx, f.repositories[i])
 		_, ofDisk := errors.AsType[*fs.PathError](err)
-		if ctx.Err() != nil || ofDisk || len(cache.EntryErrors(err)) > 0 {
+		_, full := errors.AsType[roomError](err)
+		if ctx.Err() != nil || ofDisk || full || len(cache.EntryErrors(err)) > 0 {
 			return nil, nil, fmt.Errorf("%s: %w", source, err)
 		}
 		if err != nil {
@@ -154,6 +156,20 @@ func (f *finder) yamlOf(ctx context.Context, pin manifest.Pin) (files []charts.V
 	return files, err
 }
 
+// A roomError means that the cache has no room for unpacking a repository.
+type roomError struct{ error }
+
+// roomFor checks that the search has room for a repository, whose pack is unpacked for it.
+func (f *finder) roomFor(parts bundle.GitParts) error {
+	need := f.cacheNeed()
+	need.What = "the search in a Git repository"
+	need.Bytes = parts.Pack.Size + parts.Index.Size
+	if _, err := disk.CheckSpace(need); err != nil {
+		return roomError{err}
+	}
+	return nil
+}
+
 // openRepository opens a repository in the cache. Call end at last.
 func (f *finder) openRepository(ctx context.Context, pin manifest.Pin) (
 	r *git.Repository, end func() error, err error,
@@ -168,6 +184,9 @@ func (f *finder) openRepository(ctx context.Context, pin manifest.Pin) (
 	}
 	parts, err := bundle.GitPartsOf(m)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := f.roomFor(parts); err != nil {
 		return nil, nil, err
 	}
 	document, err := f.cache.ReadBlob(ctx, parts.Document.Digest, git.MaxDocument)

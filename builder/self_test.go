@@ -1,6 +1,8 @@
 package builder_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,5 +97,35 @@ func TestSelfOfOtherPlatform(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "tool local/kkbundle (linux/arm64): this kkbundle is for linux/amd64: write self: {url:") ||
 		!strings.Contains(err.Error(), "manifest.yaml:5") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestSelfOfOtherMachine: a program for another machine is refused, also under a lock and from the cache.
+func TestSelfOfOtherMachine(t *testing.T) {
+	t.Parallel()
+	file, own := selfManifest(t, "{path: kk-arm64, platforms: [linux/arm64], sha256: 4da2d2d9cc4d2c5f0cf7fb4eab8ecc5f4de5b4f8b1d1a3d7b0b6ab0a5d3c1e2f}")
+	dir := filepath.Dir(file)
+	amd64 := append([]byte("\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x3e\x00"), make([]byte, 100)...)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(amd64)
+	text = []byte(strings.Replace(string(text), "4da2d2d9cc4d2c5f0cf7fb4eab8ecc5f4de5b4f8b1d1a3d7b0b6ab0a5d3c1e2f", hex.EncodeToString(sum[:]), 1))
+	for name, data := range map[string][]byte{"manifest.yaml": text, "kk-arm64": amd64} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := builder.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time from the cache
+		_, err = p.Resolve(t.Context(), builder.Options{Cache: filepath.Join(dir, "cache"), Self: own})
+		if err == nil || !strings.Contains(err.Error(), "kk-arm64 is a program for linux/amd64 and not for linux/arm64") ||
+			!strings.Contains(err.Error(), "manifest.yaml:5") {
+			t.Errorf("got %v", err)
+		}
 	}
 }

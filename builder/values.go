@@ -140,6 +140,9 @@ func (p *Project) useHooks() error {
 		if err != nil {
 			return refuse(hooks.Place(name) + ": " + err.Error())
 		}
+		if err := engine.CheckScript(data); err != nil {
+			return refuse(hooks.Place(name) + ": " + err.Error())
+		}
 		if len(data) > bundle.MaxDocument {
 			return refuse(fmt.Sprintf("%s has %s; at most %s are carried", hooks.Place(name), plain.Size(int64(len(data))), plain.Size(bundle.MaxDocument)))
 		}

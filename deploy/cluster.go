@@ -61,9 +61,14 @@ func connect(ctx context.Context, config *rest.Config, logger *slog.Logger) (*cl
 	if err != nil {
 		return nil, &UnreachableError{config.Host, err}
 	}
-	c.version = version.GitVersion
+	if c.version = version.GitVersion; c.version == "" {
+		return nil, &UnreachableError{config.Host, errNoAPI}
+	}
 	return c, nil
 }
+
+// errNoAPI means that something answers that is not Kubernetes: another port, or a page to sign in.
+var errNoAPI = errors.New("what answers there has no version of Kubernetes")
 
 // resource returns the client of an object, and sets its namespace if the object has none and needs one.
 func (c *cluster) resource(o *unstructured.Unstructured, namespace string) (dynamic.ResourceInterface, error) {

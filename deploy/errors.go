@@ -32,7 +32,7 @@ func (e *UnreachableError) Hint() string {
 	}
 	var network net.Error
 	var address *url.Error
-	if errors.As(e.Err, &network) || errors.As(e.Err, &address) {
+	if errors.As(e.Err, &network) || errors.As(e.Err, &address) || errors.Is(e.Err, errNoAPI) {
 		return "check the server in the kubeconfig, --context and the network: kubectl get --raw /version must answer"
 	}
 	return ""

@@ -40,7 +40,9 @@ func (j *Job) Start(ctx context.Context) *Arrivals {
 		failed := &failures{}
 		for _, p := range j.plans {
 			if p.done && p.err != nil { // otherwise Head failed and said so
-				failed.add(&ItemError{Kind: p.pin.Kind, Ref: p.pin.Ref, Platform: p.pin.Platform, Err: p.err})
+				failed.add(&ItemError{
+					Kind: p.pin.Kind, Ref: p.pin.Ref, Platform: p.pin.Platform, Err: p.err, Found: p.pin.WantedBy,
+				})
 			}
 		}
 		a.err = failed.err(ctx, j.items)

@@ -19,6 +19,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/fetch/upstream"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/sources"
 )
@@ -152,7 +153,7 @@ func (e *Errors) Error() string {
 		}
 		fmt.Fprintf(&b, "\n  %d items: %s", len(list), strings.ReplaceAll(c, "\n", "\n    "))
 		for _, f := range list[:min(most, len(list))] {
-			fmt.Fprintf(&b, "\n    %s", f.item())
+			fmt.Fprintf(&b, "\n    %s%s", f.item(), f.origin())
 		}
 		if more := len(list) - most; more > 0 {
 			fmt.Fprintf(&b, "\n    and %d more", more)
@@ -175,19 +176,34 @@ type ItemError struct {
 	Kind, Ref, Platform string
 	Err                 error
 	Place               string // where the manifest lists the item, FILE:LINE; "" if it does not, or nobody looked
+	// Found has the first places of an image that the manifest does not list.
+	Found []string
 }
 
 // Error begins with the item and ends with its place.
 func (e *ItemError) Error() string {
-	text := e.Err.Error()
-	if e.Place != "" {
-		text += " (" + e.Place + ")"
+	text := e.Err.Error() + e.origin()
+	if len(e.Found) > 0 && e.Place == "" {
+		text += "; if nothing needs it, name it under excludeImages"
 	}
 	if rest, same := strings.CutPrefix(text, e.Ref); same && (strings.HasPrefix(rest, ": ") ||
 		strings.HasPrefix(rest, " (")) {
 		return e.item() + rest // the cause begins with the same address
 	}
 	return e.item() + ": " + text
+}
+
+// origin returns where the item comes from, with a blank before it, "" if nobody knows.
+func (e *ItemError) origin() string {
+	switch {
+	case e.Place != "":
+		return " (" + e.Place + ")"
+	case len(e.Found) > 1:
+		return fmt.Sprintf(" (found in %s and %s)", e.Found[0], plain.Count(len(e.Found)-1, "other place"))
+	case len(e.Found) > 0:
+		return " (found in " + e.Found[0] + ")"
+	}
+	return ""
 }
 
 // item names the item.

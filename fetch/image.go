@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/fetch/registries"
@@ -214,7 +215,14 @@ func (i *images) plan(ctx context.Context, pin manifest.Pin, pinned referrerPins
 			return nil, gone(err)
 		}
 	}
-	return planOf(repo, img), nil
+	return planOf(repo, img).tellLost(func(b digest.Digest, err error) error {
+		of := img.Attestations[b]
+		if of == "" {
+			return err
+		}
+		return fmt.Errorf("%w: it belongs to the attestation %s, which the image's index lists: ask the image's publisher to push it again, or name the image of one platform by its digest, which has no attestation",
+			err, of)
+	}), nil
 }
 
 // pinnedImage reads the manifests of a pinned image.
@@ -245,6 +253,20 @@ func planOf(r *registries.Repository, img registries.Image) *plan {
 	return p
 }
 
+// tellLost has lost add to the error of a blob that the registry has lost.
+func (p *plan) tellLost(lost func(digest.Digest, error) error) *plan {
+	for i, b := range p.blobs {
+		p.blobs[i].fetch = func(ctx context.Context) error {
+			err := b.fetch(ctx)
+			if upstream.Lacking(err, http.StatusNotFound) {
+				err = lost(b.digest, err)
+			}
+			return err
+		}
+	}
+	return p
+}
+
 // planReferrer returns the plan of a referrer.
 func (i *images) planReferrer(ctx context.Context, pin manifest.Pin) (*plan, error) {
 	repo, err := i.registries.Pinned(pin)
@@ -255,7 +277,10 @@ func (i *images) planReferrer(ctx context.Context, pin manifest.Pin) (*plan, err
 	if err != nil {
 		return nil, gone(err)
 	}
-	p := planOf(repo, a.Image)
+	p := planOf(repo, a.Image).tellLost(func(_ digest.Digest, err error) error {
+		return fmt.Errorf("%w: the artifact (%s) is attached to %s@%s: ask its publisher to attach it again, or leave such artifacts out (referrers: none, for the image or for all) and write a new lock",
+			err, pin.ArtifactType, pin.Name, pin.Subject)
+	})
 	p.root = a.Desc
 	return p, nil
 }

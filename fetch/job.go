@@ -119,7 +119,9 @@ func (j *Job) Fetch(ctx context.Context, d digest.Digest) error {
 	}
 	failed := &failures{}
 	for _, p := range t.plans {
-		failed.add(&ItemError{Kind: p.pin.Kind, Ref: p.pin.Ref, Platform: p.pin.Platform, Err: err})
+		failed.add(&ItemError{
+			Kind: p.pin.Kind, Ref: p.pin.Ref, Platform: p.pin.Platform, Err: err, Found: p.pin.WantedBy,
+		})
 	}
 	return failed.err(ctx, j.items)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/packages"
 	"github.com/kkbundle/kkbundle/fetch/packagesets"
 	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -34,23 +35,65 @@ func missing(err error) error {
 }
 
 // Open implements packages.Files.
-func (n networkFiles) Open(ctx context.Context, address string, size int64, sum string) (io.ReadCloser, error) {
-	want := digest.NewDigestFromEncoded(digest.SHA256, sum)
-	if err := upstream.CheckDigest(want); err != nil {
-		return nil, err
+func (n networkFiles) Open(ctx context.Context, address string, size int64, sum packages.Sum) (io.ReadCloser, error) {
+	var stored digest.Digest
+	var err error
+	if sha256, ok := sum.SHA256(); ok {
+		stored, err = n.bring(ctx, address, size, digest.NewDigestFromEncoded(digest.SHA256, sha256))
+	} else {
+		stored, err = n.bringBySum(ctx, address, size, sum)
 	}
-	d, err := n.web.urlDownload(address, want, size)
+	if errors.Is(err, upstream.ErrMismatch) {
+		err = fmt.Errorf("%w: the mirror is being updated or is damaged; try again later, or use another mirror", err)
+	}
 	if err != nil {
-		return nil, err
-	}
-	if err := n.web.loader.Fetch(ctx, d); err != nil {
-		if errors.Is(err, upstream.ErrMismatch) {
-			err = fmt.Errorf("%w: the mirror is being updated or is damaged; try again later, or use another mirror",
-				err)
-		}
 		return nil, missing(err)
 	}
-	rc, err := n.web.loader.Cache.Store.Open(ctx, want)
+	return n.stored(ctx, stored)
+}
+
+// bring fetches a file into the store.
+func (n networkFiles) bring(ctx context.Context, address string, size int64,
+	want digest.Digest,
+) (digest.Digest, error) {
+	d, err := n.web.urlDownload(address, want, size)
+	if err != nil {
+		return "", err
+	}
+	return want, n.web.loader.Fetch(ctx, d)
+}
+
+// bringBySum fetches a file of which only a SHA512 is known.
+func (n networkFiles) bringBySum(ctx context.Context, address string, size int64,
+	sum packages.Sum,
+) (digest.Digest, error) {
+	d, err := n.web.urlDownload(address, "", size)
+	if err != nil {
+		return "", err
+	}
+	d.Remember = n.web.loader.Records != nil
+	desc, err := upstream.Once(&n.web.loader.Cache.Flights, "file "+address, func() (ocispec.Descriptor, error) {
+		if desc, ok, err := n.web.loader.Dirs.Find(ctx, d); err != nil || ok {
+			return desc, err
+		}
+		return d.Run(ctx)
+	})
+	if err != nil {
+		return "", err
+	}
+	rc, err := n.stored(ctx, desc.Digest)
+	if err != nil {
+		return "", err
+	}
+	err = errors.Join(sum.Check(upstream.Stopping(ctx, rc)), rc.Close())
+	if errors.Is(err, packages.ErrSum) {
+		err = fmt.Errorf("%s: %w: %w", address, upstream.ErrMismatch, err)
+	}
+	return desc.Digest, err
+}
+
+func (n networkFiles) stored(ctx context.Context, d digest.Digest) (io.ReadCloser, error) {
+	rc, err := n.web.loader.Cache.Store.Open(ctx, d)
 	if err != nil {
 		return nil, &upstream.StoreError{Cause: err}
 	}

@@ -2,6 +2,7 @@ package fetch_test
 
 import (
 	"crypto/sha256"
+	"crypto/sha512"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -35,6 +36,40 @@ func rpmRepository(t *testing.T, s *site, dir, file string) (repomd []byte) {
 		sha256.Sum256(primary), len(primary))
 	s.put(dir+"/repodata/repomd.xml", repomd)
 	return repomd
+}
+
+// TestPackagesBySHA512: packages of a list that has no SHA256 are checked by its SHA512, and pinned by their SHA256.
+func TestPackagesBySHA512(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, true)
+	deb := packagestest.Deb{Name: "kk-app", Version: "1", Arch: "amd64"}
+	data := deb.Bytes(t)
+	list := fmt.Appendf(nil, "Package: kk-app\nVersion: 1\nArchitecture: amd64\nFilename: pool/a.deb\nSize: %d\nSHA512: %x\n",
+		len(data), sha512.Sum512(data))
+	key := packagestest.NewKey(t, time.Now().Add(-time.Hour), 0)
+	s.put("/pool/a.deb", data)
+	s.put("/dists/s/InRelease", packagestest.Clear(t, fmt.Appendf(nil,
+		"Suite: s\nDate: %s\nArchitectures: amd64\nComponents: main\nSHA512:\n %x %d main/binary-amd64/Packages\n",
+		time.Now().UTC().Format(time.RFC1123), sha512.Sum512(list), len(list)), key))
+	s.put("/dists/s/main/binary-amd64/Packages", list)
+	dir := t.TempDir()
+	packagestest.WriteFile(t, dir+"/key.gpg", key.Public(t))
+	b := rpmSet(manifest.Repository{URL: s.url, Suite: "s", Keyring: "key.gpg"})
+	b.Packages[0].Install = []string{"kk-app"}
+	o := fetch.Options{Store: newStore(t), Dir: dir, Sources: []sources.Source{{Host: s.host, CA: s.ca}}}
+	lock := resolved(t, b, o, 1)
+	if got, want := lock.Items[0].Digest.Encoded(), fmt.Sprintf("%x", sha256.Sum256(data)); got != want {
+		t.Errorf("pinned by %s, want %s", got, want)
+	}
+	if items, err := fetch.All(t.Context(), lock, o); err != nil || len(items) != 1 {
+		t.Errorf("%d items, %v", len(items), err)
+	}
+	data[len(data)-1] ^= 1
+	s.put("/pool/a.deb", data)
+	o.Store = newStore(t)
+	if _, err := fetch.Resolve(t.Context(), b, o); err == nil || !strings.Contains(err.Error(), "use another mirror") {
+		t.Errorf("another file: %v", err)
+	}
 }
 
 func rpmSet(repositories ...manifest.Repository) *manifest.Bundle {

@@ -116,8 +116,10 @@ func (s *session) planItem(ctx context.Context, pin manifest.Pin, referrers refe
 		return s.images.planReferrer(ctx, pin)
 	case manifest.ItemChart:
 		return s.charts.plan(ctx, pin)
-	case manifest.ItemFile, manifest.ItemTool:
+	case manifest.ItemFile:
 		return s.files.plan(pin)
+	case manifest.ItemTool:
+		return s.files.planProgram(ctx, pin)
 	case manifest.ItemGit:
 		return s.repositories.plan(ctx, pin)
 	}
@@ -127,7 +129,9 @@ func (s *session) planItem(ctx context.Context, pin manifest.Pin, referrers refe
 // finish reports the end of an item, and adds it to failed if err is not nil.
 func (s *session) finish(pin manifest.Pin, err error, failed *failures) {
 	if err != nil {
-		failed.add(&ItemError{Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: err})
+		failed.add(&ItemError{
+			Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: err, Found: pin.WantedBy,
+		})
 	}
 	s.events.emit(Event{Type: EventFinished, Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: err})
 }
@@ -283,6 +287,11 @@ func (s *session) resolve(ctx context.Context, b *manifest.Bundle) ([]manifest.P
 			pin.WantedBy = wanted[pin.Ref]
 		}
 		pins = append(pins, pin)
+	}
+	for _, e := range failed.list {
+		if e.Kind == manifest.ItemImage {
+			e.Found = wanted[e.Ref]
+		}
 	}
 	for _, pin := range pins {
 		s.images.tellIndex(ctx, pin)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -476,6 +477,51 @@ func TestReferrersHostile(t *testing.T) {
 	}
 }
 
+// A registry without the API may refuse the question, or leave it without an answer: the list under the tag counts then,
+// and the question is not repeated for ever.
+func TestReferrersWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	api := regexp.MustCompile("/referrers/")
+	for what, effect := range map[string]registrytest.Effect{
+		"401": registrytest.Fail(401, ""), "403": registrytest.Fail(403, ""), "silence": registrytest.Stall(),
+		"a page": func(http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "text/html")
+				_, _ = w.Write([]byte("<html></html>"))
+			})
+		},
+	} {
+		for _, auth := range []registrytest.Auth{registrytest.AuthNone, registrytest.AuthBasic, registrytest.AuthToken} {
+			t.Run(what, func(t *testing.T) {
+				t.Parallel()
+				p := newPublisher(t, registrytest.Options{TLS: true, Auth: auth})
+				img := platformImage(t, "linux/amd64")
+				p.pushImage(appRepo+":1", img)
+				sig := p.attach(img, trust.MediaTypeBundle, p.bundle(img, trust.PredicateSign))
+				p.AddFaults(registrytest.Fault{Path: api, Times: -1, Effect: effect})
+				p.ForgetRequests()
+				o := p.keyed(p.signer)
+				o.Retry.Idle = time.Second
+				l := resolve(t, signedApp(), o)
+				if got := referrers(l); len(got) != 1 || !strings.Contains(got[0], sig.String()) {
+					t.Errorf("found %v, want %s", got, sig)
+				}
+				if unknown := l.Items[0].Referrers == manifest.ReferrersUnknown; unknown != (what != "a page") {
+					t.Errorf("the lock says %q", l.Items[0].Referrers)
+				}
+				if n := p.Count("", "/referrers/"); what == "silence" && n != 1 {
+					t.Errorf("the API was asked %d times", n)
+				}
+				o.Platforms = nil
+				_, err := fetch.Resolve(t.Context(), app(), o)
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
 // Levels of referrers are followed so far and no further.
 func TestReferrersOfReferrers(t *testing.T) {
 	t.Parallel()
@@ -493,5 +539,60 @@ func TestReferrersOfReferrers(t *testing.T) {
 	l := resolve(t, app(), p.options(newStore(t)))
 	if n := len(referrers(l)); n != 4 || l.Items[0].Referrers != manifest.ReferrersUnknown {
 		t.Errorf("%d levels, %+v", n, l.Items[0])
+	}
+}
+
+// TestReferrerLost: an error about an attachment's lost content names the image, the attachment and the way out.
+func TestReferrerLost(t *testing.T) {
+	t.Parallel()
+	p := newPublisher(t, registrytest.Options{})
+	img := platformImage(t, "linux/amd64")
+	p.pushImage(appRepo+":1", img)
+	content := []byte("an sbom that is lost")
+	sbom := p.attach(img, sbomType, content)
+	p.AddFaults(lostBlob(digest.FromBytes(content)))
+	o := p.options(newStore(t))
+	_, err := fetch.All(t.Context(), resolve(t, app(), o), o)
+	wantError(t, err, appRef+"@"+sbom.String(), "attached to", digestString(t, img).String(), "referrers:", "lost")
+}
+
+// TestSignatureLost: a signature whose content is lost does not count, and another does.
+func TestSignatureLost(t *testing.T) {
+	t.Parallel()
+	p := newPublisher(t, registrytest.Options{})
+	img := platformImage(t, "linux/amd64")
+	p.pushImage(appRepo+":1", img)
+	bundle := p.bundle(img, trust.PredicateSign)
+	p.attach(img, trust.MediaTypeBundle, bundle)
+	p.AddFaults(lostBlob(digest.FromBytes(bundle)))
+	o := p.keyed(p.signer)
+	o.Platforms = nil
+	_, err := fetch.Resolve(t.Context(), signedApp(), o)
+	wantError(t, err, "is not signed", "content is lost", "sign again")
+	p.sign(digestString(t, img), digestString(t, img))
+	resolve(t, signedApp(), o)
+}
+
+// TestAttestationLost: the error about the content of an attestation in an index says what it is of.
+func TestAttestationLost(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, registrytest.Options{})
+	amd, about := platformImage(t, "linux/amd64"), platformImage(t, "unknown/unknown")
+	u.pushIndex(appRepo+":1", attest(t, add(t, v1.ImageIndex(empty.Index), amd, "linux/amd64"), about, amd))
+	layers, err := about.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.AddFaults(lostBlob(digest.Digest(must(t, v1.Hash.MarshalText, must(t, v1.Layer.Digest, layers[0])))))
+	o := u.options(newStore(t))
+	_, err = fetch.All(t.Context(), resolve(t, app(), o), o)
+	wantError(t, err, "attestation "+digestString(t, about).String(), appRef+":1", "lost this blob", "by its digest")
+}
+
+// lostBlob is a registry that has lost a blob.
+func lostBlob(d digest.Digest) registrytest.Fault {
+	return registrytest.Fault{
+		Path: regexp.MustCompile("/blobs/" + d.String()), Times: -1,
+		Effect: registrytest.FailWith(404, "", `{"errors":[{"code":"BLOB_UNKNOWN","message":"blob unknown"}]}`),
 	}
 }

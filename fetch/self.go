@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
+	"strings"
 
 	"github.com/kkbundle/kkbundle/fetch/content"
+	"github.com/kkbundle/kkbundle/fetch/upstream"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
@@ -47,10 +50,10 @@ func (f *files) resolveProgram(ctx context.Context, p manifest.Program) (manifes
 	if !p.Builds {
 		pin, err := f.resolve(ctx, p.File, p.Platform)
 		pin.Kind = manifest.ItemTool
-		if err != nil || pin.Verified != manifest.VerifiedFirstUse {
+		if err != nil {
 			return pin, err
 		}
-		return pin, f.checkProgram(ctx, pin)
+		return pin, f.checkCached(ctx, pin)
 	}
 	pin := manifest.Pin{
 		Kind: manifest.ItemTool, Ref: p.Ref(), Name: manifest.ProgramName, Platform: p.Platform, Mode: programMode,
@@ -68,17 +71,58 @@ func (f *files) resolveProgram(ctx context.Context, p manifest.Program) (manifes
 	return pin, err
 }
 
-// checkProgram refuses a file that is no program.
+// checkCached is checkProgram for a file that the store has.
+func (f *files) checkCached(ctx context.Context, pin manifest.Pin) error {
+	_, ok, err := f.cache.Store.Stat(ctx, pin.Digest)
+	if err != nil {
+		return &upstream.StoreError{Cause: err}
+	}
+	if !ok {
+		return nil
+	}
+	return f.checkProgram(ctx, pin)
+}
+
+// checkProgram refuses a file that is no program, or one for another platform. The program that builds is neither.
 func (f *files) checkProgram(ctx context.Context, pin manifest.Pin) error {
+	if pin.URL == "" && strings.HasPrefix(pin.Ref, localPrefix) {
+		return nil
+	}
 	head, err := f.cache.Head(ctx, pin.Digest, content.MaxHead)
 	if err != nil {
 		return err
 	}
-	doubt, err := content.Check(head, pin, cmp.Or(pin.URL, pin.Ref), false)
+	address := cmp.Or(pin.URL, pin.Ref)
+	doubt, err := content.Check(head, pin, address, false)
 	if doubt != "" {
 		err = fmt.Errorf("%s", doubt)
 	}
+	runs := func(p string) bool { return strings.HasPrefix(pin.Platform+"/", p+"/") }
+	if is := content.Platforms(head); err == nil && len(is) > 0 && !slices.ContainsFunc(is, runs) {
+		err = fmt.Errorf("%s is a program for %s and not for %s: name the one for it; {os} and {arch} in url and path stand for each platform's",
+			address, strings.Join(is, " and "), pin.Platform)
+	}
 	return err
+}
+
+// planProgram returns the plan of kkbundle's own program, whose content is checked before it is carried.
+func (f *files) planProgram(ctx context.Context, pin manifest.Pin) (*plan, error) {
+	if err := f.checkCached(ctx, pin); err != nil {
+		return nil, err
+	}
+	p, err := f.plan(pin)
+	if err != nil {
+		return nil, err
+	}
+	for i, b := range p.blobs {
+		p.blobs[i].fetch = func(ctx context.Context) error {
+			if err := b.fetch(ctx); err != nil {
+				return err
+			}
+			return f.checkProgram(ctx, pin)
+		}
+	}
+	return p, nil
 }
 
 const programMode = 0o755

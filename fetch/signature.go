@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -335,8 +336,11 @@ func (c *signatureCheck) verify(ctx context.Context, d digest.Digest, layer ocis
 		return fmt.Errorf("%w: %d bytes", trust.ErrMalformed, layer.Size), nil
 	}
 	data, err := c.repo.Small(ctx, layer, trust.MaxSignature)
+	if upstream.Lacking(err, http.StatusNotFound) { // another signature may count
+		return fmt.Errorf("its content is lost: %w; ask its publisher to sign again", err), nil
+	}
 	if err != nil {
-		return nil, gone(err)
+		return nil, err
 	}
 	if layer.MediaType == trust.MediaTypeSimpleSigning {
 		return c.by.simple(trust.SimpleSignature{Payload: data, Annotations: layer.Annotations}, d), nil

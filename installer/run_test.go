@@ -420,6 +420,13 @@ func TestHooks(t *testing.T) {
 	if want := []string{"post_instal.sh", "pre-install.sh", "preinstall_node1.sh"}; err != nil || !slices.Equal(found.Names, want) {
 		t.Errorf("scripts with typing errors in their names: %q, %v", found.Names, err)
 	}
+	for text, good := range map[string]bool{
+		"#!/bin/sh\r\necho\r\n": false, "\xef\xbb\xbf#!/bin/sh\n": false, "#!/bin/sh\nprintf 'a\r\n'\n": true, "echo\n": true, "": true,
+	} {
+		if err := engine.CheckScript([]byte(text)); (err == nil) != good {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
 	script("pre_install_nod1.sh", "")
 	if err := engine.CheckHooks(s.Run(t, nil).Site); err == nil ||
 		!strings.Contains(err.Error(), "pre_install_nod1.sh") {

@@ -202,6 +202,18 @@ func (c packageChecker) packageImage(path string, set *PackageSet) {
 	}
 }
 
+// mirrorList refuses what only dnf and yum understand: lists of mirrors, and variables.
+func (c packageChecker) mirrorList(path, address string) {
+	before, _, hasQuery := strings.Cut(address, "?")
+	last := before[strings.LastIndexByte(before, '/')+1:]
+	switch {
+	case strings.Contains(address, "$"):
+		c.Add(path, "variables of dnf and yum are not known here; write {x86arch} for $basearch, and the release itself")
+	case hasQuery, slices.Contains([]string{"mirrorlist", "metalink"}, last):
+		c.Add(path, "is the address of a list of mirrors (mirrorlist, metalink), or has a query; write the address of one repository: the list has some, and so has baseurl of the .repo file")
+	}
+}
+
 func (c packageChecker) repository(path string, r Repository) {
 	if r.URL != "" {
 		c.Address(document.Join(path, "url"), r.URL, "https", "http")
@@ -210,6 +222,7 @@ func (c packageChecker) repository(path string, r Repository) {
 				c.Add(document.Join(path, "url"), "a repository is the directory above; leave out %s", inside)
 			}
 		}
+		c.mirrorList(document.Join(path, "url"), r.URL)
 	}
 	switch {
 	case r.Suite == "" && len(r.Components) > 0:

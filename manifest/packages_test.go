@@ -67,6 +67,31 @@ packages:
 	}
 }
 
+// What only dnf understands is refused with what to write.
+func TestRepositoryAddress(t *testing.T) {
+	t.Parallel()
+	for address, says := range map[string]string{
+		"https://mirrors.example/mirrorlist?repo=epel-9&arch=x86_64": "list of mirrors",
+		"https://mirrors.example/metalink":                           "list of mirrors",
+		"https://rpm.example/9/$basearch/os":                         "{x86arch} for $basearch",
+		"https://rpm.example/9/{x86arch}/os":                         "",
+	} {
+		_, err := ParseBundle("manifest.yaml", []byte(`apiVersion: kkbundle.io/v1
+kind: Bundle
+metadata: {name: site, version: 1.0.0}
+platforms: [linux/amd64]
+packages:
+  - distribution: rocky/9
+    install: [socat]
+    repositories:
+      - {url: "`+address+`", keyring: key.asc}
+`))
+		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
+
 func TestPackageDistribution(t *testing.T) {
 	t.Parallel()
 	if got, ok := PackageDistribution(PackageRef("debian/12", "socat_1_amd64.deb")); got != "debian/12" || !ok {

@@ -120,3 +120,18 @@ func TestInventoryBounded(t *testing.T) {
 		t.Errorf("%.300v", err)
 	}
 }
+
+// TestEmptyClusterAPI: a key whose mapping has required keys says nothing by itself.
+func TestEmptyClusterAPI(t *testing.T) {
+	t.Parallel()
+	_, err := ParseCluster("cluster.yaml", []byte(`apiVersion: kkbundle.io/v1
+kind: Cluster
+metadata: {name: c}
+kubernetes: {version: v1.34.0}
+clusterAPI:
+cni:
+`))
+	if err == nil || !strings.Contains(err.Error(), "cluster.yaml:5:12: clusterAPI: has no value") || strings.Contains(err.Error(), "cni") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -45,7 +45,8 @@ type answer struct {
 	body   []byte
 }
 
-// call sends one request, and repeats it with a new token if the first was rejected.
+// call sends one request, and repeats it with a new token if the registry rejected the first, or if only its refusal
+// named the token service.
 func (r *repo) call(ctx context.Context, q request) (answer, error) {
 	for try := 1; ; try++ {
 		a, err := r.callOnce(ctx, q)
@@ -90,7 +91,7 @@ func (r *repo) attempt(ctx context.Context, q request) (answer, error) {
 		}
 		src.done = func() { dog.grant(time.Duration(q.size/commitSpeed) * time.Second) }
 	}
-	a, err := receive(client, req, q)
+	a, err := r.receive(client, req, q)
 	if te, ok := asRegistryError(err); ok && te.StatusCode == http.StatusExpectationFailed {
 		r.session.noExpect.Store(true)
 	}
@@ -119,12 +120,15 @@ func (r *repo) expect(req *http.Request, body *source) *http.Request {
 		&httptrace.ClientTrace{Got100Continue: func() { heard.Store(true) }}))
 }
 
-func receive(client *http.Client, req *http.Request, q request) (answer, error) {
+func (r *repo) receive(client *http.Client, req *http.Request, q request) (answer, error) {
 	resp, err := client.Do(req)
 	if err != nil {
 		return answer{}, web.WithoutLocation(err)
 	}
 	defer drain(resp)
+	if resp.StatusCode == http.StatusUnauthorized && resp.Request.URL.Host == r.host {
+		r.rt.Learn(resp)
+	}
 	if q.stay && resp.Request.URL.Path != req.URL.Path && resp.StatusCode >= http.StatusBadRequest {
 		resp.StatusCode = http.StatusNotFound
 	}

@@ -21,7 +21,8 @@ func TestRedirectToNowhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := receive(http.DefaultClient, req, request{}); err == nil || strings.Contains(err.Error(), "s3cret") ||
+	r := &repo{session: &session{}}
+	if _, err := r.receive(http.DefaultClient, req, request{}); err == nil || strings.Contains(err.Error(), "s3cret") ||
 		web.Passing(err) {
 		t.Errorf("got %v", err)
 	}

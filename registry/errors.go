@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -91,8 +92,7 @@ func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 		return e
 	}
 	switch {
-	case te.StatusCode == http.StatusUnauthorized && !(repo != "" && s.account.Username != "" && s.loggedIn.Load() &&
-		s.usesTokens()):
+	case te.StatusCode == http.StatusUnauthorized && !(repo != "" && s.account.Username != "" && s.loggedIn.Load()):
 		e.text, e.class, e.fatal = s.loginText(te), ErrLogin, true
 	// with tokens, 401 may be about permissions, too
 	case te.StatusCode == http.StatusForbidden || te.StatusCode == http.StatusUnauthorized:
@@ -100,7 +100,8 @@ func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 		if project != "" {
 			e.text += fmt.Sprintf("; where projects must be created first (Harbor), %q must exist", project)
 		}
-	case te.StatusCode == http.StatusMethodNotAllowed || hasCode(te, transport.UnsupportedErrorCode):
+	case te.StatusCode == http.StatusMethodNotAllowed || te.StatusCode == http.StatusNotImplemented ||
+		hasCode(te, transport.UnsupportedErrorCode):
 		e.text, e.fatal = fmt.Sprintf(
 			"registry %s does not accept pushes%s: it is read-only, a mirror or under maintenance", s.host, reason(te)),
 			true
@@ -117,7 +118,7 @@ func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 	case te.StatusCode == http.StatusTooManyRequests:
 		e.text = fmt.Sprintf("%s limits requests even after several retries%s: use fewer --jobs, or try later", s.host,
 			reason(te))
-	case te.StatusCode == http.StatusBadRequest && s.plain && len(te.Errors) == 0 && !s.loggedIn.Load():
+	case te.StatusCode == http.StatusBadRequest && s.plain && len(te.Errors) == 0 && !s.greeted.Load():
 		e.text, e.class, e.fatal = fmt.Sprintf("%s does not speak plain HTTP: omit --plain-http", s.host),
 			ErrUnreachable, true
 	default:
@@ -210,6 +211,8 @@ func (s *session) explainNetwork(err error) *plainError {
 	case web.IsPlainHTTP(err):
 		e.text = fmt.Sprintf("%s speaks plain HTTP, not HTTPS: allow it with --plain-http if you trust the network",
 			s.host)
+	case errors.As(err, new(tls.RecordHeaderError)):
+		e.text = fmt.Sprintf("%s does not answer in TLS: check the port, or allow plain HTTP with --plain-http if you trust the network", s.host)
 	case errors.Is(err, errPlain):
 		e.text = fmt.Sprintf("%s: %s", s.host, clean(inner.Error()))
 	case isDNS:

@@ -83,12 +83,15 @@ func CheckTarget(s string) error {
 
 func parseTarget(s string) (target, error) {
 	host, prefix, _ := strings.Cut(strings.TrimSuffix(s, "/"), "/")
-	if strings.Contains(s, "://") {
-		return target{}, fmt.Errorf("registry %q: write HOST[:PORT][/PREFIX], without https:// or http://",
+	if scheme, _, found := strings.Cut(s, "://"); found {
+		return target{}, fmt.Errorf("registry %q: write HOST[:PORT][/PREFIX], without %s://", withoutUser(s), scheme)
+	}
+	if strings.Contains(s, "@") { // a password may have a slash in it
+		return target{}, fmt.Errorf("registry %q: write HOST[:PORT][/PREFIX], and give user and password apart: --username and --password-stdin, or kkbundle login",
 			withoutUser(s))
 	}
-	if host == "" || strings.Contains(s, "@") { // a password may have a slash in it
-		return target{}, fmt.Errorf("registry %q: write HOST[:PORT][/PREFIX]", withoutUser(s))
+	if host == "" {
+		return target{}, fmt.Errorf("registry %q: write HOST[:PORT][/PREFIX]", s)
 	}
 	registry, err := name.NewRegistry(host)
 	if err != nil {

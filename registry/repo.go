@@ -13,6 +13,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/web"
 )
 
 const (
@@ -47,8 +49,7 @@ func (r *repo) lookUp(ctx context.Context, d ocispec.Descriptor) (bool, error) {
 	if err == nil {
 		return a.length < 0 || a.length == d.Size, nil
 	}
-	if te, ok := asRegistryError(err); ok && te.StatusCode < http.StatusInternalServerError &&
-		te.StatusCode != http.StatusTooManyRequests {
+	if te, ok := asRegistryError(err); ok && !web.PassingStatus(te.StatusCode) {
 		return false, nil
 	}
 	return false, err
@@ -75,7 +76,7 @@ func (r *repo) manifest(ctx context.Context, reference, mediaType string) (diges
 		return r.manifestByGet(ctx, q)
 	case answered && te.StatusCode == http.StatusNotFound:
 		return "", nil
-	case answered && (te.StatusCode == http.StatusMethodNotAllowed || te.StatusCode == http.StatusNotImplemented):
+	case answered && !web.PassingStatus(te.StatusCode): // of HEAD alone, or GET gives the reason
 		return r.manifestByGet(ctx, q)
 	case err != nil:
 		return "", err

@@ -35,7 +35,8 @@ type session struct {
 	retry     retrier
 	logger    *slog.Logger
 	unread    error       // the reason that a kept login could not be read
-	loggedIn  atomic.Bool // user and password are valid: later refusals are about permissions
+	greeted   atomic.Bool // /v2/ answered as that of a registry
+	loggedIn  atomic.Bool // the token service took user and password: later refusals are about permissions
 	throttle  *throttle
 	chunk     atomic.Int64 // maximal bytes of a request, if the registry refused more; 0 is unlimited, without PATCH
 	referrers referrersAPI
@@ -103,7 +104,7 @@ func (s *session) login(ctx context.Context, first *repo) error {
 		a, err = first.callOnce(ctx, request{method: http.MethodGet, url: s.url(pingPath), want: []int{http.StatusOK}})
 		return err
 	})
-	s.loggedIn.Store(err == nil)
+	s.greeted.Store(err == nil)
 	if err == nil && bytes.HasPrefix(bytes.TrimSpace(a.body), []byte("<")) { // the type tells nothing: Quay's is HTML
 		return fmt.Errorf("%s is no registry: it answers %s with a web page (HTML): check the address; or a proxy or firewall before it wants a sign-in",
 			s.host, pingPath)
@@ -210,6 +211,9 @@ func (r *repo) open(ctx context.Context) (*http.Client, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if r.usesTokens() {
+		r.loggedIn.Store(true)
 	}
 	r.client = &http.Client{Transport: rt, CheckRedirect: web.CheckRedirect}
 	return r.client, nil

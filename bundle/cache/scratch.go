@@ -52,6 +52,9 @@ func OpenScratch(parent string, level format.Level) (*Scratch, error) {
 	return s, nil
 }
 
+// Dir returns a directory for other files of the build, which Close removes, too.
+func (s *Scratch) Dir() string { return strings.TrimSuffix(s.lock.Name(), scratchLock) }
+
 // Temporary reports whether the cache is a Scratch, for one build.
 func (c *Cache) Temporary() bool { return c.volatile }
 

@@ -1,6 +1,7 @@
 package transfer_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,6 +54,10 @@ func TestGroupsOfSeveral(t *testing.T) {
 		if _, err := groups.Of(p.Index); err != nil {
 			t.Error(err)
 		}
+	}
+	if p, err := transfer.PlanAdded(t.Context(), grouped(t, "a"), grouped(t)); err != nil ||
+		!slices.Equal(groups.Names(p.Index.Items[0]), []string{"a"}) {
+		t.Errorf("an item that is added again has the groups %q, %v", groups.Names(p.Index.Items[0]), err)
 	}
 	_, err := transfer.Selection{Groups: []string{"c"}}.Plan(t.Context(), []transfer.Source{grouped(t, "a"), grouped(t, "b")})
 	if err == nil || err.Error() != "there is no group c; the groups are a, b" {

@@ -31,10 +31,10 @@ func (c *selector) merge() ([]bundle.Item, error) {
 				merged = append(merged, it)
 			case merged[at].Descriptor.Digest == it.Descriptor.Digest:
 				merged[at].Absent = both(merged[at].Absent, it.Absent)
-				merged[at] = groups.Both(merged[at], it)
+				merged[at] = groups.Both(merged[at], c.inGroups(source, it, merged[at]))
 			case it.Kind == bundle.KindLock || aboutBundle(it): // documents writes a lock that holds for all
 			case c.Prefer == PreferLast:
-				merged[at] = groups.Both(it, merged[at])
+				merged[at] = groups.Both(c.inGroups(source, it, merged[at]), merged[at])
 			case c.Prefer == PreferFirst:
 				merged[at] = groups.Both(merged[at], it)
 			default:
@@ -48,6 +48,15 @@ func (c *selector) merge() ([]bundle.Item, error) {
 	}
 	slices.SortFunc(merged, ByIndex)
 	return merged, nil
+}
+
+// inGroups returns an item of a source that is there already. An addition has no groups of its own: the item stays in
+// those that it has.
+func (c *selector) inGroups(source int, it, there bundle.Item) bundle.Item {
+	if !c.from[source].addition {
+		return it
+	}
+	return groups.Mark(it, groups.Names(there))
 }
 
 // keepManifests renames different manifests: they stay in the result, and none of them looks like the manifest of the

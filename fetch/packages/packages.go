@@ -5,7 +5,6 @@ package packages
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"net/url"
@@ -20,9 +19,9 @@ import (
 type Files interface {
 	// Get returns a small file of at most limit bytes. The error for a missing one is fs.ErrNotExist.
 	Get(ctx context.Context, address string, limit int64) ([]byte, error)
-	// Open returns a file of the given size, -1 for an unknown one, already checked against its sha256, 64 hexadecimal
-	// digits. The error for a missing one is fs.ErrNotExist. The caller closes the file.
-	Open(ctx context.Context, address string, size int64, sha256 string) (io.ReadCloser, error)
+	// Open returns a file of the given size, -1 for an unknown one, already checked against its sum. The error for a
+	// missing one is fs.ErrNotExist. The caller closes the file.
+	Open(ctx context.Context, address string, size int64, sum Sum) (io.ReadCloser, error)
 }
 
 // A Package is a package of a repository.
@@ -30,7 +29,7 @@ type Package struct {
 	Name, Version, Arch string // Arch in the distribution's spelling
 	Address             string // of its file
 	Size                int64  // bytes of its file
-	SHA256              string // of its file, 64 lower case hexadecimal digits
+	Sum                 Sum    // of its file
 	// Base marks a package of every system.
 	Base bool
 	// Provides are capabilities besides its own name.
@@ -63,11 +62,10 @@ func (p *Package) Check() bool {
 		return false
 	}
 	p.Provides = slices.DeleteFunc(p.Provides, func(r Relation) bool { return !IsCapability(r.Name) })
-	_, hash := hex.DecodeString(p.SHA256)
 	switch {
 	case p.Unusable != nil:
-	case hash != nil || len(p.SHA256) != 64:
-		p.Unusable = fmt.Errorf("package %s has no SHA256 in its list, and no other sum is accepted", p.Name)
+	case p.Sum == Sum{}:
+		p.Unusable = fmt.Errorf("package %s has no SHA256 or SHA512 in its list, and no other sum is accepted", p.Name)
 	case p.Size <= 0:
 		p.Unusable = fmt.Errorf("package %s has no size in its list", p.Name)
 	case !isWord(p.File()) || strings.HasPrefix(p.File(), "."):

@@ -2,8 +2,6 @@ package packagesets
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -41,7 +39,8 @@ func OpenImage(ctx context.Context, dir upstream.BaseDir, name, sum string) (*Im
 	}
 	if err == nil && sum != "" {
 		d.verified = manifest.VerifiedManifest
-		err = hashes(ctx, f, sum)
+		want, _ := packages.ParseSum(sum) // the manifest checks it
+		err = hashes(ctx, f, want)
 	}
 	if err == nil {
 		d.Image, err = iso.Open(f, info.Size())
@@ -52,16 +51,13 @@ func OpenImage(ctx context.Context, dir upstream.BaseDir, name, sum string) (*Im
 	return d, nil
 }
 
-// hashes checks that the content has that sha256.
-func hashes(ctx context.Context, r io.Reader, want string) error {
-	h := sha256.New()
-	if _, err := io.Copy(h, upstream.Stopping(ctx, r)); err != nil {
-		return err
+// hashes checks that the content has that sum.
+func hashes(ctx context.Context, r io.Reader, want packages.Sum) error {
+	err := want.Check(upstream.Stopping(ctx, r))
+	if errors.Is(err, packages.ErrSum) {
+		err = fmt.Errorf("%w: %w", upstream.ErrMismatch, err)
 	}
-	if got := hex.EncodeToString(h.Sum(nil)); got != want {
-		return fmt.Errorf("%w: sha256 is %s instead of %s", upstream.ErrMismatch, got, want)
-	}
-	return nil
+	return err
 }
 
 // Close ends the use of the image.
@@ -80,7 +76,7 @@ func (d *Image) Get(_ context.Context, name string, limit int64) ([]byte, error)
 }
 
 // Open implements packages.Files.
-func (d *Image) Open(ctx context.Context, name string, _ int64, sum string) (io.ReadCloser, error) {
+func (d *Image) Open(ctx context.Context, name string, _ int64, sum packages.Sum) (io.ReadCloser, error) {
 	f, err := d.Image.Open(name)
 	if err != nil {
 		return nil, err

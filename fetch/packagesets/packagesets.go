@@ -251,15 +251,16 @@ func (c *choice) pins(ctx context.Context, list []packageRepository) ([]manifest
 	}
 	pins := make([]manifest.Pin, 0, len(chosen.Packages))
 	for _, p := range chosen.Packages {
+		sum, err := c.sha256(ctx, p)
+		if err != nil {
+			return nil, err
+		}
 		file := path.Base(p.File())
 		pin := manifest.Pin{
 			Kind: manifest.ItemFile, Ref: manifest.PackageRef(c.set.Distribution, file), Name: file, Version: p.Version,
 			URL:    p.Address,
-			Digest: digest.NewDigestFromEncoded(digest.SHA256, p.SHA256), Size: p.Size, Verified: c.verification(p),
+			Digest: sum, Size: p.Size, Verified: c.verification(p),
 			Package: p.Name, Provides: c.answers(p),
-		}
-		if err := upstream.CheckDigest(pin.Digest); err != nil {
-			return nil, fmt.Errorf("package %s: %w", p.Name, err)
 		}
 		if c.set.ISO != "" {
 			pin.URL = manifest.PackageInImage(c.set.ISO, p.Address)
@@ -272,6 +273,19 @@ func (c *choice) pins(ctx context.Context, list []packageRepository) ([]manifest
 		pins = append(pins, pin)
 	}
 	return pins, nil
+}
+
+// sha256 returns the digest of a package. One whose list has a SHA512 alone is downloaded for it.
+func (c *choice) sha256(ctx context.Context, p *packages.Package) (d digest.Digest, err error) {
+	if sum, ok := p.Sum.SHA256(); ok {
+		return digest.NewDigestFromEncoded(digest.SHA256, sum), nil
+	}
+	file, err := c.files.Open(ctx, p.Address, p.Size, p.Sum)
+	if err != nil {
+		return "", fmt.Errorf("package %s: %w", p.File(), err)
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	return digest.SHA256.FromReader(upstream.Stopping(ctx, file))
 }
 
 // answers returns the names under install that a package provides besides its own: on Rocky Linux 9 iptables is

@@ -74,7 +74,7 @@ func (c *choice) checkSignatures(ctx context.Context, chosen []*packages.Package
 }
 
 func (c *choice) checkSignature(ctx context.Context, p *packages.Package) (err error) {
-	file, err := c.files.Open(ctx, p.Address, p.Size, p.SHA256)
+	file, err := c.files.Open(ctx, p.Address, p.Size, p.Sum)
 	if err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ func (e *endpoint) login(ctx context.Context) (*http.Client, error) {
 	if err != nil {
 		return nil, e.explain(err)
 	}
-	e.client = e.peer.Client(&lateLogin{endpoint: e, auth: auth, trip: trip, bare: !e.auth.Asks()})
+	e.client = e.peer.Client(&lateLogin{endpoint: e, auth: auth, trip: trip, bare: e.auth.Service() == nil})
 	return e.client, nil
 }
 
@@ -110,17 +110,6 @@ func (e *endpoint) ask(ctx context.Context, method string, u *url.URL, accept st
 		return nil, nil, err
 	}
 	return e.send(ctx, client, req, accept, limit)
-}
-
-// askWith is ask for a manifest with a client of the caller.
-func (e *endpoint) askWith(ctx context.Context, client *http.Client, u *url.URL,
-	accept string,
-) ([]byte, http.Header, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
-	if err != nil {
-		return nil, nil, err
-	}
-	return e.send(ctx, client, req, accept, maxManifest)
 }
 
 func (e *endpoint) send(ctx context.Context, client *http.Client, req *http.Request, accept string,

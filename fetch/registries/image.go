@@ -55,6 +55,8 @@ type Image struct {
 	Manifests []ocispec.Descriptor // manifests and indexes, the root first
 	// Children has the selected children of each index, without attestations about siblings.
 	Children map[digest.Digest][]digest.Digest
+	// Attestations has the manifest of each blob that only BuildKit's attestations need.
+	Attestations map[digest.Digest]digest.Digest
 }
 
 // Size returns the bytes of an image's manifests and blobs.
@@ -99,7 +101,9 @@ type imageWalk struct {
 }
 
 func (w *imageWalk) read(ctx context.Context, root ocispec.Descriptor) (Image, error) {
-	w.image = Image{Root: root, Children: map[digest.Digest][]digest.Digest{}}
+	w.image = Image{
+		Root: root, Children: map[digest.Digest][]digest.Digest{}, Attestations: map[digest.Digest]digest.Digest{},
+	}
 	w.seen, w.taken, w.sizes = map[digest.Digest]bool{}, map[digest.Digest]bool{}, map[digest.Digest]int64{}
 	if err := w.manifest(ctx, root, 0); err != nil {
 		return Image{}, err
@@ -234,6 +238,7 @@ func (w *imageWalk) index(ctx context.Context, parent digest.Digest, children []
 			w.image.Absent = append(w.image.Absent, child.Digest)
 			continue
 		}
+		before := len(w.image.Blobs)
 		err := w.manifest(ctx, child, depth+1)
 		if attested(child) != "" && !w.all && upstream.Lacking(err, http.StatusNotFound) {
 			w.lose(ctx, child) // images run without attestations
@@ -244,7 +249,11 @@ func (w *imageWalk) index(ctx context.Context, parent digest.Digest, children []
 		if err != nil {
 			return fmt.Errorf("manifest %s of index %s: %w", child.Digest, parent, err)
 		}
-		if attested(child) == "" {
+		if attested(child) != "" {
+			for _, b := range w.image.Blobs[before:] { // attestations come last
+				w.image.Attestations[b.Digest] = child.Digest
+			}
+		} else {
 			w.image.Children[parent] = append(w.image.Children[parent], child.Digest)
 		}
 	}

@@ -29,17 +29,17 @@ func isRedirect(resp *http.Response) bool {
 }
 
 // A lateLogin sends the requests for one repository. It logs in when the registry first refuses one, if the registry
-// did not ask for a login before.
+// did not name its token service before.
 type lateLogin struct {
 	endpoint *endpoint
 	auth     authn.Authenticator
 
 	mu   sync.Mutex
 	trip http.RoundTripper
-	bare bool // trip knows no login method
+	bare bool // trip knows no token service
 }
 
-// RoundTrip sends a request, and once more with a login that it lacked.
+// RoundTrip sends a request, and once more with a token that it lacked.
 func (l *lateLogin) RoundTrip(req *http.Request) (*http.Response, error) {
 	l.mu.Lock()
 	trip, bare := l.trip, l.bare
@@ -61,7 +61,7 @@ func (l *lateLogin) RoundTrip(req *http.Request) (*http.Response, error) {
 	return trip.RoundTrip(again)
 }
 
-// renewed returns the connections with a login.
+// renewed returns the connections with a token.
 func (l *lateLogin) renewed(req *http.Request) (http.RoundTripper, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -34,16 +34,23 @@ type referrersAPI struct {
 	mu     sync.Mutex
 	asked  bool
 	absent bool
-	broken error // the error of an API that failed or timed out; it is not called again
+	broken error // the error of an API that failed or was silent; it is not called again
 }
 
 // referrers lists the manifests with this subject, by the OCI distribution specification 1.1: from the referrers API,
-// or from the index under the fallback tag if the registry has no such API.
+// or from the index under the fallback tag if the registry has no such API. An API that fails may be one that the
+// registry lacks: some answer everything unknown with a refusal. The error is then returned with the tag's list.
 func (l *lookup) referrers(ctx context.Context, subject digest.Digest) ([]ocispec.Descriptor, error) {
-	list, ok, err := l.repo.askReferrers(ctx, subject)
-	if err != nil || ok {
-		return list, err
+	list, ok, failed := l.repo.askReferrers(ctx, subject)
+	if ok || ctx.Err() != nil {
+		return list, failed
 	}
+	list, err := l.tagged(ctx, subject)
+	return list, errors.Join(failed, err)
+}
+
+// tagged lists the manifests in the index under the fallback tag.
+func (l *lookup) tagged(ctx context.Context, subject digest.Digest) ([]ocispec.Descriptor, error) {
 	tag := referrersTag(subject)
 	desc, data, ok, err := l.repo.tagged(ctx, tag)
 	if err != nil || !ok {
@@ -122,7 +129,7 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 	}
 	client = e.peer.Client(&noAPIElsewhere{next: client.Transport, path: u.Path})
 	for n := range maxReferrerPages {
-		data, header, err := e.askWith(ctx, client, u, ocispec.MediaTypeImageIndex)
+		data, header, err := e.askReferrers(ctx, client, u)
 		switch {
 		case err == nil && n == 0 && mediaType(header) != ocispec.MediaTypeImageIndex:
 			err = &web.StatusError{
@@ -155,6 +162,35 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 	}
 	return nil, lied("referrers of %s: the list has more than %d pages", subject, maxReferrerPages)
 }
+
+// askReferrers asks for one page with a client of the caller. A server that is silent is asked once: a registry may
+// leave such questions without an answer, and images can do without referrers.
+func (e *endpoint) askReferrers(ctx context.Context, client *http.Client,
+	u *url.URL,
+) (data []byte, header http.Header, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
+	if err != nil {
+		return nil, nil, err
+	}
+	req.Header.Set("Accept", ocispec.MediaTypeImageIndex)
+	err = e.sender.Retry(ctx, e.peer, u.Redacted(), func() error {
+		data, header, err = e.sender.Ask(ctx, e.peer, client, req, maxManifest)
+		if _, silent := errors.AsType[*web.StallError](err); silent {
+			return &silentError{err}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, nil, e.explain(err)
+	}
+	return data, header, nil
+}
+
+// A silentError is the silence of a server that is not asked again.
+type silentError struct{ error }
+
+func (*silentError) CanPass() bool   { return false }
+func (e *silentError) Unwrap() error { return e.error }
 
 // noAPIElsewhere answers for a referrers API that redirects and gets no list there: the registry has no such API.
 // GHCR, for example, leads to a page for people, which limits requests for minutes.

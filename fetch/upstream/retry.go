@@ -352,22 +352,29 @@ func (s *Sender) Small(ctx context.Context, p *Peer, c *http.Client, req *http.R
 	limit int64,
 ) (data []byte, header http.Header, err error) {
 	err = s.Retry(ctx, p, req.URL.Redacted(), func() error {
-		resp, err := s.Send(ctx, p, c, req)
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			return newStatusError(resp)
-		}
-		header = resp.Header
-		if req.Method == http.MethodHead {
-			return nil
-		}
-		data, err = readPage(resp, limit)
+		data, header, err = s.Ask(ctx, p, c, req, limit)
 		return err
 	})
 	return data, header, err
+}
+
+// Ask is Small without retries.
+func (s *Sender) Ask(ctx context.Context, p *Peer, c *http.Client, req *http.Request,
+	limit int64,
+) (data []byte, header http.Header, err error) {
+	resp, err := s.Send(ctx, p, c, req)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, nil, newStatusError(resp)
+	}
+	if req.Method == http.MethodHead {
+		return nil, resp.Header, nil
+	}
+	data, err = readPage(resp, limit)
+	return data, resp.Header, err
 }
 
 // readPage reads a whole answer of at most limit bytes. Some servers send compressed pages even if not asked to.

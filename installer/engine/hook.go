@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -104,6 +105,25 @@ func RunHook(ctx context.Context, t *task.Host, h Hook) error {
 	return t.Write(ctx, h.stamp())
 }
 
+// Unfinished reports whether a script of a kind has begun on the host and has never succeeded there. Later ones of the
+// kind have not begun then.
+func Unfinished(ctx context.Context, t *task.Host, kind string) (bool, error) {
+	list, err := hooks(t, kind)
+	if err != nil {
+		return false, err
+	}
+	for _, h := range list {
+		begun, err := t.AnyExists(ctx, h.file().Path)
+		if err != nil || !begun {
+			return false, err
+		}
+		if ended, err := t.AnyExists(ctx, h.stamp().Path); err != nil || !ended {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
 // maxHook limits the size of a script.
 const maxHook = 16 << 20
 
@@ -147,8 +167,11 @@ type HookName struct {
 	Host  string        // "" for any
 }
 
+// PostInstall is the kind of scripts that run at the end.
+const PostInstall = "post_install"
+
 // HookKinds returns the times at which scripts run, in order.
-func HookKinds() []string { return []string{"pre_install", "post_install"} }
+func HookKinds() []string { return []string{"pre_install", PostInstall} }
 
 // isHook reports whether a file is meant as a script that runs on hosts, also with a typing error.
 func isHook(name string) bool {
@@ -252,8 +275,21 @@ func readSmall(dir *os.Root, name string) ([]byte, error) {
 	return data, err
 }
 
-// CheckHooks refuses scripts that match no host or group, such as those with a misspelled name, and those with problems
-// of values. A bundle's script for a host of another site is none of these.
+// CheckScript refuses a script that no host can run, as editors of Windows write it: Linux looks for an interpreter
+// whose name ends in the carriage return, and for none behind a byte order mark.
+func CheckScript(data []byte) error {
+	first, _, _ := bytes.Cut(data, []byte("\n"))
+	switch {
+	case bytes.HasPrefix(data, []byte("\xef\xbb\xbf")):
+		return errors.New("it begins with a byte order mark, and hosts would not find its interpreter; save it as UTF-8 without BOM, or remove it with sed -i '1s/^\\xef\\xbb\\xbf//' FILE")
+	case bytes.HasPrefix(data, []byte("#!")) && bytes.HasSuffix(first, []byte("\r")):
+		return errors.New("its lines end in CRLF, and hosts would not find its interpreter; save it with LF, or run sed -i 's/\\r$//' FILE")
+	}
+	return nil
+}
+
+// CheckHooks refuses scripts that match no host or group, such as those with a misspelled name, those that no host can
+// run, and those with problems of values. A bundle's script for a host of another site is none of these.
 func CheckHooks(s *task.Site) error {
 	var errs []error
 	for _, name := range s.Hooks.Names {
@@ -265,10 +301,13 @@ func CheckHooks(s *task.Site) error {
 				s.Hooks.Place(name)))
 			continue
 		}
-		if s.Script != nil {
-			_, err := readHook(s, name)
-			errs = append(errs, err)
+		data, err := readHook(s, name)
+		if err == nil {
+			if err = CheckScript(data); err != nil {
+				err = fmt.Errorf("hook %s: %w", s.Hooks.Place(name), err)
+			}
 		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

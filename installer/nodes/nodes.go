@@ -50,7 +50,11 @@ func Add(ctx context.Context, o engine.Options, names []string, agree func([]str
 			return err
 		}
 		fresh, err := newHosts(looking, r)
-		if err != nil || len(fresh) == 0 {
+		if err != nil {
+			return err
+		}
+		joined, err := unfinished(looking, r, fresh)
+		if err != nil || len(fresh)+len(joined) == 0 {
 			return err
 		}
 		if err := checkNameservers(looking, r, fresh); err != nil {
@@ -59,10 +63,12 @@ func Add(ctx context.Context, o engine.Options, names []string, agree func([]str
 		if err := engine.CheckHooks(r.Site); err != nil {
 			return err
 		}
-		if err := agree(additions(r, fresh)); err != nil {
+		if err := agree(additions(r, fresh, joined)); err != nil {
 			return err
 		}
-		r.ChangeSite(func(s *task.Site) { s.Scope.Hosts, s.Scope.RunFollowers = fresh, true })
+		r.ChangeSite(func(s *task.Site) {
+			s.Scope.Hosts, s.Scope.RunFollowers = slices.Concat(fresh, joined), true
+		})
 		return r.Phases(ctx, phases)
 	})
 }
@@ -114,6 +120,28 @@ func newHosts(ctx context.Context, r *engine.Run) ([]string, error) {
 	return names, err
 }
 
+// unfinished returns the nodes (of the named ones, if any) on which a script after their joining has failed.
+func unfinished(ctx context.Context, r *engine.Run, fresh []string) ([]string, error) {
+	if len(r.Hooks.Names) == 0 {
+		return nil, nil
+	}
+	left := make([]bool, len(r.Hosts))
+	err := r.OnAll(r.Hosts, func(i int, t *task.Host) (err error) {
+		if t.Err == nil && !slices.Contains(fresh, t.Name) &&
+			(len(r.Scope.Changing) == 0 || slices.Contains(r.Scope.Changing, t.Name)) {
+			left[i], err = engine.Unfinished(ctx, t, engine.PostInstall)
+		}
+		return err
+	})
+	var names []string
+	for i, t := range r.Hosts {
+		if left[i] {
+			names = append(names, t.Name)
+		}
+	}
+	return names, err
+}
+
 // checkNameservers refuses new hosts that would end the forwarding of names outside the cluster.
 func checkNameservers(ctx context.Context, r *engine.Run, fresh []string) error {
 	if r.Cluster.Kubernetes.Distribution != manifest.DistributionKubernetes {
@@ -126,9 +154,15 @@ func checkNameservers(ctx context.Context, r *engine.Run, fresh []string) error 
 	return addon.CheckNameservers(ctx, r.FirstControlPlane(), hosts)
 }
 
-// additions describes the changes of adding hosts.
-func additions(r *engine.Run, fresh []string) []string {
+// additions describes the changes of adding hosts, and of going on with those that have joined.
+func additions(r *engine.Run, fresh, joined []string) []string {
 	var list []string
+	for _, name := range joined {
+		list = append(list, name+" has joined, and its hook "+engine.PostInstall+" failed: it runs again")
+	}
+	if len(fresh) == 0 {
+		return append(list, unreached(r)...)
+	}
 	for _, name := range fresh {
 		list = append(list, fmt.Sprintf("%s becomes a %s", name, roleText(r.HostNamed(name))))
 	}

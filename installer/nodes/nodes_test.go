@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -319,6 +320,30 @@ func TestNewcomers(t *testing.T) {
 				t.Errorf("(-got +want):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestAddRepeatsHook: a node on which a script has failed after its joining gets it again; one on which it has succeeded,
+// or never began, does not.
+func TestAddRepeatsHook(t *testing.T) {
+	t.Parallel()
+	s, _ := sitetest.NewLivingSite(t, "cp1", "cp2", "cp3", "node1", "node2")
+	s.Hosts["reg"].Put(t, task.StampDir+"/registry", "")
+	s.Options.Hooks = task.Hooks{
+		Names: []string{"post_install.sh"}, Place: func(name string) string { return name },
+		Read: func(string) ([]byte, error) { return []byte("#!/bin/sh\n"), nil },
+	}
+	s.Hosts["node1"].Put(t, engine.HooksOnHost+"/post_install.sh", "#!/bin/sh\nexit 1\n")
+	s.Hosts["node2"].Put(t, engine.HooksOnHost+"/post_install.sh", "#!/bin/sh\n")
+	s.Hosts["node2"].Put(t, marks.Hooks+"/post_install.sh", "#!/bin/sh\n")
+	stop := errors.New("stop")
+	got := ""
+	_, err := Add(t.Context(), s.Options, nil, func(lines []string) error {
+		got = strings.Join(lines, "; ")
+		return stop
+	})
+	if want := "node1 has joined, and its hook post_install failed: it runs again"; !errors.Is(err, stop) || got != want {
+		t.Errorf("got %q, want %q (%v)", got, want, err)
 	}
 }
 

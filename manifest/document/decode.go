@@ -151,10 +151,17 @@ func (d *decoder) null(v reflect.Value, path string, f Field) {
 	case v.Kind() == reflect.Interface: // JSON's null is nil
 	case f.Required:
 		d.Add(path, "is required and has no value")
+	case v.Kind() == reflect.Struct && d.hasRequired(v.Type()):
+		d.Add(path, "has no value; write what belongs to it, or leave the key out")
 	case v.Kind() == reflect.Slice, v.Kind() == reflect.Map, v.Kind() == reflect.Pointer, v.Kind() == reflect.Struct:
 	default:
 		d.Add(path, "has no value; write one or leave the key out")
 	}
+}
+
+// hasRequired reports whether a mapping cannot be empty: its key alone says nothing.
+func (d *decoder) hasRequired(t reflect.Type) bool {
+	return slices.ContainsFunc(Fields(t), func(f Field) bool { return f.Required })
 }
 
 func (d *decoder) text(n *yaml.Node, v encoding.TextUnmarshaler, path string) {

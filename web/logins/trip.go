@@ -100,34 +100,25 @@ func (t *Trip) token(in *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// Learn takes the challenge of a registry's refusal, if the registry named none before: some let everybody see
-// /v2/, and ask for a login only behind it. It reports whether the registry is known to ask for a login.
+// Learn takes the token service that a registry names when it refuses a request, if it named none before: some let
+// everybody see /v2/, or take a password there, and ask for a token only behind it. It reports whether the registry is
+// known to have a token service.
 func (t *Trip) Learn(refusal *http.Response) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.asks() {
+	if t.realm != nil {
 		return true
-	}
-	if len(refusal.Header.Values(authenticate)) == 0 {
-		return false
 	}
 	ping := &http.Response{
 		Status: refusal.Status, StatusCode: refusal.StatusCode, Proto: refusal.Proto, Request: refusal.Request,
 		Header: http.Header{authenticate: slices.Clone(refusal.Header.Values(authenticate))},
 	}
-	t.realm = Settle(ping.Header, t.root.JoinPath(pingPath), t.root.JoinPath(realmPath))
+	if t.realm = Settle(ping.Header, t.root.JoinPath(pingPath), t.root.JoinPath(realmPath)); t.realm == nil {
+		return false
+	}
 	t.ping, t.body = ping, nil
 	return true
 }
-
-// Asks reports whether the registry is known to ask for a login.
-func (t *Trip) Asks() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.asks()
-}
-
-func (t *Trip) asks() bool { return t.ping != nil && t.ping.StatusCode == http.StatusUnauthorized }
 
 // Service returns the address that issues tokens, nil if the registry takes the login itself or was not asked yet.
 func (t *Trip) Service() *url.URL {

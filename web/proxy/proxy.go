@@ -63,18 +63,22 @@ func isAddress(address string) bool {
 		!strings.HasSuffix(address, "#")
 }
 
-// Answered turns a proxy's refusal to connect into an *Error, for http.Transport.OnProxyConnectResponse.
+// Answered turns a proxy's refusal to connect into an *Error, for http.Transport.OnProxyConnectResponse. A page is a
+// refusal, too: what follows it is no connection.
 func Answered(_ context.Context, proxy *url.URL, _ *http.Request, resp *http.Response) error {
-	if resp.StatusCode == http.StatusOK {
+	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	page := strings.EqualFold(strings.TrimSpace(kind), "text/html")
+	if resp.StatusCode == http.StatusOK && !page {
 		return nil
 	}
-	return &Error{Proxy: proxy.Host, Code: resp.StatusCode}
+	return &Error{Proxy: proxy.Host, Code: resp.StatusCode, page: page}
 }
 
 // An Error is a proxy's refusal to connect.
 type Error struct {
 	Proxy string // host:port
 	Code  int
+	page  bool // a web page came with it
 }
 
 func (e *Error) Error() string {
@@ -84,6 +88,9 @@ func (e *Error) Error() string {
 		return text + ": put user and password into the address in HTTPS_PROXY (http://user:password@host:port)"
 	case http.StatusForbidden:
 		return text + ": the proxy blocks this host; ask its administrator, or name a mirror under sources"
+	}
+	if e.page && e.Code < http.StatusInternalServerError || e.Code >= 300 && e.Code < 400 {
+		return text + " with a page in place of a connection: it may want a sign-in in a browser, or be no proxy; check HTTPS_PROXY, or ask its administrator"
 	}
 	return text + ": the proxy cannot reach this host either; check the name, or name a mirror under sources"
 }

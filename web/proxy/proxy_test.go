@@ -3,6 +3,8 @@ package proxy_test
 import (
 	"errors"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -43,6 +45,50 @@ func TestFromEnvironment(t *testing.T) {
 			}
 		case err != nil, host == "" && u != nil, host != "" && (u == nil || u.Host != host):
 			t.Errorf("%q: %v, %v; want %s", address, u, err, host)
+		}
+	}
+}
+
+// TestAnswered: what a proxy answers in place of a connection is told apart from the host's answer, without its password.
+func TestAnswered(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		code int
+		kind string
+		says string // "" for a connection
+	}{
+		{200, "", ""},
+		{200, "text/plain", ""},
+		{200, "text/HTML; charset=utf-8", "answers 200 OK with a page"},
+		{302, "", "answers 302 Found with a page"},
+		{403, "text/html", "blocks this host"},
+		{407, "text/html", "put user and password"},
+		{502, "text/html", "cannot reach this host either"},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header()["Content-Type"] = []string{c.kind}
+			if c.kind == "" {
+				w.Header()["Content-Type"] = nil // not what the server finds
+			}
+			w.Header().Set("Location", "http://login.site/?s3kret")
+			w.WriteHeader(c.code)
+			_, _ = w.Write([]byte("<html>s3kret</html>"))
+		}))
+		t.Cleanup(server.Close)
+		address := &url.URL{Scheme: "http", User: url.UserPassword("me", "s3kret"), Host: server.Listener.Addr().String()}
+		client := &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(address), OnProxyConnectResponse: proxy.Answered}}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://registry.example/v2/", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		refused, ok := errors.AsType[*proxy.Error](err)
+		if ok != (c.says != "") || ok && !strings.Contains(refused.Error(), c.says) ||
+			ok && (!strings.Contains(refused.Error(), address.Host) || strings.Contains(err.Error(), "s3kret")) {
+			t.Errorf("%d %s: %v", c.code, c.kind, err)
 		}
 	}
 }

@@ -174,6 +174,7 @@ func readYAML(dir string) (files []checkedFile, err error) {
 
 // fileKind returns the kind that a file says it has, "" if it is not for kkbundle.
 func fileKind(path string, data []byte) checkedFile {
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // a byte order mark
 	f := checkedFile{File: path}
 	if m := apiGrammar.FindSubmatch(data); m != nil {
 		f.api = string(m[1])

@@ -4,14 +4,15 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/fetch"
@@ -175,10 +176,11 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 	return g.Result("%s", r.Digest)
 }
 
-// An addition is the bundle of the images and charts of --add, in a temporary directory.
+// An addition is the bundle of the images and charts of --add, in the scratch space of the cache, which has such
+// content in clear, too. The next run removes the rest of a killed one.
 type addition struct {
 	bundle.From
-	dir string
+	scratch *cache.Scratch
 }
 
 func (a *addition) from() *bundle.From {
@@ -188,16 +190,17 @@ func (a *addition) from() *bundle.From {
 	return &a.From
 }
 
-func (a *addition) remove() error { return errors.Join(a.Close(), os.RemoveAll(a.dir)) }
+func (a *addition) remove() error { return errors.Join(a.Close(), a.scratch.Close()) }
 
-// scratch makes the directory of an addition. It is beside the output, with a constant name, so that the next run
-// removes the rest of a killed one; but nothing in clear is beside an encrypted bundle.
-func (o *copyOptions) scratch() (string, error) {
-	if o.encrypt.set() {
-		return os.MkdirTemp("", ".kkbundle-add-")
-	}
-	dir := filepath.Join(filepath.Dir(o.output), "."+filepath.Base(o.output)+".add")
-	return dir, errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700))
+// occupied refuses an output that cannot be the copy, before anything is downloaded.
+func (o *copyOptions) occupied(g *globals, base digest.Digest) error {
+	_, err := o.overwrite.bundle(g, o.output, func(r *bundle.Reader) string {
+		if strings.Contains(r.Index().Annotations[bundle.AnnotationFrom], base.String()) {
+			return ""
+		}
+		return sameBundle(base)(r)
+	})
+	return err
 }
 
 // addition downloads the images and charts of --add for the platforms of the bundle. It is nil without them.
@@ -206,9 +209,12 @@ func (o *copyOptions) addition(ctx context.Context, g *globals, from []bundle.Fr
 		return nil, nil //nolint:nilnil // most copies add nothing
 	}
 	base := from[0]
+	if err := o.occupied(g, base.Digest()); err != nil {
+		return nil, err
+	}
 	x := base.Index()
 	list := listedFlags{
-		images: o.images, charts: o.charts, platforms: x.Platforms,
+		images: o.images, charts: o.charts, platforms: x.Platforms, chartFlag: "--add-chart",
 		name: cmp.Or(x.Name, o.name), version: cmp.Or(x.Version, o.version, "0"),
 	}
 	p, err := list.project("")
@@ -222,18 +228,22 @@ func (o *copyOptions) addition(ctx context.Context, g *globals, from []bundle.Fr
 		return nil, err
 	}
 	opts.Level = base.Level()
-	dir, err := o.scratch()
+	downloads, err := cache.Open(opts.Cache, opts.Level) // makes the directory
 	if err != nil {
 		return nil, err
 	}
-	opts.Output = filepath.Join(dir, "added.kkb")
+	scratch, err := cache.OpenScratch(opts.Cache, opts.Level)
+	if err = errors.Join(err, downloads.Close()); err != nil {
+		return nil, err
+	}
+	opts.Output = filepath.Join(scratch.Dir(), "added.kkb")
 	if _, err = p.Build(ctx, opts); err == nil {
 		var r *bundle.Reader
 		if r, err = bundle.Open(opts.Output); err == nil {
-			return &addition{bundle.From{Name: "--add", Reader: r}, dir}, nil
+			return &addition{bundle.From{Name: "--add", Reader: r}, scratch}, nil
 		}
 	}
-	return nil, errors.Join(err, os.RemoveAll(dir))
+	return nil, errors.Join(err, scratch.Close())
 }
 
 // check returns the platforms, or an error of the command line.

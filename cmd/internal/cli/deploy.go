@@ -46,8 +46,11 @@ func (k *kubeFlags) config() (*rest.Config, error) {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules,
 		&clientcmd.ConfigOverrides{CurrentContext: k.context}).ClientConfig()
 	switch {
+	case clientcmd.IsEmptyConfig(err) && k.kubeconfig != "":
+		return nil, usage.Errorf("kubeconfig %s names no cluster: name another file with --kubeconfig", k.kubeconfig)
 	case clientcmd.IsEmptyConfig(err):
-		return nil, usage.Errorf("no kubeconfig: name one with --kubeconfig FILE")
+		return nil, usage.Errorf("no kubeconfig that names a cluster (looked for %s): name one with --kubeconfig FILE",
+			strings.Join(rules.GetLoadingPrecedence(), ", "))
 	case err != nil:
 		return nil, &usage.Error{Err: fmt.Errorf("kubeconfig: %w", err)}
 	}

@@ -19,6 +19,7 @@ import (
 type listedFlags struct {
 	images, charts, platforms []string
 	name, version             string
+	chartFlag                 string // of charts, "" for --chart
 }
 
 func (f *listedFlags) add(fs *pflag.FlagSet) {
@@ -59,7 +60,7 @@ func (f *listedFlags) project(output string) (*builder.Project, error) {
 		b.Images = append(b.Images, manifest.Image{Name: ref})
 	}
 	for _, text := range f.charts {
-		c, err := listedChart(text)
+		c, err := listedChart(cmp.Or(f.chartFlag, "--chart"), text)
 		if err != nil {
 			return nil, err
 		}
@@ -77,13 +78,13 @@ func nameOfBundle(output string) string {
 	return strings.ToLower(strings.TrimSuffix(name, bundleSuffix))
 }
 
-// listedChart reads one --chart. The last part of an address is the chart's name, as in helm pull.
-func listedChart(text string) (manifest.Chart, error) {
+// listedChart reads a chart of a flag. The last part of an address is the chart's name, as in helm pull.
+func listedChart(flag, text string) (manifest.Chart, error) {
 	isOCI := strings.HasPrefix(text, "oci://")
 	switch {
 	case !isOCI && !strings.HasPrefix(text, "https://") && !strings.HasPrefix(text, "http://"):
 		if _, err := os.Stat(text); err != nil {
-			return manifest.Chart{}, usage.Errorf("--chart %s: no such file or directory; a chart of a repository is https://REPOSITORY/NAME[:VERSION] or oci://HOST/PATH/NAME[:VERSION]", text)
+			return manifest.Chart{}, usage.Errorf("%s %s: no such file or directory; a chart of a repository is https://REPOSITORY/NAME[:VERSION] or oci://HOST/PATH/NAME[:VERSION]", flag, text)
 		}
 		return manifest.Chart{Path: text}, nil
 	case !isOCI && strings.HasSuffix(text, ".tgz"):
@@ -92,7 +93,7 @@ func listedChart(text string) (manifest.Chart, error) {
 	repo, last := path.Split(text)
 	name, version, _ := strings.Cut(last, ":")
 	if repo = strings.TrimRight(repo, "/"); name == "" || strings.HasSuffix(repo, ":") {
-		return manifest.Chart{}, usage.Errorf("--chart %s: want the chart's name at the end, https://REPOSITORY/NAME[:VERSION] or oci://HOST/PATH/NAME[:VERSION]", text)
+		return manifest.Chart{}, usage.Errorf("%s %s: want the chart's name at the end, https://REPOSITORY/NAME[:VERSION] or oci://HOST/PATH/NAME[:VERSION]", flag, text)
 	}
 	return manifest.Chart{Repo: repo, Name: name, Version: version}, nil
 }

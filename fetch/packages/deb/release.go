@@ -2,7 +2,6 @@ package deb
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
@@ -28,13 +27,13 @@ type release struct {
 	byHash               bool
 	allInArch            bool // each list includes the packages for all architectures
 	sums                 map[string]sum
-	strong               bool // has SHA256 at all
+	strong               bool // has SHA256 or SHA512 at all
 	allowExpired, signed bool
 }
 
 type sum struct {
-	sha256 string
-	size   int64
+	sum  packages.Sum
+	size int64
 }
 
 func parseRelease(text []byte) (*release, error) {
@@ -42,7 +41,7 @@ func parseRelease(text []byte) (*release, error) {
 	n := 0
 	err := paragraphs(bytes.NewReader(text), []string{
 		"Suite", "Codename", "Date", "Valid-Until", "Architectures", "Components", "Acquire-By-Hash",
-		"No-Support-for-Architecture-all", "SHA256",
+		"No-Support-for-Architecture-all", "SHA256", "SHA512",
 	}, func(f map[string]string) (err error) {
 		if n++; n > 1 {
 			return errors.New("more than one paragraph")
@@ -57,7 +56,7 @@ func parseRelease(text []byte) (*release, error) {
 		r.architectures, r.components = strings.Fields(f["Architectures"]), strings.Fields(f["Components"])
 		r.byHash = f["Acquire-By-Hash"] == "yes"
 		r.allInArch = f["No-Support-for-Architecture-all"] == "Packages"
-		return r.readSums(f["SHA256"])
+		return errors.Join(r.readSums(f["SHA512"]), r.readSums(f["SHA256"])) // locks have SHA256
 	})
 	return r, err
 }
@@ -92,10 +91,11 @@ func (r *release) readSums(text string) error {
 			return fmt.Errorf("%.100q is not sum, size and name", line)
 		}
 		size, err := strconv.ParseInt(f[1], 10, 64)
-		if _, bad := hex.DecodeString(f[0]); err != nil || bad != nil || len(f[0]) != 64 || size < 0 {
+		s, ok := packages.ParseSum(f[0])
+		if err != nil || !ok || size < 0 {
 			return fmt.Errorf("%.100q is not sum, size and name", line)
 		}
-		r.sums[path.Clean(f[2])] = sum{strings.ToLower(f[0]), size}
+		r.sums[path.Clean(f[2])] = sum{s, size}
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ func (r *release) check(suite string, now time.Time) error {
 	named := strings.TrimSuffix(suite, "/")
 	switch {
 	case !r.strong:
-		return errors.New("there are no SHA256 sums, and weaker ones are not accepted")
+		return errors.New("there are no SHA256 or SHA512 sums, and weaker ones are not accepted")
 	case !r.until.IsZero() && now.After(r.until) && !r.allowExpired:
 		return fmt.Errorf("it expired on %s: the mirror is outdated (name another one under sources), this machine's clock is wrong, or it is a snapshot, "+
 			"which needs allowExpired: true", r.until.UTC().Format("2006-01-02 15:04"))

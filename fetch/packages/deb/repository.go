@@ -92,11 +92,11 @@ func (r Repository) readList(ctx context.Context, files packages.Files, u *packa
 		l.name = name + form
 		addresses := []string{l.dir + "/" + l.name}
 		if rel.byHash {
-			addresses = append([]string{l.dir + "/" + path.Join(path.Dir(l.name), "by-hash/SHA256", s.sha256)},
+			addresses = append([]string{l.dir + "/" + path.Join(path.Dir(l.name), "by-hash", s.sum.Kind(), s.sum.String())},
 				addresses...)
 		}
 		for _, address := range addresses {
-			err = r.read(ctx, u, l, func() (io.ReadCloser, error) { return files.Open(ctx, address, s.size, s.sha256) })
+			err = r.read(ctx, u, l, func() (io.ReadCloser, error) { return files.Open(ctx, address, s.size, s.sum) })
 			if !errors.Is(err, fs.ErrNotExist) {
 				return wrap(l.name, err)
 			}
@@ -267,7 +267,7 @@ func Read(in io.Reader, arch, base string, add func(*packages.Package) error) er
 		return s
 	}
 	return paragraphs(in, []string{
-		"Package", "Version", "Architecture", "Essential", "Priority", "Filename", "Size", "SHA256",
+		"Package", "Version", "Architecture", "Essential", "Priority", "Filename", "Size", "SHA256", "SHA512",
 		"Depends", "Pre-Depends", "Recommends", "Conflicts", "Breaks", "Provides",
 	}, func(f map[string]string) error {
 		if a := f["Architecture"]; a != arch && a != "all" {
@@ -277,11 +277,15 @@ func Read(in io.Reader, arch, base string, add func(*packages.Package) error) er
 		file := path.Clean("/" + f["Filename"])[1:]
 		p := &packages.Package{
 			Name: f["Package"], Version: f["Version"], Arch: share(f["Architecture"]), Size: size,
-			SHA256:   strings.ToLower(f["SHA256"]),
 			Address:  packages.Join(base, file),
 			Base:     f["Essential"] == "yes" || f["Priority"] == "required",
 			Requires: share(join(f["Pre-Depends"], f["Depends"])), Recommends: share(f["Recommends"]),
 			Conflicts: share(join(f["Conflicts"], f["Breaks"])),
+		}
+		for _, kind := range []string{"SHA512", "SHA256"} { // locks have SHA256
+			if s, ok := packages.ParseSum(f[kind]); ok && s.Kind() == kind {
+				p.Sum = s
+			}
 		}
 		if err != nil || !strings.HasSuffix(file, ".deb") {
 			p.Unusable = fmt.Errorf("package %.60q has an invalid size %.20q or file %.60q", p.Name, f["Size"],

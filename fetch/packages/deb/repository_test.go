@@ -28,9 +28,9 @@ func (d directory) Get(_ context.Context, address string, _ int64) ([]byte, erro
 	return os.ReadFile(filepath.Join(string(d), strings.TrimPrefix(address, "https://deb.example/")))
 }
 
-func (d directory) Open(ctx context.Context, address string, size int64, sum string) (io.ReadCloser, error) {
+func (d directory) Open(ctx context.Context, address string, size int64, sum packages.Sum) (io.ReadCloser, error) {
 	data, err := d.Get(ctx, address, 0)
-	if got := sha256.Sum256(data); err == nil && (hex.EncodeToString(got[:]) != sum || int64(len(data)) != size) {
+	if err == nil && (sum.Check(bytes.NewReader(data)) != nil || int64(len(data)) != size) {
 		err = errors.New("not what was promised")
 	}
 	return io.NopCloser(bytes.NewReader(data)), err

@@ -8,6 +8,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/kkbundle/kkbundle/fetch/packages"
 )
@@ -22,21 +23,29 @@ const (
 
 // A document is a file named by repomd.xml.
 type document struct {
-	Type     string `xml:"type,attr"`
-	Checksum struct {
-		Type string `xml:"type,attr"`
-		Sum  string `xml:",chardata"`
-	} `xml:"checksum"`
+	Type     string   `xml:"type,attr"`
+	Checksum checksum `xml:"checksum"`
 	Location location `xml:"location"`
 	Size     int64    `xml:"size"` // -1 if the file does not say it
 }
 
 func (d document) check() error {
-	if d.Checksum.Type != "sha256" {
-		return fmt.Errorf("the %s list has a checksum of kind %.20q, but only sha256 is accepted", d.Type,
+	if _, ok := d.Checksum.sum(); !ok {
+		return fmt.Errorf("the %s list has a checksum of kind %.20q, but only sha256 and sha512 are accepted", d.Type,
 			d.Checksum.Type)
 	}
 	return nil
+}
+
+// A checksum is the sum of a file.
+type checksum struct {
+	Type string `xml:"type,attr"`
+	Sum  string `xml:",chardata"`
+}
+
+func (c checksum) sum() (packages.Sum, bool) {
+	s, ok := packages.ParseSum(c.Sum)
+	return s, ok && strings.EqualFold(c.Type, s.Kind())
 }
 
 // A location is the place of a file: below the repository, or below another address (createrepo --baseurl).
@@ -76,7 +85,6 @@ func parseRepomd(data []byte) (map[string]document, error) {
 	}
 	all := map[string]document{}
 	for _, d := range doc.Data {
-		d.Checksum.Sum = strings.ToLower(strings.TrimSpace(d.Checksum.Sum))
 		if d.Size <= 0 {
 			d.Size = -1
 		}
@@ -88,7 +96,40 @@ func parseRepomd(data []byte) (map[string]document, error) {
 func strict(r io.Reader) *xml.Decoder {
 	d := xml.NewDecoder(r)
 	d.Entity = map[string]string{}
+	d.CharsetReader = func(charset string, in io.Reader) (io.Reader, error) {
+		switch strings.ToLower(charset) {
+		case "us-ascii", "ascii":
+			return in, nil
+		case "iso-8859-1", "iso8859-1", "latin1":
+			return &latin1{in: in}, nil
+		}
+		return nil, fmt.Errorf("its text is in %.20q; UTF-8, ISO-8859-1 and US-ASCII are read", charset)
+	}
 	return d
+}
+
+// latin1 reads ISO-8859-1, whose bytes are the code points, as UTF-8.
+type latin1 struct {
+	in   io.Reader
+	left []byte // of the last byte read, which takes two
+}
+
+// Read implements io.Reader.
+func (l *latin1) Read(p []byte) (int, error) {
+	if len(l.left) > 0 || len(p) == 0 {
+		n := copy(p, l.left)
+		l.left = l.left[n:]
+		return n, nil
+	}
+	raw := make([]byte, max(len(p)/2, 1))
+	n, err := l.in.Read(raw)
+	text := make([]byte, 0, 2*n)
+	for _, b := range raw[:n] {
+		text = utf8.AppendRune(text, rune(b))
+	}
+	n = copy(p, text)
+	l.left = text[n:]
+	return n, err
 }
 
 // The fields of a package in primary.xml that are in use.
@@ -102,11 +143,8 @@ type (
 			Version string `xml:"ver,attr"`
 			Release string `xml:"rel,attr"`
 		} `xml:"version"`
-		Checksum struct {
-			Type string `xml:"type,attr"`
-			Sum  string `xml:",chardata"`
-		} `xml:"checksum"`
-		Size struct {
+		Checksum checksum `xml:"checksum"`
+		Size     struct {
 			Package string `xml:"package,attr"`
 		} `xml:"size"`
 		Location location `xml:"location"`
@@ -195,7 +233,7 @@ func readPrimary(r io.Reader, arch, base string, inBase func(name string) bool,
 		}
 		p := &packages.Package{
 			Name: x.Name, Version: evr(x.Version.Epoch, x.Version.Version, x.Version.Release), Arch: share.text(x.Arch),
-			SHA256: strings.ToLower(strings.TrimSpace(x.Checksum.Sum)), Base: inBase(x.Name),
+			Base:     inBase(x.Name),
 			Requires: share.text(lines(x.Format.Requires)), Recommends: share.text(lines(x.Format.Recommends)),
 			Conflicts: share.text(lines(x.Format.Conflicts)),
 		}
@@ -229,11 +267,13 @@ func (x *xmlPackage) place(p *packages.Package, base string) (err error) {
 	if p.Address, err = x.Location.address(base); err != nil {
 		return err
 	}
+	var strong bool
+	p.Sum, strong = x.Checksum.sum()
 	switch {
 	case !strings.HasSuffix(x.Location.Href, ".rpm"):
 		return fmt.Errorf("invalid file %.60q", x.Location.Href)
-	case x.Checksum.Type != "sha256":
-		return fmt.Errorf("it has a checksum of kind %.20q, but only sha256 is accepted", x.Checksum.Type)
+	case !strong:
+		return fmt.Errorf("it has a checksum of kind %.20q, but only sha256 and sha512 are accepted", x.Checksum.Type)
 	}
 	for _, all := range []xmlEntries{x.Format.Requires, x.Format.Recommends, x.Format.Conflicts} {
 		if err := all.check(); err != nil {

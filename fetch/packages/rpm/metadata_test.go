@@ -56,6 +56,29 @@ func TestReadPrimary(t *testing.T) {
 	}
 }
 
+// TestReadPrimaryForms: publishers also write SHA512, and text that is not UTF-8.
+func TestReadPrimaryForms(t *testing.T) {
+	t.Parallel()
+	long := strings.Replace(strings.Replace(primary, "0000000000<", strings.Repeat("0", 74)+"<", 1), `"sha256"`, `"sha512"`, 1)
+	old := strings.Replace(strings.Replace(primary, "UTF-8", "ISO-8859-1", 1), "/usr/bin/app", "/usr/bin/\xe4pp", 1)
+	for text, file := range map[string]string{long: "/usr/bin/app", old: "/usr/bin/äpp"} {
+		var all []*packages.Package
+		err := readPrimary(strings.NewReader(text), "x86_64", "https://rpm.example/os",
+			func(string) bool { return false }, func(p *packages.Package) error {
+				all = append(all, p)
+				return nil
+			})
+		if err != nil || len(all) != 1 || all[0].Unusable != nil || all[0].Provides[1].Name != file {
+			t.Errorf("%s: %+v, %v", text[:60], all, err)
+		}
+	}
+	err := readPrimary(strings.NewReader(strings.Replace(primary, "UTF-8", "KOI8-R", 1)), "x86_64",
+		"https://rpm.example", func(string) bool { return false }, func(*packages.Package) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), "KOI8-R") {
+		t.Errorf("another encoding: %v", err)
+	}
+}
+
 func TestReadPrimaryDamaged(t *testing.T) {
 	t.Parallel()
 	for name, bad := range map[string]string{
@@ -205,8 +228,9 @@ func TestUnusable(t *testing.T) {
 func TestParseRepomd(t *testing.T) {
 	t.Parallel()
 	docs, err := parseRepomd([]byte(
-		`<repomd><data type="primary"><checksum type="sha256"> AB </checksum><location href="repodata/p.xml.gz"/><size>5</size></data></repomd>`))
-	if err != nil || docs["primary"].Checksum.Sum != "ab" || docs["primary"].Size != 5 ||
+		`<repomd><data type="primary"><checksum type="sha256"> ` + strings.Repeat("AB", 32) +
+			` </checksum><location href="repodata/p.xml.gz"/><size>5</size></data></repomd>`))
+	if err != nil || docs["primary"].Size != 5 ||
 		docs["primary"].check() != nil {
 		t.Errorf("%+v, %v", docs, err)
 	}

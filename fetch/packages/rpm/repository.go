@@ -133,11 +133,12 @@ func (r *Repository) document(ctx context.Context, files packages.Files, kind st
 	if err := d.check(); err != nil {
 		return err
 	}
+	sum, _ := d.Checksum.sum()
 	address, err := d.Location.address(r.base())
 	if err != nil {
 		return fmt.Errorf("%s: %w", kind, err)
 	}
-	raw, err := files.Open(ctx, address, d.Size, d.Checksum.Sum)
+	raw, err := files.Open(ctx, address, d.Size, sum)
 	if err != nil {
 		return err
 	}
