@@ -1,0 +1,156 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
+)
+
+// TestCAPIAdopt installs a management cluster and a second cluster, and hands the second one over to the first one:
+// nothing of it is replaced or restarted. Then it gets a worker more, on a host of the pool, loses the one that install
+// made, and is deleted. Its hosts are as they were before they were installed.
+func TestCAPIAdopt(t *testing.T) {
+	c := startClusterAPI(t, 4, 1)
+	m := &adoptedByCAPI{clusterAPIMove: &clusterAPIMove{clusterAPI: c}, cluster: filepath.Join(c.dir, "prod.cluster.yaml"), file: filepath.Join(c.dir, "prod.yaml")}
+	steps(t, []step{
+		{"a management cluster of one host is installed", c.install},
+		{"the bundle is published, and a host forms a pool", m.poolOfOne},
+		{"a cluster of a control plane and a worker is installed", m.installProd},
+		{"it is handed over, and only the management cluster works on its hosts", m.handover},
+		{"Cluster API takes it over as it is", m.create},
+		{"nothing was done on its hosts", m.unchanged},
+		{"it gets a worker more", m.scaleUp},
+		{"the worker that install made is removed, and its host is as it was", m.scaleDown},
+		{"a deleted cluster leaves its hosts as they were", c.goes},
+		{"no packet left the hosts' network", c.packets},
+	})
+}
+
+type adoptedByCAPI struct {
+	*clusterAPIMove
+	cluster string // its cluster file
+	file    string // of the objects
+}
+
+// poolOfOne declares the last host. Those of the second cluster are none of the pool before they are handed over.
+func (m *adoptedByCAPI) poolOfOne(t *testing.T) {
+	m.managers = len(m.lab.Hosts) - 1
+	m.publishedPool(t)
+	m.managers = 1
+}
+
+// installProd installs the second cluster from the same bundle.
+func (m *adoptedByCAPI) installProd(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(m.dir, "cluster.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept []string
+	for line := range strings.Lines(string(data)) {
+		if !strings.HasPrefix(line, "clusterAPI:") {
+			kept = append(kept, line)
+		}
+	}
+	if err := os.WriteFile(m.cluster, []byte(strings.Join(kept, "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.second = filepath.Join(m.dir, "second.yaml")
+	if err := m.lab.WriteInventory(m.second, hosts.Groups{"kube_control_plane": {2}, "kube_worker": {3}}); err != nil {
+		t.Fatal(err)
+	}
+	r := m.ofSecond(t, 0, "install")
+	t.Logf("install: %s", r.took.Round(time.Second))
+	kubeconfig, err := os.Open(filepath.Join(strings.TrimSuffix(m.second, ".yaml")+".work", "admin.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kubeconfig.Close()
+	m.send(t, 1, "/root/prod.conf", "600", kubeconfig)
+}
+
+// ofSecond runs a command for the second cluster.
+func (m *adoptedByCAPI) ofSecond(t *testing.T, code int, command string, flags ...string) result {
+	t.Helper()
+	first := m.inventory
+	m.inventory = m.second
+	defer func() { m.inventory = first }()
+	cmd := m.site(t, command, append([]string{"-c", m.cluster, "--set", "metadata.name=prod"}, flags...)...)
+	cmd.Env = append(os.Environ(), "SITE_REGISTRY="+companyPassword)
+	return run(t, cmd).must(t, code)
+}
+
+func (m *adoptedByCAPI) handover(t *testing.T) {
+	m.hosts = m.onHosts(t)
+	m.ofSecond(t, 0, "handover", "--namespace", "site", "-o", m.file)
+	info, err := os.Stat(m.file)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("the objects: %v %v", info.Mode(), err)
+	}
+	if r := m.ofSecond(t, 12, "install"); !strings.Contains(r.stderr, "belongs to machine site/prod/") {
+		t.Errorf("install after the handover: %s", r.stderr)
+	}
+	if marks := m.on(t, 3, "cat /var/lib/kkbundle/owner"); marks != "site/prod/"+m.lab.Hosts[2].Name+"\n" {
+		t.Errorf("the mark is %q", marks)
+	}
+	m.hosts = m.onHosts(t) // with the marks
+}
+
+// create creates the objects, paused, and looks at the cluster after they are not.
+func (m *adoptedByCAPI) create(t *testing.T) {
+	file, err := os.Open(m.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	begin := time.Now()
+	m.feed(t, m.adminHost(), "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf create -f -", file)
+	m.on(t, m.adminHost(), in(`kubectl patch cluster prod --type=merge -p '{"spec": {"paused": false}}'`))
+	m.until(t, 5*time.Minute, "both Machines are Ready", `kubectl wait --for=condition=Ready --timeout=1s machine --all && kubectl get machine --no-headers | wc -l | grep -x 2`)
+	m.until(t, 5*time.Minute, "the Cluster is Available", "kubectl wait --for=condition=Available --timeout=1s cluster/prod")
+	t.Logf("available %s after the objects were created", time.Since(begin).Round(time.Second))
+	t.Log(m.on(t, m.adminHost(), in("kubectl get cluster,kubeadmcontrolplane,machinedeployment,machineset,machine,kkmachines,kkinstances,kkhosts -o wide; kubectl get events | tail -n 40")))
+}
+
+// unchanged compares the hosts with what they were: the providerIDs of the nodes are new, and nothing else.
+func (m *adoptedByCAPI) unchanged(t *testing.T) {
+	time.Sleep(time.Minute) // what must not happen has no event
+	after := m.onHosts(t)
+	for _, h := range m.lab.Hosts[1:3] {
+		id := " kk:///site/" + h.Name + " "
+		if !strings.Contains(after, id) {
+			t.Errorf("the node of %s has no%s", h.Name, id)
+		}
+		after = strings.Replace(after, id, "  ", 1)
+	}
+	if after != m.hosts {
+		t.Errorf("hosts are not as they were:\n%s", difference(m.hosts, after))
+	}
+	for what, line := range map[string]string{
+		"KubeadmControlPlane": `kubectl get kubeadmcontrolplane prod-cp -o jsonpath='{.status.upToDateReplicas} {.status.replicas}' | grep -x '1 1'`,
+		"MachineDeployment":   `kubectl get machinedeployment prod-md-0 -o jsonpath='{.status.upToDateReplicas} {.status.replicas}' | grep -x '1 1'`,
+		"the MachineSet":      `kubectl get machineset --no-headers | wc -l | grep -x 1`,
+		"owners of Secrets":   `kubectl get secrets prod-ca prod-etcd prod-proxy prod-sa prod-kubeconfig -o jsonpath='{range .items[*]}{.metadata.ownerReferences[0].kind}{"\n"}{end}' | grep -c KubeadmControlPlane | grep -x 5`,
+	} {
+		m.until(t, time.Minute, what+" is as it should be", line)
+	}
+}
+
+// scaleUp takes the host of the pool. flannel's daemon takes the interfaces of the nodes that install knew.
+func (m *adoptedByCAPI) scaleUp(t *testing.T) {
+	m.on(t, m.adminHost(), `export KUBECACHEDIR=/tmp/kubectl KUBECONFIG=/root/prod.conf; kubectl -n kube-flannel patch $(kubectl -n kube-flannel get daemonset -o name) --type=json -p '[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--iface=`+addresses(m.lab.Hosts[3:])[0]+`"}]'`)
+	begin := time.Now()
+	m.on(t, m.adminHost(), in("kubectl scale machinedeployment prod-md-0 --replicas=2"))
+	m.until(t, 15*time.Minute, "three Machines are Ready", `kubectl get machine --no-headers | wc -l | grep -x 3 && kubectl wait --for=condition=Ready --timeout=1s machine --all`)
+	t.Logf("a worker more after %s", time.Since(begin).Round(time.Second))
+}
+
+// scaleDown removes the Machine of the worker that install made.
+func (m *adoptedByCAPI) scaleDown(t *testing.T) {
+	m.on(t, m.adminHost(), in("kubectl annotate machine "+m.lab.Hosts[2].Name+" cluster.x-k8s.io/delete-machine= && kubectl scale machinedeployment prod-md-0 --replicas=1"))
+	m.until(t, 10*time.Minute, "its host is free again", `kubectl get machine --no-headers | wc -l | grep -x 2 && `+m.free(1)+` && kubectl get kkhost `+m.lab.Hosts[2].Name+` -o jsonpath='{.status.state}' | grep -x Available`)
+	m.freeAreClean(t, 1)
+}
