@@ -122,6 +122,7 @@ func run(m *testing.M) (int, error) {
 		CRDDirectoryPaths: []string{
 			filepath.Join(capi, "core/config/crd/bases/cluster.x-k8s.io_clusters.yaml"), filepath.Join(capi, "core/config/crd/bases/cluster.x-k8s.io_machines.yaml"),
 			filepath.Join(capi, "core/config/crd/bases/cluster.x-k8s.io_clusterclasses.yaml"),
+			filepath.Join(capi, "core/config/crd/bases/cluster.x-k8s.io_machinesets.yaml"),
 			filepath.Join(capi, "core/config/crd/bases/cluster.x-k8s.io_machinedeployments.yaml"), filepath.Join(capi, "controlplane/kubeadm/config/crd/bases"),
 			filepath.Join(capi, "bootstrap/kubeadm/config/crd/bases"),
 		},
