@@ -138,6 +138,10 @@ func TestObjects(t *testing.T) {
 	if _, _, err := handover.Write(t.Context(), s.Options, other); !errors.As(err, &owned) {
 		t.Errorf("a host of another machine: %v", err)
 	}
+	// as upgrade, nodes and install do, when nobody's machine is meant
+	if err := begin.CheckMembers(t.Context(), s.Run(t, nil)); !errors.As(err, &owned) {
+		t.Errorf("a person works on a cluster that was handed over: %v", err)
+	}
 	if _, err := handover.Undo(t.Context(), s.Options, target()); err != nil {
 		t.Fatal(err)
 	}

@@ -28,8 +28,8 @@ func newHandoverCmd(g *globals) *cobra.Command {
 authorities, a paused Cluster, a KubeadmControlPlane and a MachineDeployment that match what runs, and a Machine and a
 KKHost for each node. Nothing is replaced or restarted. FILE has the keys of the cluster, and mode 0600.
 
-Each host gets the mark of its machine (NAMESPACE/CLUSTER/HOST): from then on, only that management cluster works on it,
-and install, provision and reset refuse it. --undo takes the marks away again.
+Each host gets the mark of its machine (NAMESPACE/CLUSTER/HOST): from then on only that management cluster works on it,
+and install, upgrade, nodes and provision refuse it. --undo takes the marks away again.
 
 The namespace has the KKBundle, and the Secrets of the registry, of the SSH login and, with --host-keys, of the hosts'
 keys. Without, the keys that the hosts have are in FILE. Later machines pull from the registry of the cluster file, or

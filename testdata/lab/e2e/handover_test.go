@@ -141,7 +141,10 @@ func (m *adoptedByCAPI) unchanged(t *testing.T) {
 
 // scaleUp takes the host of the pool. flannel's daemon takes the interfaces of the nodes that install knew.
 func (m *adoptedByCAPI) scaleUp(t *testing.T) {
-	m.on(t, m.adminHost(), `export KUBECACHEDIR=/tmp/kubectl KUBECONFIG=/root/prod.conf; kubectl -n kube-flannel patch $(kubectl -n kube-flannel get daemonset -o name) --type=json -p '[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--iface=`+addresses(m.lab.Hosts[3:])[0]+`"}]'`)
+	last := "--iface=" + addresses(m.lab.Hosts[2:])[0]
+	m.on(t, m.adminHost(), `export KUBECACHEDIR=/tmp/kubectl KUBECONFIG=/root/prod.conf
+		kubectl -n kube-flannel get daemonset -o yaml | sed -E 's/^( *- )`+last+`$/&\n\1--iface=`+addresses(m.lab.Hosts[3:])[0]+`/' | kubectl replace -f -
+		kubectl -n kube-flannel get daemonset -o yaml | grep -e --iface=`+addresses(m.lab.Hosts[3:])[0])
 	begin := time.Now()
 	m.on(t, m.adminHost(), in("kubectl scale machinedeployment prod-md-0 --replicas=2"))
 	m.until(t, 15*time.Minute, "three Machines are Ready", `kubectl get machine --no-headers | wc -l | grep -x 3 && kubectl wait --for=condition=Ready --timeout=1s machine --all`)
