@@ -1,8 +1,11 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,10 +17,9 @@ import (
 // nothing of it is replaced or restarted. Then it gets a worker more, on a host of the pool, loses the one that install
 // made, and is deleted. Its hosts are as they were before they were installed.
 func TestCAPIAdopt(t *testing.T) {
-	c := startClusterAPI(t, 4, 1)
-	m := &adoptedByCAPI{clusterAPIMove: &clusterAPIMove{clusterAPI: c}, cluster: filepath.Join(c.dir, "prod.cluster.yaml"), file: filepath.Join(c.dir, "prod.yaml")}
+	m := startCAPIAdopt(t, []int{2}, []int{3})
 	steps(t, []step{
-		{"a management cluster of one host is installed", c.install},
+		{"a management cluster of one host is installed", m.install},
 		{"the bundle is published, and a host forms a pool", m.poolOfOne},
 		{"a cluster of a control plane and a worker is installed", m.installProd},
 		{"it is handed over, and only the management cluster works on its hosts", m.handover},
@@ -25,15 +27,50 @@ func TestCAPIAdopt(t *testing.T) {
 		{"nothing was done on its hosts", m.unchanged},
 		{"it gets a worker more", m.scaleUp},
 		{"the worker that install made is removed, and its host is as it was", m.scaleDown},
-		{"a deleted cluster leaves its hosts as they were", c.goes},
-		{"no packet left the hosts' network", c.packets},
+		{"a deleted cluster leaves its hosts as they were", m.goes},
+		{"no packet left the hosts' network", m.packets},
 	})
+}
+
+// TestCAPIAdoptThree hands over a cluster with three control planes, and replaces one of them by a host of the pool.
+func TestCAPIAdoptThree(t *testing.T) {
+	m := startCAPIAdopt(t, []int{2, 3, 4}, []int{5})
+	m.roles = nil
+	steps(t, []step{
+		{"a management cluster of one host is installed", m.install},
+		{"the bundle is published, and a host forms a pool", m.poolOfOne},
+		{"a cluster of three control planes and a worker is installed", m.installProd},
+		{"it is handed over, and only the management cluster works on its hosts", m.handover},
+		{"Cluster API takes it over as it is", m.create},
+		{"nothing was done on its hosts", m.unchanged},
+		{"a control plane that install made is replaced, and its host is as it was", m.replacePlane},
+		{"a deleted cluster leaves its hosts as they were", m.goes},
+		{"no packet left the hosts' network", m.packets},
+	})
+}
+
+// startCAPIAdopt starts a host for the management cluster, those of a second cluster, and one for the pool.
+func startCAPIAdopt(t *testing.T, planes, workers []int) *adoptedByCAPI {
+	t.Helper()
+	nodes := append(slices.Clone(planes), workers...)
+	c := startClusterAPI(t, len(nodes)+2, 1)
+	return &adoptedByCAPI{
+		clusterAPIMove: &clusterAPIMove{clusterAPI: c}, cluster: filepath.Join(c.dir, "prod.cluster.yaml"),
+		file: filepath.Join(c.dir, "prod.yaml"), planes: planes, workers: workers, nodes: nodes,
+	}
 }
 
 type adoptedByCAPI struct {
 	*clusterAPIMove
 	cluster string // its cluster file
 	file    string // of the objects
+	// Numbers of hosts.
+	planes, workers, nodes []int
+}
+
+// ready is a shell line that holds while this many Machines are there, and all of them Ready.
+func (*adoptedByCAPI) ready(machines int) string {
+	return fmt.Sprintf("kubectl wait --for=condition=Ready --timeout=1s machine --all && kubectl get machine --no-headers | wc -l | grep -x %d", machines)
 }
 
 // poolOfOne declares the last host. Those of the second cluster are none of the pool before they are handed over.
@@ -59,7 +96,7 @@ func (m *adoptedByCAPI) installProd(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.second = filepath.Join(m.dir, "second.yaml")
-	if err := m.lab.WriteInventory(m.second, hosts.Groups{"kube_control_plane": {2}, "kube_worker": {3}}); err != nil {
+	if err := m.lab.WriteInventory(m.second, hosts.Groups{"kube_control_plane": m.planes, "kube_worker": m.workers}); err != nil {
 		t.Fatal(err)
 	}
 	r := m.ofSecond(t, 0, "install")
@@ -109,7 +146,7 @@ func (m *adoptedByCAPI) create(t *testing.T) {
 	begin := time.Now()
 	m.feed(t, m.adminHost(), "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf create -f -", file)
 	m.on(t, m.adminHost(), in(`kubectl patch cluster prod --type=merge -p '{"spec": {"paused": false}}'`))
-	m.until(t, 5*time.Minute, "both Machines are Ready", `kubectl wait --for=condition=Ready --timeout=1s machine --all && kubectl get machine --no-headers | wc -l | grep -x 2`)
+	m.until(t, 5*time.Minute, "its Machines are Ready", m.ready(len(m.nodes)))
 	m.until(t, 5*time.Minute, "the Cluster is Available", "kubectl wait --for=condition=Available --timeout=1s cluster/prod")
 	t.Logf("available %s after the objects were created", time.Since(begin).Round(time.Second))
 	t.Log(m.on(t, m.adminHost(), in("kubectl get cluster,kubeadmcontrolplane,machinedeployment,machineset,machine,kkmachines,kkinstances,kkhosts -o wide; kubectl get events | tail -n 40")))
@@ -119,7 +156,8 @@ func (m *adoptedByCAPI) create(t *testing.T) {
 func (m *adoptedByCAPI) unchanged(t *testing.T) {
 	time.Sleep(time.Minute) // what must not happen has no event
 	after := m.onHosts(t)
-	for _, h := range m.lab.Hosts[1:3] {
+	for _, number := range m.nodes {
+		h := m.lab.Hosts[number-1]
 		id := " kk:///site/" + h.Name + " "
 		if !strings.Contains(after, id) {
 			t.Errorf("the node of %s has no%s", h.Name, id)
@@ -129,8 +167,9 @@ func (m *adoptedByCAPI) unchanged(t *testing.T) {
 	if after != m.hosts {
 		t.Errorf("hosts are not as they were:\n%s", difference(m.hosts, after))
 	}
+	planes := strconv.Itoa(len(m.planes))
 	for what, line := range map[string]string{
-		"KubeadmControlPlane": `kubectl get kubeadmcontrolplane prod-cp -o jsonpath='{.status.upToDateReplicas} {.status.replicas}' | grep -x '1 1'`,
+		"KubeadmControlPlane": `kubectl get kubeadmcontrolplane prod-cp -o jsonpath='{.status.upToDateReplicas} {.status.replicas}' | grep -x '` + planes + " " + planes + `'`,
 		"MachineDeployment":   `kubectl get machinedeployment prod-md-0 -o jsonpath='{.status.upToDateReplicas} {.status.replicas}' | grep -x '1 1'`,
 		"the MachineSet":      `kubectl get machineset --no-headers | wc -l | grep -x 1`,
 		"owners of Secrets":   `kubectl get secrets prod-ca prod-etcd prod-proxy prod-sa prod-kubeconfig -o jsonpath='{range .items[*]}{.metadata.ownerReferences[0].kind}{"\n"}{end}' | grep -c KubeadmControlPlane | grep -x 5`,
@@ -139,21 +178,48 @@ func (m *adoptedByCAPI) unchanged(t *testing.T) {
 	}
 }
 
-// scaleUp takes the host of the pool. flannel's daemon takes the interfaces of the nodes that install knew.
-func (m *adoptedByCAPI) scaleUp(t *testing.T) {
-	last := "--iface=" + addresses(m.lab.Hosts[2:])[0]
+// freeHost is the host of the pool. flannel's daemon, which takes the interfaces of the nodes that install knew, is told
+// of it.
+func (m *adoptedByCAPI) freeHost(t *testing.T) hosts.Host {
+	t.Helper()
+	h := m.lab.Hosts[len(m.lab.Hosts)-1]
+	known, more := "--iface="+m.lab.Hosts[m.nodes[0]-1].Address, "--iface="+h.Address
 	m.on(t, m.adminHost(), `export KUBECACHEDIR=/tmp/kubectl KUBECONFIG=/root/prod.conf
-		kubectl -n kube-flannel get daemonset -o yaml | sed -E 's/^( *- )`+last+`$/&\n\1--iface=`+addresses(m.lab.Hosts[3:])[0]+`/' | kubectl replace -f -
-		kubectl -n kube-flannel get daemonset -o yaml | grep -e --iface=`+addresses(m.lab.Hosts[3:])[0])
+		kubectl -n kube-flannel get daemonset -o yaml | sed -E 's/^( *- )`+known+`$/&\n\1`+more+`/' | kubectl replace -f -
+		kubectl -n kube-flannel get daemonset -o yaml | grep -e `+more)
+	return h
+}
+
+// scaleUp takes the host of the pool.
+func (m *adoptedByCAPI) scaleUp(t *testing.T) {
+	m.freeHost(t)
 	begin := time.Now()
 	m.on(t, m.adminHost(), in("kubectl scale machinedeployment prod-md-0 --replicas=2"))
-	m.until(t, 15*time.Minute, "three Machines are Ready", `kubectl get machine --no-headers | wc -l | grep -x 3 && kubectl wait --for=condition=Ready --timeout=1s machine --all`)
+	m.until(t, 15*time.Minute, "three Machines are Ready", m.ready(3))
 	t.Logf("a worker more after %s", time.Since(begin).Round(time.Second))
 }
 
 // scaleDown removes the Machine of the worker that install made.
 func (m *adoptedByCAPI) scaleDown(t *testing.T) {
-	m.on(t, m.adminHost(), in("kubectl annotate machine "+m.lab.Hosts[2].Name+" cluster.x-k8s.io/delete-machine= && kubectl scale machinedeployment prod-md-0 --replicas=1"))
-	m.until(t, 10*time.Minute, "its host is free again", `kubectl get machine --no-headers | wc -l | grep -x 2 && `+m.free(1)+` && kubectl get kkhost `+m.lab.Hosts[2].Name+` -o jsonpath='{.status.state}' | grep -x Available`)
+	name := m.lab.Hosts[m.workers[0]-1].Name
+	m.on(t, m.adminHost(), in("kubectl annotate machine "+name+" cluster.x-k8s.io/delete-machine= && kubectl scale machinedeployment prod-md-0 --replicas=1"))
+	m.until(t, 10*time.Minute, "its host is free again", m.ready(2)+` && `+m.free(1)+` && kubectl get kkhost `+name+` -o jsonpath='{.status.state}' | grep -x Available`)
+	m.freeAreClean(t, 1)
+}
+
+// replacePlane deletes the Machine of a control plane. The one in its place is on the host of the pool, and has the files
+// that install made for control planes.
+func (m *adoptedByCAPI) replacePlane(t *testing.T) {
+	h, lost := m.freeHost(t), m.lab.Hosts[m.planes[2]-1]
+	const line = "sha256sum /etc/kubernetes/security/*"
+	want := m.on(t, m.planes[0], line)
+	begin := time.Now()
+	m.on(t, m.adminHost(), in("kubectl delete machine "+lost.Name+" --wait=false"))
+	m.until(t, 15*time.Minute, "its host is free, and another one has its place", m.free(1)+` && kubectl get kkhost `+lost.Name+` -o jsonpath='{.status.state}' | grep -x Available && `+m.ready(len(m.nodes)))
+	m.until(t, 5*time.Minute, "the Cluster is Available", "kubectl wait --for=condition=Available --timeout=1s cluster/prod")
+	t.Logf("replaced after %s", time.Since(begin).Round(time.Second))
+	if got := m.on(t, h.Number, line); got != want {
+		t.Errorf("files of control planes:\n%s", difference(want, got))
+	}
 	m.freeAreClean(t, 1)
 }
