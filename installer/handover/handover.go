@@ -31,7 +31,11 @@ type Target struct {
 func (t Target) Check() error {
 	for _, one := range []struct{ flag, name string }{
 		{"namespace", t.Namespace}, {"bundle", t.Bundle}, {"registry-secret", t.RegistrySecret}, {"login", t.Login},
+		{"host-keys", t.HostKeys},
 	} {
+		if one.name == "" && one.flag == "host-keys" {
+			continue
+		}
 		if problems := validation.IsDNS1123Subdomain(one.name); len(problems) > 0 {
 			return fmt.Errorf("--%s: %q is no name of an object: %s", one.flag, one.name, problems[0])
 		}

@@ -2,6 +2,8 @@ package handover
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
@@ -52,36 +54,41 @@ func (e *RefusedError) orNil() error {
 	return e
 }
 
-func (f *found) refuseFile() (list []string) {
-	c := f.cluster
-	refuse := func(when bool, where, problem, remedy string) {
-		if when {
-			list = append(list, cause(where, problem, remedy))
-		}
+// A list is causes as they are found.
+type list []string
+
+// add adds a cause, if there is one.
+func (l *list) add(is bool, where, problem, remedy string) {
+	if is {
+		*l = append(*l, cause(where, problem, remedy))
 	}
-	const stays = "the cluster stays kkbundle's"
-	refuse(c.Kubernetes.Distribution == manifest.DistributionK3s, "kubernetes.distribution", "k3s has no control plane that KubeadmControlPlane knows", stays)
-	refuse(c.Etcd.Type != manifest.EtcdInternal, "etcd.type",
+}
+
+const stays = "the cluster stays kkbundle's"
+
+func (f *found) refuseFile() (l list) {
+	c := f.cluster
+	l.add(c.Kubernetes.Distribution == manifest.DistributionK3s, "kubernetes.distribution",
+		"k3s has no control plane that KubeadmControlPlane knows", stays)
+	l.add(c.Etcd.Type != manifest.EtcdInternal, "etcd.type",
 		fmt.Sprintf("%s: KubeadmControlPlane looks after etcd in static pods alone", c.Etcd.Type), stays)
-	refuse(c.ControlPlaneEndpoint.Type == manifest.EndpointHAProxy, "controlPlaneEndpoint.type",
-		"haproxy: later workers would have no proxy of their own", "move the endpoint with kkbundle endpoint move to kube-vip or to your balancer first")
-	refuse(f.registry() == "", "imageRegistry", "the address of the registry is unknown to later machines", "name it with --registry, by a name that their certificates have")
+	l.add(c.ControlPlaneEndpoint.Type == manifest.EndpointHAProxy, "controlPlaneEndpoint.type",
+		"haproxy: later workers would have no proxy of their own",
+		"move the endpoint with kkbundle endpoint move to kube-vip or to your balancer first")
+	l.add(f.registry() == "", "imageRegistry", "the address of the registry is unknown to later machines",
+		"name it with --registry, by a name that its certificate has")
 	v, err := semver.NewVersion(c.Kubernetes.Version)
-	refuse(err != nil || v.LessThan(semver.New(1, 31, 0, "", "")), "kubernetes.version",
-		c.Kubernetes.Version+" is older than Cluster API manages", "upgrade to v1.31 or later with kkbundle upgrade first")
-	refuse(len(validation.IsDNS1123Label(c.Metadata.Name)) > 0, "metadata.name",
+	l.add(err != nil || v.LessThan(semver.New(1, 31, 0, "", "")), "kubernetes.version",
+		c.Kubernetes.Version+" is older than Cluster API manages",
+		"upgrade to v1.31 or later with kkbundle upgrade first")
+	l.add(len(validation.IsDNS1123Label(c.Metadata.Name)) > 0, "metadata.name",
 		c.Metadata.Name+" is no name of a Cluster", stays)
-	return list
+	return l
 }
 
 // refuse returns a RefusedError with all causes.
 func (f *found) refuse() error {
-	e := &RefusedError{f.refuseFile()}
-	refuse := func(when bool, where, problem, remedy string) {
-		if when {
-			e.Causes = append(e.Causes, cause(where, problem, remedy))
-		}
-	}
+	l := f.refuseFile()
 	planes, tainted := 0, 0
 	for _, n := range f.nodes {
 		if n.isControlPlane() {
@@ -90,53 +97,54 @@ func (f *found) refuse() error {
 		if n.isControlPlane() && n.live != nil && isTainted(n.live) {
 			tainted++
 		}
-		e.Causes = append(e.Causes, f.refuseNode(n)...)
+		l = append(l, f.refuseNode(n)...)
 	}
 	for _, name := range f.unknown() {
-		refuse(true, "ConfigMap kubeadm-config", "ClusterConfiguration has "+name+", which Cluster API has no word for", "leave it out of kubernetes.kubeadm, and run kkbundle upgrade")
+		l.add(true, "ConfigMap kubeadm-config", "ClusterConfiguration has "+name+", which Cluster API has no word for",
+			"leave it out of kubernetes.kubeadm, and run kkbundle upgrade")
 	}
 	for _, name := range f.others {
-		refuse(true, "node "+name, "it is in the cluster and not in the inventory", "add its host, or delete the node")
+		l.add(true, "node "+name, "it is in the cluster and not in the inventory", "add its host, or delete the node")
 	}
-	refuse(planes%2 == 0, "kube_control_plane", fmt.Sprintf("%d control planes: KubeadmControlPlane has an odd number", planes),
+	l.add(planes%2 == 0, "kube_control_plane",
+		fmt.Sprintf("%d control planes: KubeadmControlPlane has an odd number", planes),
 		"add or delete one with kkbundle nodes")
-	refuse(tainted != 0 && tainted != planes, "kube_control_plane", "some control planes have the taint "+kube.ControlPlaneLabel+" and some have not",
+	l.add(tainted != 0 && tainted != planes, "kube_control_plane",
+		"some control planes have the taint "+kube.ControlPlaneLabel+" and some have not",
 		"KubeadmControlPlane has one setting for all: make them the same in the inventory and run kkbundle install")
-	for _, name := range authorities() {
-		for _, end := range ends(name) {
-			refuse(f.authorities[name+end] == "", kube.PKIDir+"/"+name+end, "it is missing on the first control plane, and Cluster API issues certificates with it",
+	names := authorities()
+	for _, key := range slices.Sorted(maps.Keys(names)) {
+		for _, end := range ends(names[key]) {
+			l.add(f.authorities[names[key]+end] == "", kube.PKIDir+"/"+names[key]+end,
+				"it is missing on the first control plane, and Cluster API issues certificates with it",
 				"put it there, on all control planes")
 		}
 	}
-	return e.orNil()
+	return (&RefusedError{l}).orNil()
 }
 
 // refuseNode returns why a host cannot become a machine.
-func (f *found) refuseNode(n node) (list []string) {
-	refuse := func(when bool, problem, remedy string) {
-		if when {
-			list = append(list, cause(n.host.Name, problem, remedy))
-		}
-	}
-	const stays = "the cluster stays kkbundle's"
-	refuse(n.host.Local, "local: true: the provider reaches hosts by SSH", "give the host its address in the inventory")
-	refuse(len(n.host.Hops) > 0, "it is behind a bastion, which handover does not describe", "reach it without one")
-	refuse(n.host.Is(manifest.RoleRegistry), "it has the site's registry, which would go with its Machine",
+func (f *found) refuseNode(n node) (l list) {
+	at := n.host.Name
+	l.add(n.host.Local, at, "local: true: the provider reaches hosts by SSH", "give the host its address in the inventory")
+	l.add(len(n.host.Hops) > 0, at, "it is behind a bastion, which handover does not describe", "reach it without one")
+	l.add(n.host.Is(manifest.RoleRegistry), at, "it has the site's registry, which would go with its Machine",
 		"move the registry to a host that is no node, or to one of yours (imageRegistry.type: existing)")
-	refuse(f.to.HostKeys == "" && len(n.hostKeys) == 0, "no public key of its SSH server is in /etc/ssh",
+	l.add(f.to.HostKeys == "" && len(n.hostKeys) == 0, at, "no public key of its SSH server is in /etc/ssh",
 		"name a Secret with known_hosts by --host-keys")
-	refuse(len(validation.IsDNS1123Label(n.host.Name)) > 0, "it is no name of a Machine", stays)
+	l.add(len(validation.IsDNS1123Label(at)) > 0, at, "it is no name of a Machine", stays)
 	if n.live == nil {
-		return append(list, cause(n.host.Name, "the cluster has no node of this name", "see kkbundle status"))
+		l.add(true, at, "the cluster has no node of this name", "see kkbundle status")
+		return l
 	}
-	want := f.providerID(n)
-	refuse(n.live.Spec.ProviderID != "" && n.live.Spec.ProviderID != want,
-		"its node has the providerID "+n.live.Spec.ProviderID+" of somebody else, which never changes", stays)
-	refuse(n.live.Status.NodeInfo.KubeletVersion != f.cluster.Kubernetes.Version,
-		"its kubelet has "+n.live.Status.NodeInfo.KubeletVersion+", and the cluster file "+f.cluster.Kubernetes.Version,
+	has, version := n.live.Spec.ProviderID, n.live.Status.NodeInfo.KubeletVersion
+	l.add(has != "" && has != f.providerID(n), at,
+		"its node has the providerID "+has+" of somebody else, which never changes", stays)
+	l.add(version != f.cluster.Kubernetes.Version, at,
+		"its kubelet has "+version+", and the cluster file "+f.cluster.Kubernetes.Version,
 		"finish the upgrade, or give the cluster file of what runs")
-	refuse(!kube.IsNodeReady(n.live), "its node is not ready", "see kkbundle status")
-	return list
+	l.add(!kube.IsNodeReady(n.live), at, "its node is not ready", "see kkbundle status")
+	return l
 }
 
 func (f *found) providerID(n node) string { return "kk:///" + f.to.Namespace + "/" + n.host.Name }

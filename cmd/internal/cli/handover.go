@@ -41,7 +41,7 @@ way, nodes that are not ready, not in the inventory, of another version, or anot
 		Annotations: exitCodesOf(
 			"Exit codes: 0 done; 12 the cluster is in no state for it; 13 a node is unreachable; 17 another run is at it."),
 		Example: `  kkbundle handover -i inventory.yaml -c cluster.yaml --namespace site -o prod.yaml
-  kubectl create -f prod.yaml     # in the management cluster; the Cluster is paused
+  kubectl create -f prod.yaml   # in the management cluster; it is paused
   kkbundle handover -i inventory.yaml -c cluster.yaml --namespace site --undo`,
 		Args: takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runHandover(cmd.Context(), g, first(args), o) },
@@ -97,7 +97,10 @@ func runHandover(ctx context.Context, g *globals, path string, o handoverOptions
 	if err := files.write(); err != nil {
 		return err
 	}
+	if g.JSON {
+		err = g.PrintJSON(map[string]any{"version": 1, "file": o.output})
+	}
 	g.Note("wrote %s, which has the keys of cluster %s; %s have the marks of their machines", plain.Line(o.output), name, nodes)
 	g.Note("in the management cluster: kubectl create -f %s; then set spec.paused of the Cluster to false", plain.Line(o.output))
-	return nil
+	return err
 }
