@@ -8,7 +8,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kube"
 )
 
-// localMode is a feature gate that Cluster API adds to control planes before 1.36, in which kubeadm has it always. It is
+// localMode is a feature gate that Cluster API adds to control planes before 1.36; later ones have it always. It is
 // written out here, because machines that lack it would be replaced.
 const localMode = "ControlPlaneKubeletLocalMode"
 

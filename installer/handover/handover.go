@@ -22,15 +22,18 @@ type Target struct {
 	Bundle string
 	// Registry is the address of the registry for later machines; "" is that of the cluster file, if it names one.
 	Registry string
-	// RegistrySecret, Login and HostKeys are Secrets: the registry's login, that of SSH, and the keys of the hosts. Without
-	// HostKeys, the keys that the hosts have are written into a Secret.
+	// RegistrySecret, Login and HostKeys are Secrets: the registry's login, that of SSH, and the keys of the hosts.
+	// Without HostKeys, the keys that the hosts have are written into a Secret.
 	RegistrySecret, Login, HostKeys string
 }
 
 // Check reports names that no object has.
 func (t Target) Check() error {
 	for _, one := range []struct{ flag, name string }{
-		{"namespace", t.Namespace}, {"bundle", t.Bundle}, {"registry-secret", t.RegistrySecret}, {"login", t.Login},
+		{"namespace", t.Namespace},
+		{"bundle", t.Bundle},
+		{"registry-secret", t.RegistrySecret},
+		{"login", t.Login},
 		{"host-keys", t.HostKeys},
 	} {
 		if one.name == "" && one.flag == "host-keys" {

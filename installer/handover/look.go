@@ -205,8 +205,8 @@ func filesBelow(ctx context.Context, t *task.Host, dirs ...string) ([]file, erro
 	return files, nil
 }
 
-// mounted returns the directories and files of hosts that are mounted into the pods of control planes, without those that
-// kubeadm makes and those outside of /etc, such as logs.
+// mounted returns the directories and files of hosts that are mounted into the pods of control planes, without those
+// that kubeadm makes and those outside of /etc, such as logs.
 func mounted(config map[string]any) []string {
 	var list []string
 	for _, component := range []string{"apiServer", "controllerManager", "scheduler"} {

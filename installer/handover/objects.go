@@ -71,7 +71,8 @@ func (f *found) sets() (planes, workers set) {
 func (f *found) objects() ([]byte, error) {
 	planes, workers := f.sets()
 	list := append(f.secrets(), f.clusterObjects()...)
-	list = append(list, f.machineTemplate(planes), f.controlPlane(planes), f.machineTemplate(workers), f.configTemplate(workers), f.deployment(workers))
+	list = append(list, f.machineTemplate(planes), f.controlPlane(planes),
+		f.machineTemplate(workers), f.configTemplate(workers), f.deployment(workers))
 	if len(workers.nodes) > 0 {
 		list = append(list, f.machineSet(workers))
 	}
@@ -229,8 +230,8 @@ func (f *found) controlPlane(s set) map[string]any {
 	}
 }
 
-// configSpec is the kubeadm part of a set's machines. That of a control plane and that of its machines must be the same,
-// or Cluster API replaces them.
+// configSpec is the kubeadm part of a set's machines. That of a control plane and that of its machines must be the
+// same, or Cluster API replaces them.
 func (f *found) configSpec(s set) kube.Document {
 	registration := kube.Document{
 		"name": "{{ ds.meta_data.local_hostname }}", "criSocket": f.socket,
