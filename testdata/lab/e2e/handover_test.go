@@ -27,7 +27,7 @@ func TestCAPIAdopt(t *testing.T) {
 		{"nothing was done on its hosts", m.unchanged},
 		{"it gets a worker more", m.scaleUp},
 		{"the worker that install made is removed, and its host is as it was", m.scaleDown},
-		{"a deleted cluster leaves its hosts as they were", m.goes},
+		{"a deleted cluster leaves its hosts as they were, but for copies of etcd", m.delete},
 		{"no packet left the hosts' network", m.packets},
 	})
 }
@@ -44,7 +44,7 @@ func TestCAPIAdoptThree(t *testing.T) {
 		{"Cluster API takes it over as it is", m.create},
 		{"nothing was done on its hosts", m.unchanged},
 		{"a control plane that install made is replaced, and its host is as it was", m.replacePlane},
-		{"a deleted cluster leaves its hosts as they were", m.goes},
+		{"a deleted cluster leaves its hosts as they were, but for copies of etcd", m.delete},
 		{"no packet left the hosts' network", m.packets},
 	})
 }
@@ -221,5 +221,33 @@ func (m *adoptedByCAPI) replacePlane(t *testing.T) {
 	if got := m.on(t, h.Number, line); got != want {
 		t.Errorf("files of control planes:\n%s", difference(want, got))
 	}
+	m.withoutCopies(t, lost.Number)
 	m.freeAreClean(t, 1)
+}
+
+// delete deletes the cluster.
+func (m *adoptedByCAPI) delete(t *testing.T) {
+	begin := time.Now()
+	m.on(t, m.adminHost(), in("kubectl delete cluster prod --wait=false"))
+	m.until(t, 15*time.Minute, "the cluster is gone, and every host is free", `[ -z "$(kubectl get cluster,machine,kkmachines,kkinstances --no-headers 2>/dev/null)" ] && `+
+		m.free(len(m.poolHosts())))
+	t.Logf("gone after %s", time.Since(begin).Round(time.Second))
+	for _, number := range m.planes {
+		m.withoutCopies(t, number)
+	}
+	if after := m.poolTraces(t); after != m.pristine {
+		t.Errorf("hosts are not as they were:\n%s", difference(m.pristine, after))
+	}
+}
+
+// withoutCopies removes the copies of etcd that install's timer has made, if there are some: no reset does without
+// --with-data.
+func (m *adoptedByCAPI) withoutCopies(t *testing.T, number int) {
+	t.Helper()
+	left := m.on(t, number, "cd /var/lib/kkbundle 2>/dev/null && cat data-left 2>/dev/null && xargs rm -rf <data-left && rm data-left || true")
+	for path := range strings.FieldsSeq(left) {
+		if strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "/var/backups/kkbundle") {
+			t.Errorf("host%d keeps %s", number, path)
+		}
+	}
 }
