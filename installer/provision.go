@@ -74,7 +74,7 @@ func claim(ctx context.Context, t *task.Host) error {
 	if err := begin.RefuseUnmarked(ctx, t); err != nil || t.Site.DryRun {
 		return err
 	}
-	return begin.MarkOwner(ctx, t)
+	return begin.MarkOwner(ctx, t, t.Site.Owner)
 }
 
 // instancePhases returns the operations of CAPKK for a KKInstance, in its order.

@@ -12,7 +12,8 @@ import (
 )
 
 // CheckMembers refuses, before anything is changed, an inventory or cluster file that does not fit the existing
-// cluster: hosts of another cluster, even one of the same name, and settings that would only be applied in part.
+// cluster: hosts of another cluster, even one of the same name, of one that was handed over to Cluster API, and settings
+// that would only be applied in part.
 func CheckMembers(ctx context.Context, r *engine.Run) error {
 	if err := r.FindLead(ctx); err != nil {
 		return err
@@ -20,6 +21,9 @@ func CheckMembers(ctx context.Context, r *engine.Run) error {
 	first := r.FirstControlPlane()
 	if first.Conn == nil || first.Err != nil {
 		return nil // nothing to compare, and nothing will be done
+	}
+	if _, err := RefuseOwned(ctx, first); err != nil {
+		return err // handed over to Cluster API
 	}
 	settings, begun, err := member.Membership(ctx, first)
 	if err != nil {

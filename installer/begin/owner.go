@@ -84,7 +84,7 @@ func RefuseUnmarked(ctx context.Context, t *task.Host) error {
 	return RefuseForeign(ctx, t)
 }
 
-// MarkOwner marks the host as the run's. It comes before the first change, so that a killed run is known by it.
-func MarkOwner(ctx context.Context, t *task.Host) error {
-	return t.Write(ctx, task.File{Path: marks.Owner, Mode: 0o600, Data: []byte(t.Site.Owner + "\n")})
+// MarkOwner marks the host as a machine's. It comes before a run's first change, so that a killed run is known by it.
+func MarkOwner(ctx context.Context, t *task.Host, owner task.Machine) error {
+	return t.Write(ctx, task.File{Path: marks.Owner, Mode: 0o600, Data: []byte(owner + "\n")})
 }

@@ -335,9 +335,9 @@ func ofClusters() []Mark {
 func ofBootstraps() []Mark {
 	return []Mark{
 		{
-			Owner, Hosts, "`provision --owner`, before the first change: the machine of Cluster API, NAMESPACE/CLUSTER/MACHINE",
-			"the same owner's `provision` and `reset` continue; another `--owner`, `install` and `provision` without it are refused. A `reset` without `--owner` works",
-			"reset, last of all",
+			Owner, Hosts, "`provision --owner`, before the first change, and `handover`: the machine of Cluster API, NAMESPACE/CLUSTER/MACHINE",
+			"the same owner's `provision` and `reset` continue; another `--owner`, `install`, `upgrade`, `nodes` and `provision` without it are refused. A `reset` without `--owner` works",
+			"reset, last of all; `handover --undo`",
 		},
 		{
 			Receipt("DOCUMENT", 1) + ".begun", Hosts, "before a step appends to a file: the digest of the result",

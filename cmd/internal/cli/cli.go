@@ -140,7 +140,8 @@ That file is carried across; push seeds a registry from it, install makes a clus
 			newPushCmd(g), newDeployCmd(g), newServeCmd(g), newRegistryCmd(g), newMirrorConfigCmd(g),
 			newInventoryCmd(g), newConfigCmd(g), newPrecheckCmd(g), newInstallCmd(g), newProvisionCmd(g),
 			newNodesCmd(g), newEndpointCmd(g), newUpgradeCmd(g), newEtcdCmd(g), newCertsCmd(g), newSecretsCmd(g),
-			newStatusCmd(g), newSupportBundleCmd(g), newAdoptCmd(g), newResetCmd(g),
+			newStatusCmd(g), newSupportBundleCmd(g), newAdoptCmd(g), newHandoverCmd(g),
+			newResetCmd(g),
 		},
 		"": {
 			newLoginCmd(g), newLogoutCmd(g), newSchemaCmd(g), newCompletionCmd(g), newDocsCmd(g), newVersionCmd(g),

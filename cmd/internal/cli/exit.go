@@ -22,6 +22,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/adopt"
 	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/handover"
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
@@ -130,7 +131,8 @@ func exitClasses() []exitClass {
 				asError[*begin.NamelessError](err) || asError[*kubeadm.TakenError](err) ||
 				asError[*kubeadm.RotationError](err) || asError[*deploy.TakenError](err) ||
 				asError[*adopt.RefusedError](err) || asError[*adopt.DiffersError](err) ||
-				asError[*adopt.NotUndoneError](err) || asError[*reset.AdoptedError](err)
+				asError[*adopt.NotUndoneError](err) || asError[*reset.AdoptedError](err) ||
+				asError[*handover.RefusedError](err)
 		}},
 		{13, "host or API server unreachable, or login refused", func(err error) bool {
 			return asError[*deploy.UnreachableError](err) || asError[*precheck.UnreachableError](err) ||

@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/adopt"
 	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/handover"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/reset"
@@ -46,6 +47,7 @@ func TestExitCodes(t *testing.T) {
 		{&adopt.RefusedError{}, 12},
 		{&adopt.DiffersError{}, 12},
 		{&adopt.NotUndoneError{}, 12},
+		{&handover.RefusedError{}, 12},
 		{&reset.AdoptedError{}, 12},
 		{&upgrade.PausedError{}, 25},
 		{&host.UnreachableError{Err: some}, 13},

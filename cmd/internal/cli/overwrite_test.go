@@ -86,6 +86,7 @@ func TestNoFileIsReplacedUnasked(t *testing.T) {
 		{args: []string{"precheck", "-i", at("inventory.yaml"), "-o", "html=FILE"}, alone: true},
 		{args: append([]string{"support-bundle"}, hosts...), alone: true},
 		{args: []string{"adopt", "-i", at("inventory.yaml"), "-o", "FILE"}, file: "/cluster.yaml", alone: true},
+		{args: append([]string{"handover", "--namespace", "site", "-o", "FILE"}, hosts...), alone: true},
 		{args: append([]string{"certs", "backup"}, hosts...), alone: true},
 		{args: append([]string{"etcd", "backup"}, hosts...), alone: true},
 		{args: append([]string{"etcd", "fetch", "--copy", "a/etcd-20261123T060000Z.db"}, hosts...), alone: true},

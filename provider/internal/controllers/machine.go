@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -312,6 +313,7 @@ func (w *machineWork) instance(ctx context.Context, h *infrav1.KKHost) (*infrav1
 		w.waits(infrav1.ProvisionedCondition, infrav1.InvalidReason, fmt.Sprintf("Machine %s: spec.version is empty; set the version of Kubernetes", w.machine.Name))
 		return nil, nil //nolint:nilnil // waits
 	}
+	markAdopted(w.m, i, time.Now())
 	if err := controllerutil.SetControllerReference(w.m, i, w.Scheme()); err != nil {
 		return nil, err
 	}

@@ -123,7 +123,7 @@ func run(m *testing.M) (int, error) {
 			filepath.Join(capi, "core/config/crd/bases/cluster.x-k8s.io_clusters.yaml"), filepath.Join(capi, "core/config/crd/bases/cluster.x-k8s.io_machines.yaml"),
 			filepath.Join(capi, "core/config/crd/bases/cluster.x-k8s.io_clusterclasses.yaml"),
 			filepath.Join(capi, "core/config/crd/bases/cluster.x-k8s.io_machinedeployments.yaml"), filepath.Join(capi, "controlplane/kubeadm/config/crd/bases"),
-			filepath.Join(capi, "bootstrap/kubeadm/config/crd/bases"),
+			filepath.Join(capi, "bootstrap/kubeadm/config/crd/bases"), filepath.Join(capi, "core/config/crd/bases/cluster.x-k8s.io_machinesets.yaml"),
 		},
 		WebhookInstallOptions: envtest.WebhookInstallOptions{
 			MaxTime: startLimit, ValidatingWebhooks: []*admissionv1.ValidatingWebhookConfiguration{validating}, MutatingWebhooks: []*admissionv1.MutatingWebhookConfiguration{mutating},

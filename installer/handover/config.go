@@ -1,0 +1,58 @@
+package handover
+
+import (
+	"slices"
+
+	"github.com/Masterminds/semver/v3"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
+)
+
+// localMode is a feature gate that Cluster API adds to control planes before 1.36; later ones have it always. It is
+// written out here, because machines that lack it would be replaced.
+const localMode = "ControlPlaneKubeletLocalMode"
+
+// clusterConfiguration is kubeadm's configuration of the cluster in the words of Cluster API: what is kubeadm's default
+// is left out, and what Cluster API has in the Cluster. CoreDNS is, too: Cluster API replaces it by another tag only.
+func (f *found) clusterConfiguration() kube.Document {
+	c := kube.Document{}
+	for _, name := range []string{"apiServer", "controllerManager", "scheduler", "featureGates"} {
+		if o := object(f.config, name); len(o) > 0 {
+			c[name] = o
+		}
+	}
+	if local := object(object(f.config, "etcd"), "local"); len(local) > 0 {
+		c["etcd"] = kube.Document{"local": local}
+	}
+	for name, usual := range map[string]string{
+		"imageRepository": "registry.k8s.io", "certificatesDir": kube.PKIDir, "encryptionAlgorithm": "RSA-2048",
+	} {
+		if text, ok := f.config[name].(string); ok && text != usual {
+			c[name] = text
+		}
+	}
+	if v, err := semver.NewVersion(f.cluster.Kubernetes.Version); err == nil && v.LessThan(semver.New(1, 36, 0, "", "")) {
+		gates := kube.Document{localMode: true}
+		for name, on := range object(f.config, "featureGates") {
+			gates[name] = on
+		}
+		c["featureGates"] = gates
+	}
+	return c
+}
+
+// unknown returns the parts of kubeadm's configuration that Cluster API has no words for.
+func (f *found) unknown() (list []string) {
+	known := []string{
+		"apiVersion", "kind", "clusterName", "kubernetesVersion", "controlPlaneEndpoint", "networking", "dns", "proxy",
+		"apiServer", "controllerManager", "scheduler", "featureGates", "etcd", "imageRepository", "certificatesDir",
+		"encryptionAlgorithm", "certificateValidityPeriod", "caCertificateValidityPeriod",
+	}
+	for name := range f.config {
+		if !slices.Contains(known, name) {
+			list = append(list, name)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
