@@ -148,7 +148,10 @@ func (e *Extension) ask(ctx context.Context, i *infrav1.KKInstance, m *clusterv1
 	}
 	i.Spec.Update, i.Spec.Version, i.Spec.BundleRef, i.Spec.Registry = &to, m.Spec.Version, infra.Spec.BundleRef, infra.Spec.Registry
 	// with the resource version that was read: nobody has changed the instance since
-	if err := e.Client.Update(ctx, i); err != nil {
+	switch err := e.Client.Update(ctx, i); {
+	case apierrors.IsConflict(err):
+		return fmt.Sprintf("KKInstance %s is just being written", i.Name), nil
+	case err != nil:
 		return "", err
 	}
 	return fmt.Sprintf("KKInstance %s is asked for %s", i.Name, m.Spec.Version), nil
