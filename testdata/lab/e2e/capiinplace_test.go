@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -27,39 +28,90 @@ func TestCAPIInPlace(t *testing.T) {
 	})
 }
 
+// TestCAPIInPlaceWorkers declares a control plane of the next version with two workers of the version before, and upgrades
+// these on their own hosts, under an application.
+func TestCAPIInPlaceWorkers(t *testing.T) {
+	c := &capiInPlace{capiUpgrade: startCAPIUpgrade(t, 1, 2, 0)}
+	c.inPlace = true
+	steps(t, []step{
+		{"a management cluster of one host is installed", c.install},
+		{"Cluster API and the provider run, with the features for updates in place", c.controllers},
+		{"a pool of hosts", c.pool},
+		{"a declared control plane comes up behind a balancer, with two workers of the version before", c.createMixed},
+		{"the workers go to the next version on their hosts", c.upgradeWorkers},
+		{"everything is of the next version", c.verify},
+		{"machines and nodes are those from before", c.same},
+		{"the application answered meanwhile", c.answered},
+		{"a deleted cluster leaves its hosts as they were", c.delete},
+		{"no packet left the hosts' network", c.packets},
+	})
+}
+
 // capiInPlace is a cluster without a spare host.
 type capiInPlace struct {
 	*capiUpgrade
 	before string // machines and nodes
 }
 
-// createAll declares the cluster, whose rollouts make no machine before one is away.
+// createAll declares the cluster, whose etcd is the release that the next one goes together with.
 func (c *capiInPlace) createAll(t *testing.T) {
-	begin := time.Now()
-	objects := c.declared(t, c.planes)
-	for _, o := range objects {
-		spec := o["spec"].(map[string]any)
-		update := map[string]any{"maxSurge": 0}
-		switch o["kind"] {
-		case "KubeadmControlPlane":
+	c.comeUp(t, software.KubernetesVersion, func(kind string, spec map[string]any) {
+		if kind == "KubeadmControlPlane" {
 			spec["kubeadmConfigSpec"].(map[string]any)["clusterConfiguration"] = map[string]any{
 				"etcd": map[string]any{"local": map[string]any{"imageTag": c.etcdThrough()}},
 			}
+		}
+	})
+}
+
+// createMixed declares a cluster whose control plane has the next version already.
+func (c *capiInPlace) createMixed(t *testing.T) {
+	c.readNext(t)
+	c.comeUp(t, c.to.Version, func(kind string, spec map[string]any) {
+		switch kind {
+		case "KubeadmControlPlane":
+			spec["version"] = c.to.Version
+			delete(spec, "rollout") // refused below three replicas
+		case "KKCluster":
+			spec["bundleRef"] = map[string]any{"name": "next"}
+		}
+	})
+}
+
+// comeUp declares a cluster whose rollouts make no machine before one is away.
+func (c *capiInPlace) comeUp(t *testing.T, planes string, edit func(kind string, spec map[string]any)) {
+	t.Helper()
+	begin := time.Now()
+	objects := c.declared(t, c.planes)
+	for _, o := range objects {
+		kind, spec := o["kind"].(string), o["spec"].(map[string]any)
+		update := map[string]any{"maxSurge": 0}
+		switch kind {
 		case "MachineDeployment":
 			spec["replicas"] = c.workers
 			update["maxUnavailable"] = 1
-		default:
-			continue
+			fallthrough
+		case "KubeadmControlPlane":
+			spec["rollout"] = map[string]any{"strategy": map[string]any{"type": "RollingUpdate", "rollingUpdate": update}}
 		}
-		spec["rollout"] = map[string]any{"strategy": map[string]any{"type": "RollingUpdate", "rollingUpdate": update}}
+		edit(kind, spec)
 	}
 	c.apply(t, objects)
 	c.answers(t, begin)
 	c.podNetwork(t)
-	const version = software.KubernetesVersion
-	c.until(t, 12*time.Minute, "control planes and workers are Ready", machines(c.all(version), c.others(version)))
+	c.until(t, 12*time.Minute, "control planes and workers are Ready", machines(c.all(planes), c.others(software.KubernetesVersion)))
 	t.Logf("control planes and workers are Ready after %s", time.Since(begin).Round(time.Second))
 	c.before = c.identities(t)
+}
+
+// upgradeWorkers brings the workers to the version of the control plane. The manager is killed while it updates the
+// first host.
+func (c *capiInPlace) upgradeWorkers(t *testing.T) {
+	c.asking(t, fmt.Sprintf("%d workers, each in place", c.workers), func(time.Time) {
+		c.giveWorkers(t)
+		c.killWhile(t, "the first host is updated", "{.status.state}", "Updating")
+		c.workersHave(t)
+	})
 }
 
 // identities are the names of Machines with their hosts, and the UIDs of nodes.

@@ -218,11 +218,7 @@ func (c *capiUpgrade) nextBundle(t *testing.T) {
 		t.Fatalf("want the bundle and its versions, got\n%s", got)
 	}
 	before := c.on(t, c.adminHost(), in("kubectl get machine -o name | sort"))
-	c.serve(t, c.next, "next.kkb")
-	c.apply(t, []map[string]any{kkBundle("next", "file:///next.kkb")})
-	c.until(t, 2*time.Minute, "the next bundle is read, and has both versions",
-		`v=$(kubectl get kkbundle next -o jsonpath='{.status.versions}') && echo "$v" | grep `+c.to.Version+
-			` && echo "$v" | grep `+software.KubernetesVersion)
+	c.readNext(t)
 	c.on(t, c.adminHost(), in(`kubectl patch kkcluster prod --type=merge -p '{"spec": {"bundleRef": {"name": "next"}}}'`))
 	c.until(t, time.Minute, "the KKCluster is ready", "kubectl wait --for=condition=Ready --timeout=1s kkcluster/prod")
 	if after := c.on(t, c.adminHost(), in("kubectl get machine -o name | sort")); after != before {
@@ -230,9 +226,48 @@ func (c *capiUpgrade) nextBundle(t *testing.T) {
 	}
 }
 
-// upgrade replaces one control plane after the other, and then the worker. The manager is killed when it cleans the first
-// host.
+// readNext makes the KKBundle next.
+func (c *capiUpgrade) readNext(t *testing.T) {
+	t.Helper()
+	c.serve(t, c.next, "next.kkb")
+	c.apply(t, []map[string]any{kkBundle("next", "file:///next.kkb")})
+	c.until(t, 2*time.Minute, "the next bundle is read, and has both versions",
+		`v=$(kubectl get kkbundle next -o jsonpath='{.status.versions}') && echo "$v" | grep `+c.to.Version+
+			` && echo "$v" | grep `+software.KubernetesVersion)
+}
+
+// upgrade replaces one control plane after the other, and then the workers, or brings them to the next version in place.
+// The manager is killed while it cleans, or updates, the first host.
 func (c *capiUpgrade) upgrade(t *testing.T) {
+	how, state := "each replaced on a spare host", "Cleaning"
+	if c.inPlace {
+		how, state = "each in place", "Updating"
+	}
+	c.asking(t, fmt.Sprintf("%d control planes behind a balancer, %d workers, %s", c.planes, c.workers, how), func(begin time.Time) {
+		c.on(t, c.adminHost(), in(c.toNext()))
+		c.killWhile(t, "the first host is "+strings.ToLower(state), "{.status.state}", state)
+		c.until(t, 25*time.Minute, "the control planes are of the next version", machines(c.all(c.to.Version), c.others(software.KubernetesVersion)))
+		t.Logf("%d control planes are of the next version after %s", c.planes, time.Since(begin).Round(time.Second))
+		c.giveWorkers(t)
+		c.workersHave(t)
+	})
+}
+
+// giveWorkers gives the workers the version that the control planes have.
+func (c *capiUpgrade) giveWorkers(t *testing.T) {
+	t.Helper()
+	c.on(t, c.adminHost(), in(fmt.Sprintf(`kubectl patch machinedeployment prod-md-0 --type=merge -p '{"spec": {"template": {"spec": {"version": "%s"}}}}'`, c.to.Version)))
+}
+
+// workersHave waits until they have it.
+func (c *capiUpgrade) workersHave(t *testing.T) {
+	t.Helper()
+	c.until(t, 15*time.Minute, "the workers are, too", machines(c.all(c.to.Version), c.others(c.to.Version))+" && "+c.free(c.spares))
+}
+
+// asking asks an application and the API server without a pause while the cluster is upgraded, and records both.
+func (c *capiUpgrade) asking(t *testing.T, topology string, upgrade func(begin time.Time)) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	const api = "https://" + besideHosts + ":6443/readyz"
@@ -248,23 +283,12 @@ func (c *capiUpgrade) upgrade(t *testing.T) {
 	begin = time.Now()
 	answers := ask(t, c.lab.Command(ctx, "sh", "-c", askAgain, "sh", api), c.lab.Command(ctx, "sh", "-c", askAgain, "sh", app))
 	kills := c.kills
-	c.on(t, c.adminHost(), in(c.toNext()))
-	how := "each replaced on a spare host"
-	if c.inPlace {
-		how = "each in place"
-		c.killWhile(t, "a host is updated", "{.status.state}", "Updating")
-	} else {
-		c.killWhile(t, "a host is cleaned", "{.status.state}", "Cleaning")
-	}
-	c.until(t, 25*time.Minute, "the control planes are of the next version", machines(c.all(c.to.Version), c.others(software.KubernetesVersion)))
-	t.Logf("%d control planes are of the next version after %s", c.planes, time.Since(begin).Round(time.Second))
-	c.on(t, c.adminHost(), in(fmt.Sprintf(`kubectl patch machinedeployment prod-md-0 --type=merge -p '{"spec": {"template": {"spec": {"version": "%s"}}}}'`, c.to.Version)))
-	c.until(t, 15*time.Minute, "the worker is, too", machines(c.all(c.to.Version), c.others(c.to.Version))+" && "+c.free(c.spares))
+	upgrade(begin)
 	t.Logf("upgraded after %s", time.Since(begin).Round(time.Second))
 	cancel()
 	m := results.Move{
 		From: software.KubernetesVersion, To: c.to.Version, Kills: c.kills - kills, Seconds: int(time.Since(begin).Seconds()),
-		Topology: fmt.Sprintf("Cluster API: %d control planes behind a balancer, %d workers, %s", c.planes, c.workers, how),
+		Topology: "Cluster API: " + topology,
 	}
 	seen := answers()
 	c.asked = map[string]*gap{"the application": seen[app]}
@@ -273,11 +297,13 @@ func (c *capiUpgrade) upgrade(t *testing.T) {
 	}
 	if g := seen[app]; g != nil {
 		m.Asked, m.Missed = g.asked, g.failed
+		t.Logf("the application: %d asked, %d missed", g.asked, g.failed)
 	}
 	if g := seen[api]; g != nil {
 		for _, d := range g.times {
 			m.Away = append(m.Away, int(d.Milliseconds()))
 		}
+		t.Logf("the API server: %d asked, %d missed", g.asked, g.failed)
 	}
 	c.moves = append(c.moves, m)
 }
