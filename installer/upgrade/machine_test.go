@@ -145,14 +145,14 @@ func TestMachineIsRefused(t *testing.T) {
 			m.host.Put(t, marks.Owner, "site/test/node1\n")
 			m.Options.Owner = ""
 		}, "belongs to machine site/test/node1"},
-		"no node":         {func(t *testing.T, m *machineNode) {
+		"no node": {func(t *testing.T, m *machineNode) {
 			if err := os.Remove(filepath.Join(m.host.Root, kubeletConf)); err != nil {
 				t.Fatal(err)
 			}
 		}, "is no node"},
-		"a newer kubelet": {func(_ *testing.T, m *machineNode) { m.kubelet = "v1.99.0" }, "cannot be downgraded"},
-		"two minor releases": {func(t *testing.T, m *machineNode) { m.kubelet = minorBefore(t, before) }, "cannot be skipped"},
-		"older API servers":  {func(_ *testing.T, m *machineNode) { m.server = before }, "a kubelet must not be newer"},
+		"a newer kubelet":                   {func(_ *testing.T, m *machineNode) { m.kubelet = "v1.99.0" }, "cannot be downgraded"},
+		"two minor releases":                {func(t *testing.T, m *machineNode) { m.kubelet = minorBefore(t, before) }, "cannot be skipped"},
+		"older API servers":                 {func(_ *testing.T, m *machineNode) { m.server = before }, "a kubelet must not be newer"},
 		"another version in kubeadm-config": {func(t *testing.T, m *machineNode) { m.plane(t); m.declared = before }, "kubeadm-config of the cluster has the version " + before},
 	} {
 		t.Run(name, func(t *testing.T) {

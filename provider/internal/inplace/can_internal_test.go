@@ -46,10 +46,14 @@ func TestCanUpdate(t *testing.T) {
 			objectsOf("v1.36.3", etcd), objectsOf("v1.37.2", `{"spec": {"clusterConfiguration": {"etcd": {"local": {"imageTag": "3.7.0-0"}}, "dns": {"imageTag": "v1.14.6"}}}}`),
 			`{"spec":{"version":"v1.37.2"}}`, `{"spec":{"clusterConfiguration":{"dns":{"imageTag":"v1.14.6"},"etcd":{"local":{"imageTag":"3.7.0-0"}}}}}`,
 		},
-		"etcd's image alone": {objectsOf("v1.36.3", `{"spec": {"clusterConfiguration": {"etcd": {"local": {"imageTag": "3.6.8-0"}}}}}`), objectsOf("v1.36.3", etcd),
-			`{"spec":{"version":"v1.36.3"}}`, `{"spec":{"clusterConfiguration":{"etcd":{"local":{"imageTag":"3.6.13-0"}}}}}`},
-		"an image no more": {objectsOf("v1.36.3", etcd), objectsOf("v1.36.3", `{"spec": {}}`),
-			`{"spec":{"version":"v1.36.3"}}`, `{"spec":{"clusterConfiguration":{"etcd":{"local":{"imageTag":null}}}}}`},
+		"etcd's image alone": {
+			objectsOf("v1.36.3", `{"spec": {"clusterConfiguration": {"etcd": {"local": {"imageTag": "3.6.8-0"}}}}}`), objectsOf("v1.36.3", etcd),
+			`{"spec":{"version":"v1.36.3"}}`, `{"spec":{"clusterConfiguration":{"etcd":{"local":{"imageTag":"3.6.13-0"}}}}}`,
+		},
+		"an image no more": {
+			objectsOf("v1.36.3", etcd), objectsOf("v1.36.3", `{"spec": {}}`),
+			`{"spec":{"version":"v1.36.3"}}`, `{"spec":{"clusterConfiguration":{"etcd":{"local":{"imageTag":null}}}}}`,
+		},
 		"files, arguments and commands": {
 			objectsOf("v1.36.3", etcd), objectsOf("v1.37.2", `{"spec": {"files": [{"path": "/etc/motd"}], "preKubeadmCommands": ["true"], "joinConfiguration": {"nodeRegistration": {"kubeletExtraArgs": [{"name": "v", "value": "4"}]}},
 				"clusterConfiguration": {"apiServer": {"extraArgs": [{"name": "v", "value": "4"}]}, "etcd": {"local": {"imageTag": "3.6.13-0"}}}}}`),
