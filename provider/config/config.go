@@ -147,6 +147,7 @@ func ManagerRules() []rbacv1.PolicyRule {
 		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: append(read, "update", "patch")}, // to hold logins
 		{APIGroups: []string{"", "events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 		{APIGroups: []string{"runtime." + coreGroup}, Resources: []string{"extensionconfigs"}, Verbs: []string{"get", "create", "update"}},
+		{APIGroups: []string{"bootstrap." + coreGroup}, Resources: []string{"kubeadmconfigs"}, Verbs: []string{"get"}},
 	}
 }
 

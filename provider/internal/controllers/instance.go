@@ -318,7 +318,7 @@ func (w *instanceWork) provision(ctx context.Context) (ctrl.Result, error) {
 		}
 	}
 	if w.i.Annotations[infrav1.ProvisionedAnnotation] != "" {
-		if w.toUpdate() {
+		if ToUpdate(w.i) {
 			return w.update(ctx)
 		}
 		w.provisioned()

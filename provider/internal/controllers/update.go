@@ -53,9 +53,6 @@ type NodeUpdater interface {
 	Restore(ctx context.Context, cluster types.NamespacedName, node Node, version string) error
 }
 
-// toUpdate reports whether an update was asked for that is not done.
-func (w *instanceWork) toUpdate() bool { return ToUpdate(w.i) }
-
 // ToUpdate reports whether an update of a host was asked for that is not done. Spec and annotation alone say so:
 // conditions are lost when the object is moved.
 func ToUpdate(i *infrav1.KKInstance) bool {

@@ -2,14 +2,16 @@ package envtests
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	runtimehooksv1 "sigs.k8s.io/cluster-api/api/runtime/hooks/v1alpha1"
 	runtimev1 "sigs.k8s.io/cluster-api/api/runtime/v1beta2"
@@ -111,22 +113,36 @@ func (s *site) nextBundle(versions ...string) {
 	s.edit(&k, "prod", func() { k.Spec.BundleRef = local("next") })
 }
 
+// want writes a version and a configuration into the Machine and its KubeadmConfig, as Cluster API does before it asks.
+func (s *site) want(version, config string) {
+	s.Helper()
+	k := &unstructured.Unstructured{}
+	if err := json.Unmarshal([]byte(config), &k.Object); err != nil {
+		s.Fatal(err)
+	}
+	k.SetGroupVersionKind(bootstrapv1.GroupVersion.WithKind("KubeadmConfig"))
+	k.SetNamespace(s.namespace)
+	k.SetName("m")
+	if err := s.Patch(s.Context(), k, client.Apply, client.FieldOwner("test"), client.ForceOwnership); err != nil { //nolint:staticcheck // of an unstructured object
+		s.Fatal(err)
+	}
+	var m clusterv1.Machine
+	s.edit(&m, "m", func() {
+		m.Spec.Version = version
+		m.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfig", Name: "m"}
+		m.Annotations = map[string]string{clusterv1.UpdateInProgressAnnotation: ""}
+	})
+}
+
 // ask asks for an update as Cluster API does, with the permissions of the manager. It returns the message, "" if it is
 // done.
-func (s *site) ask(version, config string) (string, error) {
+func (s *site) ask() (string, error) {
 	s.Helper()
 	c, err := client.New(server.manager, client.Options{Scheme: server.scheme})
 	if err != nil {
 		s.Fatal(err)
 	}
-	var m clusterv1.Machine
-	if err := s.Get(s.Context(), s.key("m"), &m); err != nil {
-		s.Fatal(err)
-	}
-	m.Spec.Version = version
-	q := &runtimehooksv1.UpdateMachineRequest{Desired: runtimehooksv1.UpdateMachineRequestObjects{
-		Machine: m, BootstrapConfig: runtime.RawExtension{Raw: []byte(config)},
-	}}
+	q := &runtimehooksv1.UpdateMachineRequest{Desired: runtimehooksv1.UpdateMachineRequestObjects{Machine: clusterv1.Machine{ObjectMeta: s.meta("m")}}}
 	a := &runtimehooksv1.UpdateMachineResponse{}
 	(&inplace.Extension{Client: c, Live: c}).UpdateMachine(s.Context(), q, a)
 	switch {
@@ -139,10 +155,10 @@ func (s *site) ask(version, config string) (string, error) {
 }
 
 // untilUpdated asks until the update is done.
-func (s *site) untilUpdated(version, config string) {
+func (s *site) untilUpdated() {
 	s.Helper()
 	s.eventually("the update is done", func() bool {
-		message, err := s.ask(version, config)
+		message, err := s.ask()
 		if err != nil {
 			s.Fatal(err)
 		}
@@ -153,15 +169,16 @@ func (s *site) untilUpdated(version, config string) {
 // asked asks until the instance has what is wanted.
 func (s *site) asked() {
 	s.Helper()
+	s.want(next, bare)
 	s.eventually("the update is asked for", func() bool {
-		if _, err := s.ask(next, bare); err != nil {
+		if _, err := s.ask(); err != nil {
 			s.Fatal(err)
 		}
 		return s.instance("m").Spec.Update != nil
 	})
 }
 
-const bare = `{"spec": {}}`
+const bare = `{"spec": {"format": "cloud-config"}}`
 
 // TestUpdate: Cluster API asks for a version, and the host is brought to it, drained before and with pods again after.
 // It is asked for once, however often Cluster API asks; the machine stays, with its provisioning.
@@ -178,12 +195,13 @@ func TestUpdate(t *testing.T) {
 		}
 	})
 	config := `{"spec": {"joinConfiguration": {"patches": {"directory": "/etc/kubernetes/patches"}}}}`
+	s.want(next, config)
 	s.eventually("it is asked for", func() bool {
-		message, err := s.ask(next, config)
+		message, err := s.ask()
 		return err == nil && strings.Contains(message, "is asked for "+next)
 	})
 	s.eventually("Cluster API hears that the host is worked on", func() bool {
-		message, err := s.ask(next, config)
+		message, err := s.ask()
 		return err == nil && message == "at work on host host1"
 	})
 	i := s.instance("m")
@@ -194,7 +212,7 @@ func TestUpdate(t *testing.T) {
 		t.Errorf("the machine was called not ready: %v", m.Status.Conditions)
 	}
 	close(goOn)
-	s.untilUpdated(next, config)
+	s.untilUpdated()
 	i = s.instance("m")
 	if i.Spec.Version != next || i.Spec.BundleRef.Name != "next" || i.Spec.Update.Patches != "/etc/kubernetes/patches" || i.Annotations[blockMove] != "" || !conditions.IsTrue(i, infrav1.UpdatedCondition) {
 		t.Errorf("%+v %v %v", i.Spec, i.Annotations, i.Status.Conditions)
@@ -254,11 +272,11 @@ func TestUpdateKilled(t *testing.T) {
 			if err := s.Status().Update(t.Context(), i); err != nil {
 				t.Fatal(err)
 			}
-			if message, err := s.ask(next, bare); err != nil || message == "" {
+			if message, err := s.ask(); err != nil || message == "" {
 				t.Errorf("done while nobody is at work: %q, %v", message, err)
 			}
 			s.start()
-			s.untilUpdated(next, bare)
+			s.untilUpdated()
 			s.program.with(s.address(1), func(h *fakeHost) {
 				if h.runs != 1 || h.resets != 0 || len(h.updates) == 0 {
 					t.Errorf("the host: %+v", h)
@@ -307,8 +325,9 @@ func TestUpdateFailures(t *testing.T) {
 			s.program.with(s.address(1), func(h *fakeHost) {
 				h.on = func(_ context.Context, _ *fakeHost, verb, _ string) error { return fail(verb) }
 			})
+			s.want(next, bare)
 			s.eventually("Cluster API hears why", func() bool {
-				message, err := s.ask(next, bare)
+				message, err := s.ask()
 				return err == nil && strings.Contains(message, f.words)
 			})
 			s.condition(name, func() conditions.Getter { return s.instance("m") }, infrav1.UpdatedCondition, f.reason, f.words)
@@ -322,7 +341,7 @@ func TestUpdateFailures(t *testing.T) {
 			s.program.mu.Lock()
 			fails = false
 			s.program.mu.Unlock()
-			s.untilUpdated(next, bare)
+			s.untilUpdated()
 			s.noFaults()
 		})
 	}
@@ -332,11 +351,12 @@ func TestUpdateFailures(t *testing.T) {
 func TestUpdateRefused(t *testing.T) {
 	t.Parallel()
 	s := updatable(t)
-	if message, err := s.ask("v1.37.9", bare); err != nil || !strings.Contains(message, "version v1.37.9 is not in KKBundle next, which has") {
-		t.Errorf("a version in no bundle: %q, %v", message, err)
+	if message, err := s.ask(); err == nil {
+		t.Errorf("a Machine that is not to be updated: %q", message)
 	}
-	if message, err := s.ask(next, "{"); err == nil {
-		t.Errorf("a configuration that cannot be read: %q", message)
+	s.want("v1.37.9", bare)
+	if message, err := s.ask(); err != nil || !strings.Contains(message, "version v1.37.9 is not in KKBundle next, which has") {
+		t.Errorf("a version in no bundle: %q, %v", message, err)
 	}
 	if i := s.instance("m"); i.Spec.Update != nil || i.Spec.Version != version || i.Spec.BundleRef.Name != "site" {
 		t.Errorf("%+v", i.Spec)
@@ -356,7 +376,7 @@ func TestUpdateRefused(t *testing.T) {
 	if err := s.Get(t.Context(), s.key("m"), &m); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.ask(next, bare); err == nil || !strings.Contains(err.Error(), "has no KKInstance m") {
+	if _, err := s.ask(); err == nil || !strings.Contains(err.Error(), "has no KKInstance m") {
 		t.Errorf("a machine without a host: %v", err)
 	}
 }
@@ -389,12 +409,14 @@ func TestUpdateDeleted(t *testing.T) {
 func TestUpdateAgain(t *testing.T) {
 	t.Parallel()
 	s := updatable(t)
-	s.untilUpdated(next, bare)
+	s.want(next, bare)
+	s.untilUpdated()
 	config := `{"spec": {"clusterConfiguration": {"etcd": {"local": {"imageTag": "3.7.1-0"}}}}}`
-	if message, err := s.ask(next, config); err != nil || message == "" {
+	s.want(next, config)
+	if message, err := s.ask(); err != nil || message == "" {
 		t.Errorf("another wish is done at once: %q, %v", message, err)
 	}
-	s.untilUpdated(next, config)
+	s.untilUpdated()
 	s.program.with(s.address(1), func(h *fakeHost) {
 		if !slices.Equal(h.updates, []string{next, next}) {
 			t.Errorf("updates: %q", h.updates)

@@ -10,7 +10,9 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	runtimecatalog "sigs.k8s.io/cluster-api/api/runtime/catalog"
 	runtimehooksv1 "sigs.k8s.io/cluster-api/api/runtime/hooks/v1alpha1"
@@ -80,7 +82,7 @@ const askAgain = 5
 // UpdateMachine asks for an update of a machine's host, unless that was done, and tells how far it is. A failure is told
 // like the rest: it is in the Machine's condition then, and the controllers repeat the run.
 func (e *Extension) UpdateMachine(ctx context.Context, q *runtimehooksv1.UpdateMachineRequest, a *runtimehooksv1.UpdateMachineResponse) {
-	message, err := e.update(ctx, q.Desired)
+	message, err := e.update(ctx, client.ObjectKeyFromObject(&q.Desired.Machine))
 	answer(a, err)
 	if err == nil && message != "" {
 		a.SetMessage(message)
@@ -88,13 +90,17 @@ func (e *Extension) UpdateMachine(ctx context.Context, q *runtimehooksv1.UpdateM
 	}
 }
 
-// update returns what an update waits for, "" if it is done.
-func (e *Extension) update(ctx context.Context, want runtimehooksv1.UpdateMachineRequestObjects) (message string, err error) {
-	m := &want.Machine
-	if !isOurs(m.Spec.InfrastructureRef, "KKMachine") {
-		return "", fmt.Errorf("Machine %s is no machine of this provider", m.Name) //nolint:staticcheck // Machine is a kind
+// update returns what an update waits for, "" if it is done. What a host is brought to is read from the API server: a
+// request needs no login, and only names a Machine here.
+func (e *Extension) update(ctx context.Context, key types.NamespacedName) (message string, err error) {
+	m := &clusterv1.Machine{}
+	if err := e.Live.Get(ctx, key, m); err != nil {
+		return "", err
 	}
-	config, err := object(want.BootstrapConfig)
+	if _, ok := m.Annotations[clusterv1.UpdateInProgressAnnotation]; !ok || !isOurs(m.Spec.InfrastructureRef, "KKMachine") {
+		return "", fmt.Errorf("Machine %s is none of this provider's that Cluster API updates in place", m.Name) //nolint:staticcheck // Machine is a kind
+	}
+	config, err := e.config(ctx, m)
 	if err != nil {
 		return "", fmt.Errorf("the bootstrap configuration of Machine %s: %w", m.Name, err)
 	}
@@ -123,6 +129,18 @@ func (e *Extension) update(ctx context.Context, want runtimehooksv1.UpdateMachin
 		return c.Message, nil
 	}
 	return fmt.Sprintf("KKInstance %s waits for its turn", i.Name), nil
+}
+
+// config returns the fields of the KubeadmConfig of a Machine; none if it has another kind of bootstrap data.
+func (e *Extension) config(ctx context.Context, m *clusterv1.Machine) (map[string]any, error) {
+	ref := m.Spec.Bootstrap.ConfigRef
+	if ref.APIGroup != bootstrapv1.GroupVersion.Group || ref.Kind != "KubeadmConfig" {
+		return map[string]any{}, nil
+	}
+	config := &unstructured.Unstructured{}
+	config.SetGroupVersionKind(bootstrapv1.GroupVersion.WithKind(ref.Kind))
+	err := e.Live.Get(ctx, types.NamespacedName{Namespace: m.Namespace, Name: ref.Name}, config)
+	return config.Object, err
 }
 
 // ask writes an update into the instance, with the bundle and the registry that its cluster has now. An update that is
