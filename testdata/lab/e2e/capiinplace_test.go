@@ -55,7 +55,7 @@ type capiInPlace struct {
 
 // createAll declares the cluster, whose etcd is the release that the next one goes together with.
 func (c *capiInPlace) createAll(t *testing.T) {
-	c.comeUp(t, software.KubernetesVersion, func(kind string, spec map[string]any) {
+	c.comeUp(t, software.KubernetesVersion, func(kind string, _, spec map[string]any) {
 		if kind == "KubeadmControlPlane" {
 			spec["kubeadmConfigSpec"].(map[string]any)["clusterConfiguration"] = map[string]any{
 				"etcd": map[string]any{"local": map[string]any{"imageTag": c.etcdThrough()}},
@@ -67,8 +67,10 @@ func (c *capiInPlace) createAll(t *testing.T) {
 // createMixed declares a cluster whose control plane has the next version already.
 func (c *capiInPlace) createMixed(t *testing.T) {
 	c.readNext(t)
-	c.comeUp(t, c.to.Version, func(kind string, spec map[string]any) {
+	c.comeUp(t, c.to.Version, func(kind string, meta, spec map[string]any) {
 		switch kind {
+		case "MachineDeployment": // Cluster API lets no kubeadm join a cluster of another minor release
+			meta["annotations"] = map[string]any{"machineset.cluster.x-k8s.io/skip-preflight-checks": "KubeadmVersionSkew"}
 		case "KubeadmControlPlane":
 			spec["version"] = c.to.Version
 			delete(spec, "rollout") // refused below three replicas
@@ -79,7 +81,7 @@ func (c *capiInPlace) createMixed(t *testing.T) {
 }
 
 // comeUp declares a cluster whose rollouts make no machine before one is away.
-func (c *capiInPlace) comeUp(t *testing.T, planes string, edit func(kind string, spec map[string]any)) {
+func (c *capiInPlace) comeUp(t *testing.T, planes string, edit func(kind string, meta, spec map[string]any)) {
 	t.Helper()
 	begin := time.Now()
 	objects := c.declared(t, c.planes)
@@ -94,7 +96,7 @@ func (c *capiInPlace) comeUp(t *testing.T, planes string, edit func(kind string,
 		case "KubeadmControlPlane":
 			spec["rollout"] = map[string]any{"strategy": map[string]any{"type": "RollingUpdate", "rollingUpdate": update}}
 		}
-		edit(kind, spec)
+		edit(kind, o["metadata"].(map[string]any), spec)
 	}
 	c.apply(t, objects)
 	c.answers(t, begin)
