@@ -135,8 +135,9 @@ func run(ctx context.Context, o options) error {
 		Runner: &hosts.Program{Path: o.program, Environment: hosts.Environment(home)},
 		Dir:    o.scratch, Bundles: o.bundles,
 	}
+	nodes := controllers.WorkloadNodes{Client: mgr.GetClient()}
 	c := controllers.Controllers{
-		Operator: operator, Nodes: controllers.WorkloadNodes{Client: mgr.GetClient()}, Updater: controllers.WorkloadNodes{Client: mgr.GetClient()},
+		Operator: operator, Nodes: nodes, Updater: nodes,
 		Timing: o.timing, Places: o.hosts,
 	}
 	if err := c.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: 10}); err != nil {

@@ -146,7 +146,8 @@ func evict(ctx context.Context, api corev1client.CoreV1Interface, node string) e
 		}
 		why := "is being ended"
 		if p.DeletionTimestamp == nil {
-			err := api.Pods(p.Namespace).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}})
+			pod := metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}
+			err := api.Pods(p.Namespace).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: pod})
 			if apierrors.IsNotFound(err) {
 				continue
 			}
@@ -194,7 +195,9 @@ func restore(ctx context.Context, api corev1client.CoreV1Interface, want Node, v
 
 // back returns an error unless the node is ready with the version, and so are its static pods. plane reports whether it
 // has some.
-func back(ctx context.Context, api corev1client.CoreV1Interface, want Node, version string) (n *corev1.Node, plane bool, err error) {
+func back(ctx context.Context, api corev1client.CoreV1Interface, want Node,
+	version string,
+) (n *corev1.Node, plane bool, err error) {
 	if n, err = ownNode(ctx, api.Nodes(), want); err != nil {
 		return nil, false, err
 	}

@@ -138,7 +138,8 @@ func (w *instanceWork) updateJob(in inputs, node Node) (jobs.Prepare, jobs.Func)
 		}
 		reached(partHost)
 		var err error
-		result.done, err = r.Operator.Upgrade(ctx, hosts.Work{Host: in.host, Cluster: in.cluster, Bundle: *file}, update.Patches)
+		work := hosts.Work{Host: in.host, Cluster: in.cluster, Bundle: *file}
+		result.done, err = r.Operator.Upgrade(ctx, work, update.Patches)
 		if err != nil {
 			return result, err
 		}
@@ -165,7 +166,8 @@ func (w *instanceWork) showUpdate(job jobs.State) {
 	case !job.Began:
 		setCondition(w.i, infrav1.UpdatedCondition, false, infrav1.WaitingReason, fmt.Sprintf("waits for one of %d places; others are at work on their hosts", w.Places))
 	default:
-		setCondition(w.i, infrav1.UpdatedCondition, false, infrav1.RunningReason, partMessage(job.Phase, w.i.Spec.HostName))
+		message := partMessage(job.Phase, w.i.Spec.HostName)
+		setCondition(w.i, infrav1.UpdatedCondition, false, infrav1.RunningReason, message)
 	}
 }
 

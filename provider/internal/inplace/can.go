@@ -1,5 +1,5 @@
-// Package inplace is the Runtime Extension by which Cluster API has hosts updated in place: it says which changes a host
-// can be brought to, asks for them, and tells how far they are. The work is that of the controllers.
+// Package inplace is the Runtime Extension by which Cluster API has hosts updated in place: it says which changes a
+// host can be brought to, asks for them, and tells how far they are. The work is that of the controllers.
 package inplace
 
 import (
@@ -26,7 +26,8 @@ func isOurs(ref clusterv1.ContractVersionedObjectReference, kind string) bool {
 // canBring reports whether a host can be brought from one version to another: to the same one, a later patch, or the
 // next minor release.
 func canBring(from, to string) bool {
-	if !semver.IsValid(from) || !semver.IsValid(to) || semver.Compare(from, to) > 0 || semver.Major(from) != semver.Major(to) {
+	if !semver.IsValid(from) || !semver.IsValid(to) || semver.Compare(from, to) > 0 ||
+		semver.Major(from) != semver.Major(to) {
 		return false
 	}
 	return minor(to)-minor(from) <= 1
@@ -57,7 +58,9 @@ func carried() [][]string {
 
 // canUpdate returns the patches of a Machine's version and its KubeadmConfig. Other changes are in none of them, and so
 // Cluster API replaces the machine as if there were no extension.
-func canUpdate(from, to runtimehooksv1.CanUpdateMachineRequestObjects) (machine, config runtimehooksv1.Patch, err error) {
+func canUpdate(from, to runtimehooksv1.CanUpdateMachineRequestObjects) (
+	machine, config runtimehooksv1.Patch, err error,
+) {
 	if !isOurs(to.Machine.Spec.InfrastructureRef, "KKMachine") || !canBring(from.Machine.Spec.Version, to.Machine.Spec.Version) {
 		return machine, config, nil
 	}

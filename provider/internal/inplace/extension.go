@@ -63,14 +63,18 @@ func answer(to runtimehooksv1.ResponseObject, err error) {
 }
 
 // CanUpdateMachine answers which changes of a control plane its host can be brought to.
-func (e *Extension) CanUpdateMachine(_ context.Context, q *runtimehooksv1.CanUpdateMachineRequest, a *runtimehooksv1.CanUpdateMachineResponse) {
+func (e *Extension) CanUpdateMachine(_ context.Context, q *runtimehooksv1.CanUpdateMachineRequest,
+	a *runtimehooksv1.CanUpdateMachineResponse,
+) {
 	var err error
 	a.MachinePatch, a.BootstrapConfigPatch, err = canUpdate(q.Current, q.Desired)
 	answer(a, err)
 }
 
 // CanUpdateMachineSet answers which changes of workers their hosts can be brought to.
-func (e *Extension) CanUpdateMachineSet(_ context.Context, q *runtimehooksv1.CanUpdateMachineSetRequest, a *runtimehooksv1.CanUpdateMachineSetResponse) {
+func (e *Extension) CanUpdateMachineSet(_ context.Context, q *runtimehooksv1.CanUpdateMachineSetRequest,
+	a *runtimehooksv1.CanUpdateMachineSetResponse,
+) {
 	var err error
 	a.MachineSetPatch, err = canUpdateSet(q.Current, q.Desired)
 	answer(a, err)
@@ -79,9 +83,11 @@ func (e *Extension) CanUpdateMachineSet(_ context.Context, q *runtimehooksv1.Can
 // askAgain is the time in seconds after which Cluster API asks again.
 const askAgain = 5
 
-// UpdateMachine asks for an update of a machine's host, unless that was done, and tells how far it is. A failure is told
-// like the rest: it is in the Machine's condition then, and the controllers repeat the run.
-func (e *Extension) UpdateMachine(ctx context.Context, q *runtimehooksv1.UpdateMachineRequest, a *runtimehooksv1.UpdateMachineResponse) {
+// UpdateMachine asks for an update of a machine's host, unless that was done, and tells how far it is. A failure is
+// told like the rest: it is in the Machine's condition then, and the controllers repeat the run.
+func (e *Extension) UpdateMachine(ctx context.Context, q *runtimehooksv1.UpdateMachineRequest,
+	a *runtimehooksv1.UpdateMachineResponse,
+) {
 	message, err := e.update(ctx, client.ObjectKeyFromObject(&q.Desired.Machine))
 	answer(a, err)
 	if err == nil && message != "" {
@@ -109,7 +115,8 @@ func (e *Extension) update(ctx context.Context, key types.NamespacedName) (messa
 		return "", err
 	}
 	var i infrav1.KKInstance
-	switch err := e.Live.Get(ctx, types.NamespacedName{Namespace: m.Namespace, Name: m.Spec.InfrastructureRef.Name}, &i); {
+	name := types.NamespacedName{Namespace: m.Namespace, Name: m.Spec.InfrastructureRef.Name}
+	switch err := e.Live.Get(ctx, name, &i); {
 	case apierrors.IsNotFound(err):
 		return "", fmt.Errorf("Machine %s has no KKInstance %s; delete the Machine", m.Name, m.Spec.InfrastructureRef.Name) //nolint:staticcheck // Machine is a kind
 	case err != nil:
@@ -145,17 +152,22 @@ func (e *Extension) config(ctx context.Context, m *clusterv1.Machine) (map[strin
 
 // ask writes an update into the instance, with the bundle and the registry that its cluster has now. An update that is
 // being done is done first, as a host is brought to one thing at a time.
-func (e *Extension) ask(ctx context.Context, i *infrav1.KKInstance, m *clusterv1.Machine, to infrav1.Update) (string, error) {
+func (e *Extension) ask(ctx context.Context, i *infrav1.KKInstance, m *clusterv1.Machine,
+	to infrav1.Update,
+) (string, error) {
+	named := func(name string) types.NamespacedName {
+		return types.NamespacedName{Namespace: m.Namespace, Name: name}
+	}
 	var cluster clusterv1.Cluster
-	if err := e.Live.Get(ctx, types.NamespacedName{Namespace: m.Namespace, Name: m.Spec.ClusterName}, &cluster); err != nil {
+	if err := e.Live.Get(ctx, named(m.Spec.ClusterName), &cluster); err != nil {
 		return "", err
 	}
 	var infra infrav1.KKCluster
-	if err := e.Live.Get(ctx, types.NamespacedName{Namespace: m.Namespace, Name: cluster.Spec.InfrastructureRef.Name}, &infra); err != nil {
+	if err := e.Live.Get(ctx, named(cluster.Spec.InfrastructureRef.Name), &infra); err != nil {
 		return "", err
 	}
 	var b infrav1.KKBundle
-	switch err := e.Live.Get(ctx, types.NamespacedName{Namespace: m.Namespace, Name: infra.Spec.BundleRef.Name}, &b); {
+	switch err := e.Live.Get(ctx, named(infra.Spec.BundleRef.Name), &b); {
 	case apierrors.IsNotFound(err):
 		return fmt.Sprintf("KKCluster %s: there is no KKBundle %s; create it", infra.Name, infra.Spec.BundleRef.Name), nil
 	case err != nil:
@@ -164,7 +176,8 @@ func (e *Extension) ask(ctx context.Context, i *infrav1.KKInstance, m *clusterv1
 		return fmt.Sprintf("version %s is not in KKBundle %s, which has %s; name a bundle with it in KKCluster %s",
 			m.Spec.Version, b.Name, strings.Join(b.Status.Versions, ", "), infra.Name), nil
 	}
-	i.Spec.Update, i.Spec.Version, i.Spec.BundleRef, i.Spec.Registry = &to, m.Spec.Version, infra.Spec.BundleRef, infra.Spec.Registry
+	i.Spec.Update, i.Spec.Version = &to, m.Spec.Version
+	i.Spec.BundleRef, i.Spec.Registry = infra.Spec.BundleRef, infra.Spec.Registry
 	// with the resource version that was read: nobody has changed the instance since
 	switch err := e.Client.Update(ctx, i); {
 	case apierrors.IsConflict(err):

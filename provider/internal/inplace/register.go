@@ -17,8 +17,8 @@ import (
 const Name = "kkbundle-provider"
 
 // A Registration keeps the ExtensionConfig by which Cluster API knows the extension. It is no part of the components
-// that clusterctl applies: Cluster API refuses one while its feature RuntimeSDK is off, and nothing else of the provider
-// must be missing for that.
+// that clusterctl applies: Cluster API refuses one while its feature RuntimeSDK is off, and nothing else of the
+// provider must be missing for that.
 type Registration struct {
 	Client client.Client
 	Live   client.Reader
@@ -50,12 +50,13 @@ func (r *Registration) Start(ctx context.Context) error {
 }
 
 func (r *Registration) register(ctx context.Context) error {
+	const ca = runtimev1.InjectCAFromSecretAnnotation
 	want := &runtimev1.ExtensionConfig{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: Name,
 			// clusterctl delete removes it with the provider: without an extension that answers, no rollout goes on.
 			Labels:      map[string]string{clusterv1.ProviderNameLabel: "infrastructure-kkbundle"},
-			Annotations: map[string]string{runtimev1.InjectCAFromSecretAnnotation: r.Service.Namespace + "/" + r.Secret},
+			Annotations: map[string]string{ca: r.Service.Namespace + "/" + r.Secret},
 		},
 		Spec: runtimev1.ExtensionConfigSpec{ClientConfig: runtimev1.ClientConfig{Service: r.Service}},
 	}
@@ -65,8 +66,7 @@ func (r *Registration) register(ctx context.Context) error {
 		return r.Client.Create(ctx, want)
 	case err != nil:
 		return err
-	case reflect.DeepEqual(is.Spec.ClientConfig.Service, r.Service) &&
-		is.Annotations[runtimev1.InjectCAFromSecretAnnotation] == want.Annotations[runtimev1.InjectCAFromSecretAnnotation]:
+	case reflect.DeepEqual(is.Spec.ClientConfig.Service, r.Service) && is.Annotations[ca] == want.Annotations[ca]:
 		return nil
 	}
 	is.Spec.ClientConfig.Service = r.Service
@@ -74,6 +74,6 @@ func (r *Registration) register(ctx context.Context) error {
 	if is.Annotations == nil {
 		is.Annotations = map[string]string{}
 	}
-	is.Annotations[runtimev1.InjectCAFromSecretAnnotation] = want.Annotations[runtimev1.InjectCAFromSecretAnnotation]
+	is.Annotations[ca] = want.Annotations[ca]
 	return r.Client.Update(ctx, &is)
 }
