@@ -184,7 +184,8 @@ func furtherProviders(text []byte, all []part) ([]provider, error) {
 	}), nil
 }
 
-// configText is clusterctl's configuration. ClusterTopology, which a ClusterClass needs, is off by default.
+// configText is clusterctl's configuration. ClusterTopology, which a ClusterClass needs, is off by default, and so are
+// RuntimeSDK and InPlaceUpdates, by which hosts are upgraded in place.
 // Further providers are the operator's.
 //
 // clusterctl asks the module proxy or GitHub for its own newest version unless the check is disabled, and for versions
@@ -193,6 +194,8 @@ const configText = hostfile.Mark + `
 # clusterctl --config ` + ConfigFile + ` COMMAND
 CLUSTERCTL_DISABLE_VERSIONCHECK: "true"
 CLUSTER_TOPOLOGY: "true"
+EXP_RUNTIME_SDK: "true"
+EXP_IN_PLACE_UPDATES: "true"
 providers:
 {{- range .Providers}}
   - {name: {{.Name}}, type: {{.Kind}}, url: {{.URL}}}

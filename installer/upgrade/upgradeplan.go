@@ -240,7 +240,11 @@ func (n *Node) from(s *corev1.Node) {
 
 // apiVersion returns the version of a control plane's API server.
 func apiVersion(ctx context.Context, t *task.Host, of *task.Host) (string, error) {
-	data, err := t.Kubectl(ctx, of.ServerFlag(), "get", "--raw=/version")
+	return readVersion(t.Kubectl(ctx, of.ServerFlag(), "get", "--raw=/version"))
+}
+
+// readVersion reads an API server's answer to /version.
+func readVersion(data []byte, err error) (string, error) {
 	if err != nil {
 		return "", err
 	}

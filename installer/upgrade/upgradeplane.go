@@ -125,8 +125,17 @@ func kubeadmUpgrade(ctx context.Context, t *task.Host, args ...string) error {
 	if err != nil {
 		return err
 	}
+	patches := ""
 	if there {
-		args = append(args, "--patches="+kubeadm.PatchesDir)
+		patches = kubeadm.PatchesDir
+	}
+	return kubeadmUpgradeWith(ctx, t, patches, args...)
+}
+
+// kubeadmUpgradeWith runs kubeadm with a directory of patches, "" for none.
+func kubeadmUpgradeWith(ctx context.Context, t *task.Host, patches string, args ...string) error {
+	if patches != "" {
+		args = append(args, "--patches="+patches)
 	}
 	if checks := kubeadm.IgnoredChecks(t.Site.Cluster); len(checks) > 0 {
 		args = append(args, "--ignore-preflight-errors="+strings.Join(checks, ","))

@@ -40,6 +40,8 @@ const (
 	moveLabel = "clusterctl." + coreGroup + "/move"
 	certName  = name + "-serving"
 	service   = name + "-webhooks"
+
+	extensionPort = 9444
 )
 
 // CRDs returns the custom resource definitions with the labels of Cluster API's contract.
@@ -144,6 +146,8 @@ func ManagerRules() []rbacv1.PolicyRule {
 		{APIGroups: []string{coreGroup}, Resources: []string{"machines"}, Verbs: append(read, "patch")},   // to mark one to be deleted first
 		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: append(read, "update", "patch")}, // to hold logins
 		{APIGroups: []string{"", "events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+		{APIGroups: []string{"runtime." + coreGroup}, Resources: []string{"extensionconfigs"}, Verbs: []string{"get", "create", "update"}},
+		{APIGroups: []string{"bootstrap." + coreGroup}, Resources: []string{"kubeadmconfigs"}, Verbs: []string{"get"}},
 	}
 }
 
@@ -281,7 +285,10 @@ func selector() map[string]string { return map[string]string{"control-plane": na
 
 func serviceOf() *corev1.Service {
 	return &corev1.Service{TypeMeta: kind("v1", "Service"), ObjectMeta: meta(service), Spec: corev1.ServiceSpec{
-		Selector: selector(), Ports: []corev1.ServicePort{{Port: 443, TargetPort: intstr.FromString("webhooks")}},
+		Selector: selector(), Ports: []corev1.ServicePort{
+			{Name: "webhooks", Port: 443, TargetPort: intstr.FromString("webhooks")},
+			{Name: "extension", Port: extensionPort, TargetPort: intstr.FromString("extension")},
+		},
 	}}
 }
 
@@ -292,8 +299,13 @@ func deployment(image string) *appsv1.Deployment {
 	}
 	manager := corev1.Container{
 		Name: "manager", Image: image, // the name is clusterctl's
-		Args:          []string{"--leader-elect", "--webhook-cert-dir=" + certs, "--bundles=" + bundles, "--scratch=" + scratch + "/runs"},
-		Ports:         []corev1.ContainerPort{{Name: "webhooks", ContainerPort: 9443}, {Name: "health", ContainerPort: 9440}},
+		Args: []string{
+			"--leader-elect", "--webhook-cert-dir=" + certs, "--bundles=" + bundles, "--scratch=" + scratch + "/runs",
+			fmt.Sprintf("--extension-port=%d", extensionPort), "--extension-service=" + namespace + "/" + service, "--extension-secret=" + certName,
+		},
+		Ports: []corev1.ContainerPort{
+			{Name: "webhooks", ContainerPort: 9443}, {Name: "extension", ContainerPort: extensionPort}, {Name: "health", ContainerPort: 9440},
+		},
 		LivenessProbe: probe("/healthz"), ReadinessProbe: probe("/readyz"),
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},

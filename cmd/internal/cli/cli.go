@@ -139,6 +139,7 @@ That file is carried across; push seeds a registry from it, install makes a clus
 		"site": {
 			newPushCmd(g), newDeployCmd(g), newServeCmd(g), newRegistryCmd(g), newMirrorConfigCmd(g),
 			newInventoryCmd(g), newConfigCmd(g), newPrecheckCmd(g), newInstallCmd(g), newProvisionCmd(g),
+			newUpgradeMachineCmd(g),
 			newNodesCmd(g), newEndpointCmd(g), newUpgradeCmd(g), newEtcdCmd(g), newCertsCmd(g), newSecretsCmd(g),
 			newStatusCmd(g), newSupportBundleCmd(g), newAdoptCmd(g), newHandoverCmd(g),
 			newResetCmd(g),

@@ -269,7 +269,7 @@ func needsMore(line string) string {
 	programs := []string{"kkbundle", "cat", "echo", "tar", "zstd", "cp", "mkdir"}
 	hosts := []string{
 		"install", "deploy", "precheck", "status", "nodes", "upgrade", "endpoint", "etcd", "certs", "secrets", "reset",
-		"provision", "support-bundle", "adopt", "handover", "registry", "serve", "mirror-config",
+		"provision", "upgrade-machine", "support-bundle", "adopt", "handover", "registry", "serve", "mirror-config",
 	}
 	for _, c := range shellCommands(line) {
 		switch {

@@ -9,6 +9,8 @@ const (
 	BinaryCondition           = "Binary"
 	ContainerManagerCondition = "ContainerManager"
 	ProvisioningCondition     = "Provisioning"
+	// UpdatedCondition reports whether the last update in place that was asked for is done.
+	UpdatedCondition = "Updated"
 	// CleanedCondition is set while a KKInstance is deleted.
 	CleanedCondition = "Cleaned"
 )
@@ -40,6 +42,7 @@ const (
 	InstancePending       = "Pending"
 	InstanceBootstrapping = "Bootstrapping"
 	InstanceRunning       = "Running"
+	InstanceUpdating      = "Updating"
 	InstanceFailed        = "Failed"
 	InstanceCleaning      = "Cleaning"
 	InstanceQuarantined   = "Quarantined"

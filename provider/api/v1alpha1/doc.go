@@ -91,6 +91,10 @@ const (
 
 	// ProvisionedAnnotation of a KKInstance has the digest of the bootstrap data that its host was provisioned with.
 	ProvisionedAnnotation = "infrastructure.kkbundle.io/provisioned"
+	// UpdatedAnnotation of a KKInstance has the ID of the last update in place that is done.
+	UpdatedAnnotation = "infrastructure.kkbundle.io/updated"
+	// UpdatingAnnotation of a Node says that the provider has cordoned it, for an update in place.
+	UpdatingAnnotation = "infrastructure.kkbundle.io/updating"
 	// BegunAnnotation of a KKInstance has the time at which the bootstrap data first began to run on the host.
 	BegunAnnotation = "infrastructure.kkbundle.io/begun"
 	// CleaningAnnotation of a KKInstance has the time at which the first attempt to clean its host began.

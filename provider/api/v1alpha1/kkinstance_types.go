@@ -47,11 +47,28 @@ type KKInstanceSpec struct {
 	// Repository is where packages of the operating system come from.
 	// +optional
 	Repository Repository `json:"repository,omitempty,omitzero"`
+	// Update is the last update in place that Cluster API has asked for. Version, bundleRef and registry are those
+	// that it brings.
+	// +optional
+	Update *Update `json:"update,omitempty"`
+}
+
+// An Update is what a host is brought to in place.
+type Update struct {
+	// ID tells one update from others. The annotation updated has that of the last one that was done.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	ID string `json:"id,omitempty"`
+	// Patches is the directory on the host with kubeadm's patches.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Patches string `json:"patches,omitempty"`
 }
 
 // KKInstanceStatus is the state of the work on a host.
 type KKInstanceStatus struct {
-	// State is Pending, Bootstrapping, Running, Failed, Cleaning or Quarantined.
+	// State is Pending, Bootstrapping, Running, Updating, Failed, Cleaning or Quarantined.
 	// +optional
 	State string `json:"state,omitempty"`
 	// Attempts is the number of runs that have failed in a row.
@@ -61,8 +78,8 @@ type KKInstanceStatus struct {
 	// NextAttempt is the time before which no run begins.
 	// +optional
 	NextAttempt *metav1.Time `json:"nextAttempt,omitempty"`
-	// Conditions of the instance: Bootstrap, Repository, Binary, ContainerManager, Provisioning, Ready, Paused, and
-	// Cleaned while it is deleted.
+	// Conditions of the instance: Bootstrap, Repository, Binary, ContainerManager, Provisioning, Ready, Paused,
+	// Updated after an update in place was asked for, and Cleaned while it is deleted.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -16,6 +17,8 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/klog/v2/textlogger"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	runtimev1 "sigs.k8s.io/cluster-api/api/runtime/v1beta2"
+	"sigs.k8s.io/cluster-api/exp/runtime/server"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/client/config"
@@ -28,13 +31,15 @@ import (
 	infrav1 "github.com/kkbundle/kkbundle/provider/api/v1alpha1"
 	"github.com/kkbundle/kkbundle/provider/internal/controllers"
 	"github.com/kkbundle/kkbundle/provider/internal/hosts"
+	"github.com/kkbundle/kkbundle/provider/internal/inplace"
 	"github.com/kkbundle/kkbundle/provider/internal/webhooks"
 )
 
 type options struct {
 	namespace, health, metrics, certs string
 	program, bundles, scratch         string
-	port, hosts                       int
+	port, hosts, extension            int
+	extensionService, extensionSecret string
 	elect                             bool
 	timing                            controllers.Timing
 	log                               *textlogger.Config
@@ -48,6 +53,9 @@ func parse(args []string) (options, error) {
 	fs.StringVar(&o.metrics, "metrics-addr", "0", "address of the metrics, 0 for none")
 	fs.IntVar(&o.port, "webhook-port", 9443, "port of the webhooks, 0 for none")
 	fs.StringVar(&o.certs, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs", "directory with the webhooks' tls.crt and tls.key")
+	fs.IntVar(&o.extension, "extension-port", 9444, "port of the Runtime Extension for upgrades in place, 0 for none; its certificate is that of the webhooks")
+	fs.StringVar(&o.extensionService, "extension-service", "", "Service of the Runtime Extension, NAMESPACE/NAME, with the port of --extension-port, to be made known to Cluster API; empty if somebody else does that")
+	fs.StringVar(&o.extensionSecret, "extension-secret", "", "Secret in that namespace with the certificate's authority")
 	fs.BoolVar(&o.elect, "leader-elect", false, "elect a leader, so that one of several managers is at work")
 	fs.StringVar(&o.program, "kkbundle", "/usr/local/bin/kkbundle", "the program kkbundle")
 	fs.StringVar(&o.bundles, "bundles", "/var/lib/kkbundle-provider", "directory of bundles: those pulled, and in its directory site those named file:///")
@@ -64,6 +72,9 @@ func parse(args []string) (options, error) {
 	}
 	if o.hosts < 1 {
 		return o, fmt.Errorf("--hosts %d: want 1 or more", o.hosts)
+	}
+	if namespace, name, ok := strings.Cut(o.extensionService, "/"); o.extensionService != "" && (!ok || namespace == "" || name == "" || o.extensionSecret == "") {
+		return o, fmt.Errorf("--extension-service %s: want NAMESPACE/NAME, and --extension-secret", o.extensionService)
 	}
 	return o, nil
 }
@@ -90,7 +101,7 @@ func run(ctx context.Context, o options) error {
 	}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, clusterv1.AddToScheme,
+		clientgoscheme.AddToScheme, clusterv1.AddToScheme, runtimev1.AddToScheme,
 		infrav1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
@@ -109,7 +120,7 @@ func run(ctx context.Context, o options) error {
 	if o.port > 0 {
 		config.WebhookServer = webhook.NewServer(webhook.Options{
 			Port: o.port, CertDir: o.certs,
-			TLSOpts: []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS12 }},
+			TLSOpts: modern(),
 		})
 	}
 	kubeconfig, err := ctrl.GetConfig()
@@ -124,8 +135,9 @@ func run(ctx context.Context, o options) error {
 		Runner: &hosts.Program{Path: o.program, Environment: hosts.Environment(home)},
 		Dir:    o.scratch, Bundles: o.bundles,
 	}
+	nodes := controllers.WorkloadNodes{Client: mgr.GetClient()}
 	c := controllers.Controllers{
-		Operator: operator, Nodes: controllers.WorkloadNodes{Client: mgr.GetClient()},
+		Operator: operator, Nodes: nodes, Updater: nodes,
 		Timing: o.timing, Places: o.hosts,
 	}
 	if err := c.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: 10}); err != nil {
@@ -141,6 +153,9 @@ func run(ctx context.Context, o options) error {
 			return err
 		}
 	}
+	if err := extend(mgr, o); err != nil {
+		return err
+	}
 	ready := healthz.Ping
 	if o.port > 0 {
 		ready = mgr.GetWebhookServer().StartedChecker()
@@ -149,6 +164,34 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	return mgr.Start(ctx)
+}
+
+func modern() []func(*tls.Config) {
+	return []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS12 }}
+}
+
+// extend adds the Runtime Extension for upgrades in place.
+func extend(mgr manager.Manager, o options) error {
+	if o.extension == 0 || o.port == 0 { // the certificate is that of the webhooks
+		return nil
+	}
+	e := &inplace.Extension{Client: mgr.GetClient(), Live: mgr.GetAPIReader()}
+	s, err := e.Server(server.Options{Port: o.extension, CertDir: o.certs, TLSOpts: modern()})
+	if err != nil {
+		return err
+	}
+	if err := mgr.Add(s); err != nil {
+		return err
+	}
+	namespace, name, ok := strings.Cut(o.extensionService, "/")
+	if !ok {
+		return nil
+	}
+	port := int32(o.extension) //nolint:gosec // a port
+	return mgr.Add(&inplace.Registration{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Pause: time.Minute, Secret: o.extensionSecret,
+		Service: runtimev1.ServiceReference{Namespace: namespace, Name: name, Port: &port},
+	})
 }
 
 // prepare makes the directories, and removes files that a killed manager left: they have secrets. It returns the home

@@ -81,6 +81,7 @@ type InstanceReconciler struct {
 	// Live reads objects from the API server: what decides about work on a host must not be old.
 	Live     client.Reader
 	Operator *hosts.Operator
+	Updater  NodeUpdater
 	Recorder events.EventRecorder
 	Timing   Timing
 	// Places is the number of hosts provisioned at a time, and of those cleaned beside them.
@@ -92,7 +93,7 @@ type InstanceReconciler struct {
 // SetupWithManager adds the reconciler and its jobs to a manager.
 func (r *InstanceReconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 	changed := make(chan event.GenericEvent)
-	r.pool = jobs.New(r.Places, []string{jobProvision, jobClean}, func(key types.NamespacedName) {
+	r.pool = jobs.New(r.Places, []string{jobProvision, jobClean, jobUpdate}, func(key types.NamespacedName) {
 		meta := metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}
 		changed <- event.GenericEvent{Object: &infrav1.KKInstance{ObjectMeta: meta}}
 	})
@@ -233,7 +234,7 @@ func (w *instanceWork) patch(ctx context.Context) error {
 	w.summarize()
 	err := w.helper.Patch(ctx, w.i,
 		patch.WithOwnedConditions{Conditions: append(phaseConditions(), infrav1.ReadyCondition,
-			infrav1.CleanedCondition)})
+			infrav1.CleanedCondition, infrav1.UpdatedCondition)})
 	if err != nil {
 		return client.IgnoreNotFound(err)
 	}
@@ -266,6 +267,10 @@ func (w *instanceWork) show(job jobs.State) {
 	if job.Kind == jobClean {
 		w.i.Status.State = infrav1.InstanceCleaning
 		setCondition(w.i, infrav1.CleanedCondition, false, infrav1.RunningReason, "host "+w.i.Spec.HostName+" is being cleaned")
+		return
+	}
+	if job.Kind == jobUpdate {
+		w.showUpdate(job)
 		return
 	}
 	w.i.Status.State = infrav1.InstanceBootstrapping
@@ -313,6 +318,9 @@ func (w *instanceWork) provision(ctx context.Context) (ctrl.Result, error) {
 		}
 	}
 	if w.i.Annotations[infrav1.ProvisionedAnnotation] != "" {
+		if ToUpdate(w.i) {
+			return w.update(ctx)
+		}
 		w.provisioned()
 		return noResult()
 	}
@@ -399,13 +407,7 @@ type provisionResult struct {
 func (w *instanceWork) provisionJob(in inputs) (jobs.Prepare, jobs.Func) {
 	// A job outlives the reconciliation, so it has no part of w but its key and spec.
 	r, key, name := w.InstanceReconciler, w.key, w.i.Spec.HostName
-	file := hosts.File{Trust: in.bundle.Trust, RequireSignature: in.bundle.RequireSignature}
-	prepare := func(ctx context.Context) (err error) {
-		ctx, cancel := context.WithTimeoutCause(ctx, r.Timing.Pull, fmt.Errorf("%s was not here after %s", in.bundle.Source, r.Timing.Pull))
-		defer cancel()
-		file.Path, err = r.Operator.Pull(ctx, in.bundle, in.digest)
-		return err
-	}
+	file, prepare := r.bring(in)
 	return prepare, func(ctx context.Context, reached func(string)) (any, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, r.Timing.Run, fmt.Errorf("the run took longer than %s", r.Timing.Run))
 		defer cancel()
@@ -422,8 +424,19 @@ func (w *instanceWork) provisionJob(in inputs) (jobs.Prepare, jobs.Func) {
 		result.digest = "sha256:" + hex.EncodeToString(sum[:])
 		var err error
 		result.done, err = r.Operator.Provision(ctx,
-			hosts.Work{Host: in.host, Cluster: in.cluster, Bundle: file, Document: in.document}, reached)
+			hosts.Work{Host: in.host, Cluster: in.cluster, Bundle: *file, Document: in.document}, reached)
 		return result, err
+	}
+}
+
+// bring returns the file of a bundle, which is there after prepare.
+func (r *InstanceReconciler) bring(in inputs) (file *hosts.File, prepare jobs.Prepare) {
+	file = &hosts.File{Trust: in.bundle.Trust, RequireSignature: in.bundle.RequireSignature}
+	return file, func(ctx context.Context) (err error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, r.Timing.Pull, fmt.Errorf("%s was not here after %s", in.bundle.Source, r.Timing.Pull))
+		defer cancel()
+		file.Path, err = r.Operator.Pull(ctx, in.bundle, in.digest)
+		return err
 	}
 }
 
@@ -439,8 +452,23 @@ func (r *InstanceReconciler) stillOurs(ctx context.Context, key types.Namespaced
 	return nil
 }
 
-// inputs reads what a run needs.
+// inputs reads what the run needs that makes the host a node.
 func (w *instanceWork) inputs(ctx context.Context) (in inputs, err error) {
+	if in, err = w.bundled(ctx); err != nil {
+		return in, err
+	}
+	data, err := secretOf(ctx, w, w.i.Namespace, "KKInstance "+w.i.Name+": spec.bootstrapSecretName", &infrav1.LocalRef{Name: w.i.Spec.BootstrapSecretName})
+	if err != nil {
+		return in, err
+	}
+	if in.document = data.Data["value"]; len(in.document) == 0 {
+		return in, &MissingError{fmt.Sprintf("Secret %s has no bootstrap data under the key value", data.Name)}
+	}
+	return in, nil
+}
+
+// bundled reads what a run with the instance's bundle needs.
+func (w *instanceWork) bundled(ctx context.Context) (in inputs, err error) {
 	if in.host, err = w.host(ctx); err != nil {
 		return in, err
 	}
@@ -470,13 +498,6 @@ func (w *instanceWork) inputs(ctx context.Context) (in inputs, err error) {
 	in.cluster.Registry = hosts.Registry{
 		Address: spec.Registry.Address, Username: string(registry.Data[infrav1.SecretUsername]),
 		Password: string(registry.Data[infrav1.SecretPassword]), CA: registry.Data[infrav1.SecretCA],
-	}
-	data, err := secretOf(ctx, w, w.i.Namespace, "KKInstance "+w.i.Name+": spec.bootstrapSecretName", &infrav1.LocalRef{Name: spec.BootstrapSecretName})
-	if err != nil {
-		return in, err
-	}
-	if in.document = data.Data["value"]; len(in.document) == 0 {
-		return in, &MissingError{fmt.Sprintf("Secret %s has no bootstrap data under the key value", data.Name)}
 	}
 	return in, nil
 }
@@ -643,6 +664,9 @@ func (w *instanceWork) record(ctx context.Context, job jobs.State) error {
 	case job.Kind == jobClean:
 		setCondition(w.i, infrav1.CleanedCondition, true, infrav1.DoneReason, "")
 		return w.release(ctx, "")
+	case job.Kind == jobUpdate:
+		w.recordUpdate(job)
+		return nil
 	case job.Err != nil:
 		reason, message := reasonOf(job.Err)
 		w.ended(reason)

@@ -206,7 +206,9 @@ func firstFalse(i *infrav1.KKInstance) string {
 
 // providerID returns the machine's providerID. It names the machine and not the host: a machine that replaces another
 // one on the same host must not be taken for it.
-func providerID(m *infrav1.KKMachine) string { return "kk:///" + m.Namespace + "/" + m.Name }
+func providerID(m *infrav1.KKMachine) string { return idOf(m.Namespace, m.Name) }
+
+func idOf(namespace, name string) string { return "kk:///" + namespace + "/" + name }
 
 func addresses(name string, h *infrav1.KKHost) []clusterv1.MachineAddress {
 	all := []clusterv1.MachineAddress{{Type: clusterv1.MachineHostName, Address: name}}

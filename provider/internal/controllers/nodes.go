@@ -34,15 +34,24 @@ const answer = 10 * time.Second
 func (w WorkloadNodes) Identify(ctx context.Context, cluster types.NamespacedName, node Node) error {
 	ctx, cancel := context.WithTimeout(ctx, answer)
 	defer cancel()
+	api, err := w.api(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	return identify(ctx, api.Nodes(), cluster.Name, node)
+}
+
+// api returns a client of a cluster.
+func (w WorkloadNodes) api(ctx context.Context, cluster types.NamespacedName) (corev1client.CoreV1Interface, error) {
 	config, err := w.config(ctx, cluster)
 	if err != nil {
-		return fmt.Errorf("kubeconfig of cluster %s: %w", cluster.Name, err)
+		return nil, fmt.Errorf("kubeconfig of cluster %s: %w", cluster.Name, err)
 	}
 	api, err := corev1client.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("kubeconfig of cluster %s: %w", cluster.Name, err)
+		return nil, fmt.Errorf("kubeconfig of cluster %s: %w", cluster.Name, err)
 	}
-	return identify(ctx, api.Nodes(), cluster.Name, node)
+	return api, nil
 }
 
 // config reads the kubeconfig that Cluster API's control plane provider keeps in a Secret.

@@ -20,6 +20,7 @@ func ClientOptions() client.Options {
 type Controllers struct {
 	Operator *hosts.Operator
 	Nodes    Nodes
+	Updater  NodeUpdater
 	Timing   Timing
 	// Places is the number of hosts provisioned at a time, and of those cleaned beside them.
 	Places int
@@ -31,7 +32,7 @@ func (c Controllers) SetupWithManager(ctx context.Context, mgr ctrl.Manager, o c
 	for _, add := range []func() error{
 		func() error {
 			return (&InstanceReconciler{
-				Client: cl, Live: live, Operator: c.Operator, Recorder: recorder,
+				Client: cl, Live: live, Operator: c.Operator, Updater: c.Updater, Recorder: recorder,
 				Timing: c.Timing, Places: c.Places,
 			}).SetupWithManager(mgr, o)
 		},

@@ -32,6 +32,7 @@ type fakeHost struct {
 	busy    bool
 	runs    int // of provision
 	resets  int
+	updates []string                                                         // versions, each of a run that has succeeded
 	on      func(ctx context.Context, h *fakeHost, verb, phase string) error // what a test wants to happen before a phase
 	learned string                                                           // host key
 }
@@ -133,8 +134,11 @@ func (p *program) Run(ctx context.Context, c hosts.Call) ([]byte, error) {
 			return nil, err
 		}
 	}
-	if one.verb == "reset" {
+	switch one.verb {
+	case "reset":
 		return nil, p.reset(ctx, h, c)
+	case "upgrade-machine":
+		return nil, p.update(ctx, h, c, node)
 	}
 	return nil, p.provision(ctx, h, c, node)
 }
@@ -232,6 +236,9 @@ type nodes struct {
 	mu  sync.Mutex
 	err error
 	ids map[string]string
+	// said is what was done to nodes that are updated, and on what a test wants to happen before.
+	said []string
+	on   func(ctx context.Context, part string) error
 }
 
 func (n *nodes) Identify(_ context.Context, _ types.NamespacedName, node controllers.Node) error {

@@ -30,6 +30,7 @@ import (
 	"k8s.io/klog/v2/textlogger"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	runtimev1 "sigs.k8s.io/cluster-api/api/runtime/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -96,7 +97,7 @@ func run(m *testing.M) (int, error) {
 		return m.Run(), nil
 	}
 	server.scheme = runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, infrav1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, runtimev1.AddToScheme, infrav1.AddToScheme} {
 		if err := add(server.scheme); err != nil {
 			return 1, err
 		}
@@ -121,7 +122,7 @@ func run(m *testing.M) (int, error) {
 		BinaryAssetsDirectory: bin, Scheme: server.scheme, ErrorIfCRDPathMissing: true,
 		CRDDirectoryPaths: []string{
 			filepath.Join(capi, "core/config/crd/bases/cluster.x-k8s.io_clusters.yaml"), filepath.Join(capi, "core/config/crd/bases/cluster.x-k8s.io_machines.yaml"),
-			filepath.Join(capi, "core/config/crd/bases/cluster.x-k8s.io_clusterclasses.yaml"),
+			filepath.Join(capi, "core/config/crd/bases/cluster.x-k8s.io_clusterclasses.yaml"), filepath.Join(capi, "core/config/crd/bases/runtime.cluster.x-k8s.io_extensionconfigs.yaml"),
 			filepath.Join(capi, "core/config/crd/bases/cluster.x-k8s.io_machinedeployments.yaml"), filepath.Join(capi, "controlplane/kubeadm/config/crd/bases"),
 			filepath.Join(capi, "bootstrap/kubeadm/config/crd/bases"), filepath.Join(capi, "core/config/crd/bases/cluster.x-k8s.io_machinesets.yaml"),
 		},
@@ -316,7 +317,7 @@ func (s *site) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	skip := true
 	operator := &hosts.Operator{Runner: s.program, Dir: s.dirs[0], Bundles: s.dirs[1]}
-	c := controllers.Controllers{Operator: operator, Nodes: s.nodes, Timing: s.timing, Places: s.places}
+	c := controllers.Controllers{Operator: operator, Nodes: s.nodes, Updater: s.nodes, Timing: s.timing, Places: s.places}
 	if err := c.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: 4, SkipNameValidation: &skip}); err != nil {
 		s.Fatal(err)
 	}

@@ -373,3 +373,35 @@ func TestInternalAddresses(t *testing.T) {
 		}
 	}
 }
+
+// TestUpgrade: the machine's own host is named, with the version, and no document is given.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	r := &recorder{learn: "10.1.0.7 ssh-ed25519 BBBB\n"}
+	o := operator(t, r)
+	w := hosts.Work{Host: node(), Cluster: cluster(), Bundle: hosts.File{Path: "/bundles/x.kkb", RequireSignature: true}, Document: []byte("# tokenword")}
+	done, err := o.Upgrade(t.Context(), w, "/etc/kubernetes/patches")
+	if err != nil || string(done.KnownHosts) != r.learn || len(r.call.Stdin) > 0 {
+		t.Errorf("%q, %v, %q", done.KnownHosts, err, r.call.Stdin)
+	}
+	line := strings.Join(r.call.Args, " ")
+	for _, want := range []string{
+		"upgrade-machine --owner site/prod/prod-cp-x --inventory ", "--set kubernetes.version=v1.36.3", `"address":"registry.site:5000/mirror"`,
+		"--require-signature --allow-older --patches /etc/kubernetes/patches -- prod-cp-x /bundles/x.kkb",
+	} {
+		if !strings.Contains(line, want) {
+			t.Errorf("%q lacks %q", line, want)
+		}
+	}
+	for _, secret := range []string{"PRIVATE", "sudoword", "jumpword", "pullword"} {
+		if strings.Contains(line, secret) {
+			t.Errorf("%s is on the command line", secret)
+		}
+	}
+	if _, err := o.Upgrade(t.Context(), w, ""); err != nil || slices.Contains(r.call.Args, "--patches") {
+		t.Errorf("%v, %q", err, r.call.Args)
+	}
+	if left, err := os.ReadDir(o.Dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}

@@ -144,19 +144,10 @@ func (o *Operator) Provision(ctx context.Context, w Work, reached func(phase str
 	}
 	defer func() { err = errors.Join(err, dir.remove()) }()
 	args := slices.Concat([]string{"provision", "--owner", w.Host.Owner}, dir.connection(w.Host))
-	settings, err := dir.settings(w.Cluster)
-	if err != nil {
+	if args, err = dir.bundled(args, w); err != nil {
 		return Done{}, err
 	}
-	for _, s := range settings {
-		args = append(args, "--set", s)
-	}
-	policy, err := dir.policy(w.Bundle.Trust, w.Bundle.RequireSignature)
-	if err != nil {
-		return Done{}, err
-	}
-	// Each KKCluster names its bundle: that another one has a newer bundle of the same name is no reason to refuse it.
-	args = slices.Concat(args, policy, []string{"--allow-older", "--", w.Host.Name, "-", w.Bundle.Path})
+	args = append(args, "--", w.Host.Name, "-", w.Bundle.Path)
 	at, step := "", ""
 	progress := func(e Event) {
 		if e.Event == "task" && e.Task != "" {

@@ -497,7 +497,7 @@ func machineTemplateProblems(t *infrav1.KKMachineTemplate) field.ErrorList {
 	return problems
 }
 
-// Instance validates a KKInstance: the provider makes it, and nobody changes it.
+// Instance validates a KKInstance: the provider makes it, and nobody changes it but for an update in place.
 type Instance struct{}
 
 // ValidateCreate implements admission.Validator.
@@ -507,7 +507,11 @@ func (Instance) ValidateCreate(context.Context, *infrav1.KKInstance) (admission.
 
 // ValidateUpdate implements admission.Validator.
 func (Instance) ValidateUpdate(_ context.Context, old, i *infrav1.KKInstance) (admission.Warnings, error) {
-	if reflect.DeepEqual(old.Spec, i.Spec) {
+	was := old.Spec
+	if to := i.Spec.Update; to != nil && (was.Update == nil || was.Update.ID != to.ID) {
+		was.Update, was.Version, was.BundleRef, was.Registry = to, i.Spec.Version, i.Spec.BundleRef, i.Spec.Registry
+	}
+	if reflect.DeepEqual(was, i.Spec) {
 		return nil, nil
 	}
 	return nil, invalid("KKInstance", i.Name, field.ErrorList{field.Forbidden(spec(), "the host was made for this spec and is cleaned by it; replace the Machine instead")})

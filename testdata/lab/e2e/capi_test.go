@@ -76,6 +76,7 @@ type capi struct {
 	roles func(number int) []string
 	// flags of the provider's manager besides those that it needs.
 	flags   []string
+	inPlace bool // with the provider's Runtime Extension, and the features of Cluster API that it needs
 	manager *process
 	kills   int
 }
@@ -183,13 +184,17 @@ func (c *capi) controllers(t *testing.T) {
 	cert, key := c.ca.issue(t, "webhooks", besideHosts)
 	write(t, certs, map[string]string{"tls.crt": string(cert), "tls.key": string(key)})
 	c.serve(t, c.bundle(), "lab.kkb")
-	upstream := []string{"--diagnostics-address=0"}
+	upstream, extended := []string{"--diagnostics-address=0"}, []string{"--diagnostics-address=0"}
+	if c.inPlace {
+		extended = append(extended, "--feature-gates=RuntimeSDK=true,InPlaceUpdates=true")
+	}
 	components := []component{
-		{"capi-core", made.Core, c.kustomize(t, made.Module, "core"), 9501, upstream},
+		{"capi-core", made.Core, c.kustomize(t, made.Module, "core"), 9501, extended},
 		{"capi-bootstrap", made.Bootstrap, c.kustomize(t, made.Module, "bootstrap/kubeadm"), 9502, upstream},
-		{"capi-control-plane", made.ControlPlane, c.kustomize(t, made.Module, "controlplane/kubeadm"), 9503, upstream},
+		{"capi-control-plane", made.ControlPlane, c.kustomize(t, made.Module, "controlplane/kubeadm"), 9503, extended},
 		{"kkbundle-provider", manager, string(own), 9504, append([]string{
 			"--kkbundle", c.kkbundle, "--bundles", c.bundles(), "--scratch", filepath.Join(c.dir, "scratch"), "-v", "2",
+			fmt.Sprintf("--extension-port=%d", extensionPort),
 		}, c.flags...)},
 	}
 	for _, one := range components {
@@ -212,7 +217,22 @@ func (c *capi) controllers(t *testing.T) {
 		c.waitFor(t, 3*time.Minute, one.name+" is ready", 1,
 			fmt.Sprintf("curl -sf http://%s:%d/readyz", besideHosts, one.port+100))
 	}
+	if !c.inPlace {
+		return
+	}
+	// In a pod, the manager names its Service here.
+	c.feed(t, c.adminHost(), kubectlApply, strings.NewReader(text(t, map[string]any{
+		"apiVersion": "runtime.cluster.x-k8s.io/v1beta2", "kind": "ExtensionConfig", "metadata": map[string]any{"name": "kkbundle-provider"},
+		"spec": map[string]any{"clientConfig": map[string]any{
+			"url": fmt.Sprintf("https://%s:%d", besideHosts, extensionPort), "caBundle": base64.StdEncoding.EncodeToString(c.ca.pem),
+		}},
+	})))
+	c.waitFor(t, time.Minute, "Cluster API knows the extension", 1,
+		in("kubectl wait --for=condition=Discovered --timeout=1s extensionconfig/kkbundle-provider"))
 }
+
+// extensionPort is that of the provider's Runtime Extension.
+const extensionPort = 9505
 
 // bundles is the provider's directory of bundles.
 func (c *capi) bundles() string { return filepath.Join(c.dir, "bundles") }

@@ -18,7 +18,7 @@ import (
 // TestCAPIUpgrade declares three control planes behind a balancer and a worker, loses the worker's host, and upgrades all
 // of them to the next minor release with a spare host, under an application. Then it loses a control plane.
 func TestCAPIUpgrade(t *testing.T) {
-	c := startCAPIUpgrade(t, 3, 2)
+	c := startCAPIUpgrade(t, 3, 1, 2)
 	steps(t, []step{
 		{"a management cluster of one host is installed", c.install},
 		{"Cluster API and the provider run", c.controllers},
@@ -41,7 +41,7 @@ func TestCAPIUpgrade(t *testing.T) {
 // host, under an application: first for the release of etcd that the next one can be reached from, then by the next minor
 // release.
 func TestCAPIUpgradeOne(t *testing.T) {
-	c := startCAPIUpgrade(t, 1, 1)
+	c := startCAPIUpgrade(t, 1, 1, 1)
 	steps(t, []step{
 		{"a management cluster of one host is installed", c.install},
 		{"Cluster API and the provider run", c.controllers},
@@ -57,14 +57,14 @@ func TestCAPIUpgradeOne(t *testing.T) {
 	})
 }
 
-// startCAPIUpgrade starts hosts for a management cluster, control planes, a worker and spares, and a balancer, and makes
+// startCAPIUpgrade starts hosts for a management cluster, control planes, workers and spares, and a balancer, and makes
 // the bundles of both releases.
-func startCAPIUpgrade(t *testing.T, planes, spares int) *capiUpgrade {
+func startCAPIUpgrade(t *testing.T, planes, workers, spares int) *capiUpgrade {
 	t.Helper()
 	const address = "10.250.0.11:5443/mirror"
 	ca := newCompanyCA(t, "Company registries")
 	th := start(t, scenario{
-		hosts: 1 + planes + 1 + spares, groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}}, standIns: []string{"cert-manager"},
+		hosts: 1 + planes + workers + spares, groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}}, standIns: []string{"cert-manager"},
 		with: []software.Extra{software.Kubernetes137},
 		edit: func(t *testing.T, dir string) {
 			rewrite(t, filepath.Join(dir, "cluster.yaml"),
@@ -72,7 +72,7 @@ func startCAPIUpgrade(t *testing.T, planes, spares int) *capiUpgrade {
 		},
 	})
 	to := software.KubernetesReleases()[software.Kubernetes137]
-	c := &capiUpgrade{to: to, planes: planes, spares: spares, capi: &capi{
+	c := &capiUpgrade{to: to, planes: planes, workers: workers, spares: spares, capi: &capi{
 		thread: th, registry: address, ca: ca, life: t.Context(), endpoint: besideHosts, source: "file:///lab.kkb",
 		flags: []string{"--quarantine-after=1m"},
 	}}
@@ -89,7 +89,8 @@ func startCAPIUpgrade(t *testing.T, planes, spares int) *capiUpgrade {
 // capiUpgrade is a management cluster whose declared cluster goes to another release of Kubernetes.
 type capiUpgrade struct {
 	*capi
-	planes  int // of the declared cluster, which has one worker
+	planes  int // of the declared cluster
+	workers int
 	spares  int // hosts that it does not have
 	to      software.KubernetesRelease
 	next    string          // the bundle of that release
@@ -156,12 +157,15 @@ func (c *capiUpgrade) createOne(t *testing.T) {
 	c.answers(t, begin)
 	c.podNetwork(t)
 	const version = software.KubernetesVersion
-	c.until(t, 10*time.Minute, "the control plane and the worker are Ready", machines(c.all(version), "1 "+version))
+	c.until(t, 10*time.Minute, "the control plane and the worker are Ready", machines(c.all(version), c.others(version)))
 	t.Logf("a control plane and a worker are Ready after %s", time.Since(begin).Round(time.Second))
 }
 
 // all are the control planes as machines wants them.
 func (c *capiUpgrade) all(version string) string { return fmt.Sprintf("%d %s", c.planes, version) }
+
+// others are the workers.
+func (c *capiUpgrade) others(version string) string { return fmt.Sprintf("%d %s", c.workers, version) }
 
 // stepEtcd names the release of etcd that the next one can be reached from.
 func (c *capiUpgrade) stepEtcd(t *testing.T) {
@@ -169,7 +173,7 @@ func (c *capiUpgrade) stepEtcd(t *testing.T) {
 	before := c.there(t, etcdImages)
 	c.on(t, c.adminHost(), in(fmt.Sprintf(`kubectl patch kubeadmcontrolplane prod-cp --type=merge -p '{"spec": {"kubeadmConfigSpec": {"clusterConfiguration": {"etcd": {"local": {"imageTag": "%s"}}}}}}'`, c.etcdThrough())))
 	c.until(t, 15*time.Minute, "another control plane has taken its place", `[ "$(kubectl --kubeconfig /root/prod.conf `+etcdImages+` | sed 's/.*://')" = '`+c.etcdThrough()+`' ] && `+
-		machines(c.all(software.KubernetesVersion), "1 "+software.KubernetesVersion)+" && "+c.free(c.spares))
+		machines(c.all(software.KubernetesVersion), c.others(software.KubernetesVersion))+" && "+c.free(c.spares))
 	t.Logf("from %s to %s after %s", before, c.there(t, etcdImages), time.Since(begin).Round(time.Second))
 	c.freeAreClean(t, c.spares)
 }
@@ -214,11 +218,7 @@ func (c *capiUpgrade) nextBundle(t *testing.T) {
 		t.Fatalf("want the bundle and its versions, got\n%s", got)
 	}
 	before := c.on(t, c.adminHost(), in("kubectl get machine -o name | sort"))
-	c.serve(t, c.next, "next.kkb")
-	c.apply(t, []map[string]any{kkBundle("next", "file:///next.kkb")})
-	c.until(t, 2*time.Minute, "the next bundle is read, and has both versions",
-		`v=$(kubectl get kkbundle next -o jsonpath='{.status.versions}') && echo "$v" | grep `+c.to.Version+
-			` && echo "$v" | grep `+software.KubernetesVersion)
+	c.readNext(t)
 	c.on(t, c.adminHost(), in(`kubectl patch kkcluster prod --type=merge -p '{"spec": {"bundleRef": {"name": "next"}}}'`))
 	c.until(t, time.Minute, "the KKCluster is ready", "kubectl wait --for=condition=Ready --timeout=1s kkcluster/prod")
 	if after := c.on(t, c.adminHost(), in("kubectl get machine -o name | sort")); after != before {
@@ -226,9 +226,48 @@ func (c *capiUpgrade) nextBundle(t *testing.T) {
 	}
 }
 
-// upgrade replaces one control plane after the other, and then the worker. The manager is killed when it cleans the first
-// host.
+// readNext makes the KKBundle next.
+func (c *capiUpgrade) readNext(t *testing.T) {
+	t.Helper()
+	c.serve(t, c.next, "next.kkb")
+	c.apply(t, []map[string]any{kkBundle("next", "file:///next.kkb")})
+	c.until(t, 2*time.Minute, "the next bundle is read, and has both versions",
+		`v=$(kubectl get kkbundle next -o jsonpath='{.status.versions}') && echo "$v" | grep `+c.to.Version+
+			` && echo "$v" | grep `+software.KubernetesVersion)
+}
+
+// upgrade replaces one control plane after the other, and then the workers, or brings them to the next version in place.
+// The manager is killed while it cleans, or updates, the first host.
 func (c *capiUpgrade) upgrade(t *testing.T) {
+	how, state := "each replaced on a spare host", "Cleaning"
+	if c.inPlace {
+		how, state = "each in place", "Updating"
+	}
+	c.asking(t, fmt.Sprintf("%d control planes behind a balancer, %d workers, %s", c.planes, c.workers, how), func(begin time.Time) {
+		c.on(t, c.adminHost(), in(c.toNext()))
+		c.killWhile(t, "the first host is "+strings.ToLower(state), "{.status.state}", state)
+		c.until(t, 25*time.Minute, "the control planes are of the next version", machines(c.all(c.to.Version), c.others(software.KubernetesVersion)))
+		t.Logf("%d control planes are of the next version after %s", c.planes, time.Since(begin).Round(time.Second))
+		c.giveWorkers(t)
+		c.workersHave(t)
+	})
+}
+
+// giveWorkers gives the workers the version that the control planes have.
+func (c *capiUpgrade) giveWorkers(t *testing.T) {
+	t.Helper()
+	c.on(t, c.adminHost(), in(fmt.Sprintf(`kubectl patch machinedeployment prod-md-0 --type=merge -p '{"spec": {"template": {"spec": {"version": "%s"}}}}'`, c.to.Version)))
+}
+
+// workersHave waits until they have it.
+func (c *capiUpgrade) workersHave(t *testing.T) {
+	t.Helper()
+	c.until(t, 15*time.Minute, "the workers are, too", machines(c.all(c.to.Version), c.others(c.to.Version))+" && "+c.free(c.spares))
+}
+
+// asking asks an application and the API server without a pause while the cluster is upgraded, and records both.
+func (c *capiUpgrade) asking(t *testing.T, topology string, upgrade func(begin time.Time)) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	const api = "https://" + besideHosts + ":6443/readyz"
@@ -244,17 +283,12 @@ func (c *capiUpgrade) upgrade(t *testing.T) {
 	begin = time.Now()
 	answers := ask(t, c.lab.Command(ctx, "sh", "-c", askAgain, "sh", api), c.lab.Command(ctx, "sh", "-c", askAgain, "sh", app))
 	kills := c.kills
-	c.on(t, c.adminHost(), in(c.toNext()))
-	c.killWhile(t, "a host is cleaned", "{.status.state}", "Cleaning")
-	c.until(t, 25*time.Minute, "the control planes are of the next version", machines(c.all(c.to.Version), "1 "+software.KubernetesVersion))
-	t.Logf("%d control planes are of the next version after %s", c.planes, time.Since(begin).Round(time.Second))
-	c.on(t, c.adminHost(), in(fmt.Sprintf(`kubectl patch machinedeployment prod-md-0 --type=merge -p '{"spec": {"template": {"spec": {"version": "%s"}}}}'`, c.to.Version)))
-	c.until(t, 15*time.Minute, "the worker is, too", machines(c.all(c.to.Version), "1 "+c.to.Version)+" && "+c.free(c.spares))
+	upgrade(begin)
 	t.Logf("upgraded after %s", time.Since(begin).Round(time.Second))
 	cancel()
 	m := results.Move{
 		From: software.KubernetesVersion, To: c.to.Version, Kills: c.kills - kills, Seconds: int(time.Since(begin).Seconds()),
-		Topology: fmt.Sprintf("Cluster API: %d control planes behind a balancer, 1 worker, each replaced on a spare host", c.planes),
+		Topology: "Cluster API: " + topology,
 	}
 	seen := answers()
 	c.asked = map[string]*gap{"the application": seen[app]}
@@ -263,11 +297,13 @@ func (c *capiUpgrade) upgrade(t *testing.T) {
 	}
 	if g := seen[app]; g != nil {
 		m.Asked, m.Missed = g.asked, g.failed
+		t.Logf("the application: %d asked, %d missed", g.asked, g.failed)
 	}
 	if g := seen[api]; g != nil {
 		for _, d := range g.times {
 			m.Away = append(m.Away, int(d.Milliseconds()))
 		}
+		t.Logf("the API server: %d asked, %d missed", g.asked, g.failed)
 	}
 	c.moves = append(c.moves, m)
 }
@@ -295,7 +331,7 @@ func (c *capiUpgrade) killWhile(t *testing.T, what, jsonpath, value string) {
 // verify checks the versions of nodes, of what kubeadm installs, and of CoreDNS, and etcd's members.
 func (c *capiUpgrade) verify(t *testing.T) {
 	nodes := c.there(t, "get nodes --no-headers")
-	n := c.planes + 1
+	n := c.planes + c.workers
 	if strings.Count(nodes, " Ready ") != n || strings.Count(nodes, c.to.Version) != n || strings.Count(nodes, "\n") != n {
 		t.Errorf("want %d nodes that are Ready, got\n%s", n, nodes)
 	}
@@ -351,7 +387,7 @@ func (c *capiUpgrade) loseControlPlane(t *testing.T) {
 func (c *capiUpgrade) isReplaced(t *testing.T, version string) {
 	t.Helper()
 	begin := time.Now()
-	c.until(t, 15*time.Minute, c.machine+" is replaced", "! kubectl get machine "+c.machine+" && "+machines(c.all(version), "1 "+version))
+	c.until(t, 15*time.Minute, c.machine+" is replaced", "! kubectl get machine "+c.machine+" && "+machines(c.all(version), c.others(version)))
 	t.Logf("%s is replaced another %s later", c.machine, time.Since(begin).Round(time.Second))
 	got := c.on(t, c.adminHost(), in("kubectl get kkhost "+c.lost.Name+` -o jsonpath='{.status.state} {.spec.consumer} {.metadata.annotations}'`))
 	if !strings.HasPrefix(got, "Quarantined  ") || !strings.Contains(got, "not cleaned after cluster prod") {

@@ -1,0 +1,41 @@
+package hosts
+
+import (
+	"context"
+	"errors"
+	"slices"
+)
+
+// Upgrade brings a host that Provision has made a node to the version of its cluster in place. patches is the directory
+// on the host with kubeadm's patches, "" for none. A host that is another owner's, or that the version must not be
+// brought to, is refused and stays as it is; a repeated run continues. The document of w is not read.
+func (o *Operator) Upgrade(ctx context.Context, w Work, patches string) (done Done, err error) {
+	dir, err := o.open(w.Host)
+	if err != nil {
+		return Done{}, err
+	}
+	defer func() { err = errors.Join(err, dir.remove()) }()
+	args := slices.Concat([]string{"upgrade-machine", "--owner", w.Host.Owner}, dir.connection(w.Host))
+	if args, err = dir.bundled(args, w); err != nil {
+		return Done{}, err
+	}
+	if patches != "" {
+		args = append(args, "--patches", patches)
+	}
+	_, err = o.Runner.Run(ctx, Call{Args: append(args, "--", w.Host.Name, w.Bundle.Path), Progress: func(Event) {}})
+	return dir.done(), err
+}
+
+// bundled adds what a run with a bundle needs: the values of the cluster, and the policy for signatures.
+func (d runDir) bundled(args []string, w Work) ([]string, error) {
+	settings, err := d.settings(w.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range settings {
+		args = append(args, "--set", s)
+	}
+	policy, err := d.policy(w.Bundle.Trust, w.Bundle.RequireSignature)
+	// Each KKCluster names its bundle: that another one has a newer bundle of the same name is no reason to refuse it.
+	return slices.Concat(args, policy, []string{"--allow-older"}), err
+}

@@ -1,0 +1,141 @@
+// Package inplace is the Runtime Extension by which Cluster API has hosts updated in place: it says which changes a
+// host can be brought to, asks for them, and tells how far they are. The work is that of the controllers.
+package inplace
+
+import (
+	"encoding/json"
+	"path"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"golang.org/x/mod/semver"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	runtimehooksv1 "sigs.k8s.io/cluster-api/api/runtime/hooks/v1alpha1"
+
+	infrav1 "github.com/kkbundle/kkbundle/provider/api/v1alpha1"
+)
+
+// isOurs reports whether a reference is to a machine, or a template of one, of this provider.
+func isOurs(ref clusterv1.ContractVersionedObjectReference, kind string) bool {
+	return ref.APIGroup == infrav1.GroupVersion.Group && ref.Kind == kind
+}
+
+// canBring reports whether a host can be brought from one version to another: to the same one, a later patch, or the
+// next minor release.
+func canBring(from, to string) bool {
+	if !semver.IsValid(from) || !semver.IsValid(to) || semver.Compare(from, to) > 0 ||
+		semver.Major(from) != semver.Major(to) {
+		return false
+	}
+	return minor(to)-minor(from) <= 1
+}
+
+// minor returns the number of a version's minor release.
+func minor(version string) int {
+	_, text, _ := strings.Cut(semver.MajorMinor(version), ".")
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return 0 // the version is valid
+	}
+	return n
+}
+
+// carried are the fields of a KubeadmConfig that an update of a control plane brings about: kubeadm upgrade node reads
+// the images of etcd from the cluster, where Cluster API's control plane provider has written them; that provider
+// replaces CoreDNS itself.
+func carried() [][]string {
+	var all [][]string
+	for _, of := range [][]string{{"etcd", "local"}, {"dns"}} {
+		for _, name := range []string{"imageRepository", "imageTag"} {
+			all = append(all, append(append([]string{"spec", "clusterConfiguration"}, of...), name))
+		}
+	}
+	return all
+}
+
+// canUpdate returns the patches of a Machine's version and its KubeadmConfig. Other changes are in none of them, and so
+// Cluster API replaces the machine as if there were no extension.
+func canUpdate(from, to runtimehooksv1.CanUpdateMachineRequestObjects) (
+	machine, config runtimehooksv1.Patch, err error,
+) {
+	if !isOurs(to.Machine.Spec.InfrastructureRef, "KKMachine") || !canBring(from.Machine.Spec.Version, to.Machine.Spec.Version) {
+		return machine, config, nil
+	}
+	if machine, err = merge(nested(to.Machine.Spec.Version, "spec", "version")); err != nil {
+		return machine, config, err
+	}
+	was, err := object(from.BootstrapConfig)
+	if err != nil {
+		return machine, config, err
+	}
+	is, err := object(to.BootstrapConfig)
+	if err != nil {
+		return machine, config, err
+	}
+	if !hasPatchesThere(is) {
+		return runtimehooksv1.Patch{}, config, nil
+	}
+	changes := map[string]any{}
+	for _, field := range carried() {
+		before, _, _ := unstructured.NestedFieldNoCopy(was, field...)
+		after, _, _ := unstructured.NestedFieldNoCopy(is, field...)
+		if reflect.DeepEqual(before, after) {
+			continue
+		}
+		if err := unstructured.SetNestedField(changes, after, field...); err != nil {
+			return machine, config, err
+		}
+	}
+	if len(changes) > 0 {
+		config, err = merge(changes)
+	}
+	return machine, config, err
+}
+
+// canUpdateSet is canUpdate for the machines of a MachineSet. They are workers: only their version can change.
+func canUpdateSet(from, to runtimehooksv1.CanUpdateMachineSetRequestObjects) (set runtimehooksv1.Patch, err error) {
+	was, is := from.MachineSet.Spec.Template.Spec, to.MachineSet.Spec.Template.Spec
+	if !isOurs(is.InfrastructureRef, "KKMachineTemplate") || !canBring(was.Version, is.Version) {
+		return set, nil
+	}
+	return merge(nested(is.Version, "spec", "template", "spec", "version"))
+}
+
+func nested(value string, fields ...string) map[string]any {
+	o := map[string]any{}
+	_ = unstructured.SetNestedField(o, value, fields...) // of an empty object
+	return o
+}
+
+func merge(change map[string]any) (runtimehooksv1.Patch, error) {
+	data, err := json.Marshal(change)
+	return runtimehooksv1.Patch{PatchType: runtimehooksv1.JSONMergePatchType, Patch: data}, err
+}
+
+// object returns the fields of an object of a request; none if it is not there.
+func object(raw runtime.RawExtension) (o map[string]any, err error) {
+	if len(raw.Raw) == 0 {
+		return map[string]any{}, nil
+	}
+	err = json.Unmarshal(raw.Raw, &o)
+	return o, err
+}
+
+// patchesOf returns the directory of kubeadm's patches that a KubeadmConfig names, "" for none.
+func patchesOf(config map[string]any) string {
+	for _, kind := range []string{"joinConfiguration", "initConfiguration"} {
+		if dir, _, _ := unstructured.NestedString(config, "spec", kind, "patches", "directory"); dir != "" {
+			return dir
+		}
+	}
+	return ""
+}
+
+// hasPatchesThere reports whether kubeadm finds the patches that a KubeadmConfig names, if it names some.
+func hasPatchesThere(config map[string]any) bool {
+	dir := patchesOf(config)
+	return dir == "" || path.IsAbs(dir)
+}

@@ -1,0 +1,125 @@
+package inplace
+
+import (
+	"encoding/json"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	runtimehooksv1 "sigs.k8s.io/cluster-api/api/runtime/hooks/v1alpha1"
+
+	infrav1 "github.com/kkbundle/kkbundle/provider/api/v1alpha1"
+)
+
+func machineOf(version, kind, group string) clusterv1.Machine {
+	return clusterv1.Machine{Spec: clusterv1.MachineSpec{
+		Version: version, InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: group, Kind: kind, Name: "m"},
+	}}
+}
+
+func objectsOf(version, config string) runtimehooksv1.CanUpdateMachineRequestObjects {
+	return runtimehooksv1.CanUpdateMachineRequestObjects{
+		Machine: machineOf(version, "KKMachine", infrav1.GroupVersion.Group), BootstrapConfig: runtime.RawExtension{Raw: []byte(config)},
+	}
+}
+
+// TestCanUpdate: patches are of exactly what a host is brought to. What is in none of them makes Cluster API replace
+// the machine.
+func TestCanUpdate(t *testing.T) {
+	t.Parallel()
+	const etcd = `{"spec": {"clusterConfiguration": {"etcd": {"local": {"imageTag": "3.6.13-0"}}}}}`
+	other := objectsOf("v1.37.2", `{"spec": {}}`)
+	other.Machine = machineOf("v1.37.2", "DockerMachine", "infrastructure.cluster.x-k8s.io")
+	for name, c := range map[string]struct {
+		from, to        runtimehooksv1.CanUpdateMachineRequestObjects
+		machine, config string
+	}{
+		"a minor release":      {objectsOf("v1.36.3", `{"spec": {}}`), objectsOf("v1.37.2", `{"spec": {}}`), `{"spec":{"version":"v1.37.2"}}`, ""},
+		"a patch release":      {objectsOf("v1.36.3", `{"spec": {}}`), objectsOf("v1.36.4", `{"spec": {}}`), `{"spec":{"version":"v1.36.4"}}`, ""},
+		"nothing to bootstrap": {objectsOf("v1.36.3", ""), objectsOf("v1.36.4", ""), `{"spec":{"version":"v1.36.4"}}`, ""},
+		"two minor releases":   {objectsOf("v1.35.3", `{"spec": {}}`), objectsOf("v1.37.2", `{"spec": {}}`), "", ""},
+		"an older one":         {objectsOf("v1.37.2", `{"spec": {}}`), objectsOf("v1.36.3", `{"spec": {}}`), "", ""},
+		"another major one":    {objectsOf("v1.36.3", `{"spec": {}}`), objectsOf("v2.36.3", `{"spec": {}}`), "", ""},
+		"no version":           {objectsOf("", `{"spec": {}}`), objectsOf("v1.36.3", `{"spec": {}}`), "", ""},
+		"another provider's":   {objectsOf("v1.36.3", `{"spec": {}}`), other, "", ""},
+		"images of etcd and CoreDNS": {
+			objectsOf("v1.36.3", etcd), objectsOf("v1.37.2", `{"spec": {"clusterConfiguration": {"etcd": {"local": {"imageTag": "3.7.0-0"}}, "dns": {"imageTag": "v1.14.6"}}}}`),
+			`{"spec":{"version":"v1.37.2"}}`, `{"spec":{"clusterConfiguration":{"dns":{"imageTag":"v1.14.6"},"etcd":{"local":{"imageTag":"3.7.0-0"}}}}}`,
+		},
+		"etcd's image alone": {
+			objectsOf("v1.36.3", `{"spec": {"clusterConfiguration": {"etcd": {"local": {"imageTag": "3.6.8-0"}}}}}`), objectsOf("v1.36.3", etcd),
+			`{"spec":{"version":"v1.36.3"}}`, `{"spec":{"clusterConfiguration":{"etcd":{"local":{"imageTag":"3.6.13-0"}}}}}`,
+		},
+		"an image no more": {
+			objectsOf("v1.36.3", etcd), objectsOf("v1.36.3", `{"spec": {}}`),
+			`{"spec":{"version":"v1.36.3"}}`, `{"spec":{"clusterConfiguration":{"etcd":{"local":{"imageTag":null}}}}}`,
+		},
+		"files, arguments and commands": {
+			objectsOf("v1.36.3", etcd), objectsOf("v1.37.2", `{"spec": {"files": [{"path": "/etc/motd"}], "preKubeadmCommands": ["true"], "joinConfiguration": {"nodeRegistration": {"kubeletExtraArgs": [{"name": "v", "value": "4"}]}},
+				"clusterConfiguration": {"apiServer": {"extraArgs": [{"name": "v", "value": "4"}]}, "etcd": {"local": {"imageTag": "3.6.13-0"}}}}}`),
+			`{"spec":{"version":"v1.37.2"}}`, "", // the changes stay
+		},
+		"patches that are nowhere": {objectsOf("v1.36.3", `{"spec": {}}`), objectsOf("v1.37.2", `{"spec": {"joinConfiguration": {"patches": {"directory": "patches"}}}}`), "", ""},
+	} {
+		machine, config, err := canUpdate(c.from, c.to)
+		if err != nil || string(machine.Patch) != c.machine || string(config.Patch) != c.config {
+			t.Errorf("%s: %s and %s, %v; want %s and %s", name, machine.Patch, config.Patch, err, c.machine, c.config)
+		}
+		for _, p := range []runtimehooksv1.Patch{machine, config} {
+			if (p.PatchType == "") != (len(p.Patch) == 0) {
+				t.Errorf("%s: a patch of the type %q: %s", name, p.PatchType, p.Patch)
+			}
+		}
+	}
+	if _, _, err := canUpdate(objectsOf("v1.36.3", "{"), objectsOf("v1.37.2", "{")); err == nil {
+		t.Error("a request that cannot be read was answered")
+	}
+}
+
+// TestCanUpdateSet: of workers, only the version.
+func TestCanUpdateSet(t *testing.T) {
+	t.Parallel()
+	set := func(version, kind, group string) runtimehooksv1.CanUpdateMachineSetRequestObjects {
+		var s clusterv1.MachineSet
+		s.Spec.Template.Spec = machineOf(version, kind, group).Spec
+		return runtimehooksv1.CanUpdateMachineSetRequestObjects{MachineSet: s}
+	}
+	ours := infrav1.GroupVersion.Group
+	for to, want := range map[string]string{"v1.37.2": `{"spec":{"template":{"spec":{"version":"v1.37.2"}}}}`, "v1.38.0": "", "v1.35.9": ""} {
+		got, err := canUpdateSet(set("v1.36.3", "KKMachineTemplate", ours), set(to, "KKMachineTemplate", ours))
+		if err != nil || string(got.Patch) != want {
+			t.Errorf("to %s: %s, %v; want %s", to, got.Patch, err, want)
+		}
+	}
+	if got, err := canUpdateSet(set("v1.36.3", "DockerMachineTemplate", "infrastructure.cluster.x-k8s.io"), set("v1.37.2", "DockerMachineTemplate", "infrastructure.cluster.x-k8s.io")); err != nil || got.IsDefined() {
+		t.Errorf("workers of another provider: %s, %v", got.Patch, err)
+	}
+}
+
+// TestIDOf: an update is another one if and only if something else is brought about.
+func TestIDOf(t *testing.T) {
+	t.Parallel()
+	id := func(version, config string) string {
+		var o map[string]any
+		if err := json.Unmarshal([]byte(config), &o); err != nil {
+			t.Fatal(err)
+		}
+		id, err := idOf(version, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	first := id("v1.37.2", `{"spec": {"clusterConfiguration": {"dns": {"imageTag": "a"}, "etcd": {}}, "joinConfiguration": {"discovery": {"bootstrapToken": {"token": "one"}}}}}`)
+	if again := id("v1.37.2", `{"spec": {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": "two"}}}, "clusterConfiguration": {"etcd": {}, "dns": {"imageTag": "a"}}}}`); again != first {
+		t.Errorf("%s and %s: another token is another update", first, again)
+	}
+	for _, other := range []string{
+		id("v1.37.3", `{"spec": {"clusterConfiguration": {"dns": {"imageTag": "a"}, "etcd": {}}}}`), id("v1.37.2", `{"spec": {"clusterConfiguration": {"dns": {"imageTag": "b"}, "etcd": {}}}}`),
+		id("v1.37.2", `{"spec": {"clusterConfiguration": {"dns": {"imageTag": "a"}, "etcd": {}}, "joinConfiguration": {"patches": {"directory": "/p"}}}}`),
+	} {
+		if other == first {
+			t.Errorf("%s is that of two updates", other)
+		}
+	}
+}
