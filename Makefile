@@ -279,7 +279,7 @@ e2e-capi: build lab ## clusters declared by Cluster API's own controllers and pr
 
 e2e-capi-upgrade: build lab ## three declared control planes, and a single one: a lost worker, upgrades by one minor release, on spare hosts and in place, and the results in testdata/lab/results
 	@(cd provider && go build -o ../bin/kkbundle-provider ./cmd/manager)
-	cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) go test -count=1 -timeout 120m -v -run '^(TestCAPIUpgrade|TestCAPIUpgradeOne|TestCAPIInPlace)$$' ./e2e
+	cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) go test -count=1 -timeout 120m -v -run '^(TestCAPIUpgrade|TestCAPIUpgradeOne|TestCAPIInPlace|TestCAPIInPlaceWorkers)$$' ./e2e
 
 e2e-all: build lab ## every lab test, one after the other (hours), and the page of platforms from their results
 	@(cd provider && go build -o ../bin/kkbundle-provider ./cmd/manager)
