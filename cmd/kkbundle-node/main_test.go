@@ -156,7 +156,7 @@ func TestOverSSH(t *testing.T) {
 		send := func(open transfer.Opener) (transfer.Summary, error) {
 			stream := host.Open(t.Context(), h, host.HelperPath, "receive")
 			defer func() { _ = stream.Close() }()
-			return transfer.Send(t.Context(), stream, stream, plan, open)
+			return transfer.Send(t.Context(), stream, stream, plan, transfer.Source{Open: open})
 		}
 		open := func(_ context.Context, _ string, offset int64) (io.ReadCloser, error) {
 			return io.NopCloser(bytes.NewReader(data[offset:])), nil
