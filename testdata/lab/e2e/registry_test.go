@@ -267,7 +267,7 @@ func TestRegistryPrograms(t *testing.T) {
 		{"cut off from the registry, a host is sent what it lacks", func(t *testing.T) {
 			before := len(th.installLog(t))
 			th.on(t, 4, "rm /usr/local/bin/kubeadm; iptables -I OUTPUT -p tcp --dport 5000 -j DROP")
-			run(t, th.site(t, "install", "--limit", "host4")).must(t, 0)
+			run(t, th.site(t, "install", "--limit", "host4", "--force")).must(t, 0) // the precheck refuses such a host
 			th.on(t, 4, "iptables -D OUTPUT -p tcp --dport 5000 -j DROP")
 			pulled, sent := th.programs(th.installLog(t)[before:], "host4")
 			if len(sent) == 0 || len(pulled) > 0 {
