@@ -105,25 +105,6 @@ func RunHook(ctx context.Context, t *task.Host, h Hook) error {
 	return t.Write(ctx, h.stamp())
 }
 
-// Unfinished reports whether a script of a kind has begun on the host and has never succeeded there. Later ones of the
-// kind have not begun then.
-func Unfinished(ctx context.Context, t *task.Host, kind string) (bool, error) {
-	list, err := hooks(t, kind)
-	if err != nil {
-		return false, err
-	}
-	for _, h := range list {
-		begun, err := t.AnyExists(ctx, h.file().Path)
-		if err != nil || !begun {
-			return false, err
-		}
-		if ended, err := t.AnyExists(ctx, h.stamp().Path); err != nil || !ended {
-			return err == nil, err
-		}
-	}
-	return false, nil
-}
-
 // maxHook limits the size of a script.
 const maxHook = 16 << 20
 

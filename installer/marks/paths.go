@@ -20,6 +20,8 @@ const (
 	Received = task.StateDir + "/receive"
 	// Hooks has a copy of each script of the operator that succeeded.
 	Hooks = task.StateDir + "/hooks"
+	// Adding is on a host that `nodes add` has begun to add, until its last script has succeeded.
+	Adding = task.StateDir + "/adding"
 	// RegistryData has the images of the site's registry.
 	RegistryData = task.StateDir + "/registry"
 )

@@ -93,6 +93,10 @@ func ofRuns() []Mark {
 			Hooks + "/SCRIPT", Hosts, "after a script of the operator succeeded: a copy of it",
 			"the script runs again if it differs, or with `--force`", "",
 		},
+		{
+			Adding, Hosts, "`nodes add`, on each new host before its first change",
+			"`nodes add` runs the scripts of `post_install` there again, also if the host has joined", "the same run, at its end",
+		},
 		{Packages, Hosts, "during the installation of operating system packages", "written anew", "the same task"},
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -66,11 +67,45 @@ func Add(ctx context.Context, o engine.Options, names []string, agree func([]str
 		if err := agree(additions(r, fresh, joined)); err != nil {
 			return err
 		}
-		r.ChangeSite(func(s *task.Site) {
-			s.Scope.Hosts, s.Scope.RunFollowers = slices.Concat(fresh, joined), true
-		})
-		return r.Phases(ctx, phases)
+		return add(ctx, r, phases, fresh, joined)
 	})
+}
+
+// add runs all phases for fresh hosts, and for hosts that have joined the one that they lack: the rest of the plan would
+// change what runs there, on all of them at once.
+func add(ctx context.Context, r *engine.Run, phases []task.Phase, fresh, joined []string) error {
+	begun := slices.Concat(fresh, joined)
+	if err := eachOf(r, fresh, func(t *task.Host) error {
+		return t.Write(ctx, task.File{Path: marks.Adding, Mode: 0o600})
+	}); err != nil {
+		return err
+	}
+	if len(fresh) > 0 {
+		r.ChangeSite(func(s *task.Site) { s.Scope.Hosts, s.Scope.RunFollowers = fresh, true })
+		if err := r.Phases(ctx, phases); err != nil {
+			return err
+		}
+	}
+	if len(joined) > 0 {
+		r.ChangeSite(func(s *task.Site) { s.Scope.Hosts, s.Scope.RunFollowers = joined, false })
+		last := slices.DeleteFunc(slices.Clone(phases), func(p task.Phase) bool { return p.Name != plan.LastPhase })
+		if err := r.Phases(ctx, last); err != nil {
+			return err
+		}
+	}
+	return eachOf(r, begun, func(t *task.Host) error { return t.Remove(ctx, marks.Adding) })
+}
+
+// eachOf does something on hosts, but in a dry run.
+func eachOf(r *engine.Run, names []string, do func(*task.Host) error) error {
+	if r.DryRun {
+		return nil
+	}
+	var hosts []*task.Host
+	for _, name := range names {
+		hosts = append(hosts, r.HostNamed(name))
+	}
+	return r.OnAll(hosts, func(_ int, t *task.Host) error { return do(t) })
 }
 
 // mustKnow refuses names that are not in the inventory.
@@ -120,16 +155,13 @@ func newHosts(ctx context.Context, r *engine.Run) ([]string, error) {
 	return names, err
 }
 
-// unfinished returns the nodes (of the named ones, if any) on which a script after their joining has failed.
+// unfinished returns the nodes (of the named ones, if any) that have joined in a run that did not come to its end.
 func unfinished(ctx context.Context, r *engine.Run, fresh []string) ([]string, error) {
-	if len(r.Hooks.Names) == 0 {
-		return nil, nil
-	}
 	left := make([]bool, len(r.Hosts))
 	err := r.OnAll(r.Hosts, func(i int, t *task.Host) (err error) {
 		if t.Err == nil && !slices.Contains(fresh, t.Name) &&
 			(len(r.Scope.Changing) == 0 || slices.Contains(r.Scope.Changing, t.Name)) {
-			left[i], err = engine.Unfinished(ctx, t, engine.PostInstall)
+			left[i], err = t.AnyExists(ctx, marks.Adding)
 		}
 		return err
 	})
@@ -158,7 +190,7 @@ func checkNameservers(ctx context.Context, r *engine.Run, fresh []string) error 
 func additions(r *engine.Run, fresh, joined []string) []string {
 	var list []string
 	for _, name := range joined {
-		list = append(list, name+" has joined, and its hook "+engine.PostInstall+" failed: it runs again")
+		list = append(list, name+" has joined, and its scripts of "+engine.PostInstall+" have not all run: they run")
 	}
 	if len(fresh) == 0 {
 		return append(list, unreached(r)...)

@@ -29,6 +29,9 @@ func PrecheckTask() task.Task {
 	}
 }
 
+// LastPhase is the phase of the operator's last scripts.
+const LastPhase = "post_hook"
+
 // Plan returns all tasks of an installation of the cluster, in order. CheckInstall reports whether they can run.
 func Plan(c *manifest.Cluster) []task.Phase {
 	c = c.WithDefaults()
@@ -52,7 +55,7 @@ func Plan(c *manifest.Cluster) []task.Phase {
 		{Name: "init", Tasks: init},
 		{Name: "install", Tasks: install},
 		{Name: task.VerifyPhase, Tasks: d.Verifies(VerifyTasks(c))},
-		{Name: "post_hook", Tasks: []task.Task{engine.HookTask("post_install")}},
+		{Name: LastPhase, Tasks: []task.Task{engine.HookTask("post_install")}},
 	}
 }
 
