@@ -36,7 +36,7 @@ func (c *selector) merge() ([]bundle.Item, error) {
 			case c.Prefer == PreferLast:
 				merged[at] = groups.Both(c.inGroups(source, it, merged[at]), merged[at])
 			case c.Prefer == PreferFirst:
-				merged[at] = groups.Both(merged[at], it)
+				merged[at] = groups.Both(merged[at], c.inGroups(source, it, merged[at]))
 			default:
 				conflicts = append(conflicts, c.conflict(merged[at], source, it))
 			}

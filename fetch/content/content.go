@@ -43,7 +43,10 @@ func Check(head []byte, pin manifest.Pin, address string, html bool) (doubt stri
 		}
 		return "", nil // loading it reports everything else
 	}
-	const set = "; if this is the file, set its sha256"
+	set := "; if this is the file, set its sha256"
+	if pin.Verified != "" && pin.Verified != manifest.VerifiedFirstUse {
+		set = ""
+	}
 	name := strings.ToLower(path.Base(withoutQuery(address)))
 	kind := kindOf(name)
 	if kind == nil && pin.Mode&0o111 != 0 {

@@ -41,14 +41,14 @@ type pulls struct {
 	host  *Host
 	event Event
 	begun map[string]bool // by digest
-	vain  bool            // a registry did not give something
+	vain  bool            // a registry did not answer
 }
 
 // hear notes a pull, or why there was none, in install.log.
 func (p *pulls) hear(ctx context.Context, one transfer.Pull) {
 	item := p.site.ItemOf(digest.Digest(one.Digest))
 	if one.Problem != "" {
-		p.vain = true
+		p.vain = p.vain || !one.Answered
 		p.site.Note(ctx, p.host.Name, "not from the registry "+one.Registry+": "+item+": "+one.Problem)
 		return
 	}

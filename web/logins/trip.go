@@ -113,12 +113,18 @@ func (t *Trip) Learn(refusal *http.Response) bool {
 		Status: refusal.Status, StatusCode: refusal.StatusCode, Proto: refusal.Proto, Request: refusal.Request,
 		Header: http.Header{authenticate: slices.Clone(refusal.Header.Values(authenticate))},
 	}
-	if t.realm = Settle(ping.Header, t.root.JoinPath(pingPath), t.root.JoinPath(realmPath)); t.realm == nil {
+	realm := Settle(ping.Header, t.root.JoinPath(pingPath), t.root.JoinPath(realmPath))
+	if realm == nil || t.tookPassword() && realm.Hostname() != t.root.Hostname() {
 		return false
 	}
+	t.realm = realm
 	t.ping, t.body = ping, nil
 	return true
 }
+
+// tookPassword reports whether the registry itself asked for the password. It does not go to a service elsewhere then,
+// which a cache may only pass on from its own upstream.
+func (t *Trip) tookPassword() bool { return t.ping != nil && t.ping.StatusCode == http.StatusUnauthorized }
 
 // Service returns the address that issues tokens, nil if the registry takes the login itself or was not asked yet.
 func (t *Trip) Service() *url.URL {

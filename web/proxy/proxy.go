@@ -67,7 +67,9 @@ func isAddress(address string) bool {
 // refusal, too: what follows it is no connection.
 func Answered(_ context.Context, proxy *url.URL, _ *http.Request, resp *http.Response) error {
 	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
-	page := strings.EqualFold(strings.TrimSpace(kind), "text/html")
+	// RFC 9110, section 9.3.6: a tunnel's answer has no content, whatever type a proxy puts there by default.
+	has := resp.ContentLength > 0 || len(resp.TransferEncoding) > 0
+	page := has && strings.EqualFold(strings.TrimSpace(kind), "text/html")
 	if resp.StatusCode == http.StatusOK && !page {
 		return nil
 	}

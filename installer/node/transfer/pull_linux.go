@@ -63,12 +63,15 @@ func (r *receiver) pullFrom(ctx context.Context, p *puller, wanted []want) ([]wa
 		if err := r.tell(p, w.Digest, 0, problem); err != nil {
 			return nil, err
 		}
-		if web.Status(problem) == nil && !errors.Is(problem, errWrong) {
+		if !answered(problem) {
 			return append(left, wanted[i+1:]...), nil
 		}
 	}
 	return left, nil
 }
+
+// answered reports whether a problem is an answer of the registry, and not that there was none.
+func answered(problem error) bool { return web.Status(problem) != nil || errors.Is(problem, errWrong) }
 
 // errWrong is an answer without the wanted content.
 var errWrong = errors.New("wrong content")
@@ -76,8 +79,10 @@ var errWrong = errors.New("wrong content")
 // pull takes content from a registry and puts it in its places. With a problem it returns what is still wanted.
 func (r *receiver) pull(ctx context.Context, p *puller, repository string, w want) (rest want, problem, err error) {
 	size, _ := r.plan.size(w.Digest)
-	sum, err := r.take(ctx, w, size-w.Offset, func(to io.Writer) error {
-		return p.get(ctx, repository, w, size, &telling{to: to, every: func(n int64) error {
+	limited, cancel := context.WithTimeoutCause(ctx, longestPull(size-w.Offset), errSlow)
+	defer cancel()
+	sum, err := r.take(limited, w, size-w.Offset, func(to io.Writer) error {
+		return p.get(limited, repository, w, size, &telling{to: to, every: func(n int64) error {
 			return r.tell(p, w.Digest, n, nil)
 		}})
 	})
@@ -103,12 +108,22 @@ func (r *receiver) pull(ctx context.Context, p *puller, repository string, w wan
 	return w, nil, r.place(ctx, w.Digest)
 }
 
+// errSlow means that the other side is likely to be faster.
+var errSlow = errors.New("the registry takes too long")
+
+// longestPull returns how long content of a size may take: a minute, and 1 MiB in a second. Nobody reads what the other
+// side says meanwhile, so the limit also ends a helper whose connection is gone.
+func longestPull(size int64) time.Duration {
+	const least = 1 << 20
+	return web.Idle + time.Duration(size/least)*time.Second
+}
+
 // tell tells the other side of bytes, or of a problem.
 func (r *receiver) tell(p *puller, digest string, bytes int64, problem error) error {
 	told := Pull{Digest: digest, Registry: p.address, Bytes: bytes}
 	if problem != nil {
 		const most = 500
-		told.Problem = plain.Clip(plain.Line(problem.Error()), most)
+		told.Problem, told.Answered = plain.Clip(plain.Line(problem.Error()), most), answered(problem)
 	}
 	if err := wire.WriteMessage(r.out, answer{Version: ProtocolVersion, Pull: &told}); err != nil {
 		return fmt.Errorf("%w: %w", errUntold, err)

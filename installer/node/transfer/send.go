@@ -47,6 +47,8 @@ type Pull struct {
 	Registry string `json:"registry"` // its address
 	Bytes    int64  `json:"bytes,omitempty"`
 	Problem  string `json:"problem,omitempty"`
+	// Answered means that the registry is there and has not this content.
+	Answered bool `json:"answered,omitempty"`
 }
 
 // A want is content that the host lacks from an offset on.
