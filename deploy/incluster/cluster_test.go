@@ -7,12 +7,12 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -25,7 +25,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
-	"github.com/klauspost/compress/zstd"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,6 +32,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kkbundle/kkbundle/deploy/incluster"
+	"github.com/kkbundle/kkbundle/internal/packed"
 )
 
 // The tests of this file run against the cluster of a kubeconfig, and change nothing outside of two namespaces of
@@ -73,29 +73,12 @@ func open(t *testing.T) cluster {
 func programs(arch string) (incluster.Programs, error) {
 	dir := cmp.Or(os.Getenv("KKBUNDLE_TEST_PROGRAMS"), "../../cmd/internal/helper/bin")
 	var p incluster.Programs
-	var err error
-	for program, data := range map[string]*[]byte{"start": &p.Start, "proxy": &p.Proxy, "registry": &p.Registry} {
-		packed, readErr := os.ReadFile(filepath.Join(dir, "kkbundle-"+program+"-"+arch+".zst"))
-		if readErr != nil {
-			return p, readErr
-		}
-		if *data = packed; program != "registry" {
-			*data, err = unpacked(packed)
-		}
-		if err != nil {
-			return p, err
-		}
-	}
-	return p, nil
-}
-
-func unpacked(data []byte) ([]byte, error) {
-	z, err := zstd.NewReader(bytes.NewReader(data))
-	if err != nil {
-		return nil, err
-	}
-	defer z.Close()
-	return io.ReadAll(z)
+	var err [3]error
+	at := os.DirFS(dir)
+	p.Start, err[0] = packed.Program(at, "kkbundle-start", arch)
+	p.Proxy, err[1] = packed.Program(at, "kkbundle-proxy", arch)
+	p.Registry, err[2] = packed.Stream(at, packed.Dictionary, arch)
+	return p, errors.Join(err[:]...)
 }
 
 func (c cluster) ensure(t *testing.T) *incluster.Registry {

@@ -6,12 +6,13 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
+	"errors"
 	"io"
+	"io/fs"
 	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -22,9 +23,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/kkbundle/kkbundle/internal/packed"
 )
 
-func packed(t *testing.T, program []byte) []byte {
+func zstdOf(t *testing.T, program []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w, err := zstd.NewWriter(&b)
@@ -44,7 +47,7 @@ func TestProgramsAreCutIntoConfigMaps(t *testing.T) {
 	proxy, registry := bytes.Repeat([]byte("p"), chunkSize+1), []byte("registry")
 	set, err := programSet(nil).with("amd64", Programs{
 		Start: []byte("start"), Proxy: proxy,
-		Registry: packed(t, registry),
+		Registry: zstdOf(t, registry),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +81,7 @@ func TestProgramsAreCutIntoConfigMaps(t *testing.T) {
 	}
 	other, err := programSet(nil).with("amd64", Programs{
 		Start: []byte("start"), Proxy: proxy[1:],
-		Registry: packed(t, registry),
+		Registry: zstdOf(t, registry),
 	})
 	if err != nil || other["amd64"].proxy[0].name == set["amd64"].proxy[0].name ||
 		other["amd64"].start.name != set["amd64"].start.name {
@@ -89,7 +92,7 @@ func TestProgramsAreCutIntoConfigMaps(t *testing.T) {
 func TestAStarterThatNoConfigMapHoldsIsRefused(t *testing.T) {
 	_, err := programSet(nil).with("amd64", Programs{
 		Start: make([]byte, 1<<20+1), Proxy: []byte("p"),
-		Registry: packed(t, nil),
+		Registry: zstdOf(t, nil),
 	})
 	if err == nil || !strings.Contains(err.Error(), "1048577") {
 		t.Errorf("got %v", err)
@@ -99,21 +102,15 @@ func TestAStarterThatNoConfigMapHoldsIsRefused(t *testing.T) {
 // TestTheStarterFits reads what make helper built.
 func TestTheStarterFits(t *testing.T) {
 	for _, arch := range []string{"amd64", "arm64"} {
-		data, err := os.ReadFile(filepath.Join("../../cmd/internal/helper/bin", "kkbundle-start-"+arch+".zst"))
-		if err != nil {
+		data, err := packed.Program(os.DirFS("../../cmd/internal/helper/bin"), "kkbundle-start", arch)
+		if errors.Is(err, fs.ErrNotExist) {
 			t.Skipf("%v: run make helper", err)
 		}
-		z, err := zstd.NewReader(bytes.NewReader(data))
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer z.Close()
-		var b bytes.Buffer
-		if _, err := b.ReadFrom(z); err != nil {
-			t.Fatal(err)
-		}
-		if b.Len() > 1<<20 {
-			t.Errorf("kkbundle-start for %s has %d bytes, and a ConfigMap holds %d", arch, b.Len(), 1<<20)
+		if len(data) > 1<<20 {
+			t.Errorf("kkbundle-start for %s has %d bytes, and a ConfigMap holds %d", arch, len(data), 1<<20)
 		}
 	}
 }
@@ -121,7 +118,7 @@ func TestTheStarterFits(t *testing.T) {
 func TestPodsAreRestricted(t *testing.T) {
 	set, err := programSet(nil).with("amd64", Programs{
 		Start: []byte("s"), Proxy: []byte("p"),
-		Registry: packed(t, []byte("r")),
+		Registry: zstdOf(t, []byte("r")),
 	})
 	if err != nil {
 		t.Fatal(err)

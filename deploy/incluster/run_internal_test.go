@@ -4,8 +4,10 @@ package incluster
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -21,8 +23,9 @@ import (
 	reference "github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"github.com/klauspost/compress/zstd"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kkbundle/kkbundle/internal/packed"
 )
 
 // TestPodsRun runs the containers of the registry's and the proxy's pod as processes: their commands, in a root
@@ -102,27 +105,15 @@ func TestPodsRun(t *testing.T) {
 func runnable(t *testing.T) *plan {
 	t.Helper()
 	var programs Programs
-	for program, data := range map[string]*[]byte{
-		"start": &programs.Start, "proxy": &programs.Proxy,
-		"registry": &programs.Registry,
-	} {
-		packed, err := os.ReadFile(filepath.Join("../../cmd/internal/helper/bin", "kkbundle-"+program+"-"+
-			runtime.GOARCH+".zst"))
-		if err != nil {
-			t.Skipf("%v: run make helper", err)
-		}
-		*data = packed
-		if program == "registry" {
-			continue
-		}
-		z, err := zstd.NewReader(bytes.NewReader(packed))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer z.Close()
-		if *data, err = io.ReadAll(z); err != nil {
-			t.Fatal(err)
-		}
+	at := os.DirFS("../../cmd/internal/helper/bin")
+	var failures [3]error
+	programs.Start, failures[0] = packed.Program(at, "kkbundle-start", runtime.GOARCH)
+	programs.Proxy, failures[1] = packed.Program(at, "kkbundle-proxy", runtime.GOARCH)
+	programs.Registry, failures[2] = packed.Stream(at, packed.Dictionary, runtime.GOARCH)
+	if err := errors.Join(failures[:]...); errors.Is(err, fs.ErrNotExist) {
+		t.Skipf("%v: run make helper", err)
+	} else if err != nil {
+		t.Fatal(err)
 	}
 	set, err := programSet(nil).with(runtime.GOARCH, programs)
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package helper holds the programs that kkbundle puts on hosts and into pods, for one architecture or both, each as a
-// stream of package stream. Code that runs there comes with the kkbundle that the operator already trusts, never with
+// stream of package packed. Code that runs there comes with the kkbundle that the operator already trusts, never with
 // a bundle.
 package helper
 
@@ -10,7 +10,7 @@ import (
 	"io/fs"
 	"sync"
 
-	"github.com/kkbundle/kkbundle/cmd/internal/helper/stream"
+	"github.com/kkbundle/kkbundle/internal/packed"
 )
 
 //go:embed bin
@@ -36,29 +36,13 @@ func Binaries() func(arch string) ([]byte, error) {
 	}
 }
 
-// Dictionary is the program that every other one of its architecture is packed with: the largest, which is needed
-// as a stream of its own, too.
-const Dictionary = "kkbundle-registry"
-
-// packed returns the stream of a program.
-func packed(name, arch string) ([]byte, error) {
-	return files.ReadFile("bin/" + name + "-" + arch + ".zst")
+// dir returns the directory of the programs.
+func dir() fs.FS {
+	sub, err := fs.Sub(files, "bin")
+	if err != nil {
+		panic(err) // a valid path
+	}
+	return sub
 }
 
-func program(name, arch string) ([]byte, error) {
-	data, err := packed(name, arch)
-	if err != nil {
-		return nil, err
-	}
-	var dictionary []byte
-	if name != Dictionary {
-		if dictionary, err = program(Dictionary, arch); err != nil {
-			return nil, err
-		}
-	}
-	b, err := stream.Unpack(data, dictionary)
-	if err != nil {
-		return nil, fmt.Errorf("%s for linux/%s: %w", name, arch, err)
-	}
-	return b, nil
-}
+func program(name, arch string) ([]byte, error) { return packed.Program(dir(), name, arch) }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"runtime"
+
+	"github.com/kkbundle/kkbundle/internal/packed"
 )
 
 // Programs are the programs of a registry in a foreign cluster. Registry is a zstd stream, the others are as they are
@@ -31,7 +33,7 @@ func PodPrograms(arch string) (Programs, error) {
 	}{
 		{"kkbundle-start", &p.Start, program},
 		{"kkbundle-proxy", &p.Proxy, program},
-		{"kkbundle-registry", &p.Registry, packed},
+		{packed.Dictionary, &p.Registry, func(name, arch string) ([]byte, error) { return packed.Stream(dir(), name, arch) }},
 	} {
 		data, err := one.read(one.name, arch)
 		if errors.Is(err, fs.ErrNotExist) {

@@ -15,7 +15,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/kkbundle/kkbundle/cmd/internal/helper/stream"
+	"github.com/kkbundle/kkbundle/internal/packed"
 )
 
 func main() {
@@ -55,12 +55,12 @@ func pack(dir, name string, dictionary []byte) ([]byte, error) {
 	case same:
 		return program, nil
 	}
-	packed, err := stream.Pack(program, dictionary)
+	stream, err := packed.Pack(program, dictionary)
 	if err != nil {
 		return nil, err
 	}
 	const public = 0o644
-	if err := os.WriteFile(file+".new", packed, public); err != nil {
+	if err := os.WriteFile(file+".new", stream, public); err != nil {
 		return nil, err
 	}
 	return program, os.Rename(file+".new", file)
@@ -68,13 +68,13 @@ func pack(dir, name string, dictionary []byte) ([]byte, error) {
 
 // holds reports whether a file is the program's stream. A damaged file is not.
 func holds(file string, program, dictionary []byte) (bool, error) {
-	packed, err := os.ReadFile(file)
+	stream, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	have, err := stream.Unpack(packed, dictionary)
+	have, err := packed.Unpack(stream, dictionary)
 	return err == nil && bytes.Equal(have, program), nil
 }

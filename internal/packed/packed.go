@@ -1,12 +1,13 @@
-// Package stream is the form in which package helper holds the programs for hosts and pods: zstd streams (RFC 8878),
-// of which one may need another program as its dictionary. Programs of Go hold much of the same code: with the
-// largest of them as their dictionary, the others have less than half of the bytes.
-package stream
+// Package packed is the form in which kkbundle carries the programs for hosts and pods: files with a zstd stream
+// (RFC 8878) each, of which all but one need another program as their dictionary. Programs of Go hold much of the same
+// code: with the largest of them as their dictionary, the others have less than half of the bytes.
+package packed
 
 import (
 	"bytes"
 	"fmt"
 	"io"
+	"io/fs"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -18,6 +19,35 @@ const (
 	window       = 32 << 20 // reaches over a program and its dictionary
 	dictionaryID = 1        // the encoder wants one; nothing else reads it
 )
+
+// Dictionary is the program that every other one of its architecture is packed with: the largest, which is needed
+// as a stream of its own, too.
+const Dictionary = "kkbundle-registry"
+
+// Stream returns the stream of a program for a Linux architecture in Go's spelling, from a directory of them.
+func Stream(dir fs.FS, name, arch string) ([]byte, error) {
+	return fs.ReadFile(dir, name+"-"+arch+".zst")
+}
+
+// Program returns a program from a directory of streams. The error is fs.ErrNotExist if it, or the dictionary, is not
+// there.
+func Program(dir fs.FS, name, arch string) ([]byte, error) {
+	data, err := Stream(dir, name, arch)
+	if err != nil {
+		return nil, err
+	}
+	var dictionary []byte
+	if name != Dictionary {
+		if dictionary, err = Program(dir, Dictionary, arch); err != nil {
+			return nil, err
+		}
+	}
+	program, err := Unpack(data, dictionary)
+	if err != nil {
+		return nil, fmt.Errorf("%s for linux/%s: %w", name, arch, err)
+	}
+	return program, nil
+}
 
 // Pack returns a program as a stream. A dictionary of no bytes is none. The same bytes give the same stream.
 func Pack(program, dictionary []byte) ([]byte, error) {

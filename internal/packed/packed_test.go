@@ -1,4 +1,4 @@
-package stream_test
+package packed_test
 
 import (
 	"bytes"
@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kkbundle/kkbundle/cmd/internal/helper/stream"
+	"github.com/kkbundle/kkbundle/internal/packed"
 )
 
 // noise returns bytes that no compressor makes smaller.
@@ -22,23 +22,23 @@ func TestDictionary(t *testing.T) {
 	const size = 3 << 20
 	dictionary := noise(size)
 	program := append([]byte("a program"), dictionary[size/2:]...)
-	packed, err := stream.Pack(program, dictionary)
+	data, err := packed.Pack(program, dictionary)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(packed) > size/100 {
-		t.Errorf("%d bytes that the dictionary has took %d", len(program), len(packed))
+	if len(data) > size/100 {
+		t.Errorf("%d bytes that the dictionary has took %d", len(program), len(data))
 	}
-	if got, err := stream.Unpack(packed, dictionary); err != nil || !bytes.Equal(got, program) {
+	if got, err := packed.Unpack(data, dictionary); err != nil || !bytes.Equal(got, program) {
 		t.Errorf("unpacked: %d bytes, %v", len(got), err)
 	}
 	for _, other := range [][]byte{nil, dictionary[:size-1]} {
-		if got, err := stream.Unpack(packed, other); err == nil {
+		if got, err := packed.Unpack(data, other); err == nil {
 			t.Errorf("with another dictionary of %d bytes: %d bytes and no error", len(other), len(got))
 		}
 	}
-	again, err := stream.Pack(program, dictionary)
-	if err != nil || !bytes.Equal(again, packed) {
+	again, err := packed.Pack(program, dictionary)
+	if err != nil || !bytes.Equal(again, data) {
 		t.Errorf("packed again: other bytes, %v", err)
 	}
 }
@@ -46,11 +46,11 @@ func TestDictionary(t *testing.T) {
 // TestUnpackIsBounded: a stream of zeros is a few KB.
 func TestUnpackIsBounded(t *testing.T) {
 	t.Parallel()
-	packed, err := stream.Pack(make([]byte, stream.MaxProgram+1), nil)
+	data, err := packed.Pack(make([]byte, packed.MaxProgram+1), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stream.Unpack(packed, nil); err == nil || !strings.Contains(err.Error(), "67108864") {
+	if _, err := packed.Unpack(data, nil); err == nil || !strings.Contains(err.Error(), "67108864") {
 		t.Errorf("got %v", err)
 	}
 }
