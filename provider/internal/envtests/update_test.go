@@ -499,7 +499,7 @@ func TestRegistration(t *testing.T) {
 	}
 	until("it is there", right)
 	if config.Labels[clusterv1.ProviderNameLabel] != "infrastructure-kkbundle" {
-		t.Errorf("clusterctl would leave it: %v", config.Labels)
+		t.Errorf("nothing tells whose it is: %v", config.Labels)
 	}
 	config.Spec.ClientConfig.Service.Name = "other"
 	if err := server.client.Update(t.Context(), config); err != nil {
