@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kkbundle/kkbundle/provider/internal/inplace"
 	"github.com/kkbundle/kkbundle/provider/internal/webhooks"
 )
 
@@ -146,7 +147,8 @@ func ManagerRules() []rbacv1.PolicyRule {
 		{APIGroups: []string{coreGroup}, Resources: []string{"machines"}, Verbs: append(read, "patch")},   // to mark one to be deleted first
 		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: append(read, "update", "patch")}, // to hold logins
 		{APIGroups: []string{"", "events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
-		{APIGroups: []string{"runtime." + coreGroup}, Resources: []string{"extensionconfigs"}, Verbs: []string{"get", "create", "update"}},
+		{APIGroups: []string{"runtime." + coreGroup}, Resources: []string{"extensionconfigs"}, Verbs: []string{"create"}}, // the name of a new object is not known to a rule
+		{APIGroups: []string{"runtime." + coreGroup}, Resources: []string{"extensionconfigs"}, ResourceNames: []string{inplace.Name}, Verbs: []string{"get", "update"}},
 		{APIGroups: []string{"bootstrap." + coreGroup}, Resources: []string{"kubeadmconfigs"}, Verbs: []string{"get"}},
 	}
 }

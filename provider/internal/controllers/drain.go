@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	infrav1 "github.com/kkbundle/kkbundle/provider/api/v1alpha1"
 )
@@ -65,6 +67,9 @@ func vacate(ctx context.Context, api corev1client.CoreV1Interface, want Node, ve
 	}
 	if !slices.ContainsFunc(all.Items, func(o corev1.Node) bool { return o.Name != n.Name && takesPods(&o) }) {
 		return nil
+	}
+	if _, err := toMove(ctx, api, n.Name); err != nil { // before anything is evicted
+		return err
 	}
 	if !n.Spec.Unschedulable {
 		if err := setSchedulable(ctx, api.Nodes(), n, false); err != nil {
@@ -135,17 +140,18 @@ func setSchedulable(ctx context.Context, api corev1client.NodeInterface, n *core
 
 // evict evicts the pods of a node, and returns an error while one is left.
 func evict(ctx context.Context, api corev1client.CoreV1Interface, node string) error {
-	all, err := api.Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	pods, err := toMove(ctx, api, node)
 	if err != nil {
 		return err
 	}
 	var left []string
-	for _, p := range all.Items {
-		if stays(&p) {
-			continue
-		}
+	for _, p := range pods {
 		why := "is being ended"
-		if p.DeletionTimestamp == nil {
+		switch {
+		case p.DeletionTimestamp != nil:
+		case drainLabel(&p) == clusterv1.MachineDrainRuleDrainBehaviorWaitCompleted:
+			why = "is to end by itself, as its label " + clusterv1.PodDrainLabel + " says"
+		default:
 			pod := metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}
 			err := api.Pods(p.Namespace).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: pod})
 			if apierrors.IsNotFound(err) {
@@ -163,11 +169,48 @@ func evict(ctx context.Context, api corev1client.CoreV1Interface, node string) e
 	return fmt.Errorf("node %s still has %d pods to be moved, such as %s", node, len(left), left[0])
 }
 
-// stays reports whether a pod is none that a drain moves: it is over, static, or belongs to every node.
-func stays(p *corev1.Pod) bool {
+// toMove returns the pods that a drain takes off a node, and an error if one would be lost by that.
+func toMove(ctx context.Context, api corev1client.CoreV1Interface, node string) (pods []corev1.Pod, err error) {
+	all, err := api.Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range all.Items {
+		if stays(ctx, &p) {
+			continue
+		}
+		if metav1.GetControllerOf(&p) == nil && p.DeletionTimestamp == nil &&
+			drainLabel(&p) != clusterv1.MachineDrainRuleDrainBehaviorWaitCompleted {
+			return nil, fmt.Errorf("node %s: pod %s/%s has no controller and would be lost: delete it, or label it %s=skip",
+				node, p.Namespace, p.Name, clusterv1.PodDrainLabel)
+		}
+		pods = append(pods, p)
+	}
+	return pods, nil
+}
+
+// stays reports whether a pod is none that a drain moves: it is over, static, belongs to every node, would come back to
+// a node that is cordoned, or has the label that says so.
+func stays(ctx context.Context, p *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(p)
+	cordon := corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
 	return isStatic(p) || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed ||
-		owner != nil && owner.Kind == "DaemonSet"
+		owner != nil && owner.Kind == "DaemonSet" ||
+		drainLabel(p) == clusterv1.MachineDrainRuleDrainBehaviorSkip ||
+		slices.ContainsFunc(p.Spec.Tolerations, func(t corev1.Toleration) bool {
+			return t.ToleratesTaint(ctrl.LoggerFrom(ctx), &cordon, false)
+		})
+}
+
+// drainLabel returns what Cluster API's label of a pod says, "" for nothing that is known.
+func drainLabel(p *corev1.Pod) clusterv1.MachineDrainRuleDrainBehavior {
+	switch strings.ToLower(p.Labels[clusterv1.PodDrainLabel]) {
+	case "skip":
+		return clusterv1.MachineDrainRuleDrainBehaviorSkip
+	case "wait-completed", "waitcompleted":
+		return clusterv1.MachineDrainRuleDrainBehaviorWaitCompleted
+	}
+	return ""
 }
 
 func isStatic(p *corev1.Pod) bool { return p.Annotations[corev1.MirrorPodAnnotationKey] != "" }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	infrav1 "github.com/kkbundle/kkbundle/provider/api/v1alpha1"
 )
@@ -43,6 +44,14 @@ func aPod(name, node string, edit ...func(*corev1.Pod)) *corev1.Pod {
 
 func ofDaemonSet(p *corev1.Pod) {
 	p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "d", Controller: ptr.To(true)}}
+}
+
+func ofReplicaSet(p *corev1.Pod) {
+	p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "r", Controller: ptr.To(true)}}
+}
+
+func labelled(value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels = map[string]string{clusterv1.PodDrainLabel: value} }
 }
 
 func static(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }
@@ -79,7 +88,7 @@ func TestVacate(t *testing.T) {
 	tainted := func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "x", Effect: corev1.TaintEffectNoSchedule}} }
 	lost := func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }
 	pods := func() []runtime.Object {
-		return []runtime.Object{aPod("app", "m1"), aPod("proxy", "m1", ofDaemonSet), aPod("etcd", "m1", static), aPod("job", "m1", over)}
+		return []runtime.Object{aPod("app", "m1", ofReplicaSet), aPod("proxy", "m1", ofDaemonSet), aPod("etcd", "m1", static), aPod("job", "m1", over)}
 	}
 	const all, some = "app etcd job proxy", "etcd job proxy"
 	for name, c := range map[string]struct {
@@ -115,7 +124,7 @@ func TestVacate(t *testing.T) {
 	}
 	// Names may have been given again, and another machine's node must not be drained.
 	other := aNode("m1", "v1", func(n *corev1.Node) { n.Spec.ProviderID = "kk:///site/old" })
-	api := workload(nil, other, aNode("m2", "v1"), aPod("app", "m1"))
+	api := workload(nil, other, aNode("m2", "v1"), aPod("app", "m1", ofReplicaSet))
 	if err := vacateSoon(t, api); !errors.As(err, new(*NodeError)) || getNode(t, api, "m1").Spec.Unschedulable {
 		t.Errorf("the node of another machine: %v", err)
 	}
@@ -135,13 +144,52 @@ func vacateSoon(t *testing.T, api *fake.Clientset) (err error) {
 // TestVacateWaits: a disruption budget is obeyed, and the message says whose it is.
 func TestVacateWaits(t *testing.T) {
 	t.Parallel()
-	api := workload(apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 1), aNode("m1", "v1"), aNode("m2", "v1"), aPod("app", "m1"))
+	api := workload(apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 1), aNode("m1", "v1"), aNode("m2", "v1"), aPod("app", "m1", ofReplicaSet))
 	err := vacateSoon(t, api)
 	if err == nil || !strings.Contains(err.Error(), "kube-system/app: Cannot evict pod") || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
 	if n := getNode(t, api, "m1"); !n.Spec.Unschedulable {
 		t.Error("new pods come to the node")
+	}
+}
+
+// TestVacateLeaves: pods that a drain must not move are not evicted: those that would come back, those with a label that
+// says so, and those that nothing would make again.
+func TestVacateLeaves(t *testing.T) {
+	t.Parallel()
+	tolerates := func(toleration corev1.Toleration) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{toleration} }
+	}
+	const alone = "node m1: pod kube-system/x has no controller and would be lost: delete it, or label it cluster.x-k8s.io/drain=skip"
+	for name, c := range map[string]struct {
+		edit    []func(*corev1.Pod)
+		problem string
+		moved   bool
+	}{
+		"tolerates all":         {[]func(*corev1.Pod){ofReplicaSet, tolerates(corev1.Toleration{Operator: corev1.TolerationOpExists})}, "", false},
+		"tolerates the cordon":  {[]func(*corev1.Pod){ofReplicaSet, tolerates(corev1.Toleration{Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule})}, "", false},
+		"tolerates a lost node": {[]func(*corev1.Pod){ofReplicaSet, tolerates(corev1.Toleration{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})}, "", true},
+		"skip":                  {[]func(*corev1.Pod){ofReplicaSet, labelled("skip")}, "", false},
+		"skip without any":      {[]func(*corev1.Pod){labelled("skip")}, "", false},
+		"wait-completed":        {[]func(*corev1.Pod){ofReplicaSet, labelled("wait-completed")}, "node m1 still has 1 pods to be moved, such as kube-system/x: is to end by itself", false},
+		"another label":         {[]func(*corev1.Pod){ofReplicaSet, labelled("now")}, "", true},
+		"no controller":         {nil, alone, false},
+		"an owner alone":        {[]func(*corev1.Pod){func(p *corev1.Pod) { p.OwnerReferences = []metav1.OwnerReference{{Kind: "Node", Name: "m1"}} }}, alone, false},
+	} {
+		api := workload(nil, aNode("m1", "v1"), aNode("m2", "v1"), aPod("x", "m1", c.edit...), aPod("app", "m1", ofReplicaSet))
+		err := vacateSoon(t, api)
+		if (err == nil) != (c.problem == "") || err != nil && !strings.Contains(err.Error(), c.problem) {
+			t.Errorf("%s: %v, want %q", name, err, c.problem)
+		}
+		there := func(pod string) bool {
+			_, err := api.CoreV1().Pods("kube-system").Get(t.Context(), pod, metav1.GetOptions{})
+			return err == nil
+		}
+		refused := c.problem == alone
+		if there("x") == c.moved || there("app") != refused || getNode(t, api, "m1").Spec.Unschedulable == refused {
+			t.Errorf("%s: there is x: %v, app: %v; %v", name, there("x"), there("app"), getNode(t, api, "m1").Spec)
+		}
 	}
 }
 

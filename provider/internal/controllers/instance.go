@@ -401,6 +401,8 @@ type inputs struct {
 type provisionResult struct {
 	done   hosts.Done
 	digest string // of the document
+	// brought is what an update has brought the host to.
+	brought *infrav1.KKInstanceSpec
 }
 
 // provisionJob returns what gets the bundle, which other hosts may wait for, too, and the work on the host.

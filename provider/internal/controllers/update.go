@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -120,14 +121,14 @@ func (w *instanceWork) node(ctx context.Context) (Node, error) {
 // updateJob returns what gets the bundle, and the work on the node and its host.
 func (w *instanceWork) updateJob(in inputs, node Node) (jobs.Prepare, jobs.Func) {
 	// A job outlives the reconciliation, so it has no part of w but its key and spec.
-	r, key, name, update := w.InstanceReconciler, w.key, w.i.Spec.HostName, *w.i.Spec.Update
-	cluster := types.NamespacedName{Namespace: key.Namespace, Name: w.i.Spec.ClusterName}
+	r, key, spec := w.InstanceReconciler, w.key, w.i.Spec.DeepCopy()
+	cluster := types.NamespacedName{Namespace: key.Namespace, Name: spec.ClusterName}
 	file, prepare := r.bring(in)
 	return prepare, func(ctx context.Context, reached func(string)) (any, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, r.Timing.Run, fmt.Errorf("the run took longer than %s", r.Timing.Run))
 		defer cancel()
-		result := provisionResult{digest: update.ID}
-		if err := r.stillOurs(ctx, key, name); err != nil {
+		result := provisionResult{brought: spec}
+		if err := r.stillOurs(ctx, key, spec.HostName); err != nil {
 			return result, err
 		}
 		reached(partDrain)
@@ -139,7 +140,7 @@ func (w *instanceWork) updateJob(in inputs, node Node) (jobs.Prepare, jobs.Func)
 		reached(partHost)
 		var err error
 		work := hosts.Work{Host: in.host, Cluster: in.cluster, Bundle: *file}
-		result.done, err = r.Operator.Upgrade(ctx, work, update.Patches)
+		result.done, err = r.Operator.Upgrade(ctx, work, spec.Update.Patches)
 		if err != nil {
 			return result, err
 		}
@@ -183,9 +184,11 @@ func (w *instanceWork) recordUpdate(job jobs.State) {
 		w.Recorder.Eventf(w.i, nil, corev1.EventTypeWarning, eventFailed, jobUpdate, "host %s: %s", w.i.Spec.HostName, message)
 		return
 	}
-	result, _ := job.Value.(provisionResult)
-	setAnnotation(w.i, infrav1.UpdatedAnnotation, result.digest)
 	w.i.Status.Attempts, w.i.Status.NextAttempt = 0, nil
+	if result, _ := job.Value.(provisionResult); !reflect.DeepEqual(result.brought, &w.i.Spec) {
+		return // asked for anew meanwhile: the next run is for that
+	}
+	setAnnotation(w.i, infrav1.UpdatedAnnotation, w.i.Spec.Update.ID)
 	setCondition(w.i, infrav1.UpdatedCondition, true, infrav1.DoneReason, "")
 	w.Recorder.Eventf(w.i, nil, corev1.EventTypeNormal, eventProvisioned, jobUpdate, "host %s runs Kubernetes %s", w.i.Spec.HostName, w.i.Spec.Version)
 }

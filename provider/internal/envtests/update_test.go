@@ -366,6 +366,9 @@ func TestUpdateRefused(t *testing.T) {
 	i.Spec.Update, i.Spec.HostName = &infrav1.Update{ID: "x"}, "host2"
 	refused(t, "another host", s.Update(t.Context(), i), "replace the Machine")
 	i = s.instance("m")
+	i.Spec.Update, i.Spec.Version = &infrav1.Update{ID: "x"}, next
+	refused(t, "an update that a user asks for", s.Update(t.Context(), i), "only the provider asks")
+	i = s.instance("m")
 	i.Spec.Version = next
 	refused(t, "another version without an update", s.Update(t.Context(), i), "replace the Machine")
 	if got := s.nodes.done(); got != "" {
@@ -425,6 +428,39 @@ func TestUpdateAgain(t *testing.T) {
 	s.noFaults()
 }
 
+// TestUpdateCorrected: while an update is not done, a KKCluster that is corrected counts; a run that was at work with
+// what it had before does not end the update.
+func TestUpdateCorrected(t *testing.T) {
+	t.Parallel()
+	s := updatable(t)
+	reached, goOn := make(chan struct{}, 8), make(chan struct{})
+	s.program.with(s.address(1), func(h *fakeHost) {
+		h.on = func(_ context.Context, _ *fakeHost, verb, _ string) error {
+			if verb == "upgrade-machine" {
+				reached <- struct{}{}
+				<-goOn
+			}
+			return nil
+		}
+	})
+	s.asked()
+	<-reached
+	var k infrav1.KKCluster
+	s.edit(&k, "prod", func() { k.Spec.Registry.Address = "right.site" })
+	s.eventually("it is asked for anew", func() bool {
+		message, err := s.ask()
+		return err == nil && message != "" && s.instance("m").Spec.Registry.Address == "right.site"
+	})
+	close(goOn)
+	s.untilUpdated()
+	s.program.with(s.address(1), func(h *fakeHost) {
+		if !slices.Equal(h.updates, []string{next, next}) {
+			t.Errorf("updates: %q", h.updates)
+		}
+	})
+	s.noFaults()
+}
+
 // TestRegistration: Cluster API is told of the extension, by the manager's permissions, and what others make of that is
 // put right.
 func TestRegistration(t *testing.T) {
@@ -463,7 +499,7 @@ func TestRegistration(t *testing.T) {
 	}
 	until("it is there", right)
 	if config.Labels[clusterv1.ProviderNameLabel] != "infrastructure-kkbundle" {
-		t.Errorf("clusterctl would leave it: %v", config.Labels)
+		t.Errorf("nothing tells whose it is: %v", config.Labels)
 	}
 	config.Spec.ClientConfig.Service.Name = "other"
 	if err := server.client.Update(t.Context(), config); err != nil {

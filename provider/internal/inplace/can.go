@@ -101,6 +101,14 @@ func canUpdateSet(from, to runtimehooksv1.CanUpdateMachineSetRequestObjects) (se
 	if !isOurs(is.InfrastructureRef, "KKMachineTemplate") || !canBring(was.Version, is.Version) {
 		return set, nil
 	}
+	template, err := object(to.BootstrapConfigTemplate)
+	if err != nil {
+		return set, err
+	}
+	config, _, err := unstructured.NestedMap(template, "spec", "template")
+	if err != nil || !hasPatchesThere(config) {
+		return set, err
+	}
 	return merge(nested(is.Version, "spec", "template", "spec", "version"))
 }
 

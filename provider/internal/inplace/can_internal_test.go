@@ -85,6 +85,13 @@ func TestCanUpdateSet(t *testing.T) {
 		return runtimehooksv1.CanUpdateMachineSetRequestObjects{MachineSet: s}
 	}
 	ours := infrav1.GroupVersion.Group
+	for dir, want := range map[string]bool{"/etc/kubernetes/patches": true, "patches": false} {
+		to := set("v1.37.2", "KKMachineTemplate", ours)
+		to.BootstrapConfigTemplate.Raw = []byte(`{"spec": {"template": {"spec": {"joinConfiguration": {"patches": {"directory": "` + dir + `"}}}}}}`)
+		if got, err := canUpdateSet(set("v1.36.3", "KKMachineTemplate", ours), to); err != nil || got.IsDefined() != want {
+			t.Errorf("patches in %s: %s, %v", dir, got.Patch, err)
+		}
+	}
 	for to, want := range map[string]string{"v1.37.2": `{"spec":{"template":{"spec":{"version":"v1.37.2"}}}}`, "v1.38.0": "", "v1.35.9": ""} {
 		got, err := canUpdateSet(set("v1.36.3", "KKMachineTemplate", ours), set(to, "KKMachineTemplate", ours))
 		if err != nil || string(got.Patch) != want {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -126,11 +127,17 @@ func (e *Extension) update(ctx context.Context, key types.NamespacedName) (messa
 	case i.Annotations[infrav1.ProvisionedAnnotation] == "":
 		return fmt.Sprintf("KKInstance %s is not provisioned yet", i.Name), nil
 	}
-	if i.Spec.Update == nil || i.Spec.Update.ID != to.ID {
-		return e.ask(ctx, &i, m, to)
-	}
-	if !controllers.ToUpdate(&i) {
+	asked := i.Spec.Update != nil && i.Spec.Update.ID == to.ID
+	if asked && !controllers.ToUpdate(&i) {
 		return "", nil
+	}
+	infra, err := e.infra(ctx, m)
+	if err != nil {
+		return "", err
+	}
+	// until the update is done, a KKCluster that is corrected counts
+	if !asked || i.Spec.BundleRef != infra.Spec.BundleRef || !reflect.DeepEqual(i.Spec.Registry, infra.Spec.Registry) {
+		return e.ask(ctx, &i, infra, m.Spec.Version, to)
 	}
 	if c := conditions.Get(&i, infrav1.UpdatedCondition); c != nil && c.Message != "" {
 		return c.Message, nil
@@ -150,33 +157,35 @@ func (e *Extension) config(ctx context.Context, m *clusterv1.Machine) (map[strin
 	return config.Object, err
 }
 
-// ask writes an update into the instance, with the bundle and the registry that its cluster has now. An update that is
-// being done is done first, as a host is brought to one thing at a time.
-func (e *Extension) ask(ctx context.Context, i *infrav1.KKInstance, m *clusterv1.Machine,
-	to infrav1.Update,
-) (string, error) {
-	named := func(name string) types.NamespacedName {
-		return types.NamespacedName{Namespace: m.Namespace, Name: name}
-	}
+// infra returns the KKCluster of a Machine.
+func (e *Extension) infra(ctx context.Context, m *clusterv1.Machine) (*infrav1.KKCluster, error) {
 	var cluster clusterv1.Cluster
-	if err := e.Live.Get(ctx, named(m.Spec.ClusterName), &cluster); err != nil {
-		return "", err
+	key := types.NamespacedName{Namespace: m.Namespace, Name: m.Spec.ClusterName}
+	if err := e.Live.Get(ctx, key, &cluster); err != nil {
+		return nil, err
 	}
 	var infra infrav1.KKCluster
-	if err := e.Live.Get(ctx, named(cluster.Spec.InfrastructureRef.Name), &infra); err != nil {
-		return "", err
-	}
+	key.Name = cluster.Spec.InfrastructureRef.Name
+	return &infra, e.Live.Get(ctx, key, &infra)
+}
+
+// ask writes an update into the instance, with the bundle and the registry that its cluster has now. An update that is
+// being done is done first, as a host is brought to one thing at a time.
+func (e *Extension) ask(ctx context.Context, i *infrav1.KKInstance, infra *infrav1.KKCluster, version string,
+	to infrav1.Update,
+) (string, error) {
 	var b infrav1.KKBundle
-	switch err := e.Live.Get(ctx, named(infra.Spec.BundleRef.Name), &b); {
+	key := types.NamespacedName{Namespace: infra.Namespace, Name: infra.Spec.BundleRef.Name}
+	switch err := e.Live.Get(ctx, key, &b); {
 	case apierrors.IsNotFound(err):
 		return fmt.Sprintf("KKCluster %s: there is no KKBundle %s; create it", infra.Name, infra.Spec.BundleRef.Name), nil
 	case err != nil:
 		return "", err
-	case !slices.Contains(b.Status.Versions, m.Spec.Version):
+	case !slices.Contains(b.Status.Versions, version):
 		return fmt.Sprintf("version %s is not in KKBundle %s, which has %s; name a bundle with it in KKCluster %s",
-			m.Spec.Version, b.Name, strings.Join(b.Status.Versions, ", "), infra.Name), nil
+			version, b.Name, strings.Join(b.Status.Versions, ", "), infra.Name), nil
 	}
-	i.Spec.Update, i.Spec.Version = &to, m.Spec.Version
+	i.Spec.Update, i.Spec.Version = &to, version
 	i.Spec.BundleRef, i.Spec.Registry = infra.Spec.BundleRef, infra.Spec.Registry
 	// with the resource version that was read: nobody has changed the instance since
 	switch err := e.Client.Update(ctx, i); {
@@ -185,7 +194,7 @@ func (e *Extension) ask(ctx context.Context, i *infrav1.KKInstance, m *clusterv1
 	case err != nil:
 		return "", err
 	}
-	return fmt.Sprintf("KKInstance %s is asked for %s", i.Name, m.Spec.Version), nil
+	return fmt.Sprintf("KKInstance %s is asked for %s", i.Name, version), nil
 }
 
 // idOf returns what tells an update from others: the version, and a digest of all that is brought about.

@@ -54,7 +54,8 @@ func (r *Registration) register(ctx context.Context) error {
 	want := &runtimev1.ExtensionConfig{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: Name,
-			// clusterctl delete removes it with the provider: without an extension that answers, no rollout goes on.
+			// clusterctl does not remove it with the provider, as it was not made by it; the label only tells people
+			// whose it is.
 			Labels:      map[string]string{clusterv1.ProviderNameLabel: "infrastructure-kkbundle"},
 			Annotations: map[string]string{ca: r.Service.Namespace + "/" + r.Secret},
 		},

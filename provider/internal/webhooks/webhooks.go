@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	infrav1 "github.com/kkbundle/kkbundle/provider/api/v1alpha1"
+	"github.com/kkbundle/kkbundle/provider/internal/controllers"
 	"github.com/kkbundle/kkbundle/provider/internal/hosts"
 )
 
@@ -56,7 +57,7 @@ func Setup(mgr ctrl.Manager, user string) error {
 				WithValidator(MachineTemplate{}).Complete()
 		},
 		func() error {
-			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKInstance{}).WithValidator(Instance{}).Complete()
+			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKInstance{}).WithValidator(Instance{Manager: user}).Complete()
 		},
 	} {
 		if err := add(); err != nil {
@@ -119,7 +120,7 @@ func (w Host) ValidateUpdate(ctx context.Context, old, h *infrav1.KKHost) (admis
 	if was != nil && is != nil && *was != *is {
 		problems = append(problems, field.Forbidden(spec("consumer"), fmt.Sprintf("KKMachine %s of cluster %s has the host; it is free once that machine is deleted", was.Machine, was.Cluster)))
 	}
-	if was != nil && is == nil && !w.byManager(ctx) {
+	if was != nil && is == nil && !byUser(ctx, w.Manager) {
 		problems = append(problems, field.Forbidden(spec("consumer"), fmt.Sprintf("the host was not cleaned after KKMachine %s of cluster %s; delete its Machine, and the host is cleaned and free", was.Machine, was.Cluster)))
 	}
 	if freed(old, h) && !onlyFreed(old, h) {
@@ -147,9 +148,10 @@ func (w Host) ValidateUpdate(ctx context.Context, old, h *infrav1.KKHost) (admis
 	return nil, invalid("KKHost", h.Name, problems)
 }
 
-func (w Host) byManager(ctx context.Context) bool {
+// byUser reports whether a request is that of a user.
+func byUser(ctx context.Context, name string) bool {
 	req, err := admission.RequestFromContext(ctx)
-	return err == nil && w.Manager != "" && req.UserInfo.Username == w.Manager
+	return err == nil && name != "" && req.UserInfo.Username == name
 }
 
 // freed reports whether an update ends a quarantine.
@@ -498,23 +500,35 @@ func machineTemplateProblems(t *infrav1.KKMachineTemplate) field.ErrorList {
 }
 
 // Instance validates a KKInstance: the provider makes it, and nobody changes it but for an update in place.
-type Instance struct{}
+type Instance struct {
+	// Manager is the user that asks for updates in place: what they name is done on hosts as root, and a login of the
+	// registry is sent to its address.
+	Manager string
+}
 
 // ValidateCreate implements admission.Validator.
 func (Instance) ValidateCreate(context.Context, *infrav1.KKInstance) (admission.Warnings, error) {
 	return nil, nil
 }
 
-// ValidateUpdate implements admission.Validator.
-func (Instance) ValidateUpdate(_ context.Context, old, i *infrav1.KKInstance) (admission.Warnings, error) {
-	was := old.Spec
-	if to := i.Spec.Update; to != nil && (was.Update == nil || was.Update.ID != to.ID) {
-		was.Update, was.Version, was.BundleRef, was.Registry = to, i.Spec.Version, i.Spec.BundleRef, i.Spec.Registry
+// ValidateUpdate implements admission.Validator. Until an update is done, its bundle and registry can be corrected.
+func (w Instance) ValidateUpdate(ctx context.Context, old, i *infrav1.KKInstance) (admission.Warnings, error) {
+	var problems field.ErrorList
+	was, to, ours := old.Spec, i.Spec.Update, byUser(ctx, w.Manager)
+	another := to != nil && (was.Update == nil || was.Update.ID != to.ID)
+	if another {
+		was.Update, was.Version = to, i.Spec.Version
 	}
-	if reflect.DeepEqual(was, i.Spec) {
-		return nil, nil
+	if another || ours && controllers.ToUpdate(old) {
+		was.BundleRef, was.Registry = i.Spec.BundleRef, i.Spec.Registry
 	}
-	return nil, invalid("KKInstance", i.Name, field.ErrorList{field.Forbidden(spec(), "the host was made for this spec and is cleaned by it; replace the Machine instead")})
+	if another && !ours {
+		problems = append(problems, field.Forbidden(spec("update"), "only the provider asks for an update in place; give the KubeadmControlPlane or the MachineDeployment the new version"))
+	}
+	if !reflect.DeepEqual(was, i.Spec) {
+		problems = append(problems, field.Forbidden(spec(), "the host was made for this spec and is cleaned by it; replace the Machine instead"))
+	}
+	return nil, invalid("KKInstance", i.Name, problems)
 }
 
 // ValidateDelete implements admission.Validator.
