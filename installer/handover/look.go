@@ -171,7 +171,7 @@ func (f *found) readFiles(ctx context.Context, t *task.Host) (err error) {
 		return err
 	}
 	f.patches, err = filesBelow(ctx, t, kubeadm.PatchesDir)
-	f.patches = slices.DeleteFunc(f.patches, func(one file) bool { return path.Base(one.path) == kubeadm.HostPatch })
+	f.patches = slices.DeleteFunc(f.patches, func(one file) bool { return kubeadm.IsOfOneHost(path.Base(one.path)) })
 	return err
 }
 
