@@ -7,17 +7,22 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/kkbundle/kkbundle/installer/begin"
+	"github.com/kkbundle/kkbundle/installer/etcdops"
 	"github.com/kkbundle/kkbundle/installer/handover"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/rotate"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -109,6 +114,9 @@ func running(t *testing.T, edit func(nodes map[string]kube.Document, config *str
 	}
 	cp.Put(t, "/etc/kubernetes/security/encryption.yaml", "the key of Secrets\n")
 	cp.Put(t, kubeadm.PatchesDir+"/"+kubeadm.HostPatch, "of this host\n")
+	for _, name := range []string{kubeadm.ReservationPatch, "kube-apiserver%kkbundle+strategic.yaml", "etcd%kkbundle+strategic.yaml"} {
+		cp.Put(t, kubeadm.PatchesDir+"/"+name, "by the memory of this host\n")
+	}
 	cp.Put(t, kubeadm.PatchesDir+"/kubeletconfiguration+merge.yaml", "maxPods: 200\n")
 	return s
 }
@@ -138,15 +146,68 @@ func TestObjects(t *testing.T) {
 	if _, _, err := handover.Write(t.Context(), s.Options, other); !errors.As(err, &owned) {
 		t.Errorf("a host of another machine: %v", err)
 	}
-	// as upgrade, nodes and install do, when nobody's machine is meant
-	if err := begin.CheckMembers(t.Context(), s.Run(t, nil)); !errors.As(err, &owned) {
-		t.Errorf("a person works on a cluster that was handed over: %v", err)
-	}
 	if _, err := handover.Undo(t.Context(), s.Options, target()); err != nil {
 		t.Fatal(err)
 	}
 	if after := s.Hosts["cp1"].Tree(t) + s.Hosts["node1"].Tree(t); without(before) != without(after) {
 		t.Errorf("hosts are not as they were:\n%s\n%s", before, after)
+	}
+}
+
+// TestHandedOver: what changes a cluster refuses one that was handed over, also in part, and says how to go on there.
+func TestHandedOver(t *testing.T) {
+	t.Parallel()
+	snapshot := filepath.Join(t.TempDir(), "etcd.db")
+	if err := os.WriteFile(snapshot, sitetest.EtcdCopy("content"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, do := range map[string]func(s *sitetest.Site) error{
+		"install, nodes and upgrade": func(s *sitetest.Site) error {
+			return begin.CheckMembers(t.Context(), s.Run(t, nil))
+		},
+		"certs rotate-ca": func(s *sitetest.Site) error {
+			_, err := rotate.Authorities(t.Context(), rotate.AuthorityOptions{Options: s.Options, Agree: sitetest.Yes})
+			return err
+		},
+		"secrets rotate-key": func(s *sitetest.Site) error {
+			_, err := rotate.EncryptionKey(t.Context(), s.Options)
+			return err
+		},
+		"endpoint move": func(s *sitetest.Site) error {
+			_, err := rotate.MoveEndpoint(t.Context(), s.Options, sitetest.Yes)
+			return err
+		},
+		"registry rotate-login": func(s *sitetest.Site) error {
+			s.Options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.36.3}\nimageRegistry: {type: registry}\ncni: {type: none}\n")
+			_, err := rotate.Logins(t.Context(), s.Options, siteregistry.Logins{Pull: true})
+			return err
+		},
+		"etcd restore": func(s *sitetest.Site) error {
+			_, err := etcdops.Restore(t.Context(), s.Options, etcdops.RestoreOptions{From: snapshot})
+			return err
+		},
+		"etcd defrag": func(s *sitetest.Site) error {
+			_, err := etcdops.Defrag(t.Context(), s.Options, true)
+			return err
+		},
+	} {
+		for _, marked := range []string{"cp1", "node1"} {
+			if marked == "node1" && strings.HasPrefix(name, "etcd ") {
+				continue // it asks hosts of etcd alone
+			}
+			t.Run(name+" "+marked, func(t *testing.T) {
+				t.Parallel()
+				s := running(t, nil)
+				s.Hosts[marked].Put(t, marks.Owner, "pool/site/"+marked+"\n")
+				var owned *begin.OwnedError
+				if err := do(s); !errors.As(err, &owned) || owned.Host != marked {
+					t.Fatalf("a person changes a cluster that was handed over: %v", err)
+				}
+				if hint := owned.Hint(); !strings.Contains(hint, "handover --undo") || strings.Contains(hint, "delete that Machine") {
+					t.Errorf("the remedy: %s", hint)
+				}
+			})
+		}
 	}
 }
 
