@@ -154,6 +154,22 @@ func TestObjects(t *testing.T) {
 	}
 }
 
+// TestUndoAtWork: a cluster that was unpaused stays the management cluster's.
+func TestUndoAtWork(t *testing.T) {
+	t.Parallel()
+	s := running(t, func(nodes map[string]kube.Document, _ *string) {
+		nodes["node1"]["spec"].(kube.Document)["providerID"] = "kk:///pool/node1"
+	})
+	s.Hosts["cp1"].Put(t, marks.Owner, "pool/site/cp1\n")
+	var atWork *handover.AtWorkError
+	if _, err := handover.Undo(t.Context(), s.Options, target()); !errors.As(err, &atWork) || !slices.Equal(atWork.Nodes, []string{"node1"}) {
+		t.Errorf("undone under a management cluster at work: %v", err)
+	}
+	if s.Hosts["cp1"].Content(marks.Owner) == "" {
+		t.Error("the mark is gone")
+	}
+}
+
 // TestHandedOver: what changes a cluster refuses one that was handed over, also in part, and says how to go on there.
 func TestHandedOver(t *testing.T) {
 	t.Parallel()
@@ -237,12 +253,13 @@ func TestRefused(t *testing.T) {
 				nodes["cp1"]["spec"].(kube.Document)["providerID"] = "aws:///a/i-1"
 				nodes["node2"] = kube.Document{"metadata": kube.Document{"name": "node2"}}
 				delete(nodes, "node1")
-				*config += "newPart: 1\n"
+				*config += "newPart: 1\ncertificateValidityPeriod: 87600h0m0s\ncaCertificateValidityPeriod: 876000h0m0s\n"
 			},
 			want: []string{
 				"cp1: its kubelet has v1.35.4", "cp1: its node has the providerID aws:///a/i-1",
 				"node1: the cluster has no node of this name", "node node2: it is in the cluster and not in the inventory",
 				"ClusterConfiguration has newPart",
+				"certificateValidityPeriod is 87600h0m0s, and Cluster API has whole days, from 24h to 26280h",
 			},
 		},
 		"an authority is elsewhere": {
@@ -253,8 +270,9 @@ func TestRefused(t *testing.T) {
 			more: func(s *sitetest.Site) {
 				s.Options.Cluster.Etcd.Type = manifest.EtcdExternal
 				s.Options.Cluster.ImageRegistry.Type = manifest.RegistryNone
+				s.Options.Cluster.CRI.RuntimeClasses = []manifest.RuntimeClass{{Name: "kata"}}
 			},
-			want: []string{"etcd.type: external", "imageRegistry: the address of the registry"},
+			want: []string{"etcd.type: external", "imageRegistry: the address of the registry", "cri.runtimeClasses: nodes lose"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -263,7 +281,7 @@ func TestRefused(t *testing.T) {
 			if one.more != nil {
 				one.more(s)
 			}
-			err := handover.Fits(s.Options.Cluster, target())
+			err := handover.Fits(t.Context(), s.Options, target())
 			if err == nil {
 				_, _, err = handover.Write(t.Context(), s.Options, target())
 			}
