@@ -167,7 +167,7 @@ func TestPodsThatAreOver(t *testing.T) {
 
 func TestForeignImages(t *testing.T) {
 	t.Parallel()
-	s := sitetest.NewSite(t, "cp1")
+	s, _ := sitetest.NewHA(t, "")
 	r := s.Run(t, sitetest.ClusterBundle(t, s.Options.Cluster))
 	namespace, ends := "later", ""
 	s.Hosts["cp1"].Answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
@@ -194,11 +194,11 @@ func TestForeignImages(t *testing.T) {
 		t.Errorf("a pod of the release before, which ends: %v", err)
 	}
 	ends = ""
-	s.Hosts["cp1"].Put(t, marks.AdoptionOf("v1.34.3").Path("complete"), "")
+	s.Hosts["cp2"].Put(t, marks.AdoptionOf("v1.34.3").Path("complete"), "") // the lead came later
 	if err := check(); err != nil {
 		t.Errorf("a pod of the tool that made the cluster: %v", err)
 	}
-	if err := os.RemoveAll(filepath.Join(s.Hosts["cp1"].Root, marks.AdoptionDir)); err != nil {
+	if err := os.RemoveAll(filepath.Join(s.Hosts["cp2"].Root, marks.AdoptionDir)); err != nil {
 		t.Fatal(err)
 	}
 	ends, reduced = "", []digest.Digest{digest.NewDigestFromEncoded(digest.SHA256, strings.Repeat("0", 64))}

@@ -18,12 +18,12 @@ func CheckMembers(ctx context.Context, r *engine.Run) error {
 	if err := r.FindLead(ctx); err != nil {
 		return err
 	}
+	if err := RefuseHandedOver(ctx, r); err != nil {
+		return err
+	}
 	first := r.FirstControlPlane()
 	if first.Conn == nil || first.Err != nil {
 		return nil // nothing to compare, and nothing will be done
-	}
-	if _, err := RefuseOwned(ctx, first); err != nil {
-		return err // handed over to Cluster API
 	}
 	settings, begun, err := member.Membership(ctx, first)
 	if err != nil {

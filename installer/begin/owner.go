@@ -7,8 +7,10 @@ import (
 	"io/fs"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // An OwnedError is a host that belongs to another machine of Cluster API, or has an installation without the mark of
@@ -32,8 +34,11 @@ func (e *OwnedError) Error() string {
 
 // Hint returns the remedy.
 func (e *OwnedError) Hint() string {
-	if e.Has == "" {
+	switch {
+	case e.Has == "":
 		return "nothing was touched; name another host, or, if that installation is no longer needed, remove it with kkbundle reset --limit " + e.Host
+	case e.Want == "": // the host may serve: a deleted Machine would wipe it
+		return "nothing was touched; its management cluster works on it: change its objects there. If it was handed over and is still paused, kkbundle handover --undo gives it back"
 	}
 	return "nothing was touched; name another host, or delete that Machine in its management cluster"
 }
@@ -67,6 +72,18 @@ func RefuseOwned(ctx context.Context, t *task.Host) (same bool, err error) {
 	default:
 		return has != "", nil
 	}
+}
+
+// RefuseHandedOver returns an OwnedError if a node that the run reaches belongs to another machine than the run's. A
+// handover that was killed has marked only a part of the nodes. Runs that change the cluster ask it first.
+func RefuseHandedOver(ctx context.Context, r *engine.Run) error {
+	return r.OnAll(r.Connected(manifest.RoleCluster), func(_ int, t *task.Host) error {
+		if t.Err != nil {
+			return nil // told as unreachable
+		}
+		_, err := RefuseOwned(ctx, t)
+		return err
+	})
 }
 
 // RefuseUnmarked returns an OwnedError or a ForeignError if a host without a mark has an installation, of kkbundle or

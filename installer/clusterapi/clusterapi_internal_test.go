@@ -23,7 +23,11 @@ func TestConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := string(config(all, nil))
+	f, err := featuresOf(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := string(config(all, nil, f))
 	tasktest.Golden(t, "clusterctl.yaml", []byte(got))
 	places := map[string]bool{}
 	for _, p := range repositoryTask(all, nil).Files {
@@ -88,7 +92,7 @@ func TestFurtherProviders(t *testing.T) {
 	}
 	next := slices.Clone(all)
 	next[0].Version, next[3].Version = "v1.14.4", "v0.2.0"
-	got, err := furtherProviders(config(all, want), next)
+	got, err := furtherProviders(config(all, want, features{}), next)
 	if diff := cmp.Diff(got, want); diff != "" || err != nil {
 		t.Errorf("%v (-got +want):\n%s", err, diff)
 	}
@@ -97,6 +101,29 @@ func TestFurtherProviders(t *testing.T) {
 	}
 	if got, err := furtherProviders([]byte("providers: ["), all); err == nil {
 		t.Errorf("half a file: %v", got)
+	}
+}
+
+// TestFeatures: what an operator has switched off stays so, also written without quotes.
+func TestFeatures(t *testing.T) {
+	t.Parallel()
+	all, err := parts(tasktest.Cluster(t, "clusterAPI: {version: v1.14.2}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]features{
+		"": {"true", "true"},
+		"EXP_RUNTIME_SDK: \"false\"\nEXP_IN_PLACE_UPDATES: false\n": {"false", "false"},
+		"EXP_IN_PLACE_UPDATES: \"false\"\n":                         {"true", "false"},
+		"EXP_RUNTIME_SDK:\n":                                        {"true", "true"},
+	} {
+		got, err := featuresOf([]byte(text))
+		if err == nil {
+			got, err = featuresOf(config(all, nil, got))
+		}
+		if got != want || err != nil {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package clusterapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -148,10 +149,12 @@ func repositoryTask(all []part, unknown error) task.Task {
 			return task.Setting{}, err
 		}
 		further, err := furtherProviders(have, all)
-		if err != nil {
+		features, featuresErr := featuresOf(have)
+		if err := cmp.Or(err, featuresErr); err != nil {
 			return task.Setting{}, fmt.Errorf("%s: %w; mend the file, or remove it", ConfigFile, err)
 		}
-		return task.Setting{Files: []task.File{{Path: ConfigFile, Mode: 0o644, Data: config(all, further)}}}, nil
+		data := config(all, further, features)
+		return task.Setting{Files: []task.File{{Path: ConfigFile, Mode: 0o644, Data: data}}}, nil
 	})
 }
 
@@ -184,9 +187,21 @@ func furtherProviders(text []byte, all []part) ([]provider, error) {
 	}), nil
 }
 
+// features are those by which hosts are upgraded in place: "true" unless the operator has set them otherwise.
+type features struct {
+	RuntimeSDK     string `json:"EXP_RUNTIME_SDK"`
+	InPlaceUpdates string `json:"EXP_IN_PLACE_UPDATES"`
+}
+
+// featuresOf returns the features of a configuration.
+func featuresOf(text []byte) (features, error) {
+	f := features{"true", "true"}
+	err := yaml.Unmarshal(text, &f)
+	return f, err
+}
+
 // configText is clusterctl's configuration. ClusterTopology, which a ClusterClass needs, is off by default, and so are
-// RuntimeSDK and InPlaceUpdates, by which hosts are upgraded in place.
-// Further providers are the operator's.
+// RuntimeSDK and InPlaceUpdates. Further providers and the values of features are the operator's.
 //
 // clusterctl asks the module proxy or GitHub for its own newest version unless the check is disabled, and for versions
 // of providers only if their repository is at GitHub.
@@ -194,8 +209,8 @@ const configText = hostfile.Mark + `
 # clusterctl --config ` + ConfigFile + ` COMMAND
 CLUSTERCTL_DISABLE_VERSIONCHECK: "true"
 CLUSTER_TOPOLOGY: "true"
-EXP_RUNTIME_SDK: "true"
-EXP_IN_PLACE_UPDATES: "true"
+EXP_RUNTIME_SDK: {{printf "%q" .Features.RuntimeSDK}}
+EXP_IN_PLACE_UPDATES: {{printf "%q" .Features.InPlaceUpdates}}
 providers:
 {{- range .Providers}}
   - {name: {{.Name}}, type: {{.Kind}}, url: {{.URL}}}
@@ -206,13 +221,14 @@ providers:
 cert-manager: {url: {{.CertManager.URL}}, version: {{.CertManager.Version}}}
 `
 
-func config(all []part, further []provider) []byte {
+func config(all []part, further []provider, f features) []byte {
 	var text bytes.Buffer
 	err := template.Must(template.New(ConfigFile).Parse(configText)).Execute(&text, struct {
 		Providers   []part
 		Further     []provider
+		Features    features
 		CertManager part
-	}{providers(all), further, issuerOf(all)})
+	}{providers(all), further, f, issuerOf(all)})
 	if err != nil {
 		panic(err) // a buffer takes everything, and parts have these fields
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -43,6 +44,9 @@ func Defrag(ctx context.Context, o engine.Options, always bool) ([]Defragged, er
 	}
 	_, err = r.Start(ctx, func(ctx context.Context) (err error) {
 		ctx = task.InTask(ctx, "etcd-defrag")
+		if err := begin.RefuseHandedOver(ctx, r); err != nil { // its control plane provider removes and adds members
+			return err
+		}
 		t, err := answeringMember(ctx, r)
 		if err == nil {
 			done, err = defragMembers(ctx, r, t, always)

@@ -13,6 +13,7 @@ import (
 
 	"filippo.io/age"
 
+	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
@@ -72,6 +73,9 @@ func Restore(ctx context.Context, o engine.Options, what RestoreOptions) (Restor
 	r.Excluded = what.Without
 	done.Snapshot = snapshot
 	_, err = r.Start(ctx, func(ctx context.Context) error {
+		if err := begin.RefuseHandedOver(task.InTask(ctx, restorePhase), r); err != nil {
+			return err
+		}
 		s := &restoring{run: r, snapshot: snapshot, identities: what.Identities, token: "kkbundle-" + task.RandomHex(8), before: marks.OldDataDir(r.Site)} //nolint:mnd // 64 bits
 		if err := s.choose(task.InTask(ctx, restorePhase)); err != nil {
 			return err

@@ -1,7 +1,9 @@
 package handover
 
 import (
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/Masterminds/semver/v3"
 
@@ -31,6 +33,11 @@ func (f *found) clusterConfiguration() kube.Document {
 			c[name] = text
 		}
 	}
+	for _, p := range periods() {
+		if days, err := p.days(f.config); err == nil && days != p.usual {
+			c[p.name+"Days"] = days
+		}
+	}
 	if v, err := semver.NewVersion(f.cluster.Kubernetes.Version); err == nil && v.LessThan(semver.New(1, 36, 0, "", "")) {
 		gates := kube.Document{localMode: true}
 		for name, on := range object(f.config, "featureGates") {
@@ -39,6 +46,35 @@ func (f *found) clusterConfiguration() kube.Document {
 		c["featureGates"] = gates
 	}
 	return c
+}
+
+// A period is how long kubeadm's certificates are valid, which Cluster API has in days.
+type period struct {
+	name       string
+	usual, max int // in days: kubeadm's default, and Cluster API's maximum
+}
+
+func periods() []period {
+	const year, yearsOfCA, maxYears, maxYearsOfCA = 365, 10, 3, 100
+	return []period{
+		{"certificateValidityPeriod", year, maxYears * year},
+		{"caCertificateValidityPeriod", yearsOfCA * year, maxYearsOfCA * year},
+	}
+}
+
+// days returns the period of a ClusterConfiguration, or why Cluster API cannot have it.
+func (p period) days(config map[string]any) (int, error) {
+	const day = 24 * time.Hour
+	has, ok := config[p.name]
+	if !ok {
+		return p.usual, nil
+	}
+	long, err := time.ParseDuration(fmt.Sprint(has))
+	if days := int(long / day); err == nil && long%day == 0 && days >= 1 && days <= p.max {
+		return days, nil
+	}
+	return 0, fmt.Errorf("%s is %v, and Cluster API has whole days, from 24h to %dh", p.name, has,
+		p.max*int(day/time.Hour))
 }
 
 // unknown returns the parts of kubeadm's configuration that Cluster API has no words for.

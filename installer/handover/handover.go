@@ -3,6 +3,7 @@ package handover
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -79,15 +80,54 @@ func Write(ctx context.Context, o engine.Options, to Target) (report engine.Repo
 }
 
 // Undo takes the marks of a handover from the hosts. They are a person's again, and the management cluster refuses to
-// clean them.
+// clean them. A cluster that the management cluster works on already is an *AtWorkError, before a mark is taken.
 func Undo(ctx context.Context, o engine.Options, to Target) (engine.Report, error) {
 	r, err := begin.New(o, engine.Changing())
 	if err != nil {
 		return engine.Report{}, err
 	}
 	return r.Start(ctx, func(ctx context.Context) error {
+		if err := refuseAtWork(task.InTask(ctx, "look"), r.FirstControlPlane()); err != nil {
+			return err
+		}
 		return r.Phases(ctx, []task.Phase{{Name: phase, Tasks: []task.Task{unmarkTask(to)}}})
 	})
+}
+
+// An AtWorkError is a cluster that was unpaused after its handover: its nodes have the providerIDs of their machines.
+type AtWorkError struct{ Nodes []string }
+
+// Error names the nodes.
+func (e *AtWorkError) Error() string {
+	return "the handover is not undone, and nothing was changed: a management cluster works on " +
+		strings.Join(e.Nodes, ", ") + " already"
+}
+
+// Hint returns the remedy.
+func (*AtWorkError) Hint() string {
+	return "change the cluster by its objects there; if that management cluster is lost for good, remove " +
+		marks.Owner + " from each node"
+}
+
+// Refuses marks an error that ends a run before any change.
+func (*AtWorkError) Refuses() {}
+
+// refuseAtWork returns an AtWorkError if a node has the providerID of a machine, which the management cluster gives it.
+func refuseAtWork(ctx context.Context, t *task.Host) error {
+	live, err := t.Kube().Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	var e AtWorkError
+	for _, n := range live {
+		if strings.HasPrefix(n.Spec.ProviderID, providerPrefix) {
+			e.Nodes = append(e.Nodes, n.Name)
+		}
+	}
+	if len(e.Nodes) == 0 {
+		return nil
+	}
+	return &e
 }
 
 // marked reports whether the host has the mark of its machine. That of another one is an error.

@@ -7,17 +7,22 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/kkbundle/kkbundle/installer/begin"
+	"github.com/kkbundle/kkbundle/installer/etcdops"
 	"github.com/kkbundle/kkbundle/installer/handover"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/rotate"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -109,6 +114,9 @@ func running(t *testing.T, edit func(nodes map[string]kube.Document, config *str
 	}
 	cp.Put(t, "/etc/kubernetes/security/encryption.yaml", "the key of Secrets\n")
 	cp.Put(t, kubeadm.PatchesDir+"/"+kubeadm.HostPatch, "of this host\n")
+	for _, name := range []string{kubeadm.ReservationPatch, "kube-apiserver%kkbundle+strategic.yaml", "etcd%kkbundle+strategic.yaml"} {
+		cp.Put(t, kubeadm.PatchesDir+"/"+name, "by the memory of this host\n")
+	}
 	cp.Put(t, kubeadm.PatchesDir+"/kubeletconfiguration+merge.yaml", "maxPods: 200\n")
 	return s
 }
@@ -138,15 +146,84 @@ func TestObjects(t *testing.T) {
 	if _, _, err := handover.Write(t.Context(), s.Options, other); !errors.As(err, &owned) {
 		t.Errorf("a host of another machine: %v", err)
 	}
-	// as upgrade, nodes and install do, when nobody's machine is meant
-	if err := begin.CheckMembers(t.Context(), s.Run(t, nil)); !errors.As(err, &owned) {
-		t.Errorf("a person works on a cluster that was handed over: %v", err)
-	}
 	if _, err := handover.Undo(t.Context(), s.Options, target()); err != nil {
 		t.Fatal(err)
 	}
 	if after := s.Hosts["cp1"].Tree(t) + s.Hosts["node1"].Tree(t); without(before) != without(after) {
 		t.Errorf("hosts are not as they were:\n%s\n%s", before, after)
+	}
+}
+
+// TestUndoAtWork: a cluster that was unpaused stays the management cluster's.
+func TestUndoAtWork(t *testing.T) {
+	t.Parallel()
+	s := running(t, func(nodes map[string]kube.Document, _ *string) {
+		nodes["node1"]["spec"].(kube.Document)["providerID"] = "kk:///pool/node1"
+	})
+	s.Hosts["cp1"].Put(t, marks.Owner, "pool/site/cp1\n")
+	var atWork *handover.AtWorkError
+	if _, err := handover.Undo(t.Context(), s.Options, target()); !errors.As(err, &atWork) || !slices.Equal(atWork.Nodes, []string{"node1"}) {
+		t.Errorf("undone under a management cluster at work: %v", err)
+	}
+	if s.Hosts["cp1"].Content(marks.Owner) == "" {
+		t.Error("the mark is gone")
+	}
+}
+
+// TestHandedOver: what changes a cluster refuses one that was handed over, also in part, and says how to go on there.
+func TestHandedOver(t *testing.T) {
+	t.Parallel()
+	snapshot := filepath.Join(t.TempDir(), "etcd.db")
+	if err := os.WriteFile(snapshot, sitetest.EtcdCopy("content"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, do := range map[string]func(s *sitetest.Site) error{
+		"install, nodes and upgrade": func(s *sitetest.Site) error {
+			return begin.CheckMembers(t.Context(), s.Run(t, nil))
+		},
+		"certs rotate-ca": func(s *sitetest.Site) error {
+			_, err := rotate.Authorities(t.Context(), rotate.AuthorityOptions{Options: s.Options, Agree: sitetest.Yes})
+			return err
+		},
+		"secrets rotate-key": func(s *sitetest.Site) error {
+			_, err := rotate.EncryptionKey(t.Context(), s.Options)
+			return err
+		},
+		"endpoint move": func(s *sitetest.Site) error {
+			_, err := rotate.MoveEndpoint(t.Context(), s.Options, sitetest.Yes)
+			return err
+		},
+		"registry rotate-login": func(s *sitetest.Site) error {
+			s.Options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.36.3}\nimageRegistry: {type: registry}\ncni: {type: none}\n")
+			_, err := rotate.Logins(t.Context(), s.Options, siteregistry.Logins{Pull: true})
+			return err
+		},
+		"etcd restore": func(s *sitetest.Site) error {
+			_, err := etcdops.Restore(t.Context(), s.Options, etcdops.RestoreOptions{From: snapshot})
+			return err
+		},
+		"etcd defrag": func(s *sitetest.Site) error {
+			_, err := etcdops.Defrag(t.Context(), s.Options, true)
+			return err
+		},
+	} {
+		for _, marked := range []string{"cp1", "node1"} {
+			if marked == "node1" && strings.HasPrefix(name, "etcd ") {
+				continue // it asks hosts of etcd alone
+			}
+			t.Run(name+" "+marked, func(t *testing.T) {
+				t.Parallel()
+				s := running(t, nil)
+				s.Hosts[marked].Put(t, marks.Owner, "pool/site/"+marked+"\n")
+				var owned *begin.OwnedError
+				if err := do(s); !errors.As(err, &owned) || owned.Host != marked {
+					t.Fatalf("a person changes a cluster that was handed over: %v", err)
+				}
+				if hint := owned.Hint(); !strings.Contains(hint, "handover --undo") || strings.Contains(hint, "delete that Machine") {
+					t.Errorf("the remedy: %s", hint)
+				}
+			})
+		}
 	}
 }
 
@@ -176,12 +253,13 @@ func TestRefused(t *testing.T) {
 				nodes["cp1"]["spec"].(kube.Document)["providerID"] = "aws:///a/i-1"
 				nodes["node2"] = kube.Document{"metadata": kube.Document{"name": "node2"}}
 				delete(nodes, "node1")
-				*config += "newPart: 1\n"
+				*config += "newPart: 1\ncertificateValidityPeriod: 87600h0m0s\ncaCertificateValidityPeriod: 876000h0m0s\n"
 			},
 			want: []string{
 				"cp1: its kubelet has v1.35.4", "cp1: its node has the providerID aws:///a/i-1",
 				"node1: the cluster has no node of this name", "node node2: it is in the cluster and not in the inventory",
 				"ClusterConfiguration has newPart",
+				"certificateValidityPeriod is 87600h0m0s, and Cluster API has whole days, from 24h to 26280h",
 			},
 		},
 		"an authority is elsewhere": {
@@ -192,8 +270,9 @@ func TestRefused(t *testing.T) {
 			more: func(s *sitetest.Site) {
 				s.Options.Cluster.Etcd.Type = manifest.EtcdExternal
 				s.Options.Cluster.ImageRegistry.Type = manifest.RegistryNone
+				s.Options.Cluster.CRI.RuntimeClasses = []manifest.RuntimeClass{{Name: "kata"}}
 			},
-			want: []string{"etcd.type: external", "imageRegistry: the address of the registry"},
+			want: []string{"etcd.type: external", "imageRegistry: the address of the registry", "cri.runtimeClasses: nodes lose"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -202,7 +281,7 @@ func TestRefused(t *testing.T) {
 			if one.more != nil {
 				one.more(s)
 			}
-			err := handover.Fits(s.Options.Cluster, target())
+			err := handover.Fits(t.Context(), s.Options, target())
 			if err == nil {
 				_, _, err = handover.Write(t.Context(), s.Options, target())
 			}

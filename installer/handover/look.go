@@ -29,6 +29,7 @@ import (
 type found struct {
 	to      Target
 	cluster *manifest.Cluster
+	carried []manifest.RuntimeClass // those of the cluster file in the bundle
 	// endpoint is the address of the API server, as host:port.
 	endpoint string
 	// config is kubeadm's ClusterConfiguration, as the cluster has it.
@@ -66,13 +67,17 @@ func authorities() map[string]string {
 // look reads the cluster through its hosts.
 func look(ctx context.Context, r *engine.Run, to Target) (*found, error) {
 	s := r.Site
+	carried, err := carriedClasses(ctx, r.Options)
+	if err != nil {
+		return nil, err
+	}
 	f := &found{
-		to: to, cluster: s.Cluster, endpoint: s.Endpoint(), ignored: kubeadm.IgnoredChecks(s.Cluster),
+		to: to, cluster: s.Cluster, carried: carried, endpoint: s.Endpoint(), ignored: kubeadm.IgnoredChecks(s.Cluster),
 		socket: cri.RuntimeOf(s.Cluster).Socket,
 	}
 	targets := r.Connected(manifest.RoleCluster)
 	f.nodes = make([]node, len(targets))
-	err := r.OnAll(targets, func(i int, t *task.Host) (err error) {
+	err = r.OnAll(targets, func(i int, t *task.Host) (err error) {
 		f.nodes[i], err = readHost(ctx, t, to)
 		return err
 	})
@@ -171,7 +176,7 @@ func (f *found) readFiles(ctx context.Context, t *task.Host) (err error) {
 		return err
 	}
 	f.patches, err = filesBelow(ctx, t, kubeadm.PatchesDir)
-	f.patches = slices.DeleteFunc(f.patches, func(one file) bool { return path.Base(one.path) == kubeadm.HostPatch })
+	f.patches = slices.DeleteFunc(f.patches, func(one file) bool { return kubeadm.IsOfOneHost(path.Base(one.path)) })
 	return err
 }
 

@@ -63,3 +63,45 @@ func TestThreeControlPlanes(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// TestPeriods: certificates of later control planes are valid as long as those of today.
+func TestPeriods(t *testing.T) {
+	t.Parallel()
+	for _, one := range []struct {
+		leaf, authority string
+		want            kube.Document
+	}{
+		{"8760h0m0s", "87600h0m0s", kube.Document{}},
+		{"26280h0m0s", "175200h0m0s", kube.Document{
+			"certificateValidityPeriodDays": 1095, "caCertificateValidityPeriodDays": 7300,
+		}},
+	} {
+		f := &found{
+			cluster: tasktest.Cluster(t, "kubernetes: {version: v1.36.3}\n"),
+			config:  map[string]any{"certificateValidityPeriod": one.leaf, "caCertificateValidityPeriod": one.authority},
+		}
+		if diff := cmp.Diff(one.want, f.clusterConfiguration()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+	for _, text := range []string{"36h0m0s", "0s", "long", "26304h0m0s"} {
+		if days, err := periods()[0].days(map[string]any{"certificateValidityPeriod": text}); err == nil {
+			t.Errorf("%s is %d days", text, days)
+		}
+	}
+}
+
+// TestRuntimesOfTheBundle: runtimes that the bundle's cluster file has, too, stay.
+func TestRuntimesOfTheBundle(t *testing.T) {
+	t.Parallel()
+	const text = "cri: {runtimeClasses: [{name: kata, type: io.containerd.kata.v2}]}\n"
+	c := tasktest.Cluster(t, "imageRegistry: {type: existing, address: registry.site:5000}\n"+text)
+	classes := tasktest.Cluster(t, text).CRI.RuntimeClasses
+	f := &found{cluster: c, carried: classes}
+	if l := f.refuseFile(); len(l) > 0 {
+		t.Errorf("the bundle has them: %q", l)
+	}
+	if f.carried = nil; len(f.refuseFile()) != 1 {
+		t.Errorf("the bundle has none: %q", f.refuseFile())
+	}
+}

@@ -1,8 +1,10 @@
 package handover
 
 import (
+	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -10,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -41,10 +45,35 @@ func cause(where, problem, remedy string) string {
 	return plain.Line(where) + ": " + plain.Line(problem) + "; " + plain.Line(remedy)
 }
 
-// Fits refuses a cluster by its cluster file alone, before a host is asked.
-func Fits(c *manifest.Cluster, to Target) error {
-	f := &found{to: to, cluster: c}
+// Fits refuses a cluster by its cluster file and the bundle alone, before a host is asked.
+func Fits(ctx context.Context, o engine.Options, to Target) error {
+	carried, err := carriedClasses(ctx, o)
+	if err != nil {
+		return err
+	}
+	f := &found{to: to, cluster: o.Cluster, carried: carried}
 	return (&RefusedError{f.refuseFile()}).orNil()
+}
+
+// carriedClasses returns the runtimes of the cluster file in the bundle, none without a bundle or such a file, or if
+// the cluster has none.
+func carriedClasses(ctx context.Context, o engine.Options) ([]manifest.RuntimeClass, error) {
+	b := o.Bundle
+	if b == nil || len(o.Cluster.CRI.RuntimeClasses) == 0 {
+		return nil, nil
+	}
+	if _, ok := b.Find(bundle.KindManifest, bundle.DocumentCluster, ""); !ok {
+		return nil, nil
+	}
+	data, err := b.Document(ctx, bundle.KindManifest, bundle.DocumentCluster)
+	if err != nil {
+		return nil, err
+	}
+	c, err := manifest.ParseCluster(bundle.DocumentCluster, data)
+	if err != nil {
+		return nil, fmt.Errorf("the cluster file of the bundle: %w", err)
+	}
+	return c.CRI.RuntimeClasses, nil
 }
 
 func (e *RefusedError) orNil() error {
@@ -81,6 +110,9 @@ func (f *found) refuseFile() (l list) {
 	l.add(err != nil || v.LessThan(semver.New(1, 31, 0, "", "")), "kubernetes.version",
 		c.Kubernetes.Version+" is older than Cluster API manages",
 		"upgrade to v1.31 or later with kkbundle upgrade first")
+	l.add(len(c.CRI.RuntimeClasses) > 0 && !reflect.DeepEqual(c.CRI.RuntimeClasses, f.carried), "cri.runtimeClasses",
+		"nodes lose these runtimes as soon as the provider works on them: it has the bundle's cluster file alone",
+		"build the bundle with a cluster file that has the same, and give it to this command")
 	l.add(len(validation.IsDNS1123Label(c.Metadata.Name)) > 0, "metadata.name",
 		c.Metadata.Name+" is no name of a Cluster", stays)
 	return l
@@ -102,6 +134,11 @@ func (f *found) refuse() error {
 	for _, name := range f.unknown() {
 		l.add(true, "ConfigMap kubeadm-config", "ClusterConfiguration has "+name+", which Cluster API has no word for",
 			"leave it out of kubernetes.kubeadm, and run kkbundle upgrade")
+	}
+	for _, p := range periods() {
+		_, err := p.days(f.config)
+		l.add(err != nil, "ConfigMap kubeadm-config", fmt.Sprint(err),
+			"set kubernetes.kubeadm."+p.name+" to such a period, and run kkbundle upgrade")
 	}
 	for _, name := range f.others {
 		l.add(true, "node "+name, "it is in the cluster and not in the inventory", "add its host, or delete the node")
@@ -147,7 +184,10 @@ func (f *found) refuseNode(n node) (l list) {
 	return l
 }
 
-func (f *found) providerID(n node) string { return "kk:///" + f.to.Namespace + "/" + n.host.Name }
+// providerPrefix begins the providerID of each machine of kkbundle's provider.
+const providerPrefix = "kk:///"
+
+func (f *found) providerID(n node) string { return providerPrefix + f.to.Namespace + "/" + n.host.Name }
 
 // registry returns the address of the registry for later machines, "" if none is known.
 func (f *found) registry() string {

@@ -133,7 +133,7 @@ func ImagesAreBundled(ctx context.Context, t *task.Host, reduced func(context.Co
 		return err
 	}
 	own := addon.OwnNamespaces(t.Site.Cluster)
-	_, adopted, err := marks.FindAdoption(ctx, t)
+	adopted, err := marks.OnControlPlane(ctx, t.Site, marks.IsAdopted)
 	if err != nil {
 		return err
 	}

@@ -117,7 +117,7 @@ const adoptedPatch = "kubeletconfiguration%adopted+merge.yaml"
 // yet. They fit the tool's own nodes: the kubelet's settings in the cluster are not those of the nodes, authorities are
 // in another directory, and kube-proxy asks a balancer on its node. It returns what is to be removed after the join.
 func beforeJoin(ctx context.Context, t, first *task.Host, config Config) (patch string, err error) {
-	others, err := marks.HasOthersPrograms(ctx, first)
+	others, err := marks.OnControlPlane(ctx, first.Site, marks.HasOthersPrograms)
 	if err != nil || !others {
 		return "", err
 	}

@@ -27,6 +27,9 @@ const ownSuffix = "%kkbundle"
 // ReservationPatch has the resources that a host's kubelet reserves.
 const ReservationPatch = "kubeletconfiguration" + ownSuffix + "+merge.yaml"
 
+// IsOfOneHost reports whether the file of this name in PatchesDir fits the host alone that it is on.
+func IsOfOneHost(name string) bool { return name == HostPatch || strings.Contains(name, ownSuffix+"+") }
+
 // A machineSize is the size of a host.
 type machineSize struct{ gib, processors int }
 

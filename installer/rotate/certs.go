@@ -101,7 +101,8 @@ const renewCommandName = "kkbundle certs renew"
 // RenewCertificates renews the certificates of the registry and of external etcd, and kubeadm's on one control plane
 // after the other. It restarts the components and waits until the API server is ready again. With before, it skips
 // hosts where no certificate ends within that time. It also renews the administrator's kubeconfig in the work
-// directory.
+// directory. A cluster that was handed over to Cluster API takes it, too: no object there names a leaf certificate, and
+// Cluster API renews none of a running node.
 func RenewCertificates(ctx context.Context, o engine.Options, before time.Duration) (engine.Report, error) {
 	tasks := plan.ReissueTasks(o.Cluster.WithDefaults(), before)
 	switch refused := plan.Distribution(o.Cluster).Refuses(task.CertsRenewCommand); {

@@ -50,6 +50,9 @@ func MoveEndpoint(ctx context.Context, o engine.Options, agree func([]string) er
 	}
 	return r.Start(ctx, func(ctx context.Context) error {
 		looking := task.InTask(ctx, "connect")
+		if err := begin.RefuseHandedOver(looking, r); err != nil {
+			return err
+		}
 		if err := checkMovable(looking, r); err != nil {
 			return err
 		}

@@ -26,7 +26,12 @@ func Logins(ctx context.Context, o engine.Options, which siteregistry.Logins) (e
 	if err != nil {
 		return engine.Report{}, err
 	}
-	return r.Start(ctx, func(ctx context.Context) error { return r.Phases(ctx, rotationPhases(r.Cluster, which)) })
+	return r.Start(ctx, func(ctx context.Context) error {
+		if err := begin.RefuseHandedOver(task.InTask(ctx, "connect"), r); err != nil {
+			return err
+		}
+		return r.Phases(ctx, rotationPhases(r.Cluster, which))
+	})
 }
 
 func rotationPhases(c *manifest.Cluster, which siteregistry.Logins) []task.Phase {

@@ -59,6 +59,9 @@ func Authorities(ctx context.Context, o AuthorityOptions) (engine.Report, error)
 	}
 	return r.Start(ctx, func(ctx context.Context) error {
 		looking := task.InTask(ctx, "connect")
+		if err := begin.RefuseHandedOver(looking, r); err != nil {
+			return err
+		}
 		rotation, err := kubeadm.FindRotation(looking, r.Site)
 		if err != nil {
 			return err

@@ -29,6 +29,9 @@ func EncryptionKey(ctx context.Context, o engine.Options) (engine.Report, error)
 }
 
 func rotateEncryptionKey(ctx context.Context, r *engine.Run) error {
+	if err := begin.RefuseHandedOver(ctx, r); err != nil {
+		return err
+	}
 	planes := r.WithRole(manifest.RoleControlPlane)
 	for _, t := range planes {
 		is, err := member.IsMember(ctx, t)

@@ -24,7 +24,8 @@ const kubeletConf = "/etc/kubernetes/kubelet.conf"
 // Machine brings one machine of Cluster API, a host of the inventory, to the release of the bundle in place: its static
 // pods if it is a control plane, its runtime and its kubelet. What a cluster has once is not its matter: the control
 // plane's provider writes the version into kubeadm-config before, which kubeadm reads. Nothing is drained here. patches
-// is the directory of kubeadm's patches on the host, "" for none. A repeated run continues.
+// is the directory of kubeadm's patches on the host, "" for kkbundle's own, if the host has it: a node that was handed
+// over has its own settings there. A repeated run continues.
 func Machine(ctx context.Context, o engine.Options, name, patches string) (engine.Report, error) {
 	o.Limit = []string{name}
 	if o.Cluster != nil { // nothing installs the pods of peers in a cluster that is declared
@@ -51,7 +52,11 @@ func machinePhases(c *manifest.Cluster, patches string) []task.Phase {
 	node := task.Task{
 		Name: "kubeadm", Files: kubeadmFiles(c, "kubeadm"), Done: task.Never,
 		Do: func(ctx context.Context, t *task.Host) error {
-			if err := kubeadmUpgradeWith(ctx, t, patches, "node"); err != nil {
+			upgrade := upgradeOther
+			if patches != "" {
+				upgrade = func(ctx context.Context, t *task.Host) error { return kubeadmUpgradeWith(ctx, t, patches, "node") }
+			}
+			if err := upgrade(ctx, t); err != nil {
 				return err
 			}
 			plane, err := runsServer(ctx, t)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/sitetest"
 )
@@ -128,6 +129,21 @@ func TestMachine(t *testing.T) {
 				t.Errorf("another host was worked on: %q", m.Hosts["cp1"].Ran)
 			}
 		})
+	}
+}
+
+// Without patches of Cluster API's, kubeadm gets those that are on the host: reservations and the host's own settings.
+func TestMachineKeepsItsPatches(t *testing.T) {
+	t.Parallel()
+	m := newMachineNode(t)
+	m.host.Put(t, kubeadm.PatchesDir+"/"+kubeadm.HostPatch, "maxPods: 50\n")
+	if _, err := Machine(t.Context(), m.Options, "node1", ""); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(m.said, func(line string) bool {
+		return strings.HasPrefix(line, "kubeadm upgrade node --patches="+kubeadm.PatchesDir)
+	}) {
+		t.Errorf("kubeadm is run without the host's patches:\n%s", strings.Join(m.said, "\n"))
 	}
 }
 

@@ -132,7 +132,7 @@ func exitClasses() []exitClass {
 				asError[*kubeadm.RotationError](err) || asError[*deploy.TakenError](err) ||
 				asError[*adopt.RefusedError](err) || asError[*adopt.DiffersError](err) ||
 				asError[*adopt.NotUndoneError](err) || asError[*reset.AdoptedError](err) ||
-				asError[*handover.RefusedError](err)
+				asError[*handover.RefusedError](err) || asError[*handover.AtWorkError](err)
 		}},
 		{13, "host or API server unreachable, or login refused", func(err error) bool {
 			return asError[*deploy.UnreachableError](err) || asError[*precheck.UnreachableError](err) ||

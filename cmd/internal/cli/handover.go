@@ -88,7 +88,7 @@ func runHandover(ctx context.Context, g *globals, path string, o handoverOptions
 		g.Note("%s of cluster %s have no mark of a machine; delete its objects in the management cluster before they are unpaused", nodes, name)
 		return nil
 	}
-	if err := handover.Fits(s.Cluster, o.Target); err != nil {
+	if err := handover.Fits(ctx, options, o.Target); err != nil {
 		return err
 	}
 	if _, files[0].data, err = handover.Write(ctx, options, o.Target); err != nil {
