@@ -12,8 +12,8 @@ import (
 )
 
 // CheckMembers refuses, before anything is changed, an inventory or cluster file that does not fit the existing
-// cluster: hosts of another cluster, even one of the same name, of one that was handed over to Cluster API, and settings
-// that would only be applied in part.
+// cluster: hosts of another cluster, even one of the same name, of one that was handed over to Cluster API, and
+// settings that would only be applied in part.
 func CheckMembers(ctx context.Context, r *engine.Run) error {
 	if err := r.FindLead(ctx); err != nil {
 		return err

@@ -71,8 +71,8 @@ func Add(ctx context.Context, o engine.Options, names []string, agree func([]str
 	})
 }
 
-// add runs all phases for fresh hosts, and for hosts that have joined the one that they lack: the rest of the plan would
-// change what runs there, on all of them at once.
+// add runs all phases for fresh hosts, and for hosts that have joined the one that they lack: the rest of the plan
+// would change what runs there, on all of them at once.
 func add(ctx context.Context, r *engine.Run, phases []task.Phase, fresh, joined []string) error {
 	begun := slices.Concat(fresh, joined)
 	if err := eachOf(r, fresh, func(t *task.Host) error {

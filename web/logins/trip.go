@@ -124,7 +124,9 @@ func (t *Trip) Learn(refusal *http.Response) bool {
 
 // tookPassword reports whether the registry itself asked for the password. It does not go to a service elsewhere then,
 // which a cache may only pass on from its own upstream.
-func (t *Trip) tookPassword() bool { return t.ping != nil && t.ping.StatusCode == http.StatusUnauthorized }
+func (t *Trip) tookPassword() bool {
+	return t.ping != nil && t.ping.StatusCode == http.StatusUnauthorized
+}
 
 // Service returns the address that issues tokens, nil if the registry takes the login itself or was not asked yet.
 func (t *Trip) Service() *url.URL {

@@ -33,7 +33,7 @@ func PodPrograms(arch string) (Programs, error) {
 	}{
 		{"kkbundle-start", &p.Start, program},
 		{"kkbundle-proxy", &p.Proxy, program},
-		{packed.Dictionary, &p.Registry, func(name, arch string) ([]byte, error) { return packed.Stream(dir(), name, arch) }},
+		{packed.Dictionary, &p.Registry, stream},
 	} {
 		data, err := one.read(one.name, arch)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -48,3 +48,5 @@ func PodPrograms(arch string) (Programs, error) {
 	}
 	return p, nil
 }
+
+func stream(name, arch string) ([]byte, error) { return packed.Stream(dir(), name, arch) }

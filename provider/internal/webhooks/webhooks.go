@@ -57,7 +57,8 @@ func Setup(mgr ctrl.Manager, user string) error {
 				WithValidator(MachineTemplate{}).Complete()
 		},
 		func() error {
-			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKInstance{}).WithValidator(Instance{Manager: user}).Complete()
+			return ctrl.NewWebhookManagedBy(mgr, &infrav1.KKInstance{}).
+				WithValidator(Instance{Manager: user}).Complete()
 		},
 	} {
 		if err := add(); err != nil {
