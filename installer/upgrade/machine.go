@@ -27,6 +27,20 @@ const kubeletConf = "/etc/kubernetes/kubelet.conf"
 // is the directory of kubeadm's patches on the host, "" for kkbundle's own, if the host has it: a node that was handed
 // over has its own settings there. A repeated run continues.
 func Machine(ctx context.Context, o engine.Options, name, patches string) (engine.Report, error) {
+	return onMachine(ctx, o, name, func(ctx context.Context, r *engine.Run) error {
+		return r.Phases(ctx, machinePhases(r.Cluster, patches))
+	})
+}
+
+// CheckMachine returns the error by which Machine would refuse a host, or not reach it. The host stays as it is.
+func CheckMachine(ctx context.Context, o engine.Options, name string) (engine.Report, error) {
+	return onMachine(ctx, o, name, func(context.Context, *engine.Run) error { return nil })
+}
+
+// onMachine does some work on a host that may be upgraded.
+func onMachine(ctx context.Context, o engine.Options, name string,
+	do func(context.Context, *engine.Run) error,
+) (engine.Report, error) {
 	o.Limit = []string{name}
 	if o.Cluster != nil { // nothing installs the pods of peers in a cluster that is declared
 		c := *o.Cluster
@@ -43,7 +57,7 @@ func Machine(ctx context.Context, o engine.Options, name, patches string) (engin
 		}); err != nil {
 			return err
 		}
-		return r.Phases(ctx, machinePhases(r.Cluster, patches))
+		return do(ctx, r)
 	})
 }
 

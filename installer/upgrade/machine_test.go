@@ -107,6 +107,9 @@ func TestMachine(t *testing.T) {
 			t.Parallel()
 			m := newMachineNode(t)
 			edit(t, m)
+			if _, err := CheckMachine(t.Context(), m.Options, "node1"); err != nil || len(m.said) > 0 || m.host.Content("/usr/local/bin/kubeadm") != "" {
+				t.Errorf("the check: %v, %q", err, m.said)
+			}
 			for range 2 {
 				m.said = nil
 				if _, err := Machine(t.Context(), m.Options, "node1", "/etc/kubernetes/patches"); err != nil {
@@ -176,6 +179,9 @@ func TestMachineIsRefused(t *testing.T) {
 			m := newMachineNode(t)
 			c.edit(t, m)
 			_, err := Machine(t.Context(), m.Options, "node1", "")
+			if _, checked := CheckMachine(t.Context(), m.Options, "node1"); checked == nil || err == nil || checked.Error() != err.Error() {
+				t.Errorf("the check says %v, and the work %v", checked, err)
+			}
 			if refused := (*RefusedError)(nil); err == nil || !strings.Contains(err.Error(), c.want) ||
 				!errors.As(err, &refused) && !errors.As(err, new(*begin.OwnedError)) {
 				t.Fatalf("want %q, got %v", c.want, err)

@@ -9,12 +9,14 @@ import (
 
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/upgrade"
 )
 
 type upgradeMachineOptions struct {
 	site.Flags
 	owner, patches string
+	check          bool
 }
 
 func newUpgradeMachineCmd(g *globals) *cobra.Command {
@@ -28,6 +30,7 @@ before workers; kkbundle upgrade does all of that for clusters of kkbundle insta
 
 A host without the mark of --owner is refused, and so is one that would skip a minor release, a control plane whose
 cluster has another version in kubeadm-config, and a worker whose API server is older. The same command again continues.
+--check ends before any change: a controller knows before the drain whether the host is reached and not refused.
 
 Guide: docs/site/capkk.md.`,
 		Example: `  kkbundle upgrade-machine -i inventory.yaml --owner site/prod/prod-md-0-x7k2p node1 site-1.5.0.kkb`,
@@ -39,6 +42,7 @@ Guide: docs/site/capkk.md.`,
 	g.addAccept(f)
 	f.StringVar(&o.owner, "owner", "", "refuse a host that is not this `machine` of Cluster API, NAMESPACE/CLUSTER/MACHINE")
 	f.StringVar(&o.patches, "patches", "", "`directory` on the host with kubeadm's patches")
+	f.BoolVar(&o.check, "check", false, "only tell whether the host may be upgraded; it stays as it is")
 	return cmd
 }
 
@@ -58,7 +62,12 @@ func runUpgradeMachine(ctx context.Context, g *globals, args []string, o upgrade
 	p := g.NewTaskPrinter()
 	options := s.Options()
 	options.Progress, options.Owner = p.Event, owner
-	report, err := upgrade.Machine(ctx, options, args[0], o.patches)
+	var report engine.Report
+	if o.check {
+		report, err = upgrade.CheckMachine(ctx, options, args[0])
+	} else {
+		report, err = upgrade.Machine(ctx, options, args[0], o.patches)
+	}
 	p.Close()
 	if err != nil {
 		return err
