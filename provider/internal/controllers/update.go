@@ -131,6 +131,11 @@ func (w *instanceWork) updateJob(in inputs, node Node) (jobs.Prepare, jobs.Func)
 		if err := r.stillOurs(ctx, key, spec.HostName); err != nil {
 			return result, err
 		}
+		work := hosts.Work{Host: in.host, Cluster: in.cluster, Bundle: *file}
+		var err error
+		if result.done, err = r.Operator.CheckUpgrade(ctx, work); err != nil {
+			return result, err // before the drain: a host that is not reached, or refused, keeps its pods
+		}
 		reached(partDrain)
 		if err := within(ctx, drainLimit, func(ctx context.Context) error {
 			return r.Updater.Vacate(ctx, cluster, node, in.cluster.Version)
@@ -138,8 +143,6 @@ func (w *instanceWork) updateJob(in inputs, node Node) (jobs.Prepare, jobs.Func)
 			return result, err
 		}
 		reached(partHost)
-		var err error
-		work := hosts.Work{Host: in.host, Cluster: in.cluster, Bundle: *file}
 		result.done, err = r.Operator.Upgrade(ctx, work, spec.Update.Patches)
 		if err != nil {
 			return result, err

@@ -42,13 +42,17 @@ func (p *program) update(ctx context.Context, h *fakeHost, c hosts.Call, node st
 	if refused != nil {
 		return refused
 	}
+	check := slices.Contains(c.Args, "--check")
 	if on != nil {
-		if err := on(ctx, h, "upgrade-machine", ""); err != nil {
+		if err := on(ctx, h, map[bool]string{true: "check", false: "upgrade-machine"}[check], ""); err != nil {
 			return err
 		}
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	if check {
+		return nil
 	}
 	version := ""
 	for _, a := range c.Args {
@@ -243,7 +247,7 @@ func TestUpdate(t *testing.T) {
 // manager goes on.
 func TestUpdateKilled(t *testing.T) {
 	t.Parallel()
-	for _, at := range []string{"vacate", "upgrade-machine", "restore"} {
+	for _, at := range []string{"check", "vacate", "upgrade-machine", "restore"} {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
 			s := updatable(t)
@@ -300,9 +304,9 @@ func TestUpdateFailures(t *testing.T) {
 		reason string
 		words  string
 	}{
-		"unreachable":     {"upgrade-machine", &hosts.Failure{Code: 13, Message: "m: connection refused", Hint: "check the address"}, infrav1.UnreachableReason, "m: connection refused; check the address"},
+		"unreachable":     {"check", &hosts.Failure{Code: 13, Message: "m: connection refused", Hint: "check the address"}, infrav1.UnreachableReason, "m: connection refused; check the address"},
 		"another run":     {"upgrade-machine", &hosts.Failure{Code: 17, Message: "m: locked by another run", Hint: "wait"}, infrav1.BusyReason, "locked"},
-		"another's mark":  {"upgrade-machine", &hosts.Failure{Code: 12, Message: "m belongs to machine other/prod/m"}, infrav1.RefusedReason, "belongs to machine other/prod/m"},
+		"another's mark":  {"check", &hosts.Failure{Code: 12, Message: "m belongs to machine other/prod/m"}, infrav1.RefusedReason, "belongs to machine other/prod/m"},
 		"kubeadm":         {"upgrade-machine", &hosts.Failure{Code: 16, Message: "m: kubeadm upgrade node: exit code 1"}, infrav1.FailedReason, "exit code 1"},
 		"a budget":        {"vacate", errors.New(drained), infrav1.FailedReason, drained},
 		"not back":        {"restore", errors.New("node m is not ready"), infrav1.FailedReason, "node m is not ready"},
@@ -334,6 +338,9 @@ func TestUpdateFailures(t *testing.T) {
 			s.event("m", "RunFailed", "host1", f.words)
 			if f.reason != infrav1.BusyReason {
 				s.condition(name, func() conditions.Getter { return s.instance("m") }, infrav1.UpdatedCondition, f.reason, "delete the Machine")
+			}
+			if got := s.nodes.done(); f.part == "check" && got != "" {
+				t.Errorf("the node of a host that is not worked on: %s", got)
 			}
 			if !conditions.IsTrue(s.kkMachine("m"), infrav1.ReadyCondition) {
 				t.Error("the machine is called not ready, and would be taken for lost")

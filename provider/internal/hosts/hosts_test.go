@@ -398,6 +398,9 @@ func TestUpgrade(t *testing.T) {
 			t.Errorf("%s is on the command line", secret)
 		}
 	}
+	if _, err := o.CheckUpgrade(t.Context(), w); err != nil || !slices.Contains(r.call.Args, "--check") {
+		t.Errorf("the check: %q, %v", r.call.Args, err)
+	}
 	if _, err := o.Upgrade(t.Context(), w, ""); err != nil || slices.Contains(r.call.Args, "--patches") {
 		t.Errorf("%v, %q", err, r.call.Args)
 	}

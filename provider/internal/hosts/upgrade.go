@@ -9,7 +9,19 @@ import (
 // Upgrade brings a host that Provision has made a node to the version of its cluster in place. patches is the directory
 // on the host with kubeadm's patches, "" for none. A host that is another owner's, or that the version must not be
 // brought to, is refused and stays as it is; a repeated run continues. The document of w is not read.
-func (o *Operator) Upgrade(ctx context.Context, w Work, patches string) (done Done, err error) {
+func (o *Operator) Upgrade(ctx context.Context, w Work, patches string) (Done, error) {
+	if patches == "" {
+		return o.upgradeMachine(ctx, w)
+	}
+	return o.upgradeMachine(ctx, w, "--patches", patches)
+}
+
+// CheckUpgrade returns the error by which Upgrade would refuse a host, or not reach it. The host stays as it is.
+func (o *Operator) CheckUpgrade(ctx context.Context, w Work) (Done, error) {
+	return o.upgradeMachine(ctx, w, "--check")
+}
+
+func (o *Operator) upgradeMachine(ctx context.Context, w Work, flags ...string) (done Done, err error) {
 	dir, err := o.open(w.Host)
 	if err != nil {
 		return Done{}, err
@@ -19,10 +31,8 @@ func (o *Operator) Upgrade(ctx context.Context, w Work, patches string) (done Do
 	if args, err = dir.bundled(args, w); err != nil {
 		return Done{}, err
 	}
-	if patches != "" {
-		args = append(args, "--patches", patches)
-	}
-	_, err = o.Runner.Run(ctx, Call{Args: append(args, "--", w.Host.Name, w.Bundle.Path), Progress: func(Event) {}})
+	args = slices.Concat(args, flags, []string{"--", w.Host.Name, w.Bundle.Path})
+	_, err = o.Runner.Run(ctx, Call{Args: args, Progress: func(Event) {}})
 	return dir.done(), err
 }
 
