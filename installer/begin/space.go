@@ -182,8 +182,9 @@ func RegistrySpace(ctx context.Context, r *task.Site) (int64, error) {
 	for _, b := range r.Bundle.Blobs() {
 		total += b.Size
 	}
+	holds := siteregistry.Holds(r)
 	for _, it := range r.Items {
-		if it.Kind != bundle.KindFile || siteregistry.HasFile(r, it) {
+		if it.Kind != bundle.KindFile || holds(it) {
 			continue
 		}
 		content, err := r.Bundle.ContentOf(ctx, it)

@@ -30,7 +30,7 @@ func ArgumentsTask() task.Task {
 	return task.Task{
 		Name: "kubelet-arguments",
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			if _, adopted, err := marks.FindAdoption(ctx, t); err != nil || !adopted {
+			if adopted, err := marks.IsAdopted(ctx, t); err != nil || !adopted {
 				return err == nil, err
 			}
 			have, want, err := kubeletArguments(ctx, t)
@@ -52,7 +52,7 @@ func SecretsTask() task.Task {
 	return task.Task{
 		Name: "secret-modes",
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			if _, adopted, err := marks.FindAdoption(ctx, t); err != nil || !adopted {
+			if adopted, err := marks.IsAdopted(ctx, t); err != nil || !adopted {
 				return err == nil, err
 			}
 			open, err := OpenFiles(ctx, t, SecretPaths()...)

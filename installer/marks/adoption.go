@@ -23,8 +23,7 @@ func FindAdoption(ctx context.Context, t *task.Host) (Copies, bool, error) {
 // HasOthersPrograms reports whether a node was adopted and no upgrade has moved it since: its programs and settings are
 // another tool's.
 func HasOthersPrograms(ctx context.Context, t *task.Host) (bool, error) {
-	_, adopted, err := FindAdoption(ctx, t)
-	if err != nil || !adopted {
+	if adopted, err := IsAdopted(ctx, t); err != nil || !adopted {
 		return false, err
 	}
 	moved, err := Setting("kubelet").Exists(ctx, t)

@@ -36,21 +36,45 @@ func Files() task.FileSource {
 	}
 }
 
-// HasFile reports whether the registry has a file: hosts take files from it, and one of them needs it.
-func HasFile(s *task.Site, file bundle.Item) bool {
+// Holds returns what reports whether the registry has an item of the bundle: images, charts and, if hosts take files from
+// it, the files that one of them needs, also for releases between those that an upgrade begins and ends with.
+func Holds(s *task.Site) func(bundle.Item) bool {
+	files := neededFiles(s)
+	return func(it bundle.Item) bool {
+		return it.Kind == bundle.KindImage || it.Kind == bundle.KindChart || it.Kind == bundle.KindFile && files[it.Ref]
+	}
+}
+
+// neededFiles returns the references of the files that hosts take from the registry. A file that the catalog does not
+// know for a platform is told where it is needed.
+func neededFiles(s *task.Site) map[string]bool {
 	if s.Cluster.ImageDistribution.Programs != manifest.ProgramsRegistry {
-		return false
+		return nil
 	}
-	platform := bundle.PlatformString(file.Descriptor.Platform)
-	fits := func(t *task.Host) bool { return t.Arch == "" || platform == "linux/"+t.Arch }
-	if platform != "" && !slices.ContainsFunc(s.Hosts, fits) {
-		return false
-	}
-	return slices.ContainsFunc(s.Demands, func(d manifest.Demand) bool {
-		if d.Kind != manifest.ItemFile || len(d.Roles) == 0 {
-			return false
+	steps, _ := catalog.Steps(s.Cluster, s.Demands)
+	files := map[string]bool{}
+	for _, step := range append(steps, catalog.Step{Cluster: s.Cluster, Demands: s.Demands}) {
+		for _, d := range step.Demands {
+			if d.Kind != manifest.ItemFile || len(d.Roles) == 0 {
+				continue
+			}
+			for _, arch := range arches(s) {
+				refs, _ := catalog.Refs(step.Cluster, d.Need, "linux/"+arch)
+				for _, ref := range refs {
+					files[ref] = true
+				}
+			}
 		}
-		refs, err := catalog.Refs(s.Cluster, d.Need, platform)
-		return err == nil && slices.Contains(refs, file.Ref)
-	})
+	}
+	return files
+}
+
+// arches returns the architectures of the hosts that the run has reached.
+func arches(s *task.Site) (list []string) {
+	for _, t := range s.Hosts {
+		if t.Arch != "" && !slices.Contains(list, t.Arch) {
+			list = append(list, t.Arch)
+		}
+	}
+	return list
 }

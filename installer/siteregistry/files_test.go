@@ -11,6 +11,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 // TestFiles: hosts ask the registry's hosts, each in its own order, for the repository into which push puts a file.
@@ -50,9 +51,15 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestHasFile: the registry gets what hosts of this site need, and nothing else that the bundle has.
-func TestHasFile(t *testing.T) {
+// TestHolds: the registry gets what hosts of this site need, and nothing else that the bundle has.
+func TestHolds(t *testing.T) {
 	t.Parallel()
+	const upgrade = "\nkubernetes: {version: v1.34.3, upgradeFrom: v1.32.8}"
+	steps, err := catalog.Steps(tasktest.Cluster(t, upgrade), nil)
+	if err != nil || len(steps) == 0 {
+		t.Fatal(steps, err)
+	}
+	between := steps[len(steps)-1].Cluster.Kubernetes.Version
 	file := func(ref, arch string) bundle.Item {
 		return bundle.Item{Kind: bundle.KindFile, Ref: ref, Descriptor: ocispec.Descriptor{
 			Platform: &ocispec.Platform{OS: "linux", Architecture: arch},
@@ -65,18 +72,21 @@ func TestHasFile(t *testing.T) {
 	}{
 		{"registry", file("https://dl.k8s.io/release/v1.34.3/bin/linux/amd64/kubelet", "amd64"), true},
 		{"registry", file("https://dl.k8s.io/release/v1.34.3/bin/linux/arm64/kubelet", "arm64"), false},
+		{"registry", file("https://dl.k8s.io/release/"+between+"/bin/linux/amd64/kubelet", "amd64"), true},
 		{"registry", file("https://example.com/movie", "amd64"), false},
+		{"registry", bundle.Item{Kind: bundle.KindImage, Ref: "docker.io/lab/app:1"}, true},
+		{"machine", bundle.Item{Kind: bundle.KindChart, Ref: "https://charts.example/app"}, true},
 		{"machine", file("https://dl.k8s.io/release/v1.34.3/bin/linux/amd64/kubelet", "amd64"), false},
 	} {
 		s := &task.Site{
-			Cluster: tasktest.Cluster(t, "imageDistribution: {programs: "+c.programs+"}"),
+			Cluster: tasktest.Cluster(t, "imageDistribution: {programs: "+c.programs+"}"+upgrade),
 			Hosts:   []*task.Host{{Arch: "amd64"}},
 			Demands: []manifest.Demand{{
 				Need:  manifest.Need{Kind: manifest.ItemFile, Name: "kubelet"},
 				Roles: []manifest.Role{manifest.RoleCluster},
 			}},
 		}
-		if diff := cmp.Diff(HasFile(s, c.file), c.want); diff != "" {
+		if diff := cmp.Diff(Holds(s)(c.file), c.want); diff != "" {
 			t.Errorf("%s, %s: %s", c.programs, c.file, diff)
 		}
 	}

@@ -334,8 +334,9 @@ type harborProject struct{ project, sample string }
 func harborProjects(s *task.Site, address string) ([]harborProject, error) {
 	address = strings.TrimPrefix(address, "https://")
 	var list []harborProject
+	holds := Holds(s)
 	for _, it := range s.Items {
-		if !isSeeded(s, it) {
+		if !holds(it) {
 			continue
 		}
 		ref, err := registry.Destination(address, it)

@@ -599,11 +599,6 @@ func SeedTask() task.Task {
 	}
 }
 
-// isSeeded reports whether an item belongs in the registry. Files are sent over SSH, unless hosts take them from there.
-func isSeeded(s *task.Site, it bundle.Item) bool {
-	return it.Kind == bundle.KindImage || it.Kind == bundle.KindChart || it.Kind == bundle.KindFile && HasFile(s, it)
-}
-
 // pushOptions returns the options of a push with this access.
 func pushOptions(t *task.Host, access task.RegistryAccess) (registry.PushOptions, *http.Transport, error) {
 	client, err := t.Transport(access.CA)
@@ -614,9 +609,10 @@ func pushOptions(t *task.Host, access task.RegistryAccess) (registry.PushOptions
 	if access.Username != "" {
 		auth = authn.FromConfig(authn.AuthConfig{Username: access.Username, Password: access.Password})
 	}
+	holds := Holds(t.Site)
 	o := registry.PushOptions{
 		Registry:  path.Join(access.Address, access.Prefix),
-		Select:    func(it bundle.Item) bool { return isSeeded(t.Site, it) && t.Site.Groups.Has(it) },
+		Select:    func(it bundle.Item) bool { return holds(it) && t.Site.Groups.Has(it) },
 		Auth:      login{auth},
 		Transport: client,
 		Jobs:      task.ConnectionsPerHost,
@@ -670,8 +666,9 @@ func Seeded(ctx context.Context, t *task.Host) (bool, error) {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(task.ConnectionsPerHost)
+	holds := Holds(t.Site)
 	for _, it := range t.Site.Items {
-		if !isSeeded(t.Site, it) {
+		if !holds(it) {
 			continue
 		}
 		ref, err := registry.Destination(o.Registry, it)

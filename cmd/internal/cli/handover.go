@@ -29,15 +29,17 @@ authorities, a paused Cluster, a KubeadmControlPlane and a MachineDeployment tha
 KKHost for each node. Nothing is replaced or restarted. FILE has the keys of the cluster, and mode 0600.
 
 Each host gets the mark of its machine (NAMESPACE/CLUSTER/HOST): from then on only that management cluster works on it,
-and install, upgrade, nodes and provision refuse it. --undo takes the marks away again.
+and install, upgrade, nodes, provision and all that replaces authorities, secrets or the endpoint refuse it. --undo
+takes the marks away again, while the Cluster is still paused.
 
 The namespace has the KKBundle, and the Secrets of the registry, of the SSH login and, with --host-keys, of the hosts'
 keys. Without, the keys that the hosts have are in FILE. Later machines pull from the registry of the cluster file, or
 from that of --registry.
 
 Refused, with the place and the remedy, before anything is written: k3s, etcd outside of kubeadm's static pods, the
-endpoint type haproxy, Kubernetes before 1.31, an even number of control planes, a registry or a bastion on a node's
-way, nodes that are not ready, not in the inventory, of another version, or another machine's. Guide: docs/site/capi.md.`,
+endpoint type haproxy, Kubernetes before 1.31, an even number of control planes, a registry on a node, a bastion before
+one, certificates for more than three years, cri.runtimeClasses that BUNDLE's cluster file lacks, nodes that are not
+ready, not in the inventory, of another version, or another machine's. Guide: docs/site/capi.md.`,
 		Annotations: exitCodesOf(
 			"Exit codes: 0 done; 12 the cluster is in no state for it; 13 a node is unreachable; 17 another run is at it."),
 		Example: `  kkbundle handover -i inventory.yaml -c cluster.yaml --namespace site -o prod.yaml

@@ -120,7 +120,7 @@ func longestPull(size int64) time.Duration {
 
 // tell tells the other side of bytes, or of a problem.
 func (r *receiver) tell(p *puller, digest string, bytes int64, problem error) error {
-	told := Pull{Digest: digest, Registry: p.address, Bytes: bytes}
+	told := Pull{Digest: digest, Registry: p.Address, Bytes: bytes}
 	if problem != nil {
 		const most = 500
 		told.Problem, told.Answered = plain.Clip(plain.Line(problem.Error()), most), answered(problem)
@@ -161,8 +161,7 @@ func (t *telling) flush() error {
 // A puller asks one registry.
 type puller struct {
 	Registry
-	address string
-	client  *http.Client
+	client *http.Client
 }
 
 func newPuller(r Registry) (*puller, error) {
@@ -173,7 +172,7 @@ func newPuller(r Registry) (*puller, error) {
 			return nil, fmt.Errorf("the authority of registry %s: not PEM", r.Address)
 		}
 	}
-	return &puller{r, r.Address, &http.Client{
+	return &puller{r, &http.Client{
 		Transport: &http.Transport{
 			DialContext:     (&net.Dialer{Timeout: connectTime}).DialContext,
 			TLSClientConfig: config, TLSHandshakeTimeout: connectTime,
@@ -184,7 +183,7 @@ func newPuller(r Registry) (*puller, error) {
 
 // get writes content from an offset on.
 func (p *puller) get(ctx context.Context, repository string, w want, size int64, to *telling) error {
-	place := url.URL{Scheme: "https", Host: p.address, Path: "/v2/" + repository + "/blobs/" + w.Digest}
+	place := url.URL{Scheme: "https", Host: p.Address, Path: "/v2/" + repository + "/blobs/" + w.Digest}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, place.String(), nil)
 	if err != nil {
 		return err

@@ -76,15 +76,16 @@ func (r *receiver) run(ctx context.Context) error {
 	if r.purpose == toLook {
 		return wire.WriteMessage(r.out, answer{Version: ProtocolVersion, Want: wanted, Done: len(wanted) == 0})
 	}
-	if len(wanted) > 0 {
+	if err := r.room(wanted); err != nil {
+		return err
+	}
+	if wanted, err = r.pullAll(ctx, wanted); err != nil {
+		return err
+	}
+	for len(wanted) > 0 {
 		if err := r.room(wanted); err != nil {
 			return err
 		}
-		if wanted, err = r.pullAll(ctx, wanted); err != nil {
-			return err
-		}
-	}
-	for len(wanted) > 0 {
 		if err := wire.WriteMessage(r.out, answer{Version: ProtocolVersion, Want: wanted}); err != nil {
 			return fmt.Errorf("answer: %w", err)
 		}

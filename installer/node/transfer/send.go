@@ -40,14 +40,14 @@ type answer struct {
 	Pull    *Pull    `json:"pull,omitempty"` // and nothing else
 }
 
-// A Pull is what a host tells of content that it takes from a registry: some of its bytes, and nothing more of it if
-// there is a Problem.
+// A Pull is what a host tells of content that it takes from a registry: the number of further bytes, or the Problem that
+// ended it.
 type Pull struct {
 	Digest   string `json:"digest"`
 	Registry string `json:"registry"` // its address
 	Bytes    int64  `json:"bytes,omitempty"`
 	Problem  string `json:"problem,omitempty"`
-	// Answered means that the registry is there and has not this content.
+	// Answered means that the Problem is the registry's answer, and not that there was none.
 	Answered bool `json:"answered,omitempty"`
 }
 
@@ -68,14 +68,12 @@ type Source struct {
 
 // Send brings a host's files into the planned state. in is the standard input of `kkbundle-node receive` on the host,
 // out its standard output. Only content that is missing, and that no registry of the plan has given to the host, is
-// opened and sent. After a failure, received content is kept on the host, and the
-// next Send resumes.
+// opened and sent. After a failure, received content is kept on the host, and the next Send resumes.
 func Send(ctx context.Context, in io.Writer, out io.Reader, plan Plan, source Source) (Summary, error) {
 	return send(ctx, in, out, offer{ProtocolVersion, toPlace, plan}, source)
 }
 
-// Keep is Send, but places no file. The host keeps the content for a week, and a Send finds
-// it there.
+// Keep is Send, but places no file. The host keeps the content for a week, and a Send finds it there.
 func Keep(ctx context.Context, in io.Writer, out io.Reader, plan Plan, source Source) (Summary, error) {
 	return send(ctx, in, out, offer{ProtocolVersion, toKeep, plan}, source)
 }
