@@ -36,7 +36,7 @@ func TestFirstUseIsSaid(t *testing.T) {
 	}
 }
 
-// TestGitSearchRoom: a search that has no room says what it needs, before it fills the disk.
+// TestGitSearchRoom: a search without room says how much it needs, before it fills the disk.
 func TestGitSearchRoom(t *testing.T) {
 	t.Parallel()
 	f := &finder{session: newSession(&Project{}, Options{Cache: t.TempDir()})}

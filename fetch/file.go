@@ -311,8 +311,8 @@ func pinnedSize(pin manifest.Pin) int64 {
 	return pin.Size
 }
 
-// localPlan returns the plan of a pinned local file. The file is read again also where the cache has what the lock
-// pins: a bundle must not have another content than the file beside its manifest.
+// localPlan returns the plan of a pinned local file. The file is read again also where the cache has the pinned
+// content: a bundle must not have another content than the file beside its manifest.
 func (f *files) localPlan(pin manifest.Pin) *plan {
 	var read atomic.Bool
 	fetch := func(ctx context.Context) error {

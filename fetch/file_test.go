@@ -151,7 +151,7 @@ func TestLocalFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("echo 2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	warm := o.Store // it has what the lock pins
+	warm := o.Store // its cache has the content of the lock
 	for _, store := range []fetch.Store{warm, newStore(t)} {
 		o.Store = store
 		_, err = fetch.All(t.Context(), l, o)

@@ -573,7 +573,7 @@ func TestSignatureLost(t *testing.T) {
 	resolve(t, signedApp(), o)
 }
 
-// TestAttestationLost: the error about the content of an attestation in an index says what it is of.
+// TestAttestationLost: the error about lost content of an attestation in an index names the attestation and its image.
 func TestAttestationLost(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, registrytest.Options{})

@@ -151,7 +151,7 @@ func (b bandWriter) fail(text string) {
 type bandReader struct {
 	lines *lineReader
 	rest  []byte
-	notes []byte // the end of what the server said on the band of notes
+	notes []byte // the end of the text on the band of notes
 	err   error
 }
 

@@ -279,7 +279,7 @@ func (p *Push) report(lines *lineReader) error {
 
 const fewRefs = 3 // that an error names
 
-// refusals are what a server refused, by its reasons: a hook that declines a push declines all its refs.
+// refusals are the refs that a server refused, by its reasons: a hook that declines a push declines all its refs.
 type refusals struct {
 	reasons []string // in their order
 	what    map[string][]string
@@ -295,7 +295,7 @@ func (r *refusals) add(what, reason string) {
 	r.what[reason] = append(r.what[reason], what)
 }
 
-// err returns the error. Notes are what the server said besides; a hook gives its reason there.
+// err returns the error. Notes are the text that the server sent beside its report, where a hook gives its reason.
 func (r *refusals) err(notes string) error {
 	var parts []string
 	for _, reason := range r.reasons {

@@ -517,7 +517,7 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-// gaps returns what a report says that kkbundle cannot look after, a line each.
+// gaps returns the parts of a cluster that kkbundle cannot look after by a report, a line each.
 func gaps(t *testing.T, e *adopt.Evidence) string {
 	t.Helper()
 	d, err := adopt.Describe(e, inventory(t, e))

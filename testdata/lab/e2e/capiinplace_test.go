@@ -1,10 +1,10 @@
 package e2e
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
@@ -109,7 +109,7 @@ func (c *capiInPlace) comeUp(t *testing.T, planes string, edit func(kind string,
 // upgradeWorkers brings the workers to the version of the control plane. The manager is killed while it updates the
 // first host.
 func (c *capiInPlace) upgradeWorkers(t *testing.T) {
-	c.asking(t, fmt.Sprintf("%d workers, each in place", c.workers), func(time.Time) {
+	c.asking(t, plain.Count(c.workers, "worker")+", each in place", func(time.Time) {
 		c.giveWorkers(t)
 		c.killWhile(t, "the first host is updated", "{.status.state}", "Updating")
 		c.workersHave(t)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 	"github.com/kkbundle/kkbundle/testdata/lab/results"
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
@@ -243,7 +244,7 @@ func (c *capiUpgrade) upgrade(t *testing.T) {
 	if c.inPlace {
 		how, state = "each in place", "Updating"
 	}
-	c.asking(t, fmt.Sprintf("%d control planes behind a balancer, %d workers, %s", c.planes, c.workers, how), func(begin time.Time) {
+	c.asking(t, plain.Count(c.planes, "control plane")+" behind a balancer, "+plain.Count(c.workers, "worker")+", "+how, func(begin time.Time) {
 		c.on(t, c.adminHost(), in(c.toNext()))
 		c.killWhile(t, "the first host is "+strings.ToLower(state), "{.status.state}", state)
 		c.until(t, 25*time.Minute, "the control planes are of the next version", machines(c.all(c.to.Version), c.others(software.KubernetesVersion)))
