@@ -36,8 +36,8 @@ func Files() task.FileSource {
 	}
 }
 
-// Holds returns what reports whether the registry has an item of the bundle: images, charts and, if hosts take files from
-// it, the files that one of them needs, also for releases between those that an upgrade begins and ends with.
+// Holds returns what reports whether the registry has an item of the bundle: images, charts and, if hosts take files
+// from it, the files that one of them needs, also for releases between those that an upgrade begins and ends with.
 func Holds(s *task.Site) func(bundle.Item) bool {
 	files := neededFiles(s)
 	return func(it bundle.Item) bool {

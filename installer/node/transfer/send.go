@@ -40,8 +40,8 @@ type answer struct {
 	Pull    *Pull    `json:"pull,omitempty"` // and nothing else
 }
 
-// A Pull is what a host tells of content that it takes from a registry: the number of further bytes, or the Problem that
-// ended it.
+// A Pull is what a host tells of content that it takes from a registry: the number of further bytes, or the Problem
+// that ended it.
 type Pull struct {
 	Digest   string `json:"digest"`
 	Registry string `json:"registry"` // its address
