@@ -273,9 +273,9 @@ e2e-adopt: build lab ## clusters of kubeadm's own commands, and in Kubespray's a
 e2e-one: build lab ## one lab test, TEST=TestAges, and its result in testdata/lab/results; HOSTS_OS=bullseye for other hosts
 	@cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 80m -v -run '^$(or $(TEST),$(error TEST=NAME is missing))$$' ./e2e
 
-e2e-capi: build lab ## clusters declared by Cluster API's own controllers and provider/, as processes, and as pods from a bundle, from where one is moved, and to which one of install is handed over; results in testdata/lab/results
+e2e-capi: build lab ## clusters declared by Cluster API's own controllers and provider/, as processes, and as pods from a bundle, behind an address of kube-vip, from where one is moved, and to which one of install is handed over; results in testdata/lab/results
 	@(cd provider && go build -o ../bin/kkbundle-provider ./cmd/manager)
-	cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) go test -count=1 -timeout 120m -v -run '^(TestCAPI|TestCAPIAdopt|TestCAPIAdoptThree|TestClusterAPI|TestClusterAPIMove)$$' ./e2e
+	cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) go test -count=1 -timeout 120m -v -run '^(TestCAPI|TestCAPIAdopt|TestCAPIAdoptThree|TestClusterAPI|TestClusterAPIVIP|TestClusterAPIMove)$$' ./e2e
 
 e2e-capi-upgrade: build lab ## three declared control planes, and a single one: a lost worker, upgrades by one minor release, on spare hosts and in place, and the results in testdata/lab/results
 	@(cd provider && go build -o ../bin/kkbundle-provider ./cmd/manager)

@@ -360,6 +360,47 @@ func TestDropVIP(t *testing.T) {
 	}
 }
 
+// A host that Cluster API provisioned has an address that only its own manifest names.
+func TestLeaveVIP(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ manifest, want string }{
+		"kube-vip": {
+			"spec: {containers: [{name: kube-vip, env: [{name: port, value: '6443'}, {name: address, value: 10.0.0.100}]}]}\n",
+			"systemctl stop kubelet.service, pkill --exact kube-vip, ip -oneline address show to 10.0.0.100/32, " +
+				"ip address delete 10.0.0.100/32 dev ens3",
+		},
+		"a name":       {"spec: {containers: [{name: kube-vip, env: [{name: address, value: api.site}]}]}\n", ""},
+		"no manifest":  {"spec: {", ""},
+		"no kube-vip":  {"", ""},
+		"nothing else": {"spec: {containers: [{name: kube-vip}]}\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, _ := sitetest.NewHA(t, "")
+			var ran []string
+			for _, program := range []string{"ip", "systemctl", "pkill"} {
+				s.Hosts["cp1"].Answer(program, func(_ context.Context, cmd host.Cmd) error {
+					ran = append(ran, strings.Join(cmd.Args, " "))
+					if cmd.Stdout != nil && cmd.Args[1] == "-oneline" {
+						_, err := io.WriteString(cmd.Stdout, "7: ens3    inet 10.0.0.100/32 scope global ens3\n")
+						return err
+					}
+					return nil
+				})
+			}
+			if test.manifest != "" {
+				s.Hosts["cp1"].Put(t, endpoint.KubeVIPManifest, test.manifest)
+			}
+			if err := endpoint.LeaveVIP(t.Context(), s.Run(t, nil).Hosts[0]); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(ran, ", "); got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+		})
+	}
+}
+
 // The endpoint has to answer with a certificate of the cluster's authority.
 func TestEndpointAnswers(t *testing.T) {
 	t.Parallel()

@@ -79,6 +79,7 @@ func layout() []part {
 				{own, "infrastructure-components.yaml"},
 				{own + "-metadata", "metadata.yaml"},
 				{own + "-template", "cluster-template.yaml"},
+				{own + "-kube-vip", "cluster-template-kube-vip.yaml"},
 				{own + "-topology", "cluster-template-topology.yaml"},
 				{own + "-class", "clusterclass-kkbundle.yaml"},
 			},
@@ -116,10 +117,12 @@ func (p part) path(file string) string { return path.Join(Dir, p.dir, p.Version,
 // URL is the path of the components, by which clusterctl finds the repository.
 func (p part) URL() string { return p.path(p.files[0].name) }
 
-// Images returns the components of the catalog whose images run in pods on any node.
+// Images returns the components of the catalog whose images run in pods on any node, of this cluster or of those that
+// it manages: the template kube-vip has kube-vip's.
 func Images(c *manifest.Cluster) []string {
 	var names []string
 	if c.ClusterAPI.Installed() {
+		names = append(names, "kube-vip")
 		for _, p := range layout() {
 			names = append(names, p.files[0].component)
 		}

@@ -2,7 +2,9 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"strconv"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/installer/authority"
 	"github.com/kkbundle/kkbundle/installer/kube"
@@ -88,9 +91,7 @@ func hasSuperAdmin(c *manifest.Cluster) bool {
 	return err == nil && !v.LessThan(semver.New(1, 29, 0, "", ""))
 }
 
-// kubeVIP returns kube-vip's static pod. The control plane that holds the lease announces the endpoint's address by ARP
-// or NDP. Environment: https://kube-vip.io/docs/installation/flags/. The host alias makes it use its own host's API
-// server under a name from the certificate.
+// kubeVIP returns kube-vip's static pod for a control plane.
 func kubeVIP(ctx context.Context, t *task.Host, conf string) (task.File, error) {
 	vip, err := vip(t.Site)
 	if err != nil {
@@ -104,6 +105,26 @@ func kubeVIP(ctx context.Context, t *task.Host, conf string) (task.File, error) 
 	if err != nil {
 		return task.File{}, err
 	}
+	data, err := KubeVIP{
+		Image: image, Address: vip.String(), Bits: vip.BitLen(), Interface: link, Loopback: t.Site.Loopback().String(), Config: conf,
+	}.Pod()
+	return task.File{Path: KubeVIPManifest, Mode: 0o600, Data: data}, err
+}
+
+// A KubeVIP is what kube-vip's static pod differs in.
+type KubeVIP struct {
+	Image     string
+	Address   string // which is announced
+	Bits      int    // of Address: 32 or 128
+	Interface string // of the host, on which it is announced
+	Loopback  string // an address of the host itself
+	Config    string // the kubeconfig on the host
+}
+
+// Pod returns the manifest. The control plane that holds the lease announces the address by ARP or NDP. Environment:
+// https://kube-vip.io/docs/installation/flags/. The host alias makes it use its own host's API server under a name from
+// the certificate.
+func (k KubeVIP) Pod() ([]byte, error) {
 	// The lease's durations are from kube-vip's own manifests.
 	env := []corev1.EnvVar{
 		{Name: "vip_nodename", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}},
@@ -111,8 +132,8 @@ func kubeVIP(ctx context.Context, t *task.Host, conf string) (task.File, error) 
 	for _, one := range [][2]string{
 		{"vip_arp", "true"},
 		{"port", strconv.Itoa(manifest.DefaultPort)},
-		{"vip_interface", link},
-		{"vip_subnet", strconv.Itoa(vip.BitLen())},
+		{"vip_interface", k.Interface},
+		{"vip_subnet", strconv.Itoa(k.Bits)},
 		{"cp_enable", "true"},
 		{"cp_namespace", "kube-system"},
 		{"vip_leaderelection", "true"},
@@ -120,14 +141,14 @@ func kubeVIP(ctx context.Context, t *task.Host, conf string) (task.File, error) 
 		{"vip_leaseduration", "5"},
 		{"vip_renewdeadline", "3"},
 		{"vip_retryperiod", "1"},
-		{"address", vip.String()},
+		{"address", k.Address},
 	} {
 		env = append(env, corev1.EnvVar{Name: one[0], Value: one[1]})
 	}
-	data, err := kube.StaticPod(kubeVIPName, nil, corev1.PodSpec{
-		HostAliases: []corev1.HostAlias{{IP: t.Site.Loopback().String(), Hostnames: []string{"kubernetes"}}},
+	return kube.StaticPod(kubeVIPName, nil, corev1.PodSpec{
+		HostAliases: []corev1.HostAlias{{IP: k.Loopback, Hostnames: []string{"kubernetes"}}},
 		Containers: []corev1.Container{{
-			Name: kubeVIPName, Image: image, ImagePullPolicy: corev1.PullIfNotPresent, Args: []string{"manager"},
+			Name: kubeVIPName, Image: k.Image, ImagePullPolicy: corev1.PullIfNotPresent, Args: []string{"manager"},
 			Env: env,
 			SecurityContext: &corev1.SecurityContext{
 				Capabilities: &corev1.Capabilities{
@@ -138,9 +159,8 @@ func kubeVIP(ctx context.Context, t *task.Host, conf string) (task.File, error) 
 			VolumeMounts: []corev1.VolumeMount{{Name: "kubeconfig", MountPath: kube.AdminConf, ReadOnly: true}},
 		}},
 		// Type File makes the pod wait for the file; without a type, the kubelet would create a directory.
-		Volumes: []corev1.Volume{kube.HostVolume("kubeconfig", conf, corev1.HostPathFile)},
+		Volumes: []corev1.Volume{kube.HostVolume("kubeconfig", k.Config, corev1.HostPathFile)},
 	})
-	return task.File{Path: KubeVIPManifest, Mode: 0o600, Data: data}, err
 }
 
 // vip returns the address that kube-vip announces.
@@ -182,6 +202,47 @@ func DropVIP(ctx context.Context, t *task.Host) error {
 		return nil //nolint:nilerr // a name was never announced
 	}
 	return t.DropAddress(ctx, vip)
+}
+
+// LeaveVIP takes the address from a host that is about to be reset, by the manifest that is there: of a cluster that
+// Cluster API declares, only that names it.
+func LeaveVIP(ctx context.Context, t *task.Host) error {
+	data, err := t.Read(ctx, KubeVIPManifest)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	vip, ok := announced(data)
+	if !ok {
+		return nil
+	}
+	for _, args := range [][]string{
+		{"systemctl", "stop", "kubelet.service"}, // it would start kube-vip again
+		{"pkill", "--exact", kubeVIPName},
+	} {
+		if _, err := t.Test(ctx, args...); err != nil {
+			return err
+		}
+	}
+	return t.DropAddress(ctx, vip)
+}
+
+// announced returns the address in a manifest of kube-vip.
+func announced(pod []byte) (vip netip.Addr, ok bool) {
+	var p corev1.Pod
+	if err := yaml.Unmarshal(pod, &p); err != nil {
+		return netip.Addr{}, false
+	}
+	for _, c := range p.Spec.Containers {
+		for _, e := range c.Env {
+			if e.Name == "address" {
+				vip, err := netip.ParseAddr(e.Value)
+				return vip, err == nil
+			}
+		}
+	}
+	return netip.Addr{}, false
 }
 
 // hostOf returns the host part of host or host:port.

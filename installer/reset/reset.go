@@ -14,6 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/endpoint"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/k3s"
 	"github.com/kkbundle/kkbundle/installer/machine"
@@ -146,6 +147,9 @@ func removeKubernetes(ctx context.Context, t *task.Host) error {
 		return err
 	}
 	if _, err := t.Test(ctx, "pkill", "--exact", "kubeadm"); err != nil {
+		return err
+	}
+	if err := endpoint.LeaveVIP(ctx, t); err != nil {
 		return err
 	}
 	kubeadm, err := t.Test(ctx, "test", "-x", "/usr/local/bin/kubeadm")

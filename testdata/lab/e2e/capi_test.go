@@ -563,6 +563,12 @@ func (c *capi) declared(t *testing.T, controlPlanes int) []map[string]any {
 	return forLab(objectsOf(t, filled))
 }
 
+// added appends to a list of an object.
+func added(spec map[string]any, list string, more ...any) {
+	have, _ := spec[list].([]any)
+	spec[list] = append(have, more...)
+}
+
 // forLab changes the objects of a cluster for hosts with control groups of version 1, whose limits of connections
 // kube-proxy cannot set.
 func forLab(objects []map[string]any) []map[string]any {
@@ -571,26 +577,23 @@ func forLab(objects []map[string]any) []map[string]any {
 		switch o["kind"] {
 		case "KubeadmControlPlane":
 			spec = spec["kubeadmConfigSpec"].(map[string]any)
-			spec["preKubeadmCommands"] = []string{"cat /etc/kubernetes/proxy.yaml >> /run/kubeadm/kubeadm.yaml"}
+			added(spec, "preKubeadmCommands", "cat /etc/kubernetes/proxy.yaml >> /run/kubeadm/kubeadm.yaml")
 		case "KubeadmControlPlaneTemplate":
 			spec = spec["template"].(map[string]any)["spec"].(map[string]any)["kubeadmConfigSpec"].(map[string]any)
-			spec["preKubeadmCommands"] = []string{"cat /etc/kubernetes/proxy.yaml >> /run/kubeadm/kubeadm.yaml"}
+			added(spec, "preKubeadmCommands", "cat /etc/kubernetes/proxy.yaml >> /run/kubeadm/kubeadm.yaml")
 		case "KubeadmConfigTemplate":
 			spec = spec["template"].(map[string]any)["spec"].(map[string]any)
 		default:
 			continue
 		}
-		spec["files"] = []map[string]any{
-			{
-				"path": "/etc/kubernetes/patches/kubeletconfiguration+merge.json", "permissions": "0600",
-				"content": `{"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "failCgroupV1": false}`,
-			},
-			{
-				"path": "/etc/kubernetes/proxy.yaml", "permissions": "0600",
-				"content": "---\napiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" +
-					"conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}\n",
-			},
-		}
+		added(spec, "files", map[string]any{
+			"path": "/etc/kubernetes/patches/kubeletconfiguration+merge.json", "permissions": "0600",
+			"content": `{"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "failCgroupV1": false}`,
+		}, map[string]any{
+			"path": "/etc/kubernetes/proxy.yaml", "permissions": "0600",
+			"content": "---\napiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" +
+				"conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}\n",
+		})
 		for _, kind := range []string{"initConfiguration", "joinConfiguration"} {
 			configuration, ok := spec[kind].(map[string]any)
 			if !ok {

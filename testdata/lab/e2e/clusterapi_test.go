@@ -40,7 +40,8 @@ func startClusterAPI(t *testing.T, number, managers int) *clusterAPI {
 	ca := newCompanyCA(t, "Company registries")
 	th := start(t, scenario{
 		hosts: number, groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}},
-		with: []software.Extra{software.ManagementCluster}, checkout: checkout, given: software.CertManager(),
+		with:     []software.Extra{software.ManagementCluster, software.KubeVIP},
+		checkout: checkout, given: append(software.CertManager(), software.KubeVIPProgram),
 		edit: func(t *testing.T, dir string) {
 			rewrite(t, filepath.Join(dir, "cluster.yaml"),
 				"addons:\n  - chart: web\n    namespace: web\n    values: [web.yaml]\n",
