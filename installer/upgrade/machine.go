@@ -10,10 +10,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/installer/begin"
+	"github.com/kkbundle/kkbundle/installer/bootstrap"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/plan"
+	"github.com/kkbundle/kkbundle/installer/provision"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -23,13 +25,35 @@ const kubeletConf = "/etc/kubernetes/kubelet.conf"
 
 // Machine brings one machine of Cluster API, a host of the inventory, to the release of the bundle in place: its static
 // pods if it is a control plane, its runtime and its kubelet. What a cluster has once is not its matter: the control
-// plane's provider writes the version into kubeadm-config before, which kubeadm reads. Nothing is drained here. patches
-// is the directory of kubeadm's patches on the host, "" for kkbundle's own, if the host has it: a node that was handed
-// over has its own settings there. A repeated run continues.
-func Machine(ctx context.Context, o engine.Options, name, patches string) (engine.Report, error) {
+// plane's provider writes the version into kubeadm-config before, which kubeadm reads. Nothing is drained here. A
+// repeated run continues.
+func Machine(ctx context.Context, o engine.Options, name string, p Patches) (engine.Report, error) {
 	return onMachine(ctx, o, name, func(ctx context.Context, r *engine.Run) error {
-		return r.Phases(ctx, machinePhases(r.Cluster, patches))
+		return r.Phases(ctx, machinePhases(r.Cluster, p))
 	})
+}
+
+// Patches are what kubeadm changes in the kubelet's configuration and in static pods of a host.
+type Patches struct {
+	// Dir is a directory on the host, "" for kkbundle's own, if the host has it: a node that was handed over has its own
+	// settings there.
+	Dir string
+	// Files are written before kubeadm runs.
+	Files []provision.File
+}
+
+// tasks write the files. One that is there with its content and mode stays.
+func (p Patches) tasks() []task.Task {
+	var tasks []task.Task
+	for _, f := range p.Files {
+		file := task.File{Path: f.Path, Mode: f.Mode, Data: f.Data}
+		tasks = append(tasks, task.Task{
+			Name: f.String(),
+			Done: func(ctx context.Context, t *task.Host) (bool, error) { return t.HasFiles(ctx, file) },
+			Do:   func(ctx context.Context, t *task.Host) error { return bootstrap.Apply(ctx, t, f, "") },
+		})
+	}
+	return tasks
 }
 
 // CheckMachine returns the error by which Machine would refuse a host, or not reach it. The host stays as it is.
@@ -62,13 +86,13 @@ func onMachine(ctx context.Context, o engine.Options, name string,
 }
 
 // machinePhases are the steps of a node in an upgrade, in its order: no kubelet may be newer than its API server.
-func machinePhases(c *manifest.Cluster, patches string) []task.Phase {
+func machinePhases(c *manifest.Cluster, p Patches) []task.Phase {
 	node := task.Task{
 		Name: "kubeadm", Files: kubeadmFiles(c, "kubeadm"), Done: task.Never,
 		Do: func(ctx context.Context, t *task.Host) error {
 			upgrade := upgradeOther
-			if patches != "" {
-				upgrade = func(ctx context.Context, t *task.Host) error { return kubeadmUpgradeWith(ctx, t, patches, "node") }
+			if p.Dir != "" {
+				upgrade = func(ctx context.Context, t *task.Host) error { return kubeadmUpgradeWith(ctx, t, p.Dir, "node") }
 			}
 			if err := upgrade(ctx, t); err != nil {
 				return err
@@ -82,6 +106,7 @@ func machinePhases(c *manifest.Cluster, patches string) []task.Phase {
 		},
 	}
 	return []task.Phase{
+		{Name: "files", Tasks: p.tasks()},
 		{Name: "node", Tasks: []task.Task{node}},
 		{Name: "container-manager", Tasks: plan.ContainerTasks(c)},
 		{Name: "kubelet", Tasks: []task.Task{restarted(kubeadm.KubeletTask(c))}},

@@ -18,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/marks"
+	"github.com/kkbundle/kkbundle/installer/provision"
 	"github.com/kkbundle/kkbundle/installer/sitetest"
 )
 
@@ -60,18 +61,20 @@ func newMachineNode(t *testing.T) *machineNode {
 		}
 		return nil
 	})
-	for _, name := range []string{"kubeadm", "systemctl"} {
-		h.Answer(name, func(_ context.Context, cmd host.Cmd) error {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			m.said = append(m.said, strings.Join(cmd.Args, " "))
-			if name == "kubeadm" { // a control plane's API server is the declared one from then on
-				m.server = m.declared
-			}
-			return nil
-		})
-	}
+	h.Answer("kubeadm", m.program)
+	h.Answer("systemctl", m.program)
 	return m
+}
+
+// program notes a command. After kubeadm a control plane's API server is the declared one.
+func (m *machineNode) program(_ context.Context, cmd host.Cmd) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.said = append(m.said, strings.Join(cmd.Args, " "))
+	if cmd.Args[0] == "kubeadm" {
+		m.server = m.declared
+	}
+	return nil
 }
 
 func printed(text string) func(context.Context, host.Cmd) error {
@@ -100,6 +103,9 @@ func (m *machineNode) plane(t *testing.T) {
 // The programs change in the order of an upgrade, with kubeadm before the kubelet, and a repeated run is no other one.
 func TestMachine(t *testing.T) {
 	t.Parallel()
+	patches := Patches{Dir: "/etc/kubernetes/patches", Files: []provision.File{
+		{Path: "/etc/kubernetes/patches/kubeletconfiguration+merge.yaml", Mode: 0o600, Data: []byte("maxPods: 99\n")},
+	}}
 	for name, edit := range map[string]func(*testing.T, *machineNode){
 		"a worker": func(*testing.T, *machineNode) {}, "a control plane": func(t *testing.T, m *machineNode) { m.plane(t) },
 	} {
@@ -107,13 +113,21 @@ func TestMachine(t *testing.T) {
 			t.Parallel()
 			m := newMachineNode(t)
 			edit(t, m)
+			written := ""
+			m.host.Answer("kubeadm", func(ctx context.Context, cmd host.Cmd) error {
+				written = m.host.Content(patches.Files[0].Path)
+				return m.program(ctx, cmd)
+			})
 			if _, err := CheckMachine(t.Context(), m.Options, "node1"); err != nil || len(m.said) > 0 || m.host.Content("/usr/local/bin/kubeadm") != "" {
 				t.Errorf("the check: %v, %q", err, m.said)
 			}
 			for range 2 {
 				m.said = nil
-				if _, err := Machine(t.Context(), m.Options, "node1", "/etc/kubernetes/patches"); err != nil {
+				if _, err := Machine(t.Context(), m.Options, "node1", patches); err != nil {
 					t.Fatal(err)
+				}
+				if written != "maxPods: 99\n" {
+					t.Errorf("kubeadm found the patch %q", written)
 				}
 				at := func(line string) int {
 					return slices.IndexFunc(m.said, func(s string) bool { return strings.HasPrefix(s, line) })
@@ -140,7 +154,7 @@ func TestMachineKeepsItsPatches(t *testing.T) {
 	t.Parallel()
 	m := newMachineNode(t)
 	m.host.Put(t, kubeadm.PatchesDir+"/"+kubeadm.HostPatch, "maxPods: 50\n")
-	if _, err := Machine(t.Context(), m.Options, "node1", ""); err != nil {
+	if _, err := Machine(t.Context(), m.Options, "node1", Patches{}); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.ContainsFunc(m.said, func(line string) bool {
@@ -178,7 +192,7 @@ func TestMachineIsRefused(t *testing.T) {
 			t.Parallel()
 			m := newMachineNode(t)
 			c.edit(t, m)
-			_, err := Machine(t.Context(), m.Options, "node1", "")
+			_, err := Machine(t.Context(), m.Options, "node1", Patches{})
 			if _, checked := CheckMachine(t.Context(), m.Options, "node1"); checked == nil || err == nil || checked.Error() != err.Error() {
 				t.Errorf("the check says %v, and the work %v", checked, err)
 			}
@@ -200,7 +214,7 @@ func TestMachineStops(t *testing.T) {
 	m.host.Answer("kubeadm", func(context.Context, host.Cmd) error {
 		return &host.ExitError{Host: "node1", Args: []string{"kubeadm"}, Code: 1, Stderr: "etcd is ill"}
 	})
-	if _, err := Machine(t.Context(), m.Options, "node1", ""); err == nil || !strings.Contains(err.Error(), "etcd is ill") {
+	if _, err := Machine(t.Context(), m.Options, "node1", Patches{}); err == nil || !strings.Contains(err.Error(), "etcd is ill") {
 		t.Fatal(err)
 	}
 	if m.host.Content("/usr/local/bin/kubelet") != "" {

@@ -69,8 +69,7 @@ func runProvision(ctx context.Context, g *globals, args []string, o provisionOpt
 		return err
 	}
 	// Mistakes come before anything is opened; no address is known yet.
-	program, err := parseProgram(file, data,
-		provision.Metadata{Hostname: args[0], IPv4: netip.IPv4Unspecified(), IPv6: netip.IPv6Unspecified()})
+	program, err := parseProgram(file, data, anyHost(args[0]))
 	if err != nil {
 		return err
 	}
@@ -136,6 +135,11 @@ func parseProgram(file string, data []byte, host provision.Metadata) (*provision
 		return nil, &builder.InputError{Err: err}
 	}
 	return program, nil
+}
+
+// anyHost stands for a host whose addresses are not known yet.
+func anyHost(name string) provision.Metadata {
+	return provision.Metadata{Hostname: name, IPv4: netip.IPv4Unspecified(), IPv6: netip.IPv6Unspecified()}
 }
 
 // metadata returns the hostname and the addresses of a host, for a document's templates. A host that the inventory

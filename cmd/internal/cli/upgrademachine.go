@@ -10,13 +10,14 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/provision"
 	"github.com/kkbundle/kkbundle/installer/upgrade"
 )
 
 type upgradeMachineOptions struct {
 	site.Flags
-	owner, patches string
-	check          bool
+	owner, patches, files string
+	check                 bool
 }
 
 func newUpgradeMachineCmd(g *globals) *cobra.Command {
@@ -30,6 +31,7 @@ before workers; kkbundle upgrade does all of that for clusters of kkbundle insta
 
 A host without the mark of --owner is refused, and so is one that would skip a minor release, a control plane whose
 cluster has another version in kubeadm-config, and a worker whose API server is older. The same command again continues.
+--files brings kubeadm's patches: settings of the kubelet, arguments of static pods.
 --check ends before any change: a controller knows before the drain whether the host is reached and not refused.
 
 Guide: docs/site/capkk.md.`,
@@ -42,6 +44,7 @@ Guide: docs/site/capkk.md.`,
 	g.addAccept(f)
 	f.StringVar(&o.owner, "owner", "", "refuse a host that is not this `machine` of Cluster API, NAMESPACE/CLUSTER/MACHINE")
 	f.StringVar(&o.patches, "patches", "", "`directory` on the host with kubeadm's patches")
+	f.StringVar(&o.files, "files", "", "write the files of this `document` of cloud-init, with write_files alone, before kubeadm runs (- is standard input)")
 	f.BoolVar(&o.check, "check", false, "only tell whether the host may be upgraded; it stays as it is")
 	return cmd
 }
@@ -54,11 +57,26 @@ func runUpgradeMachine(ctx context.Context, g *globals, args []string, o upgrade
 	if o.patches != "" && !path.IsAbs(o.patches) {
 		return usage.Errorf("--patches %s: want an absolute path of the host", o.patches)
 	}
+	write := func(provision.Metadata) ([]provision.File, error) { return nil, nil }
+	if o.files != "" {
+		file, data, err := readDocument(g, o.files)
+		if err != nil {
+			return err
+		}
+		write = func(host provision.Metadata) ([]provision.File, error) { return filesOf(file, data, host) }
+	}
+	if _, err := write(anyHost(args[0])); err != nil { // mistakes come before anything is opened
+		return err
+	}
 	s, err := g.openAcceptedSite(ctx, o.Flags, args[1])
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
+	patches := upgrade.Patches{Dir: o.patches}
+	if patches.Files, err = write(metadata(s.Inventory, args[0])); err != nil {
+		return err
+	}
 	p := g.NewTaskPrinter()
 	options := s.Options()
 	options.Progress, options.Owner = p.Event, owner
@@ -66,7 +84,7 @@ func runUpgradeMachine(ctx context.Context, g *globals, args []string, o upgrade
 	if o.check {
 		report, err = upgrade.CheckMachine(ctx, options, args[0])
 	} else {
-		report, err = upgrade.Machine(ctx, options, args[0], o.patches)
+		report, err = upgrade.Machine(ctx, options, args[0], patches)
 	}
 	p.Close()
 	if err != nil {
@@ -74,4 +92,21 @@ func runUpgradeMachine(ctx context.Context, g *globals, args []string, o upgrade
 	}
 	g.NoteOutcome(report, false)
 	return nil
+}
+
+// filesOf returns the files of a document of cloud-init, which must have nothing else.
+func filesOf(name string, data []byte, host provision.Metadata) ([]provision.File, error) {
+	program, err := parseProgram(name, data, host)
+	if err != nil {
+		return nil, err
+	}
+	var files []provision.File
+	for _, step := range program.Steps {
+		f, ok := step.(provision.File)
+		if !ok || f.Append {
+			return nil, usage.Errorf("--files %s: %q is not to write a whole file", name, step)
+		}
+		files = append(files, f)
+	}
+	return files, nil
 }

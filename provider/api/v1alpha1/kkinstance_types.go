@@ -64,6 +64,10 @@ type Update struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Patches string `json:"patches,omitempty"`
+	// Config names the KubeadmConfig whose files in that directory are written to the host.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Config string `json:"config,omitempty"`
 }
 
 // KKInstanceStatus is the state of the work on a host.

@@ -73,6 +73,9 @@ func (w *instanceWork) update(ctx context.Context) (ctrl.Result, error) {
 	if err != nil {
 		return w.lackingForUpdate(err)
 	}
+	if in.document, err = w.patchDocument(ctx); err != nil {
+		return w.lackingForUpdate(err)
+	}
 	node, err := w.node(ctx)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -131,7 +134,7 @@ func (w *instanceWork) updateJob(in inputs, node Node) (jobs.Prepare, jobs.Func)
 		if err := r.stillOurs(ctx, key, spec.HostName); err != nil {
 			return result, err
 		}
-		work := hosts.Work{Host: in.host, Cluster: in.cluster, Bundle: *file}
+		work := hosts.Work{Host: in.host, Cluster: in.cluster, Bundle: *file, Document: in.document}
 		var err error
 		if result.done, err = r.Operator.CheckUpgrade(ctx, work); err != nil {
 			return result, err // before the drain: a host that is not reached, or refused, keeps its pods

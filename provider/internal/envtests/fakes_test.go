@@ -33,6 +33,7 @@ type fakeHost struct {
 	runs    int // of provision
 	resets  int
 	updates []string                                                         // versions, each of a run that has succeeded
+	written string                                                           // the files of the last one
 	on      func(ctx context.Context, h *fakeHost, verb, phase string) error // what a test wants to happen before a phase
 	learned string                                                           // host key
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
@@ -62,7 +63,7 @@ func (p *program) update(ctx context.Context, h *fakeHost, c hosts.Call, node st
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h.updates = append(h.updates, version)
+	h.updates, h.written = append(h.updates, version), string(c.Stdin)
 	return nil
 }
 
@@ -240,6 +241,49 @@ func TestUpdate(t *testing.T) {
 		}
 	}
 	s.delete("m") // by what it is now
+	s.noFaults()
+}
+
+// TestUpdatePatches: other patches of kubeadm are an update of the same version, with the files in their directory. A
+// Secret that is missing is waited for.
+func TestUpdatePatches(t *testing.T) {
+	t.Parallel()
+	s := updatable(t)
+	const config = `{"spec": {"joinConfiguration": {"patches": {"directory": "/etc/kubernetes/patches"}}, "files": [
+		{"path": "/etc/kubernetes/patches/kubeletconfiguration+merge.yaml", "permissions": "0600", "content": "maxPods: 99\n"},
+		{"path": "/etc/kubernetes/patches/etcd.yaml", "contentFrom": {"secret": {"name": "patches", "key": "etcd"}}},
+		{"path": "/etc/motd", "content": "not written again"}]}}`
+	s.want(version, config)
+	s.eventually("it is said that a Secret is missing", func() bool {
+		message, err := s.ask()
+		return err == nil && strings.Contains(message, "file /etc/kubernetes/patches/etcd.yaml: Secret patches is not in namespace "+s.namespace+"; create it")
+	})
+	s.create(&corev1.Secret{ObjectMeta: s.meta("patches"), Data: map[string][]byte{"etcd": []byte("metadata: {}\n")}})
+	s.untilUpdated()
+	s.program.with(s.address(1), func(h *fakeHost) {
+		const want = `## template: jinja
+#cloud-config
+write_files:
+- content: |
+    maxPods: 99
+  path: /etc/kubernetes/patches/kubeletconfiguration+merge.yaml
+  permissions: "0600"
+- content: |
+    metadata: {}
+  path: /etc/kubernetes/patches/etcd.yaml
+`
+		if h.written != want || !slices.Equal(h.updates, []string{version}) {
+			t.Errorf("updates %q with\n%s", h.updates, h.written)
+		}
+	})
+	s.want(version, strings.Replace(config, "99", "110", 1))
+	s.eventually("another patch is another update", func() bool { message, err := s.ask(); return err == nil && message != "" })
+	s.untilUpdated()
+	s.program.with(s.address(1), func(h *fakeHost) {
+		if !strings.Contains(h.written, "maxPods: 110") || len(h.updates) != 2 {
+			t.Errorf("updates %q with\n%s", h.updates, h.written)
+		}
+	})
 	s.noFaults()
 }
 

@@ -374,34 +374,35 @@ func TestInternalAddresses(t *testing.T) {
 	}
 }
 
-// TestUpgrade: the machine's own host is named, with the version, and no document is given.
+// TestUpgrade: the machine's own host is named, with the version, and files come by standard input.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	r := &recorder{learn: "10.1.0.7 ssh-ed25519 BBBB\n"}
 	o := operator(t, r)
 	w := hosts.Work{Host: node(), Cluster: cluster(), Bundle: hosts.File{Path: "/bundles/x.kkb", RequireSignature: true}, Document: []byte("# tokenword")}
 	done, err := o.Upgrade(t.Context(), w, "/etc/kubernetes/patches")
-	if err != nil || string(done.KnownHosts) != r.learn || len(r.call.Stdin) > 0 {
+	if err != nil || string(done.KnownHosts) != r.learn || string(r.call.Stdin) != "# tokenword" {
 		t.Errorf("%q, %v, %q", done.KnownHosts, err, r.call.Stdin)
 	}
 	line := strings.Join(r.call.Args, " ")
 	for _, want := range []string{
 		"upgrade-machine --owner site/prod/prod-cp-x --inventory ", "--set kubernetes.version=v1.36.3", `"address":"registry.site:5000/mirror"`,
-		"--require-signature --allow-older --patches /etc/kubernetes/patches -- prod-cp-x /bundles/x.kkb",
+		"--require-signature --allow-older --patches /etc/kubernetes/patches --files - -- prod-cp-x /bundles/x.kkb",
 	} {
 		if !strings.Contains(line, want) {
 			t.Errorf("%q lacks %q", line, want)
 		}
 	}
-	for _, secret := range []string{"PRIVATE", "sudoword", "jumpword", "pullword"} {
+	for _, secret := range []string{"PRIVATE", "sudoword", "jumpword", "pullword", "tokenword"} {
 		if strings.Contains(line, secret) {
 			t.Errorf("%s is on the command line", secret)
 		}
 	}
-	if _, err := o.CheckUpgrade(t.Context(), w); err != nil || !slices.Contains(r.call.Args, "--check") {
-		t.Errorf("the check: %q, %v", r.call.Args, err)
+	if _, err := o.CheckUpgrade(t.Context(), w); err != nil || !slices.Contains(r.call.Args, "--check") || slices.Contains(r.call.Args, "--files") || len(r.call.Stdin) > 0 {
+		t.Errorf("the check: %q %q, %v", r.call.Args, r.call.Stdin, err)
 	}
-	if _, err := o.Upgrade(t.Context(), w, ""); err != nil || slices.Contains(r.call.Args, "--patches") {
+	w.Document = nil
+	if _, err := o.Upgrade(t.Context(), w, ""); err != nil || slices.Contains(r.call.Args, "--patches") || slices.Contains(r.call.Args, "--files") {
 		t.Errorf("%v, %q", err, r.call.Args)
 	}
 	if left, err := os.ReadDir(o.Dir); err != nil || len(left) > 0 {

@@ -7,17 +7,23 @@ import (
 )
 
 // Upgrade brings a host that Provision has made a node to the version of its cluster in place. patches is the directory
-// on the host with kubeadm's patches, "" for none. A host that is another owner's, or that the version must not be
-// brought to, is refused and stays as it is; a repeated run continues. The document of w is not read.
+// on the host with kubeadm's patches, "" for none; the document of w, which may be empty, writes files there first. A
+// host that is another owner's, or that the version must not be brought to, is refused and stays as it is; a repeated
+// run continues.
 func (o *Operator) Upgrade(ctx context.Context, w Work, patches string) (Done, error) {
-	if patches == "" {
-		return o.upgradeMachine(ctx, w)
+	var flags []string
+	if patches != "" {
+		flags = append(flags, "--patches", patches)
 	}
-	return o.upgradeMachine(ctx, w, "--patches", patches)
+	if len(w.Document) > 0 {
+		flags = append(flags, "--files", "-")
+	}
+	return o.upgradeMachine(ctx, w, flags...)
 }
 
 // CheckUpgrade returns the error by which Upgrade would refuse a host, or not reach it. The host stays as it is.
 func (o *Operator) CheckUpgrade(ctx context.Context, w Work) (Done, error) {
+	w.Document = nil
 	return o.upgradeMachine(ctx, w, "--check")
 }
 
@@ -32,7 +38,7 @@ func (o *Operator) upgradeMachine(ctx context.Context, w Work, flags ...string) 
 		return Done{}, err
 	}
 	args = slices.Concat(args, flags, []string{"--", w.Host.Name, w.Bundle.Path})
-	_, err = o.Runner.Run(ctx, Call{Args: args, Progress: func(Event) {}})
+	_, err = o.Runner.Run(ctx, Call{Args: args, Stdin: w.Document, Progress: func(Event) {}})
 	return dir.done(), err
 }
 

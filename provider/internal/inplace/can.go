@@ -12,10 +12,12 @@ import (
 	"golang.org/x/mod/semver"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	runtimehooksv1 "sigs.k8s.io/cluster-api/api/runtime/hooks/v1alpha1"
 
 	infrav1 "github.com/kkbundle/kkbundle/provider/api/v1alpha1"
+	"github.com/kkbundle/kkbundle/provider/internal/patches"
 )
 
 // isOurs reports whether a reference is to a machine, or a template of one, of this provider.
@@ -75,10 +77,14 @@ func canUpdate(from, to runtimehooksv1.CanUpdateMachineRequestObjects) (
 	if err != nil {
 		return machine, config, err
 	}
-	if !hasPatchesThere(is) {
-		return runtimehooksv1.Patch{}, config, nil
+	files, ok, err := patchFiles(from.BootstrapConfig, to.BootstrapConfig)
+	if err != nil || !ok {
+		return runtimehooksv1.Patch{}, config, err
 	}
 	changes := map[string]any{}
+	if files != nil {
+		changes["spec"] = map[string]any{"files": files}
+	}
 	for _, field := range carried() {
 		before, _, _ := unstructured.NestedFieldNoCopy(was, field...)
 		after, _, _ := unstructured.NestedFieldNoCopy(is, field...)
@@ -95,21 +101,78 @@ func canUpdate(from, to runtimehooksv1.CanUpdateMachineRequestObjects) (
 	return machine, config, err
 }
 
-// canUpdateSet is canUpdate for the machines of a MachineSet. They are workers: only their version can change.
-func canUpdateSet(from, to runtimehooksv1.CanUpdateMachineSetRequestObjects) (set runtimehooksv1.Patch, err error) {
+// canUpdateSet is canUpdate for the machines of a MachineSet. They are workers: only their version and kubeadm's patches
+// can change.
+func canUpdateSet(from, to runtimehooksv1.CanUpdateMachineSetRequestObjects) (
+	set, template runtimehooksv1.Patch, err error,
+) {
 	was, is := from.MachineSet.Spec.Template.Spec, to.MachineSet.Spec.Template.Spec
 	if !isOurs(is.InfrastructureRef, "KKMachineTemplate") || !canBring(was.Version, is.Version) {
-		return set, nil
+		return set, template, nil
 	}
-	template, err := object(to.BootstrapConfigTemplate)
+	before, err := inTemplate(from.BootstrapConfigTemplate)
 	if err != nil {
-		return set, err
+		return set, template, err
 	}
-	config, _, err := unstructured.NestedMap(template, "spec", "template")
-	if err != nil || !hasPatchesThere(config) {
-		return set, err
+	after, err := inTemplate(to.BootstrapConfigTemplate)
+	if err != nil {
+		return set, template, err
 	}
-	return merge(nested(is.Version, "spec", "template", "spec", "version"))
+	files, ok, err := patchFiles(before, after)
+	if err != nil || !ok {
+		return set, template, err
+	}
+	if files != nil {
+		if template, err = merge(map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"files": files}}}}); err != nil {
+			return set, template, err
+		}
+	}
+	set, err = merge(nested(is.Version, "spec", "template", "spec", "version"))
+	return set, template, err
+}
+
+// inTemplate returns the KubeadmConfig in a KubeadmConfigTemplate.
+func inTemplate(raw runtime.RawExtension) (config runtime.RawExtension, err error) {
+	if len(raw.Raw) == 0 {
+		return config, nil
+	}
+	var t struct {
+		Spec struct {
+			Template json.RawMessage `json:"template"`
+		} `json:"spec"`
+	}
+	err = json.Unmarshal(raw.Raw, &t)
+	return runtime.RawExtension{Raw: t.Spec.Template}, err
+}
+
+// patchFiles returns the files of a KubeadmConfig that an update brings a host to, nil if they stay the same, or differ in
+// what it does not write. ok is false if kubeadm would not find the patches that the KubeadmConfig names.
+func patchFiles(from, to runtime.RawExtension) (files []bootstrapv1.File, ok bool, err error) {
+	was, err := specOf(from)
+	if err != nil {
+		return nil, false, err
+	}
+	is, err := specOf(to)
+	if err != nil {
+		return nil, false, err
+	}
+	if dir := patches.Directory(&is); dir != "" && !path.IsAbs(dir) {
+		return nil, false, nil
+	}
+	if reflect.DeepEqual(was.Files, is.Files) || !patches.CanWrite(&was, &is) {
+		return nil, true, nil
+	}
+	return is.Files, true, nil
+}
+
+// specOf returns the spec of a KubeadmConfig in a request; an empty one if there is none.
+func specOf(raw runtime.RawExtension) (bootstrapv1.KubeadmConfigSpec, error) {
+	var config bootstrapv1.KubeadmConfig
+	if len(raw.Raw) == 0 {
+		return config.Spec, nil
+	}
+	err := json.Unmarshal(raw.Raw, &config)
+	return config.Spec, err
 }
 
 func nested(value string, fields ...string) map[string]any {
@@ -130,20 +193,4 @@ func object(raw runtime.RawExtension) (o map[string]any, err error) {
 	}
 	err = json.Unmarshal(raw.Raw, &o)
 	return o, err
-}
-
-// patchesOf returns the directory of kubeadm's patches that a KubeadmConfig names, "" for none.
-func patchesOf(config map[string]any) string {
-	for _, kind := range []string{"joinConfiguration", "initConfiguration"} {
-		if dir, _, _ := unstructured.NestedString(config, "spec", kind, "patches", "directory"); dir != "" {
-			return dir
-		}
-	}
-	return ""
-}
-
-// hasPatchesThere reports whether kubeadm finds the patches that a KubeadmConfig names, if it names some.
-func hasPatchesThere(config map[string]any) bool {
-	dir := patchesOf(config)
-	return dir == "" || path.IsAbs(dir)
 }

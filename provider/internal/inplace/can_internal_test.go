@@ -1,7 +1,6 @@
 package inplace
 
 import (
-	"encoding/json"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -59,6 +58,13 @@ func TestCanUpdate(t *testing.T) {
 				"clusterConfiguration": {"apiServer": {"extraArgs": [{"name": "v", "value": "4"}]}, "etcd": {"local": {"imageTag": "3.6.13-0"}}}}}`),
 			`{"spec":{"version":"v1.37.2"}}`, "", // the changes stay
 		},
+		"kubeadm's patches": {
+			objectsOf("v1.36.3", patched("a", "maxPods: 50")), objectsOf("v1.36.3", patched("a", "maxPods: 99")),
+			`{"spec":{"version":"v1.36.3"}}`, `{"spec":{"files":[{"path":"/p/a","content":"maxPods: 99"}]}}`,
+		},
+		"a patch in another directory": {
+			objectsOf("v1.36.3", patched("a", "x")), objectsOf("v1.36.3", patched("sub/a", "x")), `{"spec":{"version":"v1.36.3"}}`, "",
+		},
 		"patches that are nowhere": {objectsOf("v1.36.3", `{"spec": {}}`), objectsOf("v1.37.2", `{"spec": {"joinConfiguration": {"patches": {"directory": "patches"}}}}`), "", ""},
 	} {
 		machine, config, err := canUpdate(c.from, c.to)
@@ -76,7 +82,12 @@ func TestCanUpdate(t *testing.T) {
 	}
 }
 
-// TestCanUpdateSet: of workers, only the version.
+// patched is a KubeadmConfig with a patch of kubeadm.
+func patched(name, content string) string {
+	return `{"spec": {"joinConfiguration": {"patches": {"directory": "/p"}}, "files": [{"path": "/p/` + name + `", "content": "` + content + `"}]}}`
+}
+
+// TestCanUpdateSet: of workers, only the version and kubeadm's patches.
 func TestCanUpdateSet(t *testing.T) {
 	t.Parallel()
 	set := func(version, kind, group string) runtimehooksv1.CanUpdateMachineSetRequestObjects {
@@ -88,17 +99,24 @@ func TestCanUpdateSet(t *testing.T) {
 	for dir, want := range map[string]bool{"/etc/kubernetes/patches": true, "patches": false} {
 		to := set("v1.37.2", "KKMachineTemplate", ours)
 		to.BootstrapConfigTemplate.Raw = []byte(`{"spec": {"template": {"spec": {"joinConfiguration": {"patches": {"directory": "` + dir + `"}}}}}}`)
-		if got, err := canUpdateSet(set("v1.36.3", "KKMachineTemplate", ours), to); err != nil || got.IsDefined() != want {
+		if got, _, err := canUpdateSet(set("v1.36.3", "KKMachineTemplate", ours), to); err != nil || got.IsDefined() != want {
 			t.Errorf("patches in %s: %s, %v", dir, got.Patch, err)
 		}
 	}
 	for to, want := range map[string]string{"v1.37.2": `{"spec":{"template":{"spec":{"version":"v1.37.2"}}}}`, "v1.38.0": "", "v1.35.9": ""} {
-		got, err := canUpdateSet(set("v1.36.3", "KKMachineTemplate", ours), set(to, "KKMachineTemplate", ours))
+		got, _, err := canUpdateSet(set("v1.36.3", "KKMachineTemplate", ours), set(to, "KKMachineTemplate", ours))
 		if err != nil || string(got.Patch) != want {
 			t.Errorf("to %s: %s, %v; want %s", to, got.Patch, err, want)
 		}
 	}
-	if got, err := canUpdateSet(set("v1.36.3", "DockerMachineTemplate", "infrastructure.cluster.x-k8s.io"), set("v1.37.2", "DockerMachineTemplate", "infrastructure.cluster.x-k8s.io")); err != nil || got.IsDefined() {
+	from, to := set("v1.36.3", "KKMachineTemplate", ours), set("v1.36.3", "KKMachineTemplate", ours)
+	from.BootstrapConfigTemplate.Raw = []byte(`{"spec": {"template": ` + patched("a", "maxPods: 50") + `}}`)
+	to.BootstrapConfigTemplate.Raw = []byte(`{"spec": {"template": ` + patched("a", "maxPods: 99") + `}}`)
+	machines, template, err := canUpdateSet(from, to)
+	if want := `{"spec":{"template":{"spec":{"files":[{"path":"/p/a","content":"maxPods: 99"}]}}}}`; err != nil || !machines.IsDefined() || string(template.Patch) != want {
+		t.Errorf("kubeadm's patches: %s and %s, %v; want %s", machines.Patch, template.Patch, err, want)
+	}
+	if got, _, err := canUpdateSet(set("v1.36.3", "DockerMachineTemplate", "infrastructure.cluster.x-k8s.io"), set("v1.37.2", "DockerMachineTemplate", "infrastructure.cluster.x-k8s.io")); err != nil || got.IsDefined() {
 		t.Errorf("workers of another provider: %s, %v", got.Patch, err)
 	}
 }
@@ -107,11 +125,11 @@ func TestCanUpdateSet(t *testing.T) {
 func TestIDOf(t *testing.T) {
 	t.Parallel()
 	id := func(version, config string) string {
-		var o map[string]any
-		if err := json.Unmarshal([]byte(config), &o); err != nil {
+		spec, err := specOf(runtime.RawExtension{Raw: []byte(config)})
+		if err != nil {
 			t.Fatal(err)
 		}
-		id, err := idOf(version, o)
+		id, err := idOf(version, &spec)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,6 +142,7 @@ func TestIDOf(t *testing.T) {
 	for _, other := range []string{
 		id("v1.37.3", `{"spec": {"clusterConfiguration": {"dns": {"imageTag": "a"}, "etcd": {}}}}`), id("v1.37.2", `{"spec": {"clusterConfiguration": {"dns": {"imageTag": "b"}, "etcd": {}}}}`),
 		id("v1.37.2", `{"spec": {"clusterConfiguration": {"dns": {"imageTag": "a"}, "etcd": {}}, "joinConfiguration": {"patches": {"directory": "/p"}}}}`),
+		id("v1.37.2", patched("a", "x")), id("v1.37.2", patched("a", "y")),
 	} {
 		if other == first {
 			t.Errorf("%s is that of two updates", other)

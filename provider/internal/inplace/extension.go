@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -23,6 +22,7 @@ import (
 
 	infrav1 "github.com/kkbundle/kkbundle/provider/api/v1alpha1"
 	"github.com/kkbundle/kkbundle/provider/internal/controllers"
+	"github.com/kkbundle/kkbundle/provider/internal/patches"
 )
 
 // An Extension answers Cluster API's questions about updates in place.
@@ -77,7 +77,7 @@ func (e *Extension) CanUpdateMachineSet(_ context.Context, q *runtimehooksv1.Can
 	a *runtimehooksv1.CanUpdateMachineSetResponse,
 ) {
 	var err error
-	a.MachineSetPatch, err = canUpdateSet(q.Current, q.Desired)
+	a.MachineSetPatch, a.BootstrapConfigTemplatePatch, err = canUpdateSet(q.Current, q.Desired)
 	answer(a, err)
 }
 
@@ -111,8 +111,11 @@ func (e *Extension) update(ctx context.Context, key types.NamespacedName) (messa
 	if err != nil {
 		return "", fmt.Errorf("the bootstrap configuration of Machine %s: %w", m.Name, err)
 	}
-	to := infrav1.Update{Patches: patchesOf(config)}
-	if to.ID, err = idOf(m.Spec.Version, config); err != nil {
+	to := infrav1.Update{Patches: patches.Directory(&config.Spec)}
+	if len(patches.Files(&config.Spec)) > 0 {
+		to.Config = config.Name
+	}
+	if to.ID, err = idOf(m.Spec.Version, &config.Spec); err != nil {
 		return "", err
 	}
 	var i infrav1.KKInstance
@@ -145,16 +148,13 @@ func (e *Extension) update(ctx context.Context, key types.NamespacedName) (messa
 	return fmt.Sprintf("KKInstance %s waits for its turn", i.Name), nil
 }
 
-// config returns the fields of the KubeadmConfig of a Machine; none if it has another kind of bootstrap data.
-func (e *Extension) config(ctx context.Context, m *clusterv1.Machine) (map[string]any, error) {
+// config returns the KubeadmConfig of a Machine; an empty one if it has another kind of bootstrap data.
+func (e *Extension) config(ctx context.Context, m *clusterv1.Machine) (*bootstrapv1.KubeadmConfig, error) {
 	ref := m.Spec.Bootstrap.ConfigRef
 	if ref.APIGroup != bootstrapv1.GroupVersion.Group || ref.Kind != "KubeadmConfig" {
-		return map[string]any{}, nil
+		return &bootstrapv1.KubeadmConfig{}, nil
 	}
-	config := &unstructured.Unstructured{}
-	config.SetGroupVersionKind(bootstrapv1.GroupVersion.WithKind(ref.Kind))
-	err := e.Live.Get(ctx, types.NamespacedName{Namespace: m.Namespace, Name: ref.Name}, config)
-	return config.Object, err
+	return controllers.KubeadmConfig(ctx, e.Live, types.NamespacedName{Namespace: m.Namespace, Name: ref.Name})
 }
 
 // infra returns the KKCluster of a Machine.
@@ -198,9 +198,10 @@ func (e *Extension) ask(ctx context.Context, i *infrav1.KKInstance, infra *infra
 }
 
 // idOf returns what tells an update from others: the version, and a digest of all that is brought about.
-func idOf(version string, config map[string]any) (string, error) {
-	spec, _ := config["spec"].(map[string]any)
-	data, err := json.Marshal([]any{version, spec["clusterConfiguration"], patchesOf(config)})
+func idOf(version string, config *bootstrapv1.KubeadmConfigSpec) (string, error) {
+	data, err := json.Marshal([]any{
+		version, config.ClusterConfiguration, patches.Directory(config), patches.Files(config),
+	})
 	if err != nil {
 		return "", err
 	}

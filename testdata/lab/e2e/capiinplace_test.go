@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +42,7 @@ func TestCAPIInPlaceWorkers(t *testing.T) {
 		{"a declared control plane comes up behind a balancer, with two workers of the version before", c.createMixed},
 		{"the workers go to the next version on their hosts", c.upgradeWorkers},
 		{"everything is of the next version", c.verify},
+		{"the workers' kubelets get another setting", c.setKubelets},
 		{"machines and nodes are those from before", c.same},
 		{"the application answered meanwhile", c.answered},
 		{"a deleted cluster leaves its hosts as they were", c.delete},
@@ -114,6 +117,22 @@ func (c *capiInPlace) upgradeWorkers(t *testing.T) {
 		c.killWhile(t, "the first host is updated", "{.status.state}", "Updating")
 		c.workersHave(t)
 	})
+}
+
+// setKubelets changes kubeadm's patch of the workers' kubelets, by another template as Cluster API wants it.
+func (c *capiInPlace) setKubelets(t *testing.T) {
+	begin := time.Now()
+	template := objectsOf(t, c.on(t, c.adminHost(), in("kubectl get kubeadmconfigtemplate prod-md-0 -o yaml")))[0]
+	template["metadata"] = map[string]any{"name": "prod-md-1"}
+	spec := template["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
+	patch := spec["files"].([]any)[0].(map[string]any)
+	patch["content"] = strings.Replace(patch["content"].(string), "}", `, "maxPods": 77}`, 1)
+	c.apply(t, []map[string]any{template})
+	c.on(t, c.adminHost(), in(`kubectl patch machinedeployment prod-md-0 --type=merge -p '{"spec": {"template": {"spec": {"bootstrap": {"configRef": {"name": "prod-md-1"}}}}}}'`))
+	c.until(t, 10*time.Minute, "the workers' kubelets have it", fmt.Sprintf(
+		`kubectl --kubeconfig /root/prod.conf get nodes -o jsonpath='{range .items[*]}{.status.capacity.pods}{"\n"}{end}' | grep -c -x 77 | grep -x %d`, c.workers))
+	t.Logf("%d kubelets have another setting after %s", c.workers, time.Since(begin).Round(time.Second))
+	c.until(t, 5*time.Minute, "all Machines are Ready", machines(c.all(c.to.Version), c.others(c.to.Version)))
 }
 
 // identities are the names of Machines with their hosts, and the UIDs of nodes.

@@ -38,6 +38,9 @@ func (c *clusterAPI) generateThree(t *testing.T) {
 		" --control-plane-machine-count 3 --worker-machine-count 1 --flavor "+c.flavor)
 	c.apply(t, forLab(objectsOf(t, template)))
 	c.answers(t, begin)
+	// kube-vip starts again when its host is done, and nobody has the address for a moment.
+	c.until(t, 5*time.Minute, "a host is done", `kubectl get kkinstances -o jsonpath='{.items[*].status.state}' | grep Running`)
+	c.answers(t, begin)
 	c.podNetwork(t)
 	c.fourReady(t, "a cluster of three control planes and a worker")
 	t.Logf("the cluster is available after %s", time.Since(begin).Round(time.Second))
