@@ -21,6 +21,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/scalar"
 )
 
@@ -130,7 +131,7 @@ func (f *reader) noteAt(line int, format string, args ...any) {
 // read detects the format of a file. A list has no format of its own: any file that is no mapping is a list, of lines
 // or of YAML or JSON.
 func (f *reader) read(data []byte) error {
-	data = asUTF8(data)
+	data = document.UTF8(data)
 	documents, err := parse(data)
 	if err != nil {
 		if filled := quoted(data); !bytes.Equal(filled, data) {

@@ -3,11 +3,9 @@ package convert
 import (
 	"bufio"
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"path"
 	"strings"
-	"unicode/utf16"
 
 	"go.yaml.in/yaml/v3"
 
@@ -121,27 +119,6 @@ func (f *reader) isList(l listed) error {
 		f.is("list of addresses")
 	}
 	return nil
-}
-
-// asUTF8 returns a text without its byte order mark, which says that it is UTF-16: Windows' editors and PowerShell
-// write both.
-func asUTF8(data []byte) []byte {
-	var order binary.ByteOrder
-	switch {
-	case bytes.HasPrefix(data, []byte("\xef\xbb\xbf")):
-		return data[3:]
-	case bytes.HasPrefix(data, []byte("\xff\xfe")):
-		order = binary.LittleEndian
-	case bytes.HasPrefix(data, []byte("\xfe\xff")):
-		order = binary.BigEndian
-	default:
-		return data
-	}
-	units := make([]uint16, 0, len(data)/2)
-	for at := 2; at+1 < len(data); at += 2 {
-		units = append(units, order.Uint16(data[at:]))
-	}
-	return []byte(string(utf16.Decode(units)))
 }
 
 // entry strips the decoration of a line's entry.

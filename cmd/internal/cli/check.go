@@ -22,6 +22,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/settingcheck"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/manifest/values"
 )
@@ -174,7 +175,7 @@ func readYAML(dir string) (files []checkedFile, err error) {
 
 // fileKind returns the kind that a file says it has, "" if it is not for kkbundle.
 func fileKind(path string, data []byte) checkedFile {
-	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // a byte order mark
+	data = document.UTF8(data)
 	f := checkedFile{File: path}
 	if m := apiGrammar.FindSubmatch(data); m != nil {
 		f.api = string(m[1])
