@@ -106,7 +106,8 @@ func kubeVIP(ctx context.Context, t *task.Host, conf string) (task.File, error) 
 		return task.File{}, err
 	}
 	data, err := KubeVIP{
-		Image: image, Address: vip.String(), Bits: vip.BitLen(), Interface: link, Loopback: t.Site.Loopback().String(), Config: conf,
+		Image: image, Address: vip.String(), Bits: vip.BitLen(), Interface: link,
+		Loopback: t.Site.Loopback().String(), Config: conf,
 	}.Pod()
 	return task.File{Path: KubeVIPManifest, Mode: 0o600, Data: data}, err
 }

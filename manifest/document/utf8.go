@@ -26,4 +26,3 @@ func UTF8(data []byte) []byte {
 	}
 	return []byte(string(utf16.Decode(units)))
 }
-

@@ -22,8 +22,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/settingcheck"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/values"
 )
 

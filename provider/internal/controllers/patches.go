@@ -17,7 +17,9 @@ import (
 )
 
 // KubeadmConfig reads a KubeadmConfig. A client caches no objects that are read like this.
-func KubeadmConfig(ctx context.Context, from client.Reader, key types.NamespacedName) (*bootstrapv1.KubeadmConfig, error) {
+func KubeadmConfig(ctx context.Context, from client.Reader, key types.NamespacedName) (
+	*bootstrapv1.KubeadmConfig, error,
+) {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(bootstrapv1.GroupVersion.WithKind("KubeadmConfig"))
 	if err := from.Get(ctx, key, u); err != nil {

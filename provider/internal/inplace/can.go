@@ -101,8 +101,8 @@ func canUpdate(from, to runtimehooksv1.CanUpdateMachineRequestObjects) (
 	return machine, config, err
 }
 
-// canUpdateSet is canUpdate for the machines of a MachineSet. They are workers: only their version and kubeadm's patches
-// can change.
+// canUpdateSet is canUpdate for the machines of a MachineSet. They are workers: only their version and kubeadm's
+// patches can change.
 func canUpdateSet(from, to runtimehooksv1.CanUpdateMachineSetRequestObjects) (
 	set, template runtimehooksv1.Patch, err error,
 ) {
@@ -145,8 +145,8 @@ func inTemplate(raw runtime.RawExtension) (config runtime.RawExtension, err erro
 	return runtime.RawExtension{Raw: t.Spec.Template}, err
 }
 
-// patchFiles returns the files of a KubeadmConfig that an update brings a host to, nil if they stay the same, or differ in
-// what it does not write. ok is false if kubeadm would not find the patches that the KubeadmConfig names.
+// patchFiles returns the files of a KubeadmConfig that an update brings a host to, nil if they stay the same, or differ
+// in what it does not write. ok is false if kubeadm would not find the patches that the KubeadmConfig names.
 func patchFiles(from, to runtime.RawExtension) (files []bootstrapv1.File, ok bool, err error) {
 	was, err := specOf(from)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package patches knows the files of a KubeadmConfig that kubeadm reads as patches of the kubelet's configuration and of
-// static pods. An update in place writes them to its host: nothing but kubeadm reads them there, and no command of the
-// KubeadmConfig is meant to change them.
+// Package patches knows the files of a KubeadmConfig that kubeadm reads as patches of the kubelet's configuration and
+// of static pods. An update in place writes them to its host: nothing but kubeadm reads them there, and no command of
+// the KubeadmConfig is meant to change them.
 // https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/control-plane-flags/#patches
 package patches
 
@@ -35,8 +35,8 @@ func isWhole(f bootstrapv1.File) bool {
 	return (f.Append == nil || !*f.Append) && f.ContentFormat != bootstrapv1.FileContentFormatTemplate
 }
 
-// CanWrite reports whether the files of one spec become those of another one by writing the other's Files: they have the
-// same directory, the other has all files, and what differs are patches.
+// CanWrite reports whether the files of one spec become those of another one by writing the other's Files: they have
+// the same directory, the other has all files, and what differs are patches.
 func CanWrite(from, to *bootstrapv1.KubeadmConfigSpec) bool {
 	if Directory(from) != Directory(to) {
 		return false
