@@ -302,7 +302,7 @@ func TestFetchedAtSite(t *testing.T) {
 		"{apiVersion: k8s.keycloak.org/v2alpha1, kind: Keycloak, metadata: {name: a}, spec: {instances: 1}}":                                                      "default image of Keycloak",
 		"{apiVersion: argoproj.io/v1alpha1, kind: Application, metadata: {name: a}, spec: {source: {path: apps, repoURL: 'https://git.example'}}}":                "",
 		"{apiVersion: operator.tigera.io/v1, kind: Installation, metadata: {name: default}, spec: {variant: Calico}}":                                             "quay.io/calico/node",
-		"{apiVersion: source.toolkit.fluxcd.io/v1, kind: OCIRepository, metadata: {name: a}, spec: {url: 'oci://quay.io/a/b', ref: {semver: '>=1.0'}}}": "quay.io/a/b",
+		"{apiVersion: source.toolkit.fluxcd.io/v1, kind: OCIRepository, metadata: {name: a}, spec: {url: 'oci://quay.io/a/b', ref: {semver: '>=1.0'}}}":           "quay.io/a/b",
 		"{apiVersion: source.toolkit.fluxcd.io/v1, kind: OCIRepository, metadata: {name: a}, spec: {url: 'oci://quay.io/a/b', ref: {tag: v1}}}":                   "quay.io/a/b:v1",
 		"{apiVersion: source.toolkit.fluxcd.io/v1, kind: HelmRepository, metadata: {name: a}, spec: {url: 'oci://quay.io/charts', type: oci}}":                    "",
 		"{apiVersion: kustomize.toolkit.fluxcd.io/v1, kind: Kustomization, metadata: {name: a}, spec: {images: [{name: web, newName: quay.io/a/b, newTag: v2}]}}": "quay.io/a/b:v2",
