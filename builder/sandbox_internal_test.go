@@ -36,7 +36,8 @@ func TestRenderedIsRead(t *testing.T) {
 	}
 }
 
-// TestChartAsInstalled wants what an installation has beside the templates: the objects in crds/, and the schema of the values.
+// TestChartAsInstalled wants what an installation has beside the templates: the objects in crds/, and the schema of the
+// values.
 func TestChartAsInstalled(t *testing.T) {
 	t.Parallel()
 	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{image: \"docker.io/library/a:1\"}]}\n"

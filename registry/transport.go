@@ -54,8 +54,11 @@ func (g guard) RoundTrip(in *http.Request) (*http.Response, error) {
 // leadsToTLS reports whether a server on plain HTTP sends a request to itself in TLS, as web servers on port 80 do.
 func leadsToTLS(resp *http.Response) bool {
 	to, err := resp.Location()
+	if err != nil || resp.StatusCode < http.StatusMultipleChoices || resp.StatusCode >= http.StatusBadRequest {
+		return false
+	}
 	at := resp.Request.URL
-	return err == nil && resp.StatusCode/100 == 3 && to.Scheme == "https" && to.Hostname() == at.Hostname() && to.Path == at.Path
+	return to.Scheme == "https" && to.Hostname() == at.Hostname() && to.Path == at.Path
 }
 
 // setScheme enforces the user's scheme: the library tries both, and registries behind a proxy return addresses with the
