@@ -373,7 +373,8 @@ func (c clusterChecker) imageRegistry(r *ImageRegistry) {
 	switch {
 	case r.Port != 0 && !scalar.IsPort(r.Port):
 		c.Add(document.Join(path, "port"), "%d is not between 1 and 65535", r.Port)
-	case slices.Contains([]int{DefaultPort, 2379, 2380, 10250, 10257, 10259}, r.Port): // the registry's host may be a node
+	// The registry's host may be a node.
+	case slices.Contains([]int{DefaultPort, 2379, 2380, 10250, 10257, 10259}, r.Port):
 		c.Add(document.Join(path, "port"), "%d is a port of Kubernetes; take another, such as %d", r.Port, DefaultRegistryPort)
 	}
 	for _, one := range []struct {

@@ -26,7 +26,7 @@ func TestUnreachableServer(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), address+": ") || !strings.HasSuffix(err.Error(), "(tried 8 times)") {
 		t.Errorf("error %v", err)
 	}
-	hinted, ok := err.(interface{ Hint() string }) //nolint:errorlint // nothing wraps it
+	hinted, ok := err.(interface{ Hint() string })
 	if !ok || !strings.Contains(hinted.Hint(), "check the address") {
 		t.Errorf("no remedy: %v", err)
 	}
