@@ -391,8 +391,13 @@ func (c *fileCheck) problem(path, message string) {
 }
 
 func (c *fileCheck) exists(path, name string) {
-	if _, err := os.Stat(c.beside(name)); err != nil && name != "" {
+	info, err := os.Stat(c.beside(name))
+	switch {
+	case name == "":
+	case err != nil:
 		c.problem(path, name+": there is no such file")
+	case info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeCharDevice) != 0: // an ISO may be a block device
+		c.problem(path, name+" is a pipe, a socket or a device: name a file")
 	}
 }
 

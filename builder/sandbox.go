@@ -182,6 +182,12 @@ func (a *findAnswer) chart(f *discover.Finder, r findRequest, archive []byte) {
 		a.problem(r.Source, err)
 		return
 	}
+	for _, file := range rendering.Definitions {
+		a.yaml(f, []byte(file.Content), discover.Place{Source: r.Source, File: file.Name})
+	}
+	if rendering.Unfit != "" {
+		a.Doubts = append(a.Doubts, discover.Unfit(rendering.Unfit, r.Source))
+	}
 	a.rendered(f, r, rendering)
 	for _, file := range rendering.Annotations {
 		found := f.Annotation(file.Content, discover.Place{Source: r.Source, File: file.Name})

@@ -43,11 +43,17 @@ type Rendering struct {
 	// Files are the rendered templates of the chart and its enabled subcharts, including hooks, sorted by name. Empty
 	// files and NOTES.txt are left out. Documents are separated as Helm separates them.
 	Files []RenderedFile
+	// Definitions are the files of crds/ of the chart and its enabled subcharts, which Helm installs as they are. They
+	// may hold any objects.
+	Definitions []RenderedFile
 	// Upgrade are the files that differ when a release made of Files is upgraded to the same chart. A file that an
 	// upgrade lacks is empty.
 	Upgrade []RenderedFile
 	// NoUpgrade is the reason why Upgrade is missing, "" if it is not.
 	NoUpgrade string
+	// Unfit says which values a schema of the chart or of its subcharts refuses, "" for none. Helm installs no release
+	// with such values.
+	Unfit string
 	// Annotations are the values of artifacthub.io/images in each Chart.yaml that has it.
 	Annotations []RenderedFile
 	// Listed are the values of the annotation images, which Bitnami's charts have: images that some values need.
@@ -89,8 +95,14 @@ func Render(archive io.Reader, o RenderOptions) (*Rendering, error) {
 		Name: loaded.Name(), Version: loaded.Version(), Annotations: annotations(c, imagesAnnotation),
 		Listed: annotations(c, bitnamiAnnotation),
 	}
+	if r.Definitions, err = definitions(c, o.MaxOutput); err != nil {
+		return nil, err
+	}
+	// Load has dropped schemas that refer to addresses.
+	if _, err := chartutil.ToRenderValuesWithSchemaValidation(c, values, install, caps, false); err != nil {
+		r.Unfit = err.Error()
+	}
 	render := func(release chartutil.ReleaseOptions) ([]RenderedFile, error) {
-		// Schemas are not checked: they may refer to addresses, which would be fetched.
 		all, err := chartutil.ToRenderValuesWithSchemaValidation(c, values, release, caps, true)
 		if err != nil {
 			return nil, fmt.Errorf("values: %w", err)
@@ -141,6 +153,15 @@ func sent(files map[string]string, most int64) ([]RenderedFile, error) {
 	}
 	slices.SortFunc(list, func(a, b RenderedFile) int { return cmp.Compare(a.Name, b.Name) })
 	return list, nil
+}
+
+// definitions returns the files of crds/. Nothing in them is rendered.
+func definitions(c *chart.Chart, most int64) ([]RenderedFile, error) {
+	files := map[string]string{}
+	for _, crd := range c.CRDObjects() {
+		files[crd.Filename] = string(crd.File.Data)
+	}
+	return sent(files, most)
 }
 
 // separated puts Helm's separation of a rendered file into YAML's form. Helm begins a document after every "---" at

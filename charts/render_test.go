@@ -99,6 +99,10 @@ func TestRender(t *testing.T) {
 			{"app/charts/some/Chart.yaml", "- image: b"},
 			{"app/charts/again/Chart.yaml", "- image: b"},
 		},
+		Definitions: []RenderedFile{{
+			"app/crds/thing.yaml",
+			"spec: {group: none}\n---\nspec: {group: acme.example, names: {kind: Thing}, versions: [{name: v1}]}\n",
+		}},
 		Listed:  []RenderedFile{{"app/Chart.yaml", "- {name: l, image: l}"}},
 		Lookups: []string{"apps/v1 Deployment", "v1 Secret"},
 	}
@@ -220,6 +224,49 @@ func TestReadValuesIsRefused(t *testing.T) {
 		if _, err := ReadValues(ValuesFile{"v.yaml", []byte(text)}); err == nil ||
 			!strings.Contains(err.Error(), "values v.yaml: ") {
 			t.Errorf("%q: got %v", text, err)
+		}
+	}
+}
+
+// TestRenderDefinitions wants the files of crds/ of a chart and of its enabled subcharts: Helm installs whatever they
+// hold.
+func TestRenderDefinitions(t *testing.T) {
+	t.Parallel()
+	r, err := render(t, map[string]string{
+		"Chart.yaml":                  "apiVersion: v2\nname: app\nversion: 1.0.0\ndependencies:\n- {name: used, version: 1.0.0}\n- {name: spare, version: 1.0.0, condition: spare.enabled}\n",
+		"values.yaml":                 "spare: {enabled: false}\n",
+		"crds/sub/webhook.yaml":       "kind: Deployment # {{ not rendered }}\n---kind: Service\n",
+		"crds/README.md":              "not installed",
+		"charts/used/Chart.yaml":      "apiVersion: v2\nname: used\nversion: 1.0.0\n",
+		"charts/used/crds/job.json":   `{"kind": "Job"}`,
+		"charts/spare/Chart.yaml":     "apiVersion: v2\nname: spare\nversion: 1.0.0\n",
+		"charts/spare/crds/none.yaml": "kind: Pod\n",
+	}, RenderOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []RenderedFile{
+		{"app/charts/used/crds/job.json", `{"kind": "Job"}`},
+		{"app/crds/sub/webhook.yaml", "kind: Deployment # {{ not rendered }}\n---\nkind: Service\n"},
+	}
+	if diff := cmp.Diff(r.Definitions, want); diff != "" {
+		t.Errorf("-got +want:\n%s", diff)
+	}
+}
+
+// TestRenderUnfit wants values that a chart's schema refuses to be said, and the templates to be rendered all the same.
+func TestRenderUnfit(t *testing.T) {
+	t.Parallel()
+	files := map[string]string{
+		"Chart.yaml":         "apiVersion: v2\nname: app\nversion: 1.0.0\n",
+		"values.yaml":        "replicas: 1\n",
+		"values.schema.json": `{"properties": {"replicas": {"type": "integer"}}}`,
+		"templates/a.yaml":   "replicas: {{ .Values.replicas }}",
+	}
+	for value, want := range map[any]string{2: "", "two": "at '/replicas': got string, want integer"} {
+		r, err := render(t, files, RenderOptions{Values: map[string]any{"replicas": value}})
+		if err != nil || len(r.Files) != 1 || !strings.Contains(r.Unfit, want) || want == "" && r.Unfit != "" {
+			t.Errorf("%v: %+v, %v", value, r, err)
 		}
 	}
 }

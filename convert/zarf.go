@@ -350,8 +350,8 @@ func (f *reader) zarfComponent(c *object) {
 	for _, file := range c.objects("files") {
 		f.zarfFile(file)
 	}
-	c.drop("repos", "kkbundle carries no git repositories; pack them as files")
-	c.drop("repositories", "kkbundle carries no git repositories; pack them as files")
+	c.drop("repos", "list these under git, with their branches and tags (docs/build/git.md)")
+	c.drop("repositories", "list these under git, with their branches and tags (docs/build/git.md)")
 	c.skip("service", "stateAccess")
 	c.drop("imageTars", "push the images to a registry, or unpack the archive and name its directory under sources")
 	c.drop("imageArchives", "push the images to a registry, or unpack the archive and name its directory under sources")

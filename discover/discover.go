@@ -187,6 +187,15 @@ func NoUpgrade(reason, source string) Doubt {
 	}
 }
 
+// Unfit returns the doubt about a chart whose values its own schema refuses.
+func Unfit(reason, source string) Doubt {
+	return Doubt{
+		Text:  "values of " + source,
+		Why:   "Helm installs no release with them: " + shorten(strings.Join(strings.Fields(reason), " ")),
+		Place: Place{Source: source},
+	}
+}
+
 func (p Place) compare(q Place) int {
 	return cmp.Or(cmp.Compare(p.Source, q.Source), cmp.Compare(p.File, q.File), cmp.Compare(p.Object, q.Object),
 		cmp.Compare(p.Path, q.Path))

@@ -294,13 +294,21 @@ spec:
 func TestFetchedAtSite(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
-		"{apiVersion: argoproj.io/v1alpha1, kind: Application, metadata: {name: a}, spec: {sources: [{chart: redis, repoURL: 'https://charts.example'}]}}": "chart redis",
-		"{apiVersion: helm.toolkit.fluxcd.io/v2, kind: HelmRelease, metadata: {name: a}, spec: {chart: {spec: {chart: podinfo}}}}":                         "chart podinfo",
-		"{apiVersion: helm.cattle.io/v1, kind: HelmChart, metadata: {name: a}, spec: {chart: traefik}}":                                                    "chart traefik",
-		"{apiVersion: kubevirt.io/v1, kind: KubeVirt, metadata: {name: a}, spec: {}}":                                                                      "default image of KubeVirt",
-		"{apiVersion: operator.victoriametrics.com/v1beta1, kind: VMCluster, metadata: {name: a}, spec: {vmselect: {}}}":                                   "default image of VMCluster",
-		"{apiVersion: k8s.keycloak.org/v2alpha1, kind: Keycloak, metadata: {name: a}, spec: {instances: 1}}":                                               "default image of Keycloak",
-		"{apiVersion: argoproj.io/v1alpha1, kind: Application, metadata: {name: a}, spec: {source: {path: apps, repoURL: 'https://git.example'}}}":         "",
+		"{apiVersion: argoproj.io/v1alpha1, kind: Application, metadata: {name: a}, spec: {sources: [{chart: redis, repoURL: 'https://charts.example'}]}}":        "chart redis",
+		"{apiVersion: helm.toolkit.fluxcd.io/v2, kind: HelmRelease, metadata: {name: a}, spec: {chart: {spec: {chart: podinfo}}}}":                                "chart podinfo",
+		"{apiVersion: helm.cattle.io/v1, kind: HelmChart, metadata: {name: a}, spec: {chart: traefik}}":                                                           "chart traefik",
+		"{apiVersion: kubevirt.io/v1, kind: KubeVirt, metadata: {name: a}, spec: {}}":                                                                             "default image of KubeVirt",
+		"{apiVersion: operator.victoriametrics.com/v1beta1, kind: VMCluster, metadata: {name: a}, spec: {vmselect: {}}}":                                          "default image of VMCluster",
+		"{apiVersion: k8s.keycloak.org/v2alpha1, kind: Keycloak, metadata: {name: a}, spec: {instances: 1}}":                                                      "default image of Keycloak",
+		"{apiVersion: argoproj.io/v1alpha1, kind: Application, metadata: {name: a}, spec: {source: {path: apps, repoURL: 'https://git.example'}}}":                "",
+		"{apiVersion: operator.tigera.io/v1, kind: Installation, metadata: {name: default}, spec: {variant: Calico}}":                                             "quay.io/calico/node",
+		"{apiVersion: source.toolkit.fluxcd.io/v1, kind: OCIRepository, metadata: {name: a}, spec: {url: 'oci://quay.io/a/b', ref: {semver: '>=1.0'}}}":           "quay.io/a/b",
+		"{apiVersion: source.toolkit.fluxcd.io/v1, kind: OCIRepository, metadata: {name: a}, spec: {url: 'oci://quay.io/a/b', ref: {tag: v1}}}":                   "quay.io/a/b:v1",
+		"{apiVersion: source.toolkit.fluxcd.io/v1, kind: HelmRepository, metadata: {name: a}, spec: {url: 'oci://quay.io/charts', type: oci}}":                    "",
+		"{apiVersion: kustomize.toolkit.fluxcd.io/v1, kind: Kustomization, metadata: {name: a}, spec: {images: [{name: web, newName: quay.io/a/b, newTag: v2}]}}": "quay.io/a/b:v2",
+		"{apiVersion: kustomize.toolkit.fluxcd.io/v1, kind: Kustomization, metadata: {name: a}, spec: {images: [{name: quay.io/a/b, newTag: 1.10}]}}":             "quay.io/a/b:1.10",
+		"{apiVersion: x.example/v1, kind: X, metadata: {name: a}, spec: {from: 'oci://quay.io/a/b:v3'}}":                                                          "quay.io/a/b:v3",
+		"{apiVersion: cdi.kubevirt.io/v1beta1, kind: DataVolume, metadata: {name: a}, spec: {source: {registry: {url: 'oci-archive:///disks/a.tar'}}}}":           "",
 	} {
 		r, err := finder(t).YAML([]byte(in), discover.Place{})
 		var got []string

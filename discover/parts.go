@@ -14,6 +14,8 @@ import (
 //	{repository: nvcr.io/nvidia, image: driver, version: v1}  NVIDIA's operators
 //	{registry: quay.io, name: a/b, digest: "sha256:…"}        and with image, or hub for registry
 //	image: {name: a/b, tag: v1}                               where the key says that it is an image
+//	{name: a, newName: quay.io/a/b, newTag: v1}               Kustomize, and Flux and Argo CD for it
+//	{url: "oci://quay.io/a/b", ref: {tag: v1}}                Flux's artifacts
 func (w *walk) parts(at, key string, m map[string]any) {
 	text := joined(key, m)
 	if text == "" {
@@ -22,7 +24,7 @@ func (w *walk) parts(at, key string, m map[string]any) {
 	if ref, _ := field(text); ref == "" {
 		return
 	}
-	for _, part := range []string{"repository", "image", "name"} {
+	for _, part := range []string{"repository", "image", "name", "url"} {
 		if _, ok := m[part].(string); ok {
 			where := joinPath(at, part)
 			w.seen[where] = true // it is asked about as a whole
@@ -34,6 +36,9 @@ func (w *walk) parts(at, key string, m map[string]any) {
 
 // joined returns the reference that the parts of an image make, "" if they are none. key is that of the mapping.
 func joined(key string, m map[string]any) string {
+	if text := replaced(m) + artifact(m); text != "" {
+		return text
+	}
 	repository, _ := m["repository"].(string)
 	image, _ := m["image"].(string)
 	registry := first(m, "registry", "hub")
@@ -71,6 +76,37 @@ func joined(key string, m map[string]any) string {
 		repository += "@sha256:" + strings.TrimPrefix(digest, "sha256:")
 	}
 	return repository
+}
+
+// replaced returns the image that an entry of Kustomize's images sets, "" if m is none.
+func replaced(m map[string]any) string {
+	name, tag := first(m, "newName", "name"), first(m, "newTag")
+	if name == "" || m["newName"] == nil && tag == "" {
+		return ""
+	}
+	return versionOf(name, tag, first(m, "digest"))
+}
+
+// artifact returns the reference of an artifact that a controller fetches, "" if m names none.
+func artifact(m map[string]any) string {
+	url, _ := m["url"].(string)
+	name, isArtifact := strings.CutPrefix(url, "oci://")
+	ref, _ := m["ref"].(map[string]any)
+	if !isArtifact || ref == nil {
+		return ""
+	}
+	return versionOf(name, first(ref, "tag"), first(ref, "digest")) // a range of versions is no tag
+}
+
+// versionOf puts a tag or a digest, which counts more, behind a name.
+func versionOf(name, tag, digest string) string {
+	switch {
+	case digest != "":
+		return name + "@" + digest
+	case tag != "":
+		return name + ":" + tag
+	}
+	return name
 }
 
 // first returns the first of the keys' texts.

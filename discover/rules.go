@@ -25,6 +25,7 @@ var builtin = sync.OnceValues(func() ([]rule, error) { //nolint:gochecknoglobals
 		manifest.ImageRule `yaml:",inline"`
 		Within             string   `yaml:"within"`
 		Charts             []string `yaml:"charts"`
+		Chooses            string   `yaml:"chooses"`
 		Source             string   `yaml:"source"`
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
@@ -44,6 +45,7 @@ var builtin = sync.OnceValues(func() ([]rule, error) { //nolint:gochecknoglobals
 		return nil, err
 	}
 	for i, one := range list {
+		rules[i].chooses = one.Chooses
 		for _, text := range one.Charts {
 			p, err := parsePath(text)
 			if err != nil {
@@ -67,6 +69,8 @@ type rule struct {
 	paths            []jsonPath
 	images           []imageTemplate
 	required         bool
+	// chooses is the image without a tag that stands for those that the controller chooses.
+	chooses string
 	// within leads to a text with the object that the paths are of; nil for the object itself.
 	within jsonPath
 	// charts lead to the names of charts that the object's controller fetches.
@@ -176,17 +180,20 @@ func (w *walk) ruled(object map[string]any, kind, apiVersion string) {
 		}
 		w.charted(object, r)
 		required = required || r.required
+		if r.chooses != "" {
+			w.doubt("", r.chooses, whyController)
+		}
 		templates = append(templates, r.images...)
 		for _, p := range r.paths {
 			p.each("", object, func(at string, v any) {
 				s, ok := v.(string)
-				if !ok || strings.TrimSpace(s) == "" || w.seen[at] {
+				if !ok || strings.TrimSpace(s) == "" || w.seen[at] || strings.HasPrefix(s, "oci-archive://") {
 					named = named || w.seen[at]
 					return
 				}
 				named = true
 				w.seen[at] = true
-				w.field(at, strings.TrimPrefix(s, "docker://")) // the scheme is CDI's own
+				w.field(at, strings.TrimPrefix(s, "docker://")) // the schemes are CDI's own
 			})
 		}
 	}

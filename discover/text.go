@@ -127,7 +127,8 @@ func (w *walk) text(at, key, s string) {
 	}
 	w.embeddedParts(at, s)
 	for token := range strings.FieldsFuncSeq(s, isBetween) {
-		token = strings.TrimRight(strings.TrimPrefix(token, "docker://"), ".:")
+		token = strings.TrimPrefix(strings.TrimPrefix(token, "docker://"), "oci://")
+		token = strings.TrimRight(token, ".:")
 		if _, ok := full(token); ok {
 			w.doubt(at, token, whyUnknown)
 		}

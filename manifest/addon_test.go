@@ -26,6 +26,14 @@ func TestAddons(t *testing.T) {
 		"storage: {nfs: true, nfsPath: '/a b'}":                        "write a directory below /",
 		"storage: {nfs: true, nfsPath: /}":                             "write a directory below /",
 		"storage: {nfs: true, nfsPath: /a/../b}":                       "write a directory below /",
+		"storage: {nfs: true, nfsPath: /home}":                         "/home belongs to the system, and kkbundle reset empties this directory: write one below it",
+		"etcd: {dataDir: /}":                                           "write a directory below /",
+		"etcd: {dataDir: /var/lib/}":                                   "write a directory below /",
+		"etcd: {dataDir: '/data/a b'}":                                 "write a directory below /",
+		"etcd: {dataDir: /var/lib}":                                    "/var/lib belongs to the system, and kkbundle reset empties this directory: write one below it",
+		"etcd: {dataDir: /etc/kubernetes}":                             "belongs to the system",
+		"etcd: {dataDir: /run/etcd}":                                   "/run/etcd does not outlive a restart of the host: write a directory on a disk",
+		"imageRegistry: {port: 6443}":                                  "6443 is a port of Kubernetes; take another, such as 5000",
 		"cni: {type: none, values: [a.yaml]}":                          "there is no network to give them to",
 	} {
 		if _, err := parse(text); err == nil || !strings.Contains(err.Error(), want) {

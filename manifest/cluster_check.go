@@ -370,8 +370,12 @@ func (c clusterChecker) imageRegistry(r *ImageRegistry) {
 		}
 		return
 	}
-	if r.Port != 0 && !scalar.IsPort(r.Port) {
+	switch {
+	case r.Port != 0 && !scalar.IsPort(r.Port):
 		c.Add(document.Join(path, "port"), "%d is not between 1 and 65535", r.Port)
+	// The registry's host may be a node.
+	case slices.Contains([]int{DefaultPort, 2379, 2380, 10250, 10257, 10259}, r.Port):
+		c.Add(document.Join(path, "port"), "%d is a port of Kubernetes; take another, such as %d", r.Port, DefaultRegistryPort)
 	}
 	for _, one := range []struct {
 		name string
@@ -404,12 +408,8 @@ func (c clusterChecker) storage(s *Storage) {
 		return
 	}
 	c.DataDir(at, s.NFSPath)
-	switch {
-	case !s.NFS:
+	if !s.NFS {
 		c.AddKey(at, "belongs to nfs: true; leave it out")
-	case path.Clean(s.NFSPath) != s.NFSPath || s.NFSPath == "/" || !document.Only(strings.ToLower(s.NFSPath), "./-_"):
-		// Separators and quotes of exports(5) cannot be in a name.
-		c.Add(at, "%q: write a directory below / with letters, digits and . - _ /", document.Shorten(s.NFSPath))
 	}
 }
 

@@ -52,6 +52,11 @@ func (e *plainError) Unwrap() []error {
 	return []error{e.class, e.cause}
 }
 
+// An answerError is about an answer of the registry that has no error of its own. It names the registry and the remedy.
+type answerError string
+
+func (e answerError) Error() string { return string(e) }
+
 func isFatal(err error) bool {
 	p, ok := errors.AsType[*plainError](err)
 	return ok && p.fatal
@@ -108,6 +113,11 @@ func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 	case hasCode(te, transport.NameInvalidErrorCode):
 		e.text = fmt.Sprintf("%s refuses the name %s%s: some registries take only a few levels of names; --rename FROM=TO shortens them, as in --rename docker.io/library=base",
 			s.host, repo, reason(te))
+	case te.StatusCode == http.StatusNotFound && repo == "":
+		e.text, e.class, e.fatal = fmt.Sprintf("%s is no registry: it answers %s with 404 Not Found%s: check the address and the port",
+			s.host, pingPath, reason(te)), ErrUnreachable, true
+	case te.StatusCode == http.StatusConflict:
+		e.text = fmt.Sprintf("%s answered 409 Conflict%s: the tag may be one that nobody may replace (immutable), or another push is at work there", where, reason(te))
 	case te.StatusCode == http.StatusNotFound && !hasCode(te, transport.ManifestUnknownErrorCode,
 		transport.BlobUnknownErrorCode):
 		e.text = fmt.Sprintf("%s does not exist and the registry does not create it%s: create the project or namespace %q first (on Amazon ECR, this repository), or push under another prefix", where, reason(te), project)
@@ -196,7 +206,10 @@ func (s *session) explainNetwork(err error) *plainError {
 	invalid, isInvalid := errors.AsType[x509.CertificateInvalidError](err)
 	dns, isDNS := errors.AsType[*net.DNSError](err)
 	op, isOp := errors.AsType[*net.OpError](err)
+	odd, isOdd := errors.AsType[answerError](err)
 	switch {
+	case isOdd:
+		e.text, e.fatal = clean(string(odd)), false
 	case s.proxyText(err) != "":
 		e.text = s.proxyText(err)
 	case unknown:

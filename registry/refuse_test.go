@@ -152,6 +152,23 @@ func TestPushToAPage(t *testing.T) {
 	if n := s.Count("PUT", "") + s.Count("POST", ""); n != 0 {
 		t.Errorf("%d requests to write", n)
 	}
+	// So is a web server that has nothing at /v2/, and one that sends everybody to TLS.
+	for want, answer := range map[string]http.HandlerFunc{
+		s.Host + " is no registry: it answers /v2/ with 404 Not Found": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = w.Write([]byte("<html>404 Not Found</html>"))
+		},
+		s.Host + " redirects to HTTPS: omit --plain-http": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "https://"+strings.Split(r.Host, ":")[0]+r.URL.Path, http.StatusMovedPermanently)
+		},
+	} {
+		s.ClearFaults()
+		s.AddFaults(registrytest.Fault{Times: -1, Effect: func(http.Handler) http.Handler { return answer }})
+		_, err := registry.Push(t.Context(), b.Reader, options(s))
+		if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, registry.ErrUnreachable) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
 	// Quay calls its answer a page, which it is not.
 	s.ClearFaults()
 	s.AddFaults(registrytest.Fault{Path: regexp.MustCompile("^/v2/$"), Times: -1, Effect: func(http.Handler) http.Handler {
@@ -188,6 +205,8 @@ func TestPushItemErrors(t *testing.T) {
 			[]string{"quota of project docker.io", "quota exceeded", "raise it"},
 		},
 		"too many requests": {registrytest.Fail(429, "0"), []string{"--jobs"}},
+		"conflict":          {registrytest.Fail(409, ""), []string{"nobody may replace (immutable)"}},
+		"no location":       {registrytest.Fail(202, ""), []string{"without a usable Location header: see whether a proxy"}},
 	}
 	for what, c := range cases {
 		t.Run(what, func(t *testing.T) {

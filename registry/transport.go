@@ -43,7 +43,22 @@ func (g guard) RoundTrip(in *http.Request) (*http.Response, error) {
 	if err := g.setScheme(req.URL); err != nil {
 		return nil, err
 	}
-	return g.inner.RoundTrip(req)
+	resp, err := g.inner.RoundTrip(req)
+	if err == nil && g.plain && leadsToTLS(resp) {
+		_ = resp.Body.Close() // the error says more
+		return nil, answerError(fmt.Sprintf("%s redirects to HTTPS: omit --plain-http", g.host))
+	}
+	return resp, err
+}
+
+// leadsToTLS reports whether a server on plain HTTP sends a request to itself in TLS, as web servers on port 80 do.
+func leadsToTLS(resp *http.Response) bool {
+	to, err := resp.Location()
+	if err != nil || resp.StatusCode < http.StatusMultipleChoices || resp.StatusCode >= http.StatusBadRequest {
+		return false
+	}
+	at := resp.Request.URL
+	return to.Scheme == "https" && to.Hostname() == at.Hostname() && to.Path == at.Path
 }
 
 // setScheme enforces the user's scheme: the library tries both, and registries behind a proxy return addresses with the

@@ -277,7 +277,7 @@ func location(a answer) (string, error) {
 	text := a.header.Get("Location")
 	u, err := a.url.Parse(text)
 	if err != nil || text == "" || (u.Scheme != "https" && u.Scheme != "http") || u.Host == "" {
-		return "", errors.New("the registry opened an upload without a usable Location header")
+		return "", answerError(a.url.Host + " opened an upload without a usable Location header: see whether a proxy before it removes the header")
 	}
 	return u.String(), nil
 }

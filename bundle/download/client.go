@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"time"
@@ -20,6 +21,9 @@ const defaultTries = 8
 
 // A Client sends requests to web servers.
 type Client struct {
+	// Logger gets the attempts that fail after the first; nil for none.
+	Logger *slog.Logger
+
 	http               *http.Client
 	username, password string
 	tries              int
@@ -78,8 +82,11 @@ func unusable(address, format string, args ...any) error {
 // Hint returns the remedy of a status.
 func (e *ServerError) Hint() string {
 	status := web.Status(e.Err)
-	if status == nil {
+	switch {
+	case status == nil && e.final:
 		return ""
+	case status == nil:
+		return "check the address, and that this machine reaches the server (a proxy: HTTPS_PROXY, NO_PROXY); run the command again: it continues where it ended"
 	}
 	switch status.Code {
 	case http.StatusUnauthorized, http.StatusForbidden:
@@ -163,13 +170,27 @@ func checkEncoding(resp *http.Response) error {
 	return errors.Join(err, resp.Body.Close())
 }
 
-// pause waits before another try.
-func (c *Client) pause(ctx context.Context, failures int, err error) error {
-	wait, err := c.wait.After(failures, err, web.MaxRetryAfter)
+// pause waits before another try. One failure may be anything; more are said, since the waits become long.
+func (c *Client) pause(ctx context.Context, failures int, cause error) error {
+	wait, err := c.wait.After(failures, cause, web.MaxRetryAfter)
 	if err != nil {
 		return err
 	}
+	if c.Logger != nil && failures > 1 {
+		c.Logger.WarnContext(ctx, "the server does not answer properly, trying again", "next",
+			plain.Duration(wait), "error", cause)
+	}
 	return web.Sleep(ctx, wait)
+}
+
+// gaveUp is ofServer with the number of tries.
+func gaveUp(address string, err error, tries int) error {
+	err = ofServer(address, err)
+	server, ok := errors.AsType[*ServerError](err)
+	if !ok || !transient(err) || tries < 2 {
+		return err
+	}
+	return &ServerError{server.URL, fmt.Errorf("%w (tried %d times)", server.Err, tries), server.final}
 }
 
 // again calls try until it succeeds, or fails for good.
@@ -177,7 +198,7 @@ func (c *Client) again(ctx context.Context, address string, try func() error) er
 	for failures := 1; ; failures++ {
 		err := try()
 		if err == nil || ctx.Err() != nil || !transient(err) || failures >= c.tries {
-			return ofServer(address, err)
+			return gaveUp(address, err, failures)
 		}
 		if err := c.pause(ctx, failures, err); err != nil {
 			return err

@@ -134,7 +134,7 @@ func (c *Client) file(ctx context.Context, address string, to target, room func(
 			best, failures = t.size(), 1
 		}
 		if failures >= c.tries {
-			return ofServer(address, err)
+			return gaveUp(address, err, failures)
 		}
 		if err := c.pause(ctx, failures, err); err != nil {
 			return err

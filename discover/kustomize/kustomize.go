@@ -144,6 +144,10 @@ func (d *disk) ReadFile(name string) ([]byte, error) {
 	if data, ok := d.read[name]; ok {
 		return slices.Clone(data), nil
 	}
+	// A pipe may have no writer.
+	if info, err := d.root.Stat(name); err == nil && !info.IsDir() && !info.Mode().IsRegular() {
+		return nil, d.refuse(fmt.Errorf("%s is not a regular file", name))
+	}
 	f, err := d.root.Open(name)
 	if err != nil {
 		return nil, err

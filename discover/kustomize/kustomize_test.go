@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kkbundle/kkbundle/discover/kustomize"
 )
 
@@ -112,6 +114,18 @@ func TestRefused(t *testing.T) {
 				t.Errorf("want %q, got %v\n%s", c.want, err, text)
 			}
 		})
+	}
+}
+
+// TestPipe wants a pipe to be refused: reading one without a writer never ends.
+func TestPipe(t *testing.T) {
+	t.Parallel()
+	root := tree(t, map[string]string{"kustomization.yaml": "resources: [pipe.yaml]\n"})
+	if err := unix.Mkfifo(filepath.Join(root.Name(), "pipe.yaml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := kustomize.Build(root, "."); err == nil || !strings.Contains(err.Error(), "pipe.yaml is not a regular file") {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -141,9 +141,9 @@ func ParseManifest(desc ocispec.Descriptor, data []byte) (Manifest, error) {
 	if err := capped.JSON(data, MaxValues, &doc); err != nil {
 		return doc, fmt.Errorf("manifest %s: %w", desc.Digest, err)
 	}
-	// A document of both kinds can be read as two different images (CVE-2021-41190).
-	if IsIndex(desc.MediaType) && (doc.Config != nil || len(doc.Layers) > 0) ||
-		!IsIndex(desc.MediaType) && len(doc.Manifests) > 0 {
+	// A document of both kinds can be read as two different images (CVE-2021-41190). A bundle refuses empty lists, too.
+	if IsIndex(desc.MediaType) && (doc.Config != nil || doc.Layers != nil) ||
+		!IsIndex(desc.MediaType) && doc.Manifests != nil {
 		return doc, fmt.Errorf("manifest %s is an index and an image at once, which is ambiguous and refused",
 			desc.Digest)
 	}

@@ -141,6 +141,8 @@ func indentation(at Position, message string, data []byte) (Position, string) {
 		if i := bytes.IndexByte(line, '\t'); i >= 0 && len(bytes.TrimLeft(line[:i], " ")) == 0 {
 			return Position{Line: at.Line, Column: i + 1}, "the line is indented with a tab: indent it with blanks"
 		}
+	case "found incompatible YAML document":
+		return at, message + ": remove the line that begins with %YAML"
 	case "did not find expected '-' indicator", "did not find expected key":
 		return at, message + ": check that the line is indented as its neighbours are"
 	}

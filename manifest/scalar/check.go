@@ -122,9 +122,31 @@ func (c *Words) Kernel(at, version string) {
 	}
 }
 
-// DataDir checks a directory of a host.
+// DataDir checks a directory of a host for data of one kind, which a reset empties.
 func (c *Words) DataDir(at, dir string) {
-	if dir != "" && !path.IsAbs(dir) {
+	switch {
+	case dir == "":
+	case !path.IsAbs(dir):
 		c.Add(at, "%q: write an absolute path", document.Shorten(dir))
+	case path.Clean(dir) != dir || dir == "/" || !document.Only(strings.ToLower(dir), "./-_"):
+		// Separators and quotes of units, exports(5) and environment files cannot be in a name.
+		c.Add(at, "%q: write a directory below / with letters, digits and . - _ /", document.Shorten(dir))
+	case slices.Contains(systemDirs(), dir):
+		c.Add(at, "%s belongs to the system, and kkbundle reset empties this directory: write one below it", dir)
+	case slices.ContainsFunc(volatileDirs(), func(v string) bool { return strings.HasPrefix(dir, v+"/") }):
+		c.Add(at, "%s does not outlive a restart of the host: write a directory on a disk", dir)
 	}
 }
+
+// systemDirs returns directories with content of several owners (https://refspecs.linuxfoundation.org/FHS_3.0/fhs/) and
+// those of Kubernetes and the container runtimes.
+func systemDirs() []string {
+	return append(volatileDirs(),
+		"/bin", "/boot", "/etc", "/home", "/lib", "/lib32", "/lib64", "/opt", "/root", "/sbin", "/tmp", "/usr", "/usr/lib",
+		"/usr/local", "/usr/share", "/var", "/var/cache", "/var/lib", "/var/log", "/var/opt", "/var/spool", "/var/tmp",
+		"/etc/kubernetes", "/etc/kubernetes/pki", "/etc/systemd", "/etc/systemd/system", "/var/lib/cni",
+		"/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/lib/kkbundle", "/var/lib/kubelet")
+}
+
+// volatileDirs returns the directories that a system makes anew when it starts.
+func volatileDirs() []string { return []string{"/dev", "/proc", "/run", "/sys", "/var/run"} }

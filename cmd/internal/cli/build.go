@@ -212,8 +212,13 @@ func (o buildOptions) prepared(g *globals, p *builder.Project) (buildOptions, er
 	if err := checkBundleOutput(g, o.output, o.split.Bytes); err != nil {
 		return o, err
 	}
-	if _, err := o.replaced(g, p.Manifest.Metadata); err != nil {
+	before, err := o.replaced(g, p.Manifest.Metadata)
+	switch {
+	case err != nil:
 		return o, err
+	case before == "" && p.Reads(o.output):
+		return o, usage.Errorf("the bundle would replace %s, which it is made from: name another file with -o",
+			plain.Line(o.output))
 	}
 	if o.provenance {
 		return o, o.overwrite.statement(o.output + provenanceSuffix)

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
@@ -183,6 +184,14 @@ func fileKind(path string, data []byte) checkedFile {
 	kind := ""
 	if m := kindGrammar.FindSubmatch(data); m != nil {
 		kind = string(m[1])
+	}
+	if f.api == "" { // JSON, another character set, or keys in quotes
+		var head struct {
+			APIVersion string `yaml:"apiVersion"`
+			Kind       string `yaml:"kind"`
+		}
+		_ = yaml.Unmarshal(data, &head) // of a file of another form, nothing is known
+		f.api, kind = head.APIVersion, cmp.Or(head.Kind, kind)
 	}
 	if strings.HasPrefix(f.api, "kkbundle.io/") || strings.HasPrefix(f.api, "kubekey.kubesphere.io/") ||
 		bytes.Contains(data, []byte("kind: KKCluster")) {
@@ -386,8 +395,11 @@ func (c *fileChecker) file(f checkedFile, data []byte) {
 				"%s is a file of %s: kkbundle convert %s makes files of kkbundle from it", f.File, program, f.File)}
 			break
 		}
-		err = &builder.InputError{Err: fmt.Errorf("%s is no file of kkbundle (%s)", f.File,
-			strings.Join(manifest.Kinds(), ", "))}
+		known := strings.Join(manifest.Kinds(), ", ")
+		err = &builder.InputError{Err: fmt.Errorf("%s is no file of kkbundle (%s)", f.File, known)}
+		if !foreign && f.Kind != "" {
+			err = &builder.InputError{Err: fmt.Errorf("%s: kind: kkbundle has no %q: write one of %s", f.File, f.Kind, known)}
+		}
 	}
 	c.add(err)
 }

@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/builder"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/convert"
 	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/internal/plain"
@@ -91,6 +92,11 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 	}
 	out = append(out, copies.files...)
 	result := convertResult{Version: 1, Formats: r.Formats, Notes: r.Notes}
+	for _, file := range files {
+		if out.has(file) {
+			return usage.Errorf("a result would replace %s: name another directory with -o", plain.Line(file))
+		}
+	}
 	if err := writeConverted(out, o); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
@@ -32,6 +33,15 @@ func (files newFiles) taken() (paths []string) {
 		}
 	}
 	return paths
+}
+
+// has reports whether an existing file is at one of the paths.
+func (files newFiles) has(file string) bool {
+	info, err := os.Stat(file)
+	return err == nil && slices.ContainsFunc(files, func(f newFile) bool {
+		at, err := os.Stat(f.path)
+		return err == nil && os.SameFile(at, info)
+	})
 }
 
 // paths returns the paths of all files.

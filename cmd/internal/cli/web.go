@@ -58,7 +58,9 @@ func (f *loginFlags) webClient(g *globals, address string) (*download.Client, st
 		}
 		user, password = config.Username, config.Password
 	}
-	return download.NewClient(t, user, password), u.String(), nil
+	client := download.NewClient(t, user, password)
+	client.Logger = g.Logger()
+	return client, u.String(), nil
 }
 
 // openWeb opens a bundle on a web server. Only its two ends and the manifests are read, by ranges. The signature is
