@@ -122,6 +122,11 @@ func TestNetworkValues(t *testing.T) {
 			"manager.replicas":        1,
 			"manager.nodeSelector":    map[string]any{"node-role.kubernetes.io/control-plane": ""},
 			"daemon.vtepAddressCIDRs": "10.0.0.3/32,10.0.0.4/32",
+			// Its Felix asks for a version of EndpointSlices that Kubernetes has no more, and would wait for ever.
+			"daemon.enableFelixPolicy": false,
+		}},
+		"hybridnet with Kubernetes 1.24": {"kubernetes: {version: v1.24.17}\ncni: {type: hybridnet}", map[string]any{
+			"daemon.enableFelixPolicy": true,
 		}},
 		"kube-ovn": {"cni: {type: kube-ovn}", map[string]any{
 			"global.registry.address":      "docker.io/kubeovn",
