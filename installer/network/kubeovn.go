@@ -3,6 +3,7 @@ package network
 import (
 	"context"
 	_ "embed"
+	"net/netip"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest"
@@ -93,6 +94,9 @@ func kubeOVNValues(s Site) (map[string]any, error) {
 	}
 	for _, n := range s.ControlPlanes {
 		masters = append(masters, n.IP.String())
+	}
+	if len(masters) == 0 { // a build knows no nodes, and the chart looks for them in the cluster then, and fails
+		masters = []string{netip.IPv6Loopback().String()}
 	}
 	repository := func(i catalog.ImageName) string { return i.Full[strings.LastIndexByte(i.Full, '/')+1:] }
 	return map[string]any{

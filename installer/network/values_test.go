@@ -156,6 +156,15 @@ func TestNetworkValues(t *testing.T) {
 	}
 }
 
+// The chart of kube-ovn v1.15 fails without an address of a control plane, and a build knows none.
+func TestKubeOVNValuesOfABuild(t *testing.T) {
+	t.Parallel()
+	values, err := kubeOVNValues(Site{Cluster: tasktest.Cluster(t, "cni: {type: kube-ovn}")})
+	if err != nil || values["MASTER_NODES"] == "" {
+		t.Errorf("MASTER_NODES is %q: %v", values["MASTER_NODES"], err)
+	}
+}
+
 // An image that the catalog does not have is named, and not left to the chart's own choice.
 func TestPick(t *testing.T) {
 	t.Parallel()
