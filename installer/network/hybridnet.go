@@ -20,7 +20,7 @@ func hybridnet() Network {
 	return Network{
 		Name: manifest.NetworkHybridnet, Title: "Hybridnet",
 		// Its Felix and Typha are Calico's v3.20.2. They ask for discovery.k8s.io/v1beta1, which Kubernetes 1.25 has
-		// removed, and are never ready then (github.com/alibaba/hybridnet/issues/372).
+		// removed, again and again, and Felix is never ready then (github.com/alibaba/hybridnet/issues/372).
 		Enforces: true, EnforcesBefore: semver.New(1, 25, 0, "", ""),
 		Images: []string{"hybridnet"},
 		// The script install-cni.sh with the chart's daemon.neededCommunityCNIPlugins.
