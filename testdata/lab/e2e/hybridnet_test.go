@@ -24,8 +24,8 @@ func withHybridnet(s scenario) scenario {
 	return s
 }
 
-// TestHybridnet: the kernel of the lab's hosts has no queues of the kind prio and no filters that change packets, which
-// Hybridnet's daemon sets on its VXLAN interface. The precheck says so. TestVMHybridnet is a cluster.
+// TestHybridnet has the precheck refuse a host without the modules and the default route that Hybridnet's daemon needs.
+// The kernel of the lab's hosts has no queues of the kind prio and no filters that change packets.
 func TestHybridnet(t *testing.T) {
 	th := start(t, withHybridnet(scenario{hosts: 1, noCluster: true}))
 	th.makeBundle(t)
