@@ -18,7 +18,7 @@ import (
 )
 
 // genuineCharts are charts of upstream as published, by name and version, and their places in Go's module cache.
-// Calico's repository is no module: its charts are taken from the directory that KKBUNDLE_CHARTS names, as
+// The others' repositories are no modules: their charts are taken from the directory that KKBUNDLE_CHARTS names, as
 // NAME-VERSION.
 const genuineCharts = "KKBUNDLE_CHARTS"
 
@@ -184,6 +184,13 @@ func TestNetworksOfUpstream(t *testing.T) {
 		{kind: "flannel", version: "v0.28.4", kubernetes: "v1.34.3", own: []string{
 			"ghcr.io/flannel-io/flannel:v0.28.4",
 			"ghcr.io/flannel-io/flannel-cni-plugin:v1.9.1-flannel1",
+		}},
+		{kind: "hybridnet", version: "v0.6.8", kubernetes: "v1.36.1", own: []string{
+			"docker.io/hybridnetdev/hybridnet:v0.8.8",
+		}},
+		{kind: "kube-ovn", version: "v1.15.0", kubernetes: "v1.34.3", own: []string{
+			"docker.io/kubeovn/kube-ovn:v1.15.0",
+			"docker.io/kubeovn/vpc-nat-gateway:v1.15.0",
 		}},
 	} {
 		t.Run(n.kind+"-"+n.version, func(t *testing.T) {

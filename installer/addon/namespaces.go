@@ -66,7 +66,7 @@ func NamespaceDefaults(c *manifest.Cluster) []runtime.Object {
 			ObjectMeta:                   metav1.ObjectMeta{Name: "default", Namespace: name},
 			AutomountServiceAccountToken: new(false),
 		})
-		if name != "default" && network.All().Primary(c).Enforces {
+		if name != "default" && network.All().Primary(c).EnforcesIn(c) {
 			objects = append(objects, &networkingv1.NetworkPolicy{
 				ObjectMeta: metav1.ObjectMeta{Name: "kkbundle-same-namespace", Namespace: name},
 				Spec: networkingv1.NetworkPolicySpec{

@@ -132,6 +132,10 @@ func TestWithoutRules(t *testing.T) {
 :MINE - [0:0]
 -A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
 -A POSTROUTING -s 10.233.64.0/18 -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG
+-A POSTROUTING -m comment --comment "hybridnet postrouting rules" -j HYBRIDNET-POSTROUTING
+-A INPUT -m set --match-set ovn40subnets src -j ACCEPT
+-A FORWARD -m set --match-set ovn60services dst -j ACCEPT
+-A FORWARD -s 10.233.64.0/18 -m comment --comment "ovn-subnet-gateway,ovn-default"
 -A MINE -j ACCEPT
 COMMIT
 `

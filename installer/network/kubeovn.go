@@ -2,16 +2,22 @@ package network
 
 import (
 	"context"
+	_ "embed"
+	"net/netip"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
+//go:embed scripts/remove-kube-ovn.sh
+var removeKubeOVN string
+
 // ovnLabel marks the nodes of kube-ovn's databases
 // (https://kubeovn.github.io/docs/stable/en/start/one-step-install/).
 const ovnLabel = "kube-ovn/role"
 
+// The sources are those of v1.15.0.
 func kubeOVN() Network {
 	return Network{
 		Name: manifest.NetworkKubeOVN, Title: "Kube-OVN", Enforces: true,
@@ -23,8 +29,11 @@ func kubeOVN() Network {
 			{Protocol: "udp", Number: 6081, For: "Geneve", Caller: PeersCall},
 			{Protocol: "tcp", Number: 6641, For: "OVN", Caller: MembersCall},
 			{Protocol: "tcp", Number: 6642, For: "OVN", Caller: MembersCall},
+			{Protocol: "tcp", Number: 6643, For: "OVN between control planes", Some: true},
+			{Protocol: "tcp", Number: 6644, For: "OVN between control planes", Some: true},
+			{Protocol: "tcp", Number: 10665, For: "health of its daemon", Caller: NobodyCalls},
 		},
-		Listeners: []string{"ovsdb-server"},
+		Listeners: []string{"ovsdb-server", "kube-ovn-daemon"},
 		// Its pods have interfaces whose names begin differently: for a firewall, the networks of pods cover them.
 		// Open vSwitch makes some of these for others, too.
 		Interfaces: []Interface{
@@ -38,18 +47,20 @@ func kubeOVN() Network {
 			{"mirror0", Stays},
 			{"*_h", 0},
 		},
-		Modules: []string{"openvswitch", "geneve"},
+		Modules: []string{"openvswitch", "geneve", "ip_set", "xt_set"}, // its rules match sets of addresses
 		Agents:  []string{"kube-ovn-cni"},
 		Configs: []string{"01-kube-ovn.conflist"},
-		Rules:   []string{"OVN-"},
+		// In the chains of the kernel's own, sets and a comment tell its rules.
+		Rules: []string{"OVN-", "ovn40", "ovn60", `"ovn-subnet-gateway`, "ovn-subnet-gateway"},
 		Leaves: Leaves{
 			Paths: []string{
 				"/var/run/openvswitch", "/var/run/ovn", "/etc/openvswitch", "/var/log/openvswitch", "/var/log/ovn",
 				"/var/log/kube-ovn",
 				"/etc/origin/openvswitch", "/etc/origin/ovn", "/etc/origin/ovs_ipsec_keys", "/opt/cni/bin/kube-ovn",
-				"/usr/local/bin/kubectl-ko", // by the same script
+				"/usr/local/bin/kubectl-ko", // by install-cni.sh, with cni_conf.MOUNT_LOCAL_BIN_DIR
 			},
-			Sets: []string{"ovn"},
+			Sets:   []string{"ovn"},
+			Script: Script{Name: "remove-kube-ovn.sh", Text: removeKubeOVN},
 		},
 	}
 }
@@ -83,6 +94,9 @@ func kubeOVNValues(s Site) (map[string]any, error) {
 	}
 	for _, n := range s.ControlPlanes {
 		masters = append(masters, n.IP.String())
+	}
+	if len(masters) == 0 { // a build knows no nodes, and the chart looks for them in the cluster then, and fails
+		masters = []string{netip.IPv6Loopback().String()}
 	}
 	repository := func(i catalog.ImageName) string { return i.Full[strings.LastIndexByte(i.Full, '/')+1:] }
 	return map[string]any{

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/Masterminds/semver/v3"
+
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -21,6 +23,8 @@ type Network struct {
 	NodeShares bool
 	// Enforces means that it enforces NetworkPolicies.
 	Enforces bool
+	// EnforcesBefore is the first release of Kubernetes in which it does not any more; nil if it does in all.
+	EnforcesBefore *semver.Version
 
 	// Images are components with the images that a bundle needs beside those that the chart's own values name.
 	Images []string
@@ -44,6 +48,8 @@ type Network struct {
 	// Gateway is the IPv4 address that pods take for their gateway and that no host has. The kernel of a host answers
 	// for it (proxy ARP) if the host has a route to it, such as a default route.
 	Gateway netip.Addr
+	// DefaultRoute means that its pods on a host end where the host has no default route.
+	DefaultRoute bool
 	// Modules are kernel modules that it needs.
 	Modules []string
 	// Dirs returns directories of the host that its pods mount and nobody makes for them; nil is none.
@@ -90,6 +96,7 @@ const (
 	OthersCall  Caller = iota
 	PeersCall          // every node, each other one's
 	MembersCall        // every node, those of control planes
+	NobodyCalls        // from another host: a firewall may keep it closed
 )
 
 // An Interface is a network interface on nodes, or several of one pattern.

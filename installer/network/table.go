@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/Masterminds/semver/v3"
+
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -67,6 +69,15 @@ func (t Table) IsRule(word string) bool {
 	return slices.ContainsFunc(t, func(n Network) bool {
 		return slices.ContainsFunc(n.Rules, func(start string) bool { return strings.HasPrefix(word, start) })
 	})
+}
+
+// EnforcesIn reports whether the network enforces NetworkPolicies in a cluster, with the values that kkbundle sets.
+func (n Network) EnforcesIn(c *manifest.Cluster) bool {
+	if n.EnforcesBefore == nil {
+		return n.Enforces
+	}
+	v, err := semver.NewVersion(c.Kubernetes.Version)
+	return n.Enforces && err == nil && v.LessThan(n.EnforcesBefore)
 }
 
 // PluginDir has the CNI plugins on nodes.

@@ -70,7 +70,7 @@ func TestInterfaces(t *testing.T) {
 			"cilium* lxc*", "lxc* cilium_host cilium_net cilium_vxlan",
 			"cilium_host cilium_vxlan cilium_geneve cilium_wg0",
 		},
-		"hybridnet": {"*.vxlan* h_*", "", ""},
+		"hybridnet": {"*.vxlan* hybr* h_*", "hybr*", ""},
 		"kube-ovn": {
 			"ovn0 ovs-system br-int genev_sys_* vxlan_sys_* mirror0 *_h", "ovn0 genev_sys_6081",
 			"ovn0 ovs-system br-int genev_sys_6081 vxlan_sys_4789 mirror0",
@@ -84,7 +84,7 @@ func TestInterfaces(t *testing.T) {
 		"cni0": true, "flannel.1": true, "flannel.4096": true, "flannel-v6.1": true, "cali12345": true,
 		"vxlan.calico": true, "wireguard.cali": true,
 		"cilium_host": true, "lxc_health": true, "ovn0": true,
-		"veth1": false, "tunl0": false, "lxcbr0": false, "ovs-system": false, "br-int": false, "eth0": false,
+		"hybr0123456789a": true, "veth1": false, "tunl0": false, "lxcbr0": false, "ovs-system": false, "br-int": false, "eth0": false,
 		"docker0": false,
 	} {
 		if got := All().IsTelling(link); got != want {

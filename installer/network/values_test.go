@@ -122,6 +122,11 @@ func TestNetworkValues(t *testing.T) {
 			"manager.replicas":        1,
 			"manager.nodeSelector":    map[string]any{"node-role.kubernetes.io/control-plane": ""},
 			"daemon.vtepAddressCIDRs": "10.0.0.3/32,10.0.0.4/32",
+			// Its Felix asks for a version of EndpointSlices that Kubernetes has no more, and would wait for ever.
+			"daemon.enableFelixPolicy": false,
+		}},
+		"hybridnet with Kubernetes 1.24": {"kubernetes: {version: v1.24.17}\ncni: {type: hybridnet}", map[string]any{
+			"daemon.enableFelixPolicy": true,
 		}},
 		"kube-ovn": {"cni: {type: kube-ovn}", map[string]any{
 			"global.registry.address":      "docker.io/kubeovn",
@@ -148,6 +153,15 @@ func TestNetworkValues(t *testing.T) {
 				t.Errorf("%s: %s (-got +want):\n%s", name, path, diff)
 			}
 		}
+	}
+}
+
+// The chart of kube-ovn v1.15 fails without an address of a control plane, and a build knows none.
+func TestKubeOVNValuesOfABuild(t *testing.T) {
+	t.Parallel()
+	values, err := kubeOVNValues(Site{Cluster: tasktest.Cluster(t, "cni: {type: kube-ovn}")})
+	if err != nil || values["MASTER_NODES"] == "" {
+		t.Errorf("MASTER_NODES is %q: %v", values["MASTER_NODES"], err)
 	}
 }
 

@@ -116,7 +116,7 @@ func TestNetworkReplacesPlugins(t *testing.T) {
 		"cni: {type: calico, version: v3.29.7}":              {"host-local", "loopback", "portmap", "tuning", "bandwidth"},
 		"cni: {type: multus, with: calico, version: v4.2.4}": {"host-local", "loopback", "portmap", "tuning"},
 		"cni: {type: kube-ovn}":                              {"loopback", "macvlan", "portmap"},
-		"cni: {type: hybridnet}":                             {"loopback"},
+		"cni: {type: hybridnet}":                             {"loopback", "bandwidth"},
 		k3s + "cni: {type: calico}":                          {"host-local", "loopback", "portmap", "tuning"},
 	} {
 		placed, removed := map[string]bool{}, map[string]bool{}

@@ -218,6 +218,12 @@ func withCluster(base func(*testing.T) precheck.Input, f func(*manifest.Cluster)
 	}
 }
 
+// hybridnet gives the cluster the network Hybridnet, which knows one family.
+func hybridnet(c *manifest.Cluster) {
+	c.CNI.Type = manifest.NetworkHybridnet
+	c.Kubernetes.PodCIDR, c.Kubernetes.ServiceCIDR = cidrs("10.233.64.0/18"), cidrs("10.233.0.0/18")
+}
+
 func setPath(f *node.Facts, p node.Path) {
 	i := slices.IndexFunc(f.Paths, func(o node.Path) bool { return o.Path == p.Path })
 	f.Paths[i] = p

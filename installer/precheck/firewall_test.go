@@ -38,7 +38,10 @@ func TestFirewallRemedyNamesNetworks(t *testing.T) {
 		},
 		manifest.NetworkCilium:  {"--add-interface=lxc+", "--add-port=4240/tcp", "--add-port=8472/udp"},
 		manifest.NetworkKubeOVN: {"--add-interface=ovn0", "--add-port=6081/udp"},
-		manifest.NetworkNone:    {"--add-port=10250/tcp"},
+		manifest.NetworkHybridnet: {
+			"--add-interface=hybr+", "--add-port=8472/udp", "--add-port=5473/tcp", "--add-port=9898/tcp",
+		},
+		manifest.NetworkNone: {"--add-port=10250/tcp"},
 	} {
 		in := good(t)
 		in.Cluster.CNI.Type = network
@@ -52,6 +55,9 @@ func TestFirewallRemedyNamesNetworks(t *testing.T) {
 				if !strings.Contains(fix, one) {
 					t.Errorf("%s on %s: %q is not in %s", network, host, one, fix)
 				}
+			}
+			if strings.Contains(fix, "11021") {
+				t.Errorf("%s on %s: a port that no other host calls is opened: %s", network, host, fix)
 			}
 			// firewalld 1.3.3: "argument --add-masquerade: not allowed with argument --add-port", exit code 2.
 			for command := range strings.SplitSeq(fix, "; ") {

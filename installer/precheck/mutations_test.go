@@ -746,13 +746,13 @@ func clusterMutations() []mutation {
 		},
 		{"unknown network", good, of(func(c *manifest.Cluster) { c.CNI.Type = "weave" }), each("plugin", "")},
 		{"Hybridnet with 1.15", withCluster(rich, func(c *manifest.Cluster) {
-			old("v1.15.1")(c)
-			c.Kubernetes.PodCIDR, c.Kubernetes.ServiceCIDR = c.Kubernetes.PodCIDR[:1], c.Kubernetes.ServiceCIDR[:1]
-		}), of(func(c *manifest.Cluster) { c.CNI.Type = "hybridnet" }), each("hybridnet", "")},
-		{
-			"Hybridnet with two networks", rich, of(func(c *manifest.Cluster) { c.CNI.Type = "hybridnet" }),
-			each("supported", ""),
-		},
+			hybridnet(c)
+			old("v1.16.15")(c)
+		}), of(old("v1.15.1")), each("hybridnet", "")},
+		{"Hybridnet with two networks", withCluster(rich, hybridnet), of(func(c *manifest.Cluster) {
+			c.Kubernetes.PodCIDR, c.Kubernetes.ServiceCIDR = cidrs("10.233.64.0/18", "fd85::/56"),
+				cidrs("10.233.0.0/18", "fd86::/112")
+		}), each("supported", "")},
 		{
 			"ipvs with 1.35", withCluster(rich, old("v1.35.0")), k(func(k *manifest.Kubernetes) { k.ProxyMode = "ipvs" }),
 			each("proxy-mode", ""),

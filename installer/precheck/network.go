@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -49,11 +50,12 @@ func networkChecks() []Check {
 			Source: "kkbundle",
 		},
 		{
-			ID: "default-route", Groups: []string{GroupNetwork}, Level: Warn, Title: "there is a default route",
+			ID: "default-route", Groups: []string{GroupNetwork}, Level: Block, Title: "there is a default route",
 			Rule: hasDefaultRoute, Roles: cluster(),
+			LevelOf: routeLevel, Varies: "warns unless the pod network's pods end without one, as Hybridnet's do",
 			Why:    "some programs choose a host's address by it, and services in the cluster may be unreachable from the host without one",
 			Fix:    "set one, also where it leads nowhere",
-			Source: "k3s #1144, rke2 #1242: choice of the address",
+			Source: "k3s #1144, rke2 #1242: choice of the address; Hybridnet v0.8.8: both ipv4 and ipv6 default gateway not found",
 		},
 		{
 			ID: "mtu", Groups: []string{GroupNetwork}, Level: Warn,
@@ -203,6 +205,13 @@ func hasNoForeignRoute(s *Subject) Finding {
 
 // isDefault reports whether a route is for everything, or one of two halves of it, as VPNs set them.
 func isDefault(to netip.Prefix) bool { return to.Bits() <= 1 }
+
+func routeLevel(s *Subject) Level {
+	if slices.ContainsFunc(s.networks(), func(n network.Network) bool { return n.DefaultRoute }) {
+		return Block
+	}
+	return Warn
+}
 
 func hasDefaultRoute(s *Subject) Finding {
 	if len(s.Facts.Routes) == 0 {

@@ -118,7 +118,7 @@ func TestNewNetwork(t *testing.T) {
 		t.Errorf("%+v", one)
 	}
 	if !strings.Contains(of("plugin").Fix, "weave") ||
-		!strings.Contains(of("links").Varies, "Calico's 179, Weave Net's 6783") ||
+		!strings.Contains(of("links").Varies, "Calico's 179, Hybridnet's 5473, Weave Net's 6783") ||
 		!strings.Contains(of("kernel-network").Source, "Weave's page") {
 		t.Error("what is said of checks does not name the network")
 	}

@@ -32,6 +32,8 @@ type port struct {
 	address netip.Addr // invalid for all addresses
 	// listeners are the programs of a pod network that have the port.
 	listeners []string
+	// local means that no other host calls it.
+	local bool
 }
 
 func tcp(number int, what string) port { return port{network: "tcp", number: number, what: what} }
@@ -123,7 +125,7 @@ func networkPorts(n network.Network) []port {
 		if !p.Some {
 			list = append(list, port{
 				network: p.Protocol, number: p.Number, what: string(n.Name),
-				listeners: n.Listeners,
+				listeners: n.Listeners, local: p.Caller == network.NobodyCalls,
 			})
 		}
 	}

@@ -122,6 +122,7 @@ func TestLevels(t *testing.T) {
 			}}
 		}
 	}
+	noRoute := w(func(f *node.Facts) { f.Routes = nil })
 	noBridge := func(in *precheck.Input) { delete(in.Hosts[0].Facts.Sysctls, "net.bridge.bridge-nf-call-iptables") }
 	for _, c := range []struct {
 		name   string
@@ -158,6 +159,8 @@ func TestLevels(t *testing.T) {
 			"what others install", rich, of(func(c *manifest.Cluster) { c.CNI.Type = "hybridnet" }), "supported",
 			precheck.Warn,
 		},
+		{"no default route", good, noRoute, "default-route", precheck.Warn},
+		{"no default route for Hybridnet", withCluster(good, hybridnet), noRoute, "default-route", precheck.Block},
 		{"another pod network", good, podman, "cni-config", precheck.Block},
 		{"another pod network for others", rich, podman, "cni-config", precheck.Warn},
 		{"bridges with Cilium", rich, noBridge, "bridge-netfilter", precheck.Warn},

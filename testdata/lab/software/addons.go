@@ -128,6 +128,8 @@ func (s *imageSet) extra(ctx context.Context, e Extra) []imageSpec {
 	switch e {
 	case FlannelNext:
 		return nextFlannel().images(ctx, s)
+	case Hybridnet:
+		return []imageSpec{s.hybridnet(ctx)}
 	case Addons:
 		volumes := one("docker.io/rancher/local-path-provisioner:"+LocalPathVersion, "local-path-provisioner",
 			"/usr/bin", "")
@@ -224,6 +226,7 @@ func (b *builder) withImages(ctx context.Context, base string, with []Extra) (st
 	}
 	inputs := []any{
 		filepath.Base(base), with, b.bin, addonsSource, kubernetesSource, flannelSource, ciliumSource, calicoSource,
+		hybridnetSource,
 	}
 	if slices.Contains(with, ManagementCluster) {
 		state, err := b.checkoutState()
@@ -233,6 +236,7 @@ func (b *builder) withImages(ctx context.Context, base string, with []Extra) (st
 		inputs = append(inputs, clusterAPISource, state)
 	}
 	given := append(certManagerPrograms(), LocalPVProgram, KubeVIPProgram, SpegelProgram)
+	given = append(given, HybridnetGiven()...)
 	for _, r := range CalicoReleases() {
 		given = append(given, r.Given()...)
 	}

@@ -51,7 +51,7 @@ const (
 func Extras() []Extra {
 	return []Extra{
 		Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, Spegel, BothArches, Containerd21,
-		FlannelNext, Cilium, CiliumNext, Calico331, Calico332, ManagementCluster, Kubernetes133, Kubernetes134, Kubernetes1344, Kubernetes135, Kubernetes137,
+		FlannelNext, Cilium, CiliumNext, Calico331, Calico332, Hybridnet, ManagementCluster, Kubernetes133, Kubernetes134, Kubernetes1344, Kubernetes135, Kubernetes137,
 	}
 }
 
@@ -104,7 +104,7 @@ func (b *builder) extras(ctx context.Context, with []Extra) ([]string, error) {
 // isImages holds if the upstream has no more files with the extra than a build has anyway, and what people have given.
 func (e Extra) isImages() bool {
 	_, isCalico := CalicoReleases()[e]
-	return isCalico || e == LocalPV || e == KubeVIP || e == Spegel || e == BothArches
+	return isCalico || e == Hybridnet || e == LocalPV || e == KubeVIP || e == Spegel || e == BothArches
 }
 
 func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
