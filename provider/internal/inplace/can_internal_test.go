@@ -65,6 +65,10 @@ func TestCanUpdate(t *testing.T) {
 		"a patch in another directory": {
 			objectsOf("v1.36.3", patched("a", "x")), objectsOf("v1.36.3", patched("/../sub/etcd", "x")), `{"spec":{"version":"v1.36.3"}}`, "",
 		},
+		"another bootstrap provider's": {
+			objectsOf("v1.36.3", `{"kind": "OtherConfig", "spec": {"files": "none"}}`), objectsOf("v1.36.4", `{"kind": "OtherConfig", "spec": {"files": "none"}}`),
+			`{"spec":{"version":"v1.36.4"}}`, "",
+		},
 		"patches that are nowhere": {objectsOf("v1.36.3", `{"spec": {}}`), objectsOf("v1.37.2", `{"spec": {"joinConfiguration": {"patches": {"directory": "patches"}}}}`), "", ""},
 	} {
 		machine, config, err := canUpdate(c.from, c.to)
@@ -108,6 +112,11 @@ func TestCanUpdateSet(t *testing.T) {
 		if err != nil || string(got.Patch) != want {
 			t.Errorf("to %s: %s, %v; want %s", to, got.Patch, err, want)
 		}
+	}
+	other := set("v1.36.4", "KKMachineTemplate", ours)
+	other.BootstrapConfigTemplate.Raw = []byte(`{"kind": "OtherConfigTemplate", "spec": {"template": {"spec": {"files": "none"}}}}`)
+	if got, _, err := canUpdateSet(set("v1.36.3", "KKMachineTemplate", ours), other); err != nil || !got.IsDefined() {
+		t.Errorf("workers of another bootstrap provider: %s, %v", got.Patch, err)
 	}
 	from, to := set("v1.36.3", "KKMachineTemplate", ours), set("v1.36.3", "KKMachineTemplate", ours)
 	from.BootstrapConfigTemplate.Raw = []byte(`{"spec": {"template": ` + patched("a", "maxPods: 50") + `}}`)
