@@ -48,7 +48,7 @@ func (p Patches) tasks() []task.Task {
 	for _, f := range p.Files {
 		tasks = append(tasks, task.Task{
 			Name: f.String(), Done: task.Never,
-			Do:   func(ctx context.Context, t *task.Host) error { return bootstrap.Apply(ctx, t, f, "") },
+			Do: func(ctx context.Context, t *task.Host) error { return bootstrap.Apply(ctx, t, f, "") },
 		})
 	}
 	return tasks
@@ -130,7 +130,7 @@ func kubeletStays(ctx context.Context, t *task.Host) error {
 		}
 		is := strings.TrimPrefix(strings.TrimSpace(string(out)), "MainPID=")
 		if is == "0" || was != "" && is != was {
-			return fmt.Errorf("the kubelet of %s ends again and again: journalctl -u %s on the host says why; correct the patches of the kubelet",
+			return fmt.Errorf("the kubelet of %s ends again and again, as if it did not take its settings: journalctl -u %s on the host says why",
 				t.Name, kubeadm.KubeletUnit)
 		}
 		was = is
