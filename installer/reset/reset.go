@@ -162,8 +162,8 @@ func removeKubernetes(ctx context.Context, t *task.Host) error {
 		"/usr/libexec/kubernetes", "/var/log/pods", "/var/log/containers")
 }
 
-// resetKubeadm takes kube-vip's address off the host and runs kubeadm reset. kubeadm fails on a host that never got far;
-// its removals are repeated by the caller.
+// resetKubeadm takes kube-vip's address off the host and runs kubeadm reset. kubeadm fails on a host that never got
+// far; its removals are repeated by the caller.
 func resetKubeadm(ctx context.Context, t *task.Host) error {
 	kubeadm, err := t.Test(ctx, "test", "-x", "/usr/local/bin/kubeadm")
 	if err != nil {

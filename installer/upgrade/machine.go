@@ -110,14 +110,15 @@ func machinePhases(c *manifest.Cluster, p Patches) []task.Phase {
 		{Name: "kubelet", Tasks: []task.Task{restarted(kubeadm.KubeletTask(c)), {
 			Name: "kubelet-stays", Done: task.Never,
 			Do: func(ctx context.Context, t *task.Host) error {
-				return task.Eventually(ctx, task.NodeReadyTimeout, func(ctx context.Context) error { return kubeletStays(ctx, t) })
+				return task.Eventually(ctx, task.NodeReadyTimeout,
+					func(ctx context.Context) error { return kubeletStays(ctx, t) })
 			},
 		}}},
 	}
 }
 
-// kubeletStays returns an error unless the kubelet stays up. One that ends at its start, as it does not take its settings,
-// is started again after 10 s, and its Node is called ready for some time longer.
+// kubeletStays returns an error unless the kubelet stays up. One that ends at its start, as it does not take its
+// settings, is started again after 10 s, and its Node is called ready for some time longer.
 func kubeletStays(ctx context.Context, t *task.Host) error {
 	var was string
 	for _, pause := range []string{"0", "15"} {

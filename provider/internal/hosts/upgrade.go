@@ -18,8 +18,8 @@ func (o *Operator) Upgrade(ctx context.Context, w Work, patches string) (Done, e
 	return o.upgradeMachine(ctx, w, flags...)
 }
 
-// CheckUpgrade returns the error by which Upgrade would refuse a host or the document, or not reach the host, which stays
-// as it is.
+// CheckUpgrade returns the error by which Upgrade would refuse a host or the document, or not reach the host, which
+// stays as it is.
 func (o *Operator) CheckUpgrade(ctx context.Context, w Work) (Done, error) {
 	return o.upgradeMachine(ctx, w, "--check")
 }

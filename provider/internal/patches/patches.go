@@ -1,6 +1,5 @@
 // Package patches knows the files of a KubeadmConfig that kubeadm reads as patches of the kubelet's configuration and
-// of static pods. An update in place writes them to its host: nothing but kubeadm reads them there, and no command of
-// the KubeadmConfig is meant to change them.
+// of static pods. An update in place writes them to its host: nothing but kubeadm reads them there.
 // https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/control-plane-flags/#patches
 package patches
 
@@ -21,13 +20,14 @@ func Directory(spec *bootstrapv1.KubeadmConfigSpec) string {
 	return spec.InitConfiguration.Patches.Directory
 }
 
-// Files returns the files in the directory that an update writes: kubeadm's patches. One that is appended to, or made from
-// a template, stays as it was when the host was provisioned, and so do all if a command names their directory: it may
-// have changed them on the host.
+// Files returns the files in the directory that an update writes: kubeadm's patches. One that is appended to, or made
+// from a template, stays as it was when the host was provisioned, and so do all if a command names their directory: it
+// may have changed them on the host.
 func Files(spec *bootstrapv1.KubeadmConfigSpec) []bootstrapv1.File {
 	dir := path.Clean(Directory(spec))
-	if !path.IsAbs(dir) || slices.ContainsFunc(slices.Concat(spec.BootCommands, spec.PreKubeadmCommands, spec.PostKubeadmCommands),
-		func(command string) bool { return strings.Contains(command, dir) }) {
+	commands := slices.Concat(spec.BootCommands, spec.PreKubeadmCommands, spec.PostKubeadmCommands)
+	namesIt := func(command string) bool { return strings.Contains(command, dir) }
+	if !path.IsAbs(dir) || slices.ContainsFunc(commands, namesIt) {
 		return nil
 	}
 	var files []bootstrapv1.File
