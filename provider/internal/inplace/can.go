@@ -165,8 +165,8 @@ func patchFiles(from, to runtime.RawExtension) (files []bootstrapv1.File, ok boo
 	return is.Files, true, nil
 }
 
-// isKubeadm reports whether a request has a KubeadmConfig, or a template of one. Other kinds may have fields of the same
-// names, which cannot be read as its fields.
+// isKubeadm reports whether a request has a KubeadmConfig, or a template of one. Other kinds may have fields of the
+// same names, which cannot be read as its fields.
 func isKubeadm(raw runtime.RawExtension) (bool, error) {
 	if len(raw.Raw) == 0 {
 		return false, nil
