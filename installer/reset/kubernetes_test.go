@@ -4,6 +4,8 @@ package reset
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/endpoint"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
@@ -55,6 +58,53 @@ func TestReset(t *testing.T) {
 	}
 	if diff := cmp.Diff(sitetest.Sorted(left), sitetest.Sorted(want)); diff != "" {
 		t.Errorf("left (-got +want):\n%s", diff)
+	}
+}
+
+// kubeadm removes the host's member of etcd through the API servers' address, which the host may hold: it does so before
+// the address is taken off the host.
+func TestResetLeavesEtcdByTheAddress(t *testing.T) {
+	t.Parallel()
+	const (
+		first, second = "kubeadm reset phase remove-etcd-member", "systemctl stop kubelet.service"
+		all           = "kubeadm reset --force --cri-socket=" + cri.ContainerdSocket
+		without       = all + " --skip-phases=remove-etcd-member"
+		vip           = "spec: {containers: [{name: kube-vip, env: [{name: address, value: 10.0.0.100}]}]}\n"
+	)
+	for name, c := range map[string]struct {
+		vip   string
+		scope task.Scope
+		want  []string
+	}{
+		"one host":                      {vip, task.Scope{Hosts: []string{"cp1"}}, []string{first, second, without}},
+		"one host without kube-vip":     {"", task.Scope{Hosts: []string{"cp1"}}, []string{all}},
+		"all hosts":                     {vip, task.Scope{}, []string{second, without}},
+		"one that has no member by now": {vip, task.Scope{Hosts: []string{"cp1"}, Leaving: true}, []string{second, without}},
+	} {
+		s := sitetest.NewSite(t, "cp1", "node1")
+		h := s.Hosts["cp1"]
+		var said []string
+		for _, program := range []string{"kubeadm", "systemctl"} {
+			h.Answer(program, func(_ context.Context, cmd host.Cmd) error {
+				said = append(said, strings.Join(cmd.Args, " "))
+				return nil
+			})
+		}
+		h.Put(t, "/usr/local/bin/kubeadm", "")
+		if err := os.Chmod(filepath.Join(h.Root, "usr/local/bin/kubeadm"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if c.vip != "" {
+			h.Put(t, endpoint.KubeVIPManifest, c.vip)
+		}
+		on := s.Run(t, nil).Hosts[0]
+		on.Site.Scope = c.scope
+		if err := removeKubernetes(t.Context(), on); err != nil {
+			t.Fatal(err)
+		}
+		if len(said) < len(c.want) || !slices.Equal(said[:len(c.want)], c.want) {
+			t.Errorf("%s:\n%s", name, strings.Join(said, "\n"))
+		}
 	}
 }
 

@@ -149,24 +149,8 @@ func removeKubernetes(ctx context.Context, t *task.Host) error {
 	if _, err := t.Test(ctx, "pkill", "--exact", "kubeadm"); err != nil {
 		return err
 	}
-	if err := endpoint.LeaveVIP(ctx, t); err != nil {
+	if err := resetKubeadm(ctx, t); err != nil {
 		return err
-	}
-	kubeadm, err := t.Test(ctx, "test", "-x", "/usr/local/bin/kubeadm")
-	if err != nil {
-		return err
-	}
-	if kubeadm {
-		args := []string{"kubeadm", "reset", "--force", "--cri-socket=" + cri.RuntimeOf(t.Site.Cluster).Socket}
-		if t.Site.Scope.Whole() || t.Site.Scope.Leaving {
-			// All members are removed: asking the others to remove this one would wait for removed ones. A node that
-			// is being deleted has no member any more.
-			args = append(args, "--skip-phases=remove-etcd-member")
-		}
-		// kubeadm fails on a host that never got far; its removals are repeated below.
-		if _, err := t.Test(ctx, args...); err != nil {
-			return err
-		}
 	}
 	if err := t.RemoveUnit(ctx, "kubelet.service"); err != nil {
 		return err
@@ -176,6 +160,37 @@ func removeKubernetes(ctx context.Context, t *task.Host) error {
 	}
 	return t.Empty(ctx, "/etc/systemd/system/kubelet.service.d", "/etc/kubernetes", "/var/lib/kubelet", "/var/lib/etcd",
 		"/usr/libexec/kubernetes", "/var/log/pods", "/var/log/containers")
+}
+
+// resetKubeadm takes kube-vip's address off the host and runs kubeadm reset. kubeadm fails on a host that never got
+// far; its removals are repeated by the caller.
+func resetKubeadm(ctx context.Context, t *task.Host) error {
+	kubeadm, err := t.Test(ctx, "test", "-x", "/usr/local/bin/kubeadm")
+	if err != nil {
+		return err
+	}
+	// All members are removed: asking the others to remove this one would wait for removed ones. A node that is being
+	// deleted has no member any more.
+	member := !t.Site.Scope.Whole() && !t.Site.Scope.Leaving
+	vip, err := t.AnyExists(ctx, endpoint.KubeVIPManifest)
+	if err != nil {
+		return err
+	}
+	if kubeadm && member && vip { // through the address, which this host may have until it leaves it
+		if _, err := t.Test(ctx, "kubeadm", "reset", "phase", "remove-etcd-member"); err != nil {
+			return err
+		}
+		member = false
+	}
+	if err := endpoint.LeaveVIP(ctx, t); err != nil || !kubeadm {
+		return err
+	}
+	args := []string{"kubeadm", "reset", "--force", "--cri-socket=" + cri.RuntimeOf(t.Site.Cluster).Socket}
+	if !member {
+		args = append(args, "--skip-phases=remove-etcd-member")
+	}
+	_, err = t.Test(ctx, args...)
+	return err
 }
 
 // removeTasks removes the units and paths that tasks leave, the last task's first.

@@ -42,15 +42,13 @@ type Patches struct {
 	Files []provision.File
 }
 
-// tasks write the files. One that is there with its content and mode stays.
+// tasks write the files, with their modes and owners.
 func (p Patches) tasks() []task.Task {
 	var tasks []task.Task
 	for _, f := range p.Files {
-		file := task.File{Path: f.Path, Mode: f.Mode, Data: f.Data}
 		tasks = append(tasks, task.Task{
-			Name: f.String(),
-			Done: func(ctx context.Context, t *task.Host) (bool, error) { return t.HasFiles(ctx, file) },
-			Do:   func(ctx context.Context, t *task.Host) error { return bootstrap.Apply(ctx, t, f, "") },
+			Name: f.String(), Done: task.Never,
+			Do: func(ctx context.Context, t *task.Host) error { return bootstrap.Apply(ctx, t, f, "") },
 		})
 	}
 	return tasks
@@ -109,8 +107,36 @@ func machinePhases(c *manifest.Cluster, p Patches) []task.Phase {
 		{Name: "files", Tasks: p.tasks()},
 		{Name: "node", Tasks: []task.Task{node}},
 		{Name: "container-manager", Tasks: plan.ContainerTasks(c)},
-		{Name: "kubelet", Tasks: []task.Task{restarted(kubeadm.KubeletTask(c))}},
+		{Name: "kubelet", Tasks: []task.Task{restarted(kubeadm.KubeletTask(c)), {
+			Name: "kubelet-stays", Done: task.Never,
+			Do: func(ctx context.Context, t *task.Host) error {
+				return task.Eventually(ctx, task.NodeReadyTimeout,
+					func(ctx context.Context) error { return kubeletStays(ctx, t) })
+			},
+		}}},
 	}
+}
+
+// kubeletStays returns an error unless the kubelet stays up. One that ends at its start, as it does not take its
+// settings, is started again after 10 s, and its Node is called ready for some time longer.
+func kubeletStays(ctx context.Context, t *task.Host) error {
+	var was string
+	for _, pause := range []string{"0", "15"} {
+		if err := t.Run(ctx, "sleep", pause); err != nil {
+			return err
+		}
+		out, err := t.Output(ctx, "systemctl", "show", "--property=MainPID", kubeadm.KubeletUnit)
+		if err != nil {
+			return err
+		}
+		is := strings.TrimPrefix(strings.TrimSpace(string(out)), "MainPID=")
+		if is == "0" || was != "" && is != was {
+			return fmt.Errorf("the kubelet of %s ends again and again, as if it did not take its settings: journalctl -u %s on the host says why",
+				t.Name, kubeadm.KubeletUnit)
+		}
+		was = is
+	}
+	return nil
 }
 
 // mayUpgradeMachine refuses a host that is no node, that is another machine's, or that the release must not be brought

@@ -30,6 +30,8 @@ type machineNode struct {
 	host *sitetest.Rooted
 	// kubelet is the version of its kubelet, declared that of kubeadm-config, and server that of the API server.
 	kubelet, declared, server string
+	// process returns the number of the kubelet's process.
+	process func() string
 
 	mu   sync.Mutex
 	said []string // what was done, in its order
@@ -40,7 +42,7 @@ func newMachineNode(t *testing.T) *machineNode {
 	t.Helper()
 	s := sitetest.NewSite(t, "cp1", "node1")
 	to := s.Options.Cluster.Kubernetes.Version
-	m := &machineNode{Site: s, host: s.Hosts["node1"], kubelet: minorBefore(t, to), declared: to, server: to}
+	m := &machineNode{Site: s, host: s.Hosts["node1"], kubelet: minorBefore(t, to), declared: to, server: to, process: func() string { return "7" }}
 	s.Dialing("")
 	s.Options.Helper = func(string) ([]byte, error) { return []byte("helper"), nil }
 	s.Options.Bundle = sitetest.ClusterBundle(t, s.Options.Cluster)
@@ -62,7 +64,13 @@ func newMachineNode(t *testing.T) *machineNode {
 		return nil
 	})
 	h.Answer("kubeadm", m.program)
-	h.Answer("systemctl", m.program)
+	h.Answer("systemctl", func(ctx context.Context, cmd host.Cmd) error {
+		if cmd.Args[1] == "show" {
+			return printed("MainPID="+m.process()+"\n")(ctx, cmd)
+		}
+		return m.program(ctx, cmd)
+	})
+	h.Answer("sleep", func(context.Context, host.Cmd) error { return nil })
 	return m
 }
 
@@ -204,6 +212,49 @@ func TestMachineIsRefused(t *testing.T) {
 				t.Errorf("the host was changed: %q", m.said)
 			}
 		})
+	}
+}
+
+// A kubelet that does not take its settings ends again and again: the update is not done.
+func TestKubeletStays(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		processes []string
+		stays     bool
+	}{
+		"it stays": {[]string{"7", "7"}, true}, "it waits to be started": {[]string{"7", "0"}, false},
+		"it was started again": {[]string{"7", "8"}, false}, "it is not there": {[]string{"0", "0"}, false},
+	} {
+		m := newMachineNode(t)
+		m.process = func() string {
+			one := c.processes[0]
+			c.processes = c.processes[1:]
+			return one
+		}
+		if err := kubeletStays(t.Context(), m.Run(t, nil).Hosts[1]); (err == nil) != c.stays {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	m := newMachineNode(t)
+	asked := false
+	m.process = func() string { asked = true; return "7" }
+	if _, err := Machine(t.Context(), m.Options, "node1", Patches{}); err != nil || !asked {
+		t.Errorf("%v, asked %v", err, asked)
+	}
+}
+
+// Of a file, the mode counts, too.
+func TestMachineWritesModes(t *testing.T) {
+	t.Parallel()
+	m := newMachineNode(t)
+	const path = "/etc/kubernetes/patches/etcd.yaml"
+	m.host.Put(t, path, "x\n")
+	files := []provision.File{{Path: path, Mode: 0o600, Data: []byte("x\n")}}
+	if _, err := Machine(t.Context(), m.Options, "node1", Patches{Dir: "/etc/kubernetes/patches", Files: files}); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(filepath.Join(m.host.Root, path)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
 	}
 }
 

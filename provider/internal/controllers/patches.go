@@ -1,8 +1,13 @@
 package controllers
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
 	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -43,7 +48,7 @@ func (w *instanceWork) patchDocument(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var files []map[string]any
+	document := bytes.NewBufferString("## template: jinja\n#cloud-config\nwrite_files:\n")
 	for _, f := range patches.Files(&config.Spec) {
 		content := f.Content
 		if secret := f.ContentFrom.Secret; secret.Name != "" {
@@ -57,14 +62,49 @@ func (w *instanceWork) patchDocument(ctx context.Context) ([]byte, error) {
 			}
 			content = string(data)
 		}
-		file := map[string]any{"path": f.Path, "content": content}
-		for key, value := range map[string]string{"owner": f.Owner, "permissions": f.Permissions, "encoding": string(f.Encoding)} {
-			if value != "" {
-				file[key] = value
-			}
+		if err := addFile(document, f, content); err != nil {
+			return nil, err
 		}
-		files = append(files, file)
 	}
-	data, err := yaml.Marshal(map[string]any{"write_files": files})
-	return append([]byte("## template: jinja\n#cloud-config\n"), data...), err
+	return document.Bytes(), nil
+}
+
+// addFile adds a file to the list of a document. A text is a block of lines as in the bootstrap data that Cluster API
+// makes: quotes and folded lines would be found in templates.
+func addFile(document *bytes.Buffer, f bootstrapv1.File, content string) error {
+	keys := map[string]string{"path": f.Path}
+	encoding := string(f.Encoding)
+	text := !strings.ContainsFunc(content, func(r rune) bool {
+		return r == utf8.RuneError || !unicode.IsPrint(r) && !strings.ContainsRune("\t\r\n", r)
+	})
+	if !text {
+		keys["content"] = base64.StdEncoding.EncodeToString([]byte(content))
+		encoding = strings.TrimPrefix(encoding+"+b64", "+")
+	}
+	for key, value := range map[string]string{"owner": f.Owner, "permissions": f.Permissions, "encoding": encoding} {
+		if value != "" {
+			keys[key] = value
+		}
+	}
+	data, err := yaml.Marshal(keys)
+	if err != nil {
+		return err
+	}
+	at := "- "
+	for line := range strings.Lines(string(data)) {
+		document.WriteString(at + line)
+		at = "  "
+	}
+	if !text {
+		return nil
+	}
+	end := "+" // all line ends stay
+	if !strings.HasSuffix(content, "\n") {
+		content, end = content+"\n", "-"
+	}
+	document.WriteString("  content: |2" + end + "\n")
+	for line := range strings.Lines(content) {
+		document.WriteString("    " + line)
+	}
+	return nil
 }

@@ -264,13 +264,13 @@ func TestUpdatePatches(t *testing.T) {
 		const want = `## template: jinja
 #cloud-config
 write_files:
-- content: |
-    maxPods: 99
-  path: /etc/kubernetes/patches/kubeletconfiguration+merge.yaml
+- path: /etc/kubernetes/patches/kubeletconfiguration+merge.yaml
   permissions: "0600"
-- content: |
+  content: |2+
+    maxPods: 99
+- path: /etc/kubernetes/patches/etcd.yaml
+  content: |2+
     metadata: {}
-  path: /etc/kubernetes/patches/etcd.yaml
 `
 		if h.written != want || !slices.Equal(h.updates, []string{version}) {
 			t.Errorf("updates %q with\n%s", h.updates, h.written)

@@ -398,7 +398,7 @@ func TestUpgrade(t *testing.T) {
 			t.Errorf("%s is on the command line", secret)
 		}
 	}
-	if _, err := o.CheckUpgrade(t.Context(), w); err != nil || !slices.Contains(r.call.Args, "--check") || slices.Contains(r.call.Args, "--files") || len(r.call.Stdin) > 0 {
+	if _, err := o.CheckUpgrade(t.Context(), w); err != nil || !slices.Contains(r.call.Args, "--check") || !slices.Contains(r.call.Args, "--files") || string(r.call.Stdin) != "# tokenword" {
 		t.Errorf("the check: %q %q, %v", r.call.Args, r.call.Stdin, err)
 	}
 	w.Document = nil

@@ -15,15 +15,12 @@ func (o *Operator) Upgrade(ctx context.Context, w Work, patches string) (Done, e
 	if patches != "" {
 		flags = append(flags, "--patches", patches)
 	}
-	if len(w.Document) > 0 {
-		flags = append(flags, "--files", "-")
-	}
 	return o.upgradeMachine(ctx, w, flags...)
 }
 
-// CheckUpgrade returns the error by which Upgrade would refuse a host, or not reach it. The host stays as it is.
+// CheckUpgrade returns the error by which Upgrade would refuse a host or the document, or not reach the host, which
+// stays as it is.
 func (o *Operator) CheckUpgrade(ctx context.Context, w Work) (Done, error) {
-	w.Document = nil
 	return o.upgradeMachine(ctx, w, "--check")
 }
 
@@ -36,6 +33,9 @@ func (o *Operator) upgradeMachine(ctx context.Context, w Work, flags ...string) 
 	args := slices.Concat([]string{"upgrade-machine", "--owner", w.Host.Owner}, dir.connection(w.Host))
 	if args, err = dir.bundled(args, w); err != nil {
 		return Done{}, err
+	}
+	if len(w.Document) > 0 {
+		flags = append(flags, "--files", "-")
 	}
 	args = slices.Concat(args, flags, []string{"--", w.Host.Name, w.Bundle.Path})
 	_, err = o.Runner.Run(ctx, Call{Args: args, Stdin: w.Document, Progress: func(Event) {}})

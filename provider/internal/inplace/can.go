@@ -133,8 +133,8 @@ func canUpdateSet(from, to runtimehooksv1.CanUpdateMachineSetRequestObjects) (
 
 // inTemplate returns the KubeadmConfig in a KubeadmConfigTemplate.
 func inTemplate(raw runtime.RawExtension) (config runtime.RawExtension, err error) {
-	if len(raw.Raw) == 0 {
-		return config, nil
+	if ours, err := isKubeadm(raw); err != nil || !ours {
+		return config, err
 	}
 	var t struct {
 		Spec struct {
@@ -165,11 +165,24 @@ func patchFiles(from, to runtime.RawExtension) (files []bootstrapv1.File, ok boo
 	return is.Files, true, nil
 }
 
+// isKubeadm reports whether a request has a KubeadmConfig, or a template of one. Other kinds may have fields of the
+// same names, which cannot be read as its fields.
+func isKubeadm(raw runtime.RawExtension) (bool, error) {
+	if len(raw.Raw) == 0 {
+		return false, nil
+	}
+	var t struct {
+		Kind string `json:"kind"`
+	}
+	err := json.Unmarshal(raw.Raw, &t)
+	return t.Kind == "" || t.Kind == "KubeadmConfig" || t.Kind == "KubeadmConfigTemplate", err
+}
+
 // specOf returns the spec of a KubeadmConfig in a request; an empty one if there is none.
 func specOf(raw runtime.RawExtension) (bootstrapv1.KubeadmConfigSpec, error) {
 	var config bootstrapv1.KubeadmConfig
-	if len(raw.Raw) == 0 {
-		return config.Spec, nil
+	if ours, err := isKubeadm(raw); err != nil || !ours {
+		return config.Spec, err
 	}
 	err := json.Unmarshal(raw.Raw, &config)
 	return config.Spec, err

@@ -60,10 +60,14 @@ func TestCanUpdate(t *testing.T) {
 		},
 		"kubeadm's patches": {
 			objectsOf("v1.36.3", patched("a", "maxPods: 50")), objectsOf("v1.36.3", patched("a", "maxPods: 99")),
-			`{"spec":{"version":"v1.36.3"}}`, `{"spec":{"files":[{"path":"/p/a","content":"maxPods: 99"}]}}`,
+			`{"spec":{"version":"v1.36.3"}}`, `{"spec":{"files":[{"path":"/p/etcda.yaml","content":"maxPods: 99"}]}}`,
 		},
 		"a patch in another directory": {
-			objectsOf("v1.36.3", patched("a", "x")), objectsOf("v1.36.3", patched("sub/a", "x")), `{"spec":{"version":"v1.36.3"}}`, "",
+			objectsOf("v1.36.3", patched("a", "x")), objectsOf("v1.36.3", patched("/../sub/etcd", "x")), `{"spec":{"version":"v1.36.3"}}`, "",
+		},
+		"another bootstrap provider's": {
+			objectsOf("v1.36.3", `{"kind": "OtherConfig", "spec": {"files": "none"}}`), objectsOf("v1.36.4", `{"kind": "OtherConfig", "spec": {"files": "none"}}`),
+			`{"spec":{"version":"v1.36.4"}}`, "",
 		},
 		"patches that are nowhere": {objectsOf("v1.36.3", `{"spec": {}}`), objectsOf("v1.37.2", `{"spec": {"joinConfiguration": {"patches": {"directory": "patches"}}}}`), "", ""},
 	} {
@@ -84,7 +88,7 @@ func TestCanUpdate(t *testing.T) {
 
 // patched is a KubeadmConfig with a patch of kubeadm.
 func patched(name, content string) string {
-	return `{"spec": {"joinConfiguration": {"patches": {"directory": "/p"}}, "files": [{"path": "/p/` + name + `", "content": "` + content + `"}]}}`
+	return `{"spec": {"joinConfiguration": {"patches": {"directory": "/p"}}, "files": [{"path": "/p/etcd` + name + `.yaml", "content": "` + content + `"}]}}`
 }
 
 // TestCanUpdateSet: of workers, only the version and kubeadm's patches.
@@ -109,11 +113,16 @@ func TestCanUpdateSet(t *testing.T) {
 			t.Errorf("to %s: %s, %v; want %s", to, got.Patch, err, want)
 		}
 	}
+	other := set("v1.36.4", "KKMachineTemplate", ours)
+	other.BootstrapConfigTemplate.Raw = []byte(`{"kind": "OtherConfigTemplate", "spec": {"template": {"spec": {"files": "none"}}}}`)
+	if got, _, err := canUpdateSet(set("v1.36.3", "KKMachineTemplate", ours), other); err != nil || !got.IsDefined() {
+		t.Errorf("workers of another bootstrap provider: %s, %v", got.Patch, err)
+	}
 	from, to := set("v1.36.3", "KKMachineTemplate", ours), set("v1.36.3", "KKMachineTemplate", ours)
 	from.BootstrapConfigTemplate.Raw = []byte(`{"spec": {"template": ` + patched("a", "maxPods: 50") + `}}`)
 	to.BootstrapConfigTemplate.Raw = []byte(`{"spec": {"template": ` + patched("a", "maxPods: 99") + `}}`)
 	machines, template, err := canUpdateSet(from, to)
-	if want := `{"spec":{"template":{"spec":{"files":[{"path":"/p/a","content":"maxPods: 99"}]}}}}`; err != nil || !machines.IsDefined() || string(template.Patch) != want {
+	if want := `{"spec":{"template":{"spec":{"files":[{"path":"/p/etcda.yaml","content":"maxPods: 99"}]}}}}`; err != nil || !machines.IsDefined() || string(template.Patch) != want {
 		t.Errorf("kubeadm's patches: %s and %s, %v; want %s", machines.Patch, template.Patch, err, want)
 	}
 	if got, _, err := canUpdateSet(set("v1.36.3", "DockerMachineTemplate", "infrastructure.cluster.x-k8s.io"), set("v1.37.2", "DockerMachineTemplate", "infrastructure.cluster.x-k8s.io")); err != nil || got.IsDefined() {

@@ -1,12 +1,13 @@
 // Package patches knows the files of a KubeadmConfig that kubeadm reads as patches of the kubelet's configuration and
-// of static pods. An update in place writes them to its host: nothing but kubeadm reads them there, and no command of
-// the KubeadmConfig is meant to change them.
+// of static pods. An update in place writes them to its host: nothing but kubeadm reads them there.
 // https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/control-plane-flags/#patches
 package patches
 
 import (
 	"path"
 	"reflect"
+	"slices"
+	"strings"
 
 	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 )
@@ -19,16 +20,33 @@ func Directory(spec *bootstrapv1.KubeadmConfigSpec) string {
 	return spec.InitConfiguration.Patches.Directory
 }
 
-// Files returns the files in the directory that an update writes. One that is appended to, or made from a template,
-// stays as it was when the host was provisioned.
+// Files returns the files in the directory that an update writes: kubeadm's patches. One that is appended to, or made
+// from a template, stays as it was when the host was provisioned, and so do all if a command names their directory: it
+// may have changed them on the host.
 func Files(spec *bootstrapv1.KubeadmConfigSpec) []bootstrapv1.File {
+	dir := path.Clean(Directory(spec))
+	commands := slices.Concat(spec.BootCommands, spec.PreKubeadmCommands, spec.PostKubeadmCommands)
+	namesIt := func(command string) bool { return strings.Contains(command, dir) }
+	if !path.IsAbs(dir) || slices.ContainsFunc(commands, namesIt) {
+		return nil
+	}
 	var files []bootstrapv1.File
 	for _, f := range spec.Files {
-		if path.Dir(path.Clean(f.Path)) == path.Clean(Directory(spec)) && path.IsAbs(f.Path) && isWhole(f) {
+		if path.Clean(f.Path) == f.Path && path.Dir(f.Path) == dir && isPatch(path.Base(f.Path)) && isWhole(f) {
 			files = append(files, f)
 		}
 	}
 	return files
+}
+
+// isPatch reports whether kubeadm takes a file of this name for a patch. Nothing would be told that another one is new.
+// https://github.com/kubernetes/kubernetes/blob/v1.37.2/cmd/kubeadm/app/util/patches/patches.go
+func isPatch(name string) bool {
+	known := []string{
+		"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubeletconfiguration", "corednsdeployment",
+	}
+	return (path.Ext(name) == ".yaml" || path.Ext(name) == ".json") &&
+		slices.ContainsFunc(known, func(target string) bool { return strings.HasPrefix(name, target) })
 }
 
 func isWhole(f bootstrapv1.File) bool {
