@@ -13,6 +13,13 @@ import (
 // CrictlConfig is crictl's configuration file.
 const CrictlConfig = "/etc/crictl.yaml"
 
+// nerdctlConfig has the networks of nerdctl elsewhere than those of pods: containerd takes what it finds there.
+const nerdctlConfig = hostfile.Mark + `
+namespace = "%s"
+cni_path = "/opt/cni/bin"
+cni_netconfpath = "/etc/nerdctl/cni"
+`
+
 // nerdctlNamespace is where nerdctl runs containers, beside those of pods.
 const nerdctlNamespace = "k8s.io"
 
@@ -45,7 +52,7 @@ func ToolTasks(c *manifest.Cluster) []task.Task {
 		// https://github.com/containerd/nerdctl/blob/main/docs/config.md
 		texts = append(texts, task.File{
 			Path: "/etc/nerdctl/nerdctl.toml", Mode: 0o644,
-			Data: []byte(hostfile.Mark + "\nnamespace = \"" + nerdctlNamespace + "\"\ncni_path = \"/opt/cni/bin\"\n"),
+			Data: fmt.Appendf(nil, nerdctlConfig, nerdctlNamespace),
 		})
 		leaves.Paths = append(leaves.Paths, "/run/nerdctl")
 		leaves.Data = []string{"/var/lib/nerdctl"} // with volumes
