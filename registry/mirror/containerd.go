@@ -43,7 +43,7 @@ type Host struct {
 // a login the files contain the password. caPath is the path of the authority's certificate, absolute or relative to
 // the directory; "" if there is none. https://github.com/containerd/containerd/blob/main/docs/hosts.md
 //
-// A name without a port has a directory with HTTPS's port, too: nerdctl asks for that one first, and would get _default.
+// A name without a port has a directory with HTTPS's port, too: nerdctl looks there first, and would get _default.
 func Hosts(r Registry, upstreams []string, caPath string) []Host {
 	hosts := []Host{r.host("_default", path.Join("/v2", r.missing()), caPath)}
 	add := func(name, apiRoot string) {
