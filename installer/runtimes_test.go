@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -102,7 +103,19 @@ func TestRuntimeTools(t *testing.T) {
 		h.Content("/usr/local/bin/nerdctl") != "member nerdctl\n" {
 		t.Errorf("crictl.yaml is %q, crictl %q", h.Content(cri.CrictlConfig), h.Content("/usr/local/bin/crictl"))
 	}
-	resetLeavesNothing(t, s, []string{cri.CrictlConfig, "/etc/nerdctl", "/usr/local/bin/crictl"})
+	// In the directory of pod networks nerdctl's would be a second one, which the precheck refuses.
+	if got := h.Content("/etc/nerdctl/nerdctl.toml"); !strings.Contains(got, `cni_netconfpath = "/etc/nerdctl/cni"`) {
+		t.Errorf("nerdctl.toml is\n%s", got)
+	}
+	h.Put(t, "/run/nerdctl/k8s.io/0/port-reserver.pid", "7")
+	h.Put(t, "/var/lib/nerdctl/0/volumes/k8s.io/data", "an operator's")
+	resetLeavesNothing(t, s, []string{cri.CrictlConfig, "/etc/nerdctl", "/usr/local/bin/crictl", "/run/nerdctl"})
+	if h.Content("/var/lib/nerdctl/0/volumes/k8s.io/data") == "" {
+		t.Error("reset took volumes without being told to")
+	}
+	if said := h.Said("ip"); !slices.Contains(said, "ip link delete nerdctl0") {
+		t.Errorf("nerdctl's bridge stays: %q", said)
+	}
 	for _, text := range []string{
 		"cri: {type: docker, tools: [nerdctl]}", "cri: {type: crio}\nimageRegistry: {type: none}",
 		"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\ncri: {type: crio}",

@@ -110,6 +110,11 @@ func TestContainerdOfOurs(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Put(t, "/var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db", "our images")
+	h.Stub(t, "ctr", `echo "$*" >>"$0.log"
+case "$*" in
+"namespaces ls --quiet") echo k8s.io; echo default;;
+*"tasks ls") echo 'TASK PID STATUS'; echo "of-$2 7 RUNNING"; echo "ended-$2 0 STOPPED";;
+esac`)
 	s.Dialing("")
 	if err := reset.Reset(t.Context(), s.Options); err != nil {
 		t.Fatal(err)
@@ -124,5 +129,12 @@ func TestContainerdOfOurs(t *testing.T) {
 	}
 	if said := h.Said("systemctl"); !slices.Contains(said, "systemctl kill --signal=KILL containerd.service") {
 		t.Errorf("containers may be left: %q", said)
+	}
+	// Those outside of Kubernetes' slice are in no unit: they would outlive containerd.
+	asked, err := os.ReadFile(filepath.Join(h.Stubs, "ctr.log"))
+	if err != nil || !strings.Contains(string(asked), "--namespace k8s.io tasks rm --force of-k8s.io\n") ||
+		!strings.Contains(string(asked), "--namespace default tasks rm --force of-default\n") ||
+		strings.Contains(string(asked), "rm --force ended") {
+		t.Errorf("containerd was asked, %v:\n%s", err, asked)
 	}
 }

@@ -140,16 +140,27 @@ func undoContainerd(ctx context.Context, t *task.Host) error {
 	if err != nil {
 		return err
 	}
-	if !others {
-		return containerdRuntime().Undo(containerdRun+"/", containerdData+"/", "/run/netns/cni-")(ctx, t)
-	}
 	if _, err := t.Test(ctx, "systemctl", "stop", "kubepods.slice"); err != nil {
 		return err
+	}
+	if !others {
+		if err := endContainers(ctx, t); err != nil {
+			return err
+		}
+		return containerdRuntime().Undo(containerdRun+"/", containerdData+"/", "/run/netns/cni-")(ctx, t)
 	}
 	if err := t.Run(ctx, host.Script("remove-kubernetes-containers.sh", removeContainersScript)...); err != nil {
 		return err
 	}
 	return t.Unmount(ctx, "/run/netns/cni-")
+}
+
+//go:embed scripts/end-containers.sh
+var endContainersScript string
+
+// endContainers ends the running containers of containerd's namespaces; of all if none is named.
+func endContainers(ctx context.Context, t *task.Host, namespaces ...string) error {
+	return t.Run(ctx, host.Script("end-containers.sh", endContainersScript, namespaces...)...)
 }
 
 // sparedByContainerd returns the directories with other containers.

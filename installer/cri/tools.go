@@ -13,6 +13,16 @@ import (
 // CrictlConfig is crictl's configuration file.
 const CrictlConfig = "/etc/crictl.yaml"
 
+// nerdctlConfig has the networks of nerdctl elsewhere than those of pods: containerd takes what it finds there.
+const nerdctlConfig = hostfile.Mark + `
+namespace = "%s"
+cni_path = "/opt/cni/bin"
+cni_netconfpath = "/etc/nerdctl/cni"
+`
+
+// nerdctlNamespace is where nerdctl runs containers, beside those of pods.
+const nerdctlNamespace = "k8s.io"
+
 // ToolTasks installs the programs of cri.tools, configured for the nodes' runtime.
 func ToolTasks(c *manifest.Cluster) []task.Task {
 	if len(c.CRI.Tools) == 0 {
@@ -20,6 +30,7 @@ func ToolTasks(c *manifest.Cluster) []task.Task {
 	}
 	var files []task.Place
 	var texts []task.File
+	leaves := task.Leaves{Paths: []string{CrictlConfig, "/etc/nerdctl"}}
 	if slices.Contains(c.CRI.Tools, "crictl") {
 		files = append(files, task.Place{
 			Component: "crictl", Member: "crictl", Path: "/usr/local/bin/crictl",
@@ -41,14 +52,19 @@ func ToolTasks(c *manifest.Cluster) []task.Task {
 		// https://github.com/containerd/nerdctl/blob/main/docs/config.md
 		texts = append(texts, task.File{
 			Path: "/etc/nerdctl/nerdctl.toml", Mode: 0o644,
-			Data: []byte(hostfile.Mark + "\nnamespace = \"k8s.io\"\ncni_path = \"/opt/cni/bin\"\n"),
+			Data: fmt.Appendf(nil, nerdctlConfig, nerdctlNamespace),
 		})
+		leaves.Paths = append(leaves.Paths, "/run/nerdctl")
+		leaves.Data = []string{"/var/lib/nerdctl"} // with volumes
+		leaves.Links = []string{"nerdctl0"}
+		// A container that ends later would write to these directories again.
+		leaves.Undo = func(ctx context.Context, t *task.Host) error { return endContainers(ctx, t, nerdctlNamespace) }
 	}
 	return []task.Task{task.Settle(task.Task{
 		Name:        "runtime-tools",
 		Independent: true,
 		Roles:       []manifest.Role{manifest.RoleCluster},
 		Files:       files,
-		Leaves:      task.Leaves{Paths: []string{CrictlConfig, "/etc/nerdctl"}},
+		Leaves:      leaves,
 	}, func(context.Context, *task.Host) (task.Setting, error) { return task.Setting{Files: texts}, nil })}
 }

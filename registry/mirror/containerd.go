@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"path"
+	"slices"
+	"strings"
 
 	"github.com/kkbundle/kkbundle/internal/hostfile"
 )
@@ -40,18 +42,26 @@ type Host struct {
 // server instead of being a mirror before it: containerd would query the internet for images that a mirror lacks. With
 // a login the files contain the password. caPath is the path of the authority's certificate, absolute or relative to
 // the directory; "" if there is none. https://github.com/containerd/containerd/blob/main/docs/hosts.md
+//
+// A name without a port has a directory with HTTPS's port, too: nerdctl looks there first, and would get _default.
 func Hosts(r Registry, upstreams []string, caPath string) []Host {
-	hosts := []Host{
-		r.host("_default", path.Join("/v2", r.missing()), caPath),
-		r.host(r.Host, "/v2", caPath),
+	hosts := []Host{r.host("_default", path.Join("/v2", r.missing()), caPath)}
+	add := func(name, apiRoot string) {
+		hosts = append(hosts, r.host(name, apiRoot, caPath))
+		if !hasPort(name) && !slices.Contains(upstreams, name+":443") {
+			hosts = append(hosts, r.host(name+":443", apiRoot, caPath))
+		}
 	}
+	add(r.Host, "/v2")
 	for _, upstream := range upstreams {
 		if upstream != r.Host {
-			hosts = append(hosts, r.host(upstream, path.Join("/v2", r.path(upstream)), caPath))
+			add(upstream, path.Join("/v2", r.path(upstream)))
 		}
 	}
 	return hosts
 }
+
+func hasPort(host string) bool { return strings.LastIndex(host, ":") > strings.LastIndex(host, "]") }
 
 // host writes every setting twice: before 2.0 containerd refuses a file without a host table, and it falls back to the
 // server, which must not be upstream's.

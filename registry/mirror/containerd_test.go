@@ -170,3 +170,22 @@ func startContainerd(t *testing.T) func(args ...string) (string, error) {
 		}
 	}
 }
+
+// nerdctl looks for registry.k8s.io in the directory registry.k8s.io:443, then in _default, and only then in
+// registry.k8s.io (https://github.com/containerd/nerdctl/issues/3047).
+func TestContainerdHostsOfNerdctl(t *testing.T) {
+	t.Parallel()
+	for host, want := range map[string]bool{
+		"quay.io": true, "registry.lab:5000": false, "[fd00::3]": true, "[fd00::3]:5000": false,
+	} {
+		servers := map[string]string{}
+		for _, h := range mirror.Hosts(mirror.Registry{Host: host}, []string{"docker.io"}, "") {
+			servers[h.Name] = string(h.TOML)
+		}
+		for name, with := range map[string]bool{host: want, "docker.io": true} {
+			if got := servers[name+":443"]; (got != "") != with || with && got != servers[name] {
+				t.Errorf("%s has with its port\n%s\nand without\n%s", name, got, servers[name])
+			}
+		}
+	}
+}
