@@ -231,6 +231,8 @@ func (p *pusher) explain(err error) error {
 		return plain.Advise(err, "create the repository on the server (Gitea and GitLab can create it at the first push), and check the login in netrc (~/.netrc or $NETRC)")
 	case status.Code == http.StatusUnauthorized:
 		return plain.Advise(err, "put user and password or token for "+p.prefix.Hostname()+" into netrc (~/.netrc or $NETRC), or use --username with --password-stdin")
+	case status.Code == http.StatusForbidden && status.Detail != "": // a repository that is archived or a mirror, an account that is disabled
+		return plain.Advise(err, "the server gives the reason: change the repository or the account there")
 	case status.Code == http.StatusForbidden:
 		return plain.Advise(err, "the login may not push there: check its rights on the server")
 	}

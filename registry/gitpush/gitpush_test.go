@@ -154,7 +154,8 @@ func TestRemedies(t *testing.T) {
 	}{
 		{http.StatusNotFound, "Repository not found", "create the repository"},
 		{http.StatusForbidden, "Push to create is not enabled for organizations.", "create the repository"},
-		{http.StatusForbidden, "mirror repository is read-only", "check its rights"},
+		{http.StatusForbidden, "mirror repository is read-only", "the server gives the reason"},
+		{http.StatusForbidden, "Forbidden", "check its rights"},
 		{http.StatusUnauthorized, "Unauthorized", "put user and password"},
 	} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, c.says, c.status) }))
