@@ -18,64 +18,84 @@ import (
 
 const softServeArchive = "github.com/charmbracelet/soft-serve/releases/download/v0.12.2/soft-serve_0.12.2_Linux_x86_64.tar.gz"
 
-// TestGitForge pushes a bundle's Git repository to a genuine Soft Serve, which creates it, and clones it from there.
-// Soft Serve is given.
-func TestGitForge(t *testing.T) {
-	s, _ := newGitopsSite(t, softServeArchive)
-	forge := startSoftServe(t)
-	first := s.makeVersion(t, "1.0.0")
-	push := func(t *testing.T, password, file string, args ...string) result {
-		t.Helper()
-		return s.with(t, password, append([]string{"push", "--git", forge.url, "--username", "x", "--password-stdin", file}, args...)...)
-	}
-	same := func(t *testing.T) {
+// A gitForge is a Git server that creates repositories at a push.
+type gitForge struct {
+	url            string // below which the repositories are
+	writer, reader string // tokens; the second one may not push
+}
+
+// pushes are the steps of pushes of a bundle's repository, of two versions, to a server.
+func (s *gitopsSite) pushes(t *testing.T, f *gitForge) []step {
+	t.Helper()
+	refs := func() string { return gittest.Run(t, s.repo.Dir, "show-ref") }
+	first, firstRefs := s.makeVersion(t, "1.0.0"), refs()
+	s.repo.Write("more", "x")
+	s.repo.Commit("more")
+	second, secondRefs := s.makeVersion(t, "1.1.0"), refs()
+	same := func(t *testing.T, want string) {
 		t.Helper()
 		clone := filepath.Join(t.TempDir(), "clone")
-		gittest.Run(t, "/", "clone", "-q", "--mirror", forge.url+"/deploy.git", clone)
+		gittest.Run(t, "/", "clone", "-q", "--mirror", strings.Replace(f.url, "://", "://x:"+f.writer+"@", 1)+"/deploy.git", clone)
 		gittest.Run(t, clone, "fsck", "--full", "--strict")
-		if got, want := gittest.Run(t, clone, "show-ref"), gittest.Run(t, s.repo.Dir, "show-ref"); got != want {
+		if got := gittest.Run(t, clone, "show-ref"); got != want {
 			t.Errorf("the server has\n%s\nwant\n%s", got, want)
 		}
 		if head := gittest.Run(t, clone, "symbolic-ref", "HEAD"); head != "refs/heads/main\n" {
 			t.Errorf("the default branch is %s", head)
 		}
 	}
-	steps(t, []step{
+	push := func(t *testing.T, token, file string, args ...string) result {
+		t.Helper()
+		return s.pushGit(t, f.url, token, file, args...)
+	}
+	return []step{
 		{"a wrong token is refused", func(t *testing.T) {
-			if r := push(t, "wrong", first).must(t, 15); !strings.Contains(r.stderr, "401 Unauthorized\n  -> put user and password or token") {
+			if r := push(t, "wrong", first).must(t, 15); !strings.Contains(r.stderr, "401 Unauthorized") ||
+				!strings.Contains(r.stderr, "\n  -> put user and password or token") {
 				t.Errorf("it says\n%s", r.stderr)
 			}
 		}},
 		{"the repository is created, with all refs and the default branch", func(t *testing.T) {
-			if r := push(t, forge.token(t, "admin"), first).must(t, 0); strings.Count(r.stdout, "created ") != 5 {
+			if r := push(t, f.writer, first).must(t, 0); strings.Count(r.stdout, "created ") != 5 {
 				t.Errorf("it says\n%s", r.stdout)
 			}
-			same(t)
+			same(t, firstRefs)
 		}},
-		{"another user's token may not push", func(t *testing.T) {
-			s.repo.Write("more", "x")
-			s.repo.Commit("more")
-			push(t, forge.token(t, "reader"), s.makeVersion(t, "1.1.0")).must(t, 15)
-		}},
+		{"another user's token may not push", func(t *testing.T) { push(t, f.reader, second).must(t, 15) }},
 		{"a second push has nothing to do", func(t *testing.T) {
-			if r := push(t, forge.token(t, "admin"), first).must(t, 0); strings.Count(r.stdout, "same ") != 5 {
+			if r := push(t, f.writer, first).must(t, 0); strings.Count(r.stdout, "same ") != 5 {
 				t.Errorf("it says\n%s", r.stdout)
 			}
 		}},
 		{"a newer version moves the branch on", func(t *testing.T) {
-			if r := push(t, forge.token(t, "admin"), s.makeVersion(t, "1.1.0")).must(t, 0); strings.Count(r.stdout, "updated ") != 1 {
+			if r := push(t, f.writer, second).must(t, 0); strings.Count(r.stdout, "updated ") != 1 {
 				t.Errorf("it says\n%s", r.stdout)
 			}
-			same(t)
+			same(t, secondRefs)
 		}},
 		{"the older version does not move it back, unless it is forced to", func(t *testing.T) {
-			push(t, forge.token(t, "admin"), first).must(t, 15)
-			same(t)
-			push(t, forge.token(t, "admin"), first, "--git-force").must(t, 0)
-			push(t, forge.token(t, "admin"), s.makeVersion(t, "1.1.0")).must(t, 0)
-			same(t)
+			push(t, f.writer, first).must(t, 15)
+			same(t, secondRefs)
+			push(t, f.writer, first, "--git-force").must(t, 0)
+			same(t, firstRefs)
+			push(t, f.writer, second).must(t, 0)
+			same(t, secondRefs)
 		}},
-	})
+	}
+}
+
+// pushGit pushes the Git repositories of a bundle with a token.
+func (s *gitopsSite) pushGit(t *testing.T, url, token, file string, args ...string) result {
+	t.Helper()
+	return s.with(t, token, append([]string{"push", "--git", url, "--username", "x", "--password-stdin", file}, args...)...)
+}
+
+// TestGitForge pushes a bundle's Git repository to a genuine Soft Serve, which creates it, and clones it from there.
+// Soft Serve is given.
+func TestGitForge(t *testing.T) {
+	s, _ := newGitopsSite(t, softServeArchive)
+	server := startSoftServe(t)
+	steps(t, s.pushes(t, &gitForge{server.url, server.token(t, "admin"), server.token(t, "reader")}))
 }
 
 // A softServe is a running server.
