@@ -120,6 +120,10 @@ func (r *repo) manifestByGet(ctx context.Context, q request) (digest.Digest, err
 // An unseenError means that a registry does not show a manifest that it has just taken.
 type unseenError struct{ error }
 
+func (e unseenError) Unwrap() error { return e.error }
+
+var errOtherContent = errors.New("other content under a tag")
+
 // seen makes sure that a reference has the digest that was put under it. Some registries show it only some reads
 // later, and meanwhile what was there before; some answer every HEAD with 404.
 func (r *repo) seen(ctx context.Context, reference string, want, before digest.Digest, mediaType string) error {
@@ -137,7 +141,10 @@ func (r *repo) seen(ctx context.Context, reference string, want, before digest.D
 		case have == want:
 			return nil
 		}
-		err = fmt.Errorf("%s/%s:%s has digest %q after the push, want %s: another client writes to it, or the registry changes content", r.host, r.name, reference, have, want)
+		err = &plainError{
+			text:  fmt.Sprintf("%s/%s:%s has digest %q after the push, want %s: another client writes to it, or the registry changes content", r.host, r.name, reference, have, want),
+			cause: errOtherContent,
+		}
 		if have == "" || have == before {
 			return unseenError{err}
 		}
