@@ -2,9 +2,12 @@ package e2e
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path"
@@ -16,7 +19,11 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-const softServeArchive = "github.com/charmbracelet/soft-serve/releases/download/v0.12.2/soft-serve_0.12.2_Linux_x86_64.tar.gz"
+// Git servers, which have to be given.
+const (
+	softServeArchive = "github.com/charmbracelet/soft-serve/releases/download/v0.12.2/soft-serve_0.12.2_Linux_x86_64.tar.gz"
+	giteaProgram     = "dl.gitea.com/gitea/1.26.0/gitea-1.26.0-linux-amd64"
+)
 
 // A gitForge is a Git server that creates repositories at a push.
 type gitForge struct {
@@ -96,6 +103,193 @@ func TestGitForge(t *testing.T) {
 	s, _ := newGitopsSite(t, softServeArchive)
 	server := startSoftServe(t)
 	steps(t, s.pushes(t, &gitForge{server.url, server.token(t, "admin"), server.token(t, "reader")}))
+}
+
+// TestGitea does the same with a genuine Gitea, which is given, and what Gitea adds: repositories that it does not create,
+// protected branches, archives, its registry, and a bundle that comes from it.
+func TestGitea(t *testing.T) {
+	s, _ := newGitopsSite(t, giteaProgram)
+	g := startGitea(t)
+	writer, reader := g.token(t, "writer"), g.token(t, "reader")
+	list := s.pushes(t, &gitForge{g.url + "/site", writer, reader})
+	second := filepath.Join(s.dir, "site-1.1.0.kkb")
+	s.repo.Write("third", "x")
+	s.repo.Commit("third")
+	third := s.makeVersion(t, "1.2.0")
+	refused := func(t *testing.T, below, says, remedy string) {
+		t.Helper()
+		if r := s.pushGit(t, g.url+below, writer, third).must(t, 15); !strings.Contains(r.stderr, says) || !strings.Contains(r.stderr, remedy) {
+			t.Errorf("it says\n%s", r.stderr)
+		}
+	}
+	steps(t, append(list, []step{
+		{"a repository is not created where that is off", func(t *testing.T) {
+			refused(t, "/writer", "403 Forbidden: Push to create is not enabled for users.\n", "  -> create the repository")
+			g.api(t, http.MethodPost, "/admin/users/writer/repos", `{"name": "deploy"}`)
+			s.pushGit(t, g.url+"/writer", writer, third).must(t, 0)
+		}},
+		{"an organization that is missing", func(t *testing.T) {
+			refused(t, "/nobody", "404 Not Found", "  -> create the repository, and its organization,")
+		}},
+		{"a protected branch stays, with all other refs", func(t *testing.T) {
+			g.api(t, http.MethodPost, "/repos/site/deploy/branch_protections", `{"rule_name": "main"}`)
+			refused(t, "/site", "pre-receive hook declined: Not allowed to push to protected branch main\n", "")
+			g.api(t, http.MethodDelete, "/repos/site/deploy/branch_protections/main", "")
+		}},
+		{"an archived repository stays", func(t *testing.T) {
+			g.api(t, http.MethodPatch, "/repos/site/deploy", `{"archived": true}`)
+			refused(t, "/site", "403 Forbidden: This repo is archived.", "  -> the server gives the reason")
+			g.api(t, http.MethodPatch, "/repos/site/deploy", `{"archived": false}`)
+		}},
+		{"its registry takes the rest of the bundle", func(t *testing.T) { s.pushesToGitea(t, g, writer, reader, second) }},
+		{"a bundle comes from it", func(t *testing.T) { s.buildsFromGitea(t, g, writer) }},
+	}...))
+}
+
+// pushesToGitea pushes a bundle to Gitea's registry, and pulls from there.
+func (s *gitopsSite) pushesToGitea(t *testing.T, g *gitea, writer, reader, bundle string) {
+	t.Helper()
+	address := g.host + "/site/mirror"
+	push := func(token, user string) result {
+		return s.with(t, token, "push", "--registry", address, "--username", user, "--password-stdin", bundle)
+	}
+	push("wrong", "writer").must(t, 15)
+	push(reader, "reader").must(t, 15)
+	push(writer, "writer").must(t, 0)
+	if r := push(writer, "writer").must(t, 0); !strings.Contains(r.stderr+r.stdout, " 0 B sent") {
+		t.Errorf("a second push sends something:\n%s%s", r.stdout, r.stderr)
+	}
+	pulled := filepath.Join(t.TempDir(), "pulled")
+	run(t, exec.CommandContext(t.Context(), "skopeo", "copy", "-q", "--all", "--src-tls-verify=false", "--src-creds", "reader:"+reader,
+		"docker://"+address+"/docker.io/lab/labapp:1", "dir:"+pulled)).must(t, 0)
+	published := "oci://" + g.host + "/site/bundles/site"
+	s.with(t, writer, "publish", bundle, published, "--username", "writer", "--password-stdin").must(t, 0)
+	s.with(t, reader, "pull", published+":1.1.0", "-o", "pulled.kkb", "--username", "reader", "--password-stdin").must(t, 0)
+	got, err := os.ReadFile(filepath.Join(s.dir, "pulled.kkb"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, err := os.ReadFile(bundle); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("another bundle was pulled: %v", err)
+	}
+}
+
+// buildsFromGitea builds a bundle of a private repository, a chart and its image, all of Gitea's.
+func (s *gitopsSite) buildsFromGitea(t *testing.T, g *gitea, token string) {
+	t.Helper()
+	write(t, s.dir, map[string]string{
+		".netrc": "machine 127.0.0.1 login writer password " + token + "\n",
+		"from.yaml": strings.ReplaceAll(`apiVersion: kkbundle.io/v1
+kind: Bundle
+metadata: {name: from, version: 1.0.0}
+platforms: [linux/amd64]
+charts: [{name: web, repo: "oci://HOST/site/mirror/charts.lab.example/stable", version: 1.0.0}]
+git: [{url: "http://HOST/site/deploy.git", refs: ["*"], imagesListed: true}]
+sources: [{host: docker.io, mirror: HOST/site/mirror/docker.io, mirrorOnly: true}]
+`, "HOST", g.host),
+	})
+	s.with(t, token, "login", g.host, "--username", "writer", "--password-stdin").must(t, 0)
+	s.connected(t, "build", "-o", "from.kkb", "from.yaml").must(t, 0)
+	shown := s.connected(t, "inspect", "from.kkb").must(t, 0).stdout
+	for line := range strings.Lines(gittest.Run(t, s.repo.Dir, "show-ref", "--heads", "--tags")) {
+		_, ref, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if !strings.Contains(shown, ref) {
+			t.Errorf("%s is missing:\n%s", ref, shown)
+		}
+	}
+}
+
+// A gitea is a running Gitea with an organization site, whose user writer may push and whose user reader may not.
+type gitea struct{ program, config, host, url, admin string }
+
+func startGitea(t *testing.T) *gitea {
+	t.Helper()
+	program, _, err := software.Given(giteaProgram)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, host := t.TempDir(), fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
+	g := &gitea{program: program, config: filepath.Join(dir, "app.ini"), host: host, url: "http://" + host}
+	_, port, _ := strings.Cut(host, ":")
+	write(t, dir, map[string]string{"app.ini": strings.NewReplacer("DIR", dir, "PORT", port).Replace(`RUN_USER = root
+I_AM_BEING_UNSAFE_RUNNING_AS_ROOT = true
+WORK_PATH = DIR
+[server]
+HTTP_ADDR = 127.0.0.1
+HTTP_PORT = PORT
+ROOT_URL = http://127.0.0.1:PORT/
+DISABLE_SSH = true
+OFFLINE_MODE = true
+[database]
+DB_TYPE = sqlite3
+[security]
+INSTALL_LOCK = true
+[repository]
+ENABLE_PUSH_CREATE_ORG = true
+[log]
+MODE = console
+`)})
+	background(t, dir, "/usr/bin", "env", "USER=root", "HOME="+dir, program, "web", "--config", g.config)
+	eventually(t, "Gitea answers", func() bool {
+		resp, err := http.Get(g.url + "/api/v1/version") //nolint:noctx // it answers at once, or is not there
+		return err == nil && resp.Body.Close() == nil
+	})
+	for _, user := range []string{"admin", "writer", "reader"} {
+		args := []string{"user", "create", "--username", user, "--random-password", "--email", user + "@example.com", "--must-change-password=false"}
+		if user == "admin" {
+			args = append(args, "--admin")
+		}
+		run(t, g.command(t, args...)).must(t, 0)
+	}
+	g.admin = g.token(t, "admin")
+	g.api(t, http.MethodPost, "/orgs", `{"username": "site"}`)
+	for user, right := range map[string]string{"writer": "write", "reader": "read"} {
+		var team struct{ ID int }
+		answer := g.api(t, http.MethodPost, "/orgs/site/teams", fmt.Sprintf(`{"name": "%[1]ss", "permission": %[2]q, "includes_all_repositories": true,
+			"can_create_org_repo": %[3]t, "units_map": {"repo.code": %[2]q, "repo.packages": %[2]q}}`, user, right, right == "write"))
+		if err := json.Unmarshal(answer, &team); err != nil {
+			t.Fatal(err)
+		}
+		g.api(t, http.MethodPut, fmt.Sprintf("/teams/%d/members/%s", team.ID, user), "")
+	}
+	return g
+}
+
+// command runs a command of an administrator's.
+func (g *gitea) command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), g.program, append([]string{"admin", "--config", g.config}, args...)...)
+	cmd.Env = append(os.Environ(), "USER=root")
+	return cmd
+}
+
+// token makes a token of a user's with all rights that the user has.
+func (g *gitea) token(t *testing.T, user string) string {
+	t.Helper()
+	out := run(t, g.command(t, "user", "generate-access-token", "--username", user, "--token-name", "kkbundle", "--scopes", "all", "--raw")).must(t, 0).stdout
+	words := strings.Fields(out) // the token is behind a warning about root
+	return words[len(words)-1]
+}
+
+// api asks Gitea's API as its administrator.
+func (g *gitea) api(t *testing.T, method, path, body string) []byte {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, g.url+"/api/v1"+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "token "+g.admin)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode >= http.StatusBadRequest {
+		t.Fatalf("%s %s: %s %v\n%s", method, path, resp.Status, err, answer)
+	}
+	return answer
 }
 
 // A softServe is a running server.
