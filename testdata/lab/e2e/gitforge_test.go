@@ -105,8 +105,8 @@ func TestGitForge(t *testing.T) {
 	steps(t, s.pushes(t, &gitForge{server.url, server.token(t, "admin"), server.token(t, "reader")}))
 }
 
-// TestGitea does the same with a genuine Gitea, which is given, and what Gitea adds: repositories that it does not create,
-// protected branches, archives, its registry, and a bundle that comes from it.
+// TestGitea pushes a bundle to a genuine Gitea, its Git repository and the rest to Gitea's registry, which both refuse
+// some, and builds a bundle from there. Gitea is given.
 func TestGitea(t *testing.T) {
 	s, _ := newGitopsSite(t, giteaProgram)
 	g := startGitea(t)
@@ -185,7 +185,7 @@ metadata: {name: from, version: 1.0.0}
 platforms: [linux/amd64]
 charts: [{name: web, repo: "oci://HOST/site/mirror/charts.lab.example/stable", version: 1.0.0}]
 git: [{url: "http://HOST/site/deploy.git", refs: ["*"], imagesListed: true}]
-sources: [{host: docker.io, mirror: HOST/site/mirror/docker.io, mirrorOnly: true}]
+sources: [{host: docker.io, mirror: HOST/site/mirror/docker.io, plainHTTP: true, mirrorOnly: true}]
 `, "HOST", g.host),
 	})
 	s.with(t, token, "login", g.host, "--username", "writer", "--password-stdin").must(t, 0)
