@@ -211,13 +211,13 @@ func startGitea(t *testing.T) *gitea {
 	dir, host := t.TempDir(), fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
 	g := &gitea{program: program, config: filepath.Join(dir, "app.ini"), host: host, url: "http://" + host}
 	_, port, _ := strings.Cut(host, ":")
-	write(t, dir, map[string]string{"app.ini": strings.NewReplacer("DIR", dir, "PORT", port).Replace(`RUN_USER = root
+	write(t, dir, map[string]string{"app.ini": strings.NewReplacer("@DIR", dir, "@PORT", port).Replace(`RUN_USER = root
 I_AM_BEING_UNSAFE_RUNNING_AS_ROOT = true
-WORK_PATH = DIR
+WORK_PATH = @DIR
 [server]
 HTTP_ADDR = 127.0.0.1
-HTTP_PORT = PORT
-ROOT_URL = http://127.0.0.1:PORT/
+HTTP_PORT = @PORT
+ROOT_URL = http://127.0.0.1:@PORT/
 DISABLE_SSH = true
 OFFLINE_MODE = true
 [database]
