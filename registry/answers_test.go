@@ -79,6 +79,55 @@ func TestPushTwoDigestsOfATag(t *testing.T) {
 	}
 }
 
+// TestPushTagsDifferInCase: where a registry takes them for one, as Gitea does, none gets lost silently.
+func TestPushTagsDifferInCase(t *testing.T) {
+	t.Parallel()
+	for _, folds := range []bool{false, true} {
+		s, b := registrytest.Start(t, registrytest.Options{}), bundletest.NewBuilder(t)
+		b.Image("a.example/app:V1", bundletest.RandomImage(t, 1, 1, 1000))
+		b.Image("a.example/app:v1", bundletest.RandomImage(t, 2, 1, 1000))
+		if folds {
+			s.AddFaults(registrytest.Fault{
+				Path: regexp.MustCompile("/manifests/"), Times: -1,
+				Effect: func(next http.Handler) http.Handler {
+					return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						r.URL.Path = strings.ToLower(r.URL.Path)
+						next.ServeHTTP(w, r)
+					})
+				},
+			})
+		}
+		bun := b.Bundle()
+		for range 2 {
+			_, err := registry.Push(t.Context(), bun.Reader, options(s))
+			if (err != nil) != folds {
+				t.Errorf("folds %v: %v", folds, err)
+			}
+			if err != nil && (!strings.Contains(err.Error(), "V1") || !strings.Contains(err.Error(), "app:v1") ||
+				!strings.Contains(err.Error(), "leave one out")) {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// TestPushLimit: Gitea answers 403 without a word where a limit of its packages is exceeded, after it has opened the
+// upload, which it opens only for those who may push.
+func TestPushLimit(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/blobs/uploads/.+", "/manifests/"} {
+		s, b := registrytest.Start(t, registrytest.Options{}), bundletest.NewBuilder(t)
+		b.Image("a.example/app:1", bundletest.RandomImage(t, 1, 1, 1000))
+		s.AddFaults(registrytest.Fault{
+			Method: http.MethodPut, Path: regexp.MustCompile(path), Times: -1, Effect: registrytest.Fail(403, ""),
+		})
+		_, err := registry.Push(t.Context(), b.Bundle().Reader, options(s))
+		if err == nil || !strings.Contains(err.Error(), "limit") || strings.Contains(err.Error(), "may not push") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
 // TestPushNameRefused: the way out of a registry's limit on levels is a shorter name.
 func TestPushNameRefused(t *testing.T) {
 	t.Parallel()

@@ -34,6 +34,9 @@ const (
 
 var errStalled = errors.New("no data moved for too long")
 
+// errOtherContent is about a tag that has other content after a push.
+var errOtherContent = errors.New("other content under a tag")
+
 // A plainError explains cause and remedy. errors.Is and errors.As find the underlying error, but its text, which may
 // contain addresses with session tokens, is not shown.
 type plainError struct {
@@ -99,6 +102,8 @@ func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 	switch {
 	case te.StatusCode == http.StatusUnauthorized && !(repo != "" && s.account.Username != "" && s.loggedIn.Load()):
 		e.text, e.class, e.fatal = s.loginText(te), ErrLogin, true
+	case te.StatusCode == http.StatusForbidden && repo != "" && reason(te) == "" && s.repo(repo).opened.Load():
+		e.text = fmt.Sprintf("%s opened an upload and then refused the content without a reason (403): a limit of size or number may be exceeded (in Gitea: LIMIT_SIZE_CONTAINER and LIMIT_TOTAL_OWNER_* under [packages]); raise it or delete unneeded content, and push again", where)
 	// with tokens, 401 may be about permissions, too
 	case te.StatusCode == http.StatusForbidden || te.StatusCode == http.StatusUnauthorized:
 		e.text = fmt.Sprintf("%s may not push to %s%s: request push permission there", s.who(), where, reason(te))

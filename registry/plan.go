@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/opencontainers/go-digest"
@@ -27,6 +28,7 @@ type job struct {
 	nodes  []*node              // root and all below it
 	blobs  []ocispec.Descriptor // all blobs below root, each once
 	wave   int                  // its manifests follow those of all lower waves
+	twins  *twins               // jobs whose tags differ from this one's in case only; nil for none
 
 	// The rest is guarded by tally.mu.
 	pending int // blobs not yet at the destination
@@ -97,6 +99,7 @@ func (p *planner) plan(ctx context.Context) error {
 	if err := collisions(p.jobs); err != nil {
 		return err
 	}
+	findTwins(p.jobs)
 	p.share()
 	return nil
 }
@@ -184,6 +187,32 @@ func collisions(jobs []*job) error {
 		}
 	}
 	return nothingPushed(errs)
+}
+
+// Twins are items of one repository whose tags differ in case only. Some registries take these for one tag, as Gitea.
+type twins struct {
+	mu     sync.Mutex
+	tagged []*job
+}
+
+// findTwins finds all twins.
+func findTwins(jobs []*job) {
+	first, twin := map[string]*job{}, map[string]*twins{}
+	for _, j := range jobs {
+		if j.dest == nil || j.err != nil {
+			continue
+		}
+		key := strings.ToLower(j.dest.Name())
+		switch other := first[key]; {
+		case other == nil:
+			first[key] = j
+			continue
+		case twin[key] == nil && other.dest.Name() != j.dest.Name():
+			twin[key] = &twins{}
+			other.twins = twin[key]
+		}
+		j.twins = twin[key]
+	}
 }
 
 // byDigest makes an item's digest its destination, without a tag.

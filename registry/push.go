@@ -300,15 +300,45 @@ func (p *pusher) finish(ctx context.Context, j *job) {
 		p.finishDry(ctx, j)
 		return
 	}
-	final, err := p.manifestsOf(j).put(ctx, j.root, j.dest.Identifier())
-	if err != nil {
+	if err := p.put(ctx, j); err != nil {
 		p.tally.end(j, p.session.explain(j.repo.name, err))
 		return
+	}
+	p.tally.end(j, nil)
+}
+
+// put sends an item's manifests and its tag. Of twins, it makes sure that each tag has kept its content.
+func (p *pusher) put(ctx context.Context, j *job) error {
+	if j.twins != nil {
+		j.twins.mu.Lock()
+		defer j.twins.mu.Unlock()
+	}
+	final, err := p.manifestsOf(j).put(ctx, j.root, j.dest.Identifier())
+	if err != nil {
+		return err
 	}
 	p.tally.mu.Lock()
 	j.result.Digest, j.result.Reduced = final.Digest, final.Digest != j.item.Descriptor.Digest
 	p.tally.mu.Unlock()
-	p.tally.end(j, nil)
+	if j.twins == nil {
+		return nil
+	}
+	j.twins.tagged = append(j.twins.tagged, j)
+	for _, twin := range j.twins.tagged {
+		have, err := j.repo.manifest(ctx, twin.dest.Identifier(), twin.item.Descriptor.MediaType)
+		if err != nil {
+			return err
+		}
+		if have != twin.result.Digest {
+			other := j.twins.tagged[0]
+			return &plainError{
+				text: fmt.Sprintf("the registry takes %s and %s for one tag: push them under different prefixes, or leave one out",
+					other.dest.Name(), j.dest.Name()),
+				cause: errOtherContent,
+			}
+		}
+	}
+	return nil
 }
 
 // finishDry counts the manifests that would be sent.

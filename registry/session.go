@@ -186,6 +186,8 @@ type repo struct {
 
 	holding sync.Mutex
 	held    map[digest.Digest]bool // blobs certainly present
+
+	opened atomic.Bool // an upload: the user may push
 }
 
 // maxScopes bounds the scopes of one token: some token services put them into a header, whose length proxies limit.

@@ -102,6 +102,7 @@ func (u *upload) start(ctx context.Context, from string) (mounted bool, err erro
 	if from != "" {
 		u.session.mountsRefused.Add(1)
 	}
+	u.opened.Store(true)
 	u.minChunk, _ = strconv.ParseInt(a.header.Get("OCI-Chunk-Min-Length"), 10, 64) // 0 if missing
 	u.location, err = location(a)
 	return false, err

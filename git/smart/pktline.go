@@ -163,11 +163,13 @@ func (b *bandReader) note(text []byte) {
 	b.notes = slices.Delete(b.notes, 0, max(len(b.notes)-maxNotes, 0))
 }
 
-// said returns the notes in one line, without lines that a terminal overwrites, which show progress.
+// said returns the notes in one line, without lines that a terminal overwrites, which show progress, and without the
+// word that begins each line of a hook that calls git's error().
 func (b *bandReader) said() string {
 	var lines []string
 	for line := range strings.Lines(string(b.notes)) {
-		if line = strings.TrimSpace(line); line != "" && !strings.Contains(line, "\r") {
+		line = strings.TrimSpace(strings.TrimPrefix(line, "error:"))
+		if line != "" && !strings.Contains(line, "\r") {
 			lines = append(lines, line)
 		}
 	}

@@ -222,22 +222,22 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// TestPushRefused: the server's reason is told, once for all refs. The hook stands in for Gitea's, which says on its
-// error output, and so on the band of notes, why it declines (its cmd/hook.go at 005ceb899347).
+// TestPushRefused: the server's reason is told, once for all refs. The hook stands in for that of Gitea 1.26.0, which says
+// on its error output, and so on the band of notes, why it declines, between two empty errors.
 func TestPushRefused(t *testing.T) {
 	t.Parallel()
 	r := gittest.Sample(t)
 	upstream := served(t, filepath.Dir(r.Dir)) + "/" + filepath.Base(r.Dir) + "/.git"
 	target := t.TempDir()
 	hook(t, gittest.Bare(t, target, "x"), "pre-receive",
-		"printf 'Receiving: 10%%\\rReceiving: 100%%\\n\\nGitea: Not allowed to push to protected branch main\\n\\n' >&2; exit 1")
+		"printf 'Receiving: 10%%\\rReceiving: 100%%\\n\\nerror:\\nerror: Not allowed to push to protected branch main\\nerror:\\n' >&2; exit 1")
 	p, err := remote(t, served(t, target)+"/x.git", unchanged).PlanPush(t.Context(),
 		repository(t, remote(t, upstream, unchanged), 0), false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	err = p.Run(t.Context())
-	if err == nil || !strings.HasSuffix(err.Error(), "pre-receive hook declined: Gitea: Not allowed to push to protected branch main") {
+	if err == nil || !strings.HasSuffix(err.Error(), "pre-receive hook declined: Not allowed to push to protected branch main") {
 		t.Errorf("got %v", err)
 	}
 	if n := strings.Count(fmt.Sprint(err), "pre-receive"); n != 1 {

@@ -67,5 +67,8 @@ func Count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
+	if before, ok := strings.CutSuffix(what, "y"); ok && before != "" && !strings.ContainsAny(before[len(before)-1:], "aeou") {
+		return fmt.Sprintf("%d %sies", n, before)
+	}
 	return fmt.Sprintf("%d %ss", n, what)
 }

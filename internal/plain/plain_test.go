@@ -100,6 +100,21 @@ func TestSize(t *testing.T) {
 	}
 }
 
+func TestCount(t *testing.T) {
+	t.Parallel()
+	for want, of := range map[string]struct {
+		n    int
+		what string
+	}{
+		"0 items": {0, "item"}, "1 Git repository": {1, "Git repository"}, "2 Git repositories": {2, "Git repository"},
+		"30 days": {30, "day"},
+	} {
+		if got := plain.Count(of.n, of.what); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 func TestDistance(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

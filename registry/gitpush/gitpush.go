@@ -5,10 +5,13 @@ package gitpush
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -218,21 +221,41 @@ func (b *movingBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// explain adds cause and remedy to a server's refusal.
+// explain adds cause and remedy to a server's refusal, or to the lack of a connection.
 func (p *pusher) explain(err error) error {
 	status := web.Status(err)
 	if status == nil {
-		return err
+		return explainConnection(err)
 	}
 	// Gitea's text for a repository that is missing, where it does not create one.
 	missing := status.Code == http.StatusNotFound || strings.Contains(status.Detail, "Push to create is not enabled")
 	switch {
 	case missing:
-		return plain.Advise(err, "create the repository on the server (Gitea and GitLab can create it at the first push), and check the login in netrc (~/.netrc or $NETRC)")
+		return plain.Advise(err, "create the repository, and its organization, on the server, without a first commit (Gitea and GitLab can create it at the first push), and check the address, and the login in netrc (~/.netrc or $NETRC)")
 	case status.Code == http.StatusUnauthorized:
 		return plain.Advise(err, "put user and password or token for "+p.prefix.Hostname()+" into netrc (~/.netrc or $NETRC), or use --username with --password-stdin")
+	case status.Code == http.StatusForbidden && status.Detail != "": // a repository that is archived or a mirror, an account that is disabled
+		return plain.Advise(err, "the server gives the reason: change the repository or the account there")
 	case status.Code == http.StatusForbidden:
-		return plain.Advise(err, "the login may not push there: check its rights on the server")
+		return plain.Advise(err, "the user or the token may not push there: check the rights of both on the server")
+	case status.Code == http.StatusBadRequest && p.prefix.Scheme == "http":
+		return plain.Advise(err, "the server may speak HTTPS there: use https://")
+	}
+	return err
+}
+
+func explainConnection(err error) error {
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
+	_, record := errors.AsType[tls.RecordHeaderError](err)
+	_, isDNS := errors.AsType[*net.DNSError](err)
+	op, isOp := errors.AsType[*net.OpError](err)
+	switch {
+	case unknown:
+		return plain.Advise(err, "give the certificate of the server's authority with --ca FILE")
+	case record, web.IsPlainHTTP(err):
+		return plain.Advise(err, "the server does not speak TLS there: check the port, or use http:// with --plain-http if you trust the network")
+	case isDNS, isOp && op.Op == "dial":
+		return plain.Advise(err, "check the address, and that the server runs and is reachable from here")
 	}
 	return err
 }

@@ -2,6 +2,8 @@ package gitpush_test
 
 import (
 	"errors"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -136,6 +138,47 @@ func TestRefusedOnce(t *testing.T) {
 	}
 }
 
+// TestConnectionRemedies: a server that cannot be trusted, reached or asked in this scheme.
+func TestConnectionRemedies(t *testing.T) {
+	t.Parallel()
+	b := bundletest.NewBuilder(t)
+	pack, index, document := gittest.Pack(t, gittest.Sample(t))
+	b.Git("https://git.example/ops/deploy", "deploy", pack, index, document)
+	from, err := bundle.Open(b.Bundle().Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	nothing := http.NotFoundHandler()
+	tls, plain, gone := httptest.NewTLSServer(nothing), httptest.NewServer(nothing), httptest.NewServer(nothing)
+	defer tls.Close()
+	defer plain.Close()
+	gone.Close()
+	tls.Config.ErrorLog = log.New(io.Discard, "", 0)
+	for _, c := range []struct{ prefix, remedy string }{
+		{tls.URL, "--ca FILE"},
+		{strings.Replace(plain.URL, "http:", "https:", 1), "--plain-http"},
+		{strings.Replace(tls.URL, "https:", "http:", 1), "https://"},
+		{gone.URL, "check the address"},
+	} {
+		_, err := gitpush.Push(t.Context(), from, gitpush.Options{Prefix: c.prefix, Transport: http.DefaultTransport})
+		if got := hintOf(err); !strings.Contains(got, c.remedy) {
+			t.Errorf("%s: the remedy is %q, of %v", c.prefix, got, err)
+		}
+	}
+}
+
+func hintOf(err error) string {
+	hinted, ok := errors.AsType[interface {
+		error
+		Hint() string
+	}](err)
+	if !ok {
+		return ""
+	}
+	return hinted.Hint()
+}
+
 // TestRemedies: a server that answers no is quoted, and what to do fits its reason. The second answer is that of Gitea
 // to the push of a repository that it has not (its routers/web/repo/githttp.go at 005de1782029).
 func TestRemedies(t *testing.T) {
@@ -152,19 +195,16 @@ func TestRemedies(t *testing.T) {
 		status       int
 		says, remedy string
 	}{
-		{http.StatusNotFound, "Repository not found", "create the repository"},
+		{http.StatusNotFound, "Repository not found", "create the repository, and its organization,"},
 		{http.StatusForbidden, "Push to create is not enabled for organizations.", "create the repository"},
-		{http.StatusForbidden, "mirror repository is read-only", "check its rights"},
+		{http.StatusForbidden, "mirror repository is read-only", "the server gives the reason"},
+		{http.StatusForbidden, "Forbidden", "check the rights of both"},
 		{http.StatusUnauthorized, "Unauthorized", "put user and password"},
 	} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, c.says, c.status) }))
 		_, err := gitpush.Push(t.Context(), from, gitpush.Options{Prefix: s.URL, Transport: http.DefaultTransport})
 		s.Close()
-		hinted, ok := errors.AsType[interface {
-			error
-			Hint() string
-		}](err)
-		if !ok || !strings.Contains(hinted.Hint(), c.remedy) || !strings.Contains(err.Error(), c.says) {
+		if !strings.Contains(hintOf(err), c.remedy) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%d %s: got %v", c.status, c.says, err)
 		}
 	}

@@ -152,7 +152,7 @@ func withoutGit(g *globals, items []bundle.Item, selects func(bundle.Item) bool)
 		return usage.Errorf("%s selected, and nothing for a registry; push with --git ADDRESS",
 			plain.Count(repositories, "Git repository"))
 	}
-	g.Note("%s of the bundle does not go to a registry: push with --git ADDRESS", plain.Count(repositories, "Git repository"))
+	g.Note("not for a registry: %s of the bundle; push with --git ADDRESS", plain.Count(repositories, "Git repository"))
 	return nil
 }
 
