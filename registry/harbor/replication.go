@@ -40,14 +40,17 @@ type trigger struct {
 	Type string `json:"type"`
 }
 
+// A policy has its deletions under two names: Harbor 2.9 to 2.15 take the deprecated one and ignore the other in
+// requests (src/server/v2.0/handler/replication.go), and answer with both.
 type policy struct {
-	ID       int64   `json:"id,omitempty"`
-	Name     string  `json:"name"`
-	To       idOf    `json:"dest_registry"`
-	Trigger  trigger `json:"trigger"`
-	Deletion bool    `json:"replicate_deletion"`
-	Override bool    `json:"override"`
-	Enabled  bool    `json:"enabled"`
+	ID        int64   `json:"id,omitempty"`
+	Name      string  `json:"name"`
+	To        idOf    `json:"dest_registry"`
+	Trigger   trigger `json:"trigger"`
+	Deletion  bool    `json:"deletion"`
+	Deletions bool    `json:"replicate_deletion"`
+	Override  bool    `json:"override"`
+	Enabled   bool    `json:"enabled"`
 }
 
 // Copies reports whether everything is replicated to another Harbor. Harbor does not reveal the password it uses.
@@ -68,8 +71,8 @@ func (r *remoteRegistry) leadsTo(to Remote) bool {
 
 func wantedPolicy(id int64, name string, to int64) policy {
 	return policy{
-		ID: id, Name: name, To: idOf{to}, Trigger: trigger{"event_based"}, Deletion: true, Override: true,
-		Enabled: true,
+		ID: id, Name: name, To: idOf{to}, Trigger: trigger{"event_based"}, Deletion: true, Deletions: true,
+		Override: true, Enabled: true,
 	}
 }
 

@@ -32,7 +32,9 @@ type policy struct {
 	Trigger struct {
 		Type string `json:"type"`
 	} `json:"trigger"`
-	Deletion bool `json:"replicate_deletion"`
+	// As in Harbor's handler, requests set deletions by their deprecated name, and answers have both names.
+	Deletion bool `json:"deletion"`
+	Answered bool `json:"replicate_deletion"`
 	Override bool `json:"override"`
 	Enabled  bool `json:"enabled"`
 }
@@ -173,7 +175,7 @@ func (c *replications) addPolicy(w http.ResponseWriter, body []byte) {
 		sendError(w, http.StatusBadRequest, "BAD_REQUEST", "registry not found")
 		return
 	}
-	req.ID = c.ids.next()
+	req.ID, req.Answered = c.ids.next(), req.Deletion
 	c.policies = append(c.policies, &req)
 	w.WriteHeader(http.StatusCreated)
 }
@@ -183,7 +185,7 @@ func (c *replications) changePolicy(w http.ResponseWriter, id string, body []byt
 	_ = json.Unmarshal(body, &req) // already checked
 	for i, one := range c.policies {
 		if strconv.FormatInt(one.ID, 10) == id {
-			req.ID = one.ID
+			req.ID, req.Answered = one.ID, req.Deletion
 			c.policies[i] = &req
 			return
 		}
@@ -207,7 +209,7 @@ func (s *Server) Copies() []string {
 	var list []string
 	for _, p := range s.replications.policies {
 		for _, to := range s.replications.remotes {
-			if p.Enabled && p.Override && p.Trigger.Type == "event_based" && p.To.ID == to.ID {
+			if p.Enabled && p.Override && p.Deletion && p.Trigger.Type == "event_based" && p.To.ID == to.ID {
 				list = append(list, to.Name+" "+to.URL+" "+to.Credential.Key+" "+to.Credential.Secret)
 			}
 		}
