@@ -74,9 +74,9 @@ func (a *accounts) deleteRobot(w http.ResponseWriter, who identity, id string) {
 	i := slices.IndexFunc(a.robots, func(r *robot) bool { return strconv.FormatInt(r.ID, 10) == id })
 	switch {
 	case !who.admin:
-		sendError(w, http.StatusForbidden, "FORBIDDEN", "forbidden")
+		sendError(w, http.StatusForbidden, "FORBIDDEN", who.name)
 	case i < 0:
-		sendError(w, http.StatusNotFound, "NOT_FOUND", "robot not found")
+		sendError(w, http.StatusNotFound, "NOT_FOUND", "robot "+id+" not found")
 	default:
 		a.robots = slices.Delete(a.robots, i, i+1)
 	}
@@ -90,22 +90,22 @@ func (a *accounts) setSecret(w http.ResponseWriter, who identity, id string, bod
 	i := slices.IndexFunc(a.robots, func(r *robot) bool { return strconv.FormatInt(r.ID, 10) == id })
 	switch {
 	case !who.admin:
-		sendError(w, http.StatusForbidden, "FORBIDDEN", "forbidden")
+		sendError(w, http.StatusForbidden, "FORBIDDEN", who.name)
 	case i < 0:
-		sendError(w, http.StatusNotFound, "NOT_FOUND", "robot not found")
+		sendError(w, http.StatusNotFound, "NOT_FOUND", "robot "+id+" not found")
 	case !isSecret(req.Secret):
 		sendError(w, http.StatusBadRequest, "BAD_REQUEST",
 			"the secret must be 8-128, inclusively, characters long with at least 1 uppercase letter, 1 lowercase letter and 1 number")
 	default:
 		a.robots[i].secret = req.Secret
-		sendJSON(w, map[string]string{"secret": req.Secret})
+		sendJSON(w, map[string]string{}) // a secret of the client's is not repeated
 	}
 }
 
 func (c *replications) serve(w http.ResponseWriter, r *http.Request, who identity, parts []string, body []byte) {
 	switch {
 	case !who.admin:
-		sendError(w, http.StatusForbidden, "FORBIDDEN", "forbidden")
+		sendError(w, http.StatusForbidden, "FORBIDDEN", who.name)
 	case parts[0] == "registries" && r.Method == http.MethodPost:
 		c.addRemote(w, body)
 	case parts[0] == "registries" && r.Method == http.MethodPut:
@@ -172,7 +172,7 @@ func (c *replications) addPolicy(w http.ResponseWriter, body []byte) {
 		return
 	}
 	if req.To == nil || !slices.ContainsFunc(c.remotes, func(one *remote) bool { return one.ID == req.To.ID }) {
-		sendError(w, http.StatusBadRequest, "BAD_REQUEST", "registry not found")
+		sendError(w, http.StatusNotFound, "NOT_FOUND", "registry not found")
 		return
 	}
 	req.ID, req.Answered = c.ids.next(), req.Deletion
