@@ -39,11 +39,20 @@ type policy struct {
 	Enabled  bool `json:"enabled"`
 }
 
-// replications are the other registries and the policies that copy to them.
+// An execution is one run of a policy.
+type execution struct {
+	ID      int64  `json:"id"`
+	Policy  int64  `json:"policy_id"`
+	Status  string `json:"status"`
+	Trigger string `json:"trigger"`
+}
+
+// replications are the other registries, the policies that copy to them, and what ran.
 type replications struct {
 	ids      *ids
 	remotes  []*remote
 	policies []*policy
+	ran      []execution // newest first
 }
 
 func (s *Server) health(w http.ResponseWriter) {
@@ -118,6 +127,8 @@ func (c *replications) serve(w http.ResponseWriter, r *http.Request, who identit
 			list = append(list, shown)
 		}
 		sendJSON(w, list)
+	case parts[1] == "executions":
+		c.executions(w, r, body)
 	case r.Method == http.MethodPost:
 		c.addPolicy(w, body)
 	case r.Method == http.MethodPut:
@@ -193,6 +204,40 @@ func (c *replications) changePolicy(w http.ResponseWriter, id string, body []byt
 	sendError(w, http.StatusNotFound, "NOT_FOUND", "policy not found")
 }
 
+// executions runs a policy for everything, or lists what ran.
+func (c *replications) executions(w http.ResponseWriter, r *http.Request, body []byte) {
+	var req execution
+	_ = json.Unmarshal(body, &req) // already checked
+	if r.Method == http.MethodPost {
+		c.run(execution{Policy: req.Policy, Status: "Succeed", Trigger: "manual"})
+		w.WriteHeader(http.StatusCreated)
+		return
+	}
+	query, list := r.URL.Query(), []execution{}
+	for _, one := range c.ran {
+		if query.Get("policy_id") == strconv.FormatInt(one.Policy, 10) &&
+			(!query.Has("status") || query.Get("status") == one.Status) &&
+			(!query.Has("trigger") || query.Get("trigger") == one.Trigger) {
+			list = append(list, one)
+		}
+	}
+	sendJSON(w, list[:min(len(list), number(query.Get("page_size"), 10))])
+}
+
+func (c *replications) run(one execution) {
+	one.ID = c.ids.next()
+	c.ran = slices.Insert(c.ran, 0, one)
+}
+
+// FailCopies is a push whose replication failed, as while the other Harbor is away.
+func (s *Server) FailCopies() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range s.replications.policies {
+		s.replications.run(execution{Policy: one.ID, Status: "Failed", Trigger: "event_based"})
+	}
+}
+
 // DisablePolicies disables all policies, as an administrator may do.
 func (s *Server) DisablePolicies() {
 	s.mu.Lock()
@@ -209,7 +254,7 @@ func (s *Server) Copies() []string {
 	var list []string
 	for _, p := range s.replications.policies {
 		for _, to := range s.replications.remotes {
-			if p.Enabled && p.Override && p.Deletion && p.Trigger.Type == "event_based" && p.To.ID == to.ID {
+			if p.Enabled && p.Override && !p.Deletion && p.Trigger.Type == "event_based" && p.To.ID == to.ID {
 				list = append(list, to.Name+" "+to.URL+" "+to.Credential.Key+" "+to.Credential.Secret)
 			}
 		}
