@@ -2,6 +2,7 @@ package harbor
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -128,7 +129,9 @@ func (c *Client) copyMissed(ctx context.Context, policy int64) error {
 
 // CopyTo makes this Harbor replicate every push to another one, and what was missed.
 func (c *Client) CopyTo(ctx context.Context, to Remote) error {
-	if err := c.putRemote(ctx, to); err != nil {
+	if err := c.putRemote(ctx, to); hasStatus(err, http.StatusInternalServerError, http.StatusBadRequest) {
+		return fmt.Errorf("%w: this Harbor must reach %s, trust its certificate and be let in", err, to.URL)
+	} else if err != nil {
 		return err
 	}
 	registry, err := c.findRemote(ctx, to.Name)

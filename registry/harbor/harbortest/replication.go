@@ -53,6 +53,7 @@ type replications struct {
 	remotes  []*remote
 	policies []*policy
 	ran      []execution // newest first
+	cutOff   bool        // no other registry is reached
 }
 
 func (s *Server) health(w http.ResponseWriter) {
@@ -145,6 +146,10 @@ func (c *replications) addRemote(w http.ResponseWriter, body []byte) {
 		sendError(w, http.StatusConflict, "CONFLICT", "registry "+req.Name+" already exists")
 		return
 	}
+	if c.cutOff {
+		sendError(w, http.StatusInternalServerError, "UNKNOWN", "internal server error")
+		return
+	}
 	req.ID = c.ids.next()
 	c.remotes = append(c.remotes, &req)
 	w.WriteHeader(http.StatusCreated)
@@ -227,6 +232,13 @@ func (c *replications) executions(w http.ResponseWriter, r *http.Request, body [
 func (c *replications) run(one execution) {
 	one.ID = c.ids.next()
 	c.ran = slices.Insert(c.ran, 0, one)
+}
+
+// CutOff has Harbor reach no other registry: it registers none then.
+func (s *Server) CutOff() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.replications.cutOff = true
 }
 
 // FailCopies is a push whose replication failed, as while the other Harbor is away.
