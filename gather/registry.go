@@ -39,7 +39,8 @@ func Harbor(ctx context.Context, client *harbor.Client, at string, patterns []st
 	}
 	names, err := client.Repositories(ctx, project)
 	if err != nil {
-		return Result{}, fmt.Errorf("%s: %w; kkbundle login %s, or --from-registry for another registry", at, err, host)
+		return Result{}, fmt.Errorf("%s: %w; kkbundle login %s as an account that may list its repositories, or --from-registry for another registry",
+			at, err, host)
 	}
 	for i, n := range names {
 		names[i] = host + "/" + n

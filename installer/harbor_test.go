@@ -186,5 +186,16 @@ func TestHarborPair(t *testing.T) {
 		len(s.Stands["reg2"].Copies()) != 1 {
 		t.Errorf("after somebody has disabled it: %v", err)
 	}
+	s.Stands["reg1"].FailCopies() // a push while reg2 was away
+	s.States()
+	for _, want := range [][]string{{"harbor-copies@reg1 changed"}, nil} {
+		if err := s.Install(t); err != nil {
+			t.Fatal(err)
+		}
+		changed := slices.DeleteFunc(s.States(), func(state string) bool { return strings.HasSuffix(state, " done") })
+		if !slices.Equal(changed, want) {
+			t.Errorf("after a failed replication: %q, want %q", changed, want)
+		}
+	}
 	s.Quiet(t)
 }

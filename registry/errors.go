@@ -269,7 +269,7 @@ func (s *session) proxyText(err error) string {
 func reason(te *transport.Error) string {
 	var texts []string
 	for _, d := range te.Errors {
-		text := strings.TrimSuffix(string(d.Code)+": "+d.Message, ": ")
+		text := strings.TrimSuffix(string(d.Code)+": "+once(d.Message), ": ")
 		if len(texts) < 3 && text != "" {
 			texts = append(texts, text)
 		}
@@ -278,6 +278,14 @@ func reason(te *transport.Error) string {
 		return ""
 	}
 	return " (" + clean(strings.Join(texts, "; ")) + ")"
+}
+
+// once returns a message without its repetition: Harbor answers "project a not found: project a not found".
+func once(message string) string {
+	if n := (len(message) - 2) / 2; n > 0 && message == message[:n]+": "+message[:n] {
+		return message[:n]
+	}
+	return message
 }
 
 // clean makes the registry's words fit for an error.

@@ -270,7 +270,11 @@ func (h *harborSite) checkNewQuota(ctx context.Context, project *HarborProject) 
 	err := h.call(ctx, "quota of project "+project.Name,
 		func(ctx context.Context) (err error) { hard, _, err = h.client.Quota(ctx, project.Name); return err })
 	if project.Quota = hard; err == nil && hard != max(want, -1) {
-		h.warn(fmt.Sprintf("project %s has a storage quota of %d bytes, not the requested %d: only system administrators of Harbor can set it", project.Name, hard, want))
+		has := "no storage quota"
+		if hard >= 0 {
+			has = fmt.Sprintf("a storage quota of %d bytes", hard)
+		}
+		h.warn(fmt.Sprintf("project %s has %s, and %d bytes were requested: only system administrators of Harbor can set it", project.Name, has, want))
 	}
 }
 

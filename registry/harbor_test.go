@@ -200,7 +200,15 @@ func TestPushHarborRefusals(t *testing.T) {
 		"no rights": {
 			harbortest.Options{Projects: []harbortest.Project{{Name: "p", Public: true}}},
 			func(o *registry.PushOptions) { o.Auth = dev },
-			[]string{`user "dev" may not push to`, "/p/a.example/app"},
+			[]string{
+				`user "dev" may not push to`,
+				"/p/a.example/app (UNAUTHORIZED: unauthorized to access repository: p/a.example/app, action: push): ",
+			},
+		},
+		"wrong password": {
+			harbortest.Options{Projects: []harbortest.Project{{Name: "p", Public: true}}},
+			func(o *registry.PushOptions) { o.Auth = harbortest.Login(harbortest.User, "Wrong-Horse-1") },
+			[]string{`rejects user "dev" (UNAUTHORIZED: unauthorized): check user and password`},
 		},
 		"robot without right": {
 			harbortest.Options{Projects: []harbortest.Project{{Name: "p", Members: []string{harbortest.User}}}},
@@ -270,7 +278,7 @@ func TestPushHarborQuotaIgnored(t *testing.T) {
 	o.Auth = harbortest.Login(harbortest.User, harbortest.UserPassword)
 	o.Harbor.Quota, o.Harbor.Robot = 1<<30, "hosts"
 	sum := push(t, b.Bundle(), o)
-	if len(sum.Warnings) != 1 || !strings.Contains(sum.Warnings[0], "only system administrators") {
+	if len(sum.Warnings) != 1 || !strings.Contains(sum.Warnings[0], "has no storage quota, and ") {
 		t.Errorf("warnings %q", sum.Warnings)
 	}
 	if sum.Harbor.Robot.Name != "robot$a.example+hosts" { // of the project: the other kind is for administrators

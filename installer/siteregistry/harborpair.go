@@ -9,8 +9,8 @@ import (
 	"github.com/kkbundle/kkbundle/registry/harbor"
 )
 
-// harborReplicationTask makes both Harbors replicate later pushes to each other. The bundle's images are pushed to
-// both.
+// harborReplicationTask makes both Harbors replicate later pushes to each other, and what they could not while the
+// other was away. The bundle's images are pushed to both.
 func harborReplicationTask() task.Task {
 	return task.Task{
 		Name:  "harbor-copies",
@@ -18,11 +18,17 @@ func harborReplicationTask() task.Task {
 		Where: task.Reached,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			all := true
-			err := forEachPeer(t, func(c *harbor.Client, to harbor.Remote) error {
+			err := forEachPeer(t, func(c *harbor.Client, to harbor.Remote, reached bool) error {
 				ok, err := c.Copies(ctx, to)
-				if !ok {
+				if err != nil || !ok {
 					all = false
 					task.Because(ctx, "Harbor does not replicate to %s", to.Name)
+					return err
+				}
+				missed, err := c.Missed(ctx, to)
+				if missed && reached {
+					all = false
+					task.Because(ctx, "a replication to %s failed", to.Name)
 				}
 				return err
 			})
@@ -32,13 +38,14 @@ func harborReplicationTask() task.Task {
 			return all, err
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			return forEachPeer(t, func(c *harbor.Client, to harbor.Remote) error { return c.CopyTo(ctx, to) })
+			return forEachPeer(t, func(c *harbor.Client, to harbor.Remote, _ bool) error { return c.CopyTo(ctx, to) })
 		},
 	}
 }
 
-// forEachPeer calls do with this host's Harbor and each of the others. All have the same administrator's password.
-func forEachPeer(t *task.Host, do func(c *harbor.Client, to harbor.Remote) error) error {
+// forEachPeer calls do with this host's Harbor and each of the others, and whether this run reached the other's host.
+// All have the same administrator's password.
+func forEachPeer(t *task.Host, do func(c *harbor.Client, to harbor.Remote, reached bool) error) error {
 	client, connections, err := HarborClient(t)
 	if err != nil {
 		return err
@@ -56,7 +63,7 @@ func forEachPeer(t *task.Host, do func(c *harbor.Client, to harbor.Remote) error
 		errs = append(errs, do(client, harbor.Remote{
 			Name: "kkbundle-" + other.Name, URL: "https://" + addressWithPort(t.Site, other.IP),
 			Username: own.Username, Password: own.Password, CA: string(own.CA),
-		}))
+		}, other.Conn != nil))
 	}
 	return errors.Join(errs...)
 }

@@ -97,11 +97,13 @@ func TestNumberAsName(t *testing.T) {
 	}
 }
 
+// TestRefusedLogin has a user that no other test has: Harbor refuses a user's right password, too, for 1.5 s after a
+// wrong one.
 func TestRefusedLogin(t *testing.T) {
 	t.Parallel()
 	s := harbortest.Start(t, harbortest.Options{})
 	c := client(t, s)
-	c.Password = "Wrong-Horse-1"
+	c.Username, c.Password = "refused", "Wrong-Horse-1"
 	_, err := c.GrantPull(t.Context(), "r", []string{"p"})
 	e, ok := errors.AsType[*harbor.Error](err)
 	if !ok || e.Status != http.StatusUnauthorized || strings.Contains(err.Error(), c.Password) {

@@ -2,12 +2,14 @@ package harbor
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 )
 
-// A Remote is another Harbor to which this one replicates every push and deletion.
+// A Remote is another Harbor to which this one replicates every push.
 type Remote struct {
 	Name     string // of the registry and the replication policy
 	URL      string // https://HOST
@@ -40,17 +42,19 @@ type trigger struct {
 	Type string `json:"type"`
 }
 
+// A policy names its deletions as Harbor 2.9 to 2.15 read them: they ignore the name replicate_deletion in requests
+// (src/server/v2.0/handler/replication.go), and answer with both.
 type policy struct {
 	ID       int64   `json:"id,omitempty"`
 	Name     string  `json:"name"`
 	To       idOf    `json:"dest_registry"`
 	Trigger  trigger `json:"trigger"`
-	Deletion bool    `json:"replicate_deletion"`
+	Deletion bool    `json:"deletion"`
 	Override bool    `json:"override"`
 	Enabled  bool    `json:"enabled"`
 }
 
-// Copies reports whether everything is replicated to another Harbor. Harbor does not reveal the password it uses.
+// Copies reports whether every push is replicated to another Harbor. Harbor does not reveal the password it uses.
 func (c *Client) Copies(ctx context.Context, to Remote) (bool, error) {
 	registry, err := c.findRemote(ctx, to.Name)
 	if err != nil || registry == nil || !registry.leadsTo(to) {
@@ -66,16 +70,68 @@ func (r *remoteRegistry) leadsTo(to Remote) bool {
 		(r.CA == "" || strings.TrimSpace(r.CA) == strings.TrimSpace(to.CA))
 }
 
+// wantedPolicy replicates no deletions. Two Harbors would replicate each deletion to each other in turn, and delete on
+// both what was pushed a second after it (seen with Harbor v2.14.2).
 func wantedPolicy(id int64, name string, to int64) policy {
-	return policy{
-		ID: id, Name: name, To: idOf{to}, Trigger: trigger{"event_based"}, Deletion: true, Override: true,
-		Enabled: true,
-	}
+	return policy{ID: id, Name: name, To: idOf{to}, Trigger: trigger{"event_based"}, Override: true, Enabled: true}
 }
 
-// CopyTo makes this Harbor replicate every push to another one.
+// Missed reports whether a replication to another Harbor failed, as while that one is away, and everything was not
+// replicated since. Harbor does not repeat it.
+func (c *Client) Missed(ctx context.Context, to Remote) (bool, error) {
+	found, err := c.findPolicy(ctx, to.Name)
+	if err != nil || found == nil {
+		return false, err
+	}
+	return c.missed(ctx, found.ID)
+}
+
+// missed compares the numbers of executions, which grow.
+func (c *Client) missed(ctx context.Context, policy int64) (bool, error) {
+	failed, err := c.newest(ctx, policy, "status", "Failed")
+	if err != nil || failed == 0 {
+		return false, err
+	}
+	whole, err := c.newest(ctx, policy, "trigger", "manual")
+	return failed >= whole, err // equal: that of everything failed
+}
+
+// newest returns the number of a policy's newest execution with that value, 0 if there is none.
+func (c *Client) newest(ctx context.Context, policy int64, key, value string) (int64, error) {
+	var list []idOf
+	err := c.do(ctx, call{
+		op: "look for replications", method: http.MethodGet, path: "/replication/executions",
+		query: url.Values{
+			"policy_id": {strconv.FormatInt(policy, 10)}, key: {value}, "page": {"1"}, "page_size": {"1"},
+			"sort": {"-start_time"},
+		},
+	}, &list)
+	if err != nil || len(list) == 0 {
+		return 0, err
+	}
+	return list[0].ID, nil
+}
+
+// copyMissed begins a replication of everything if one was missed, and does not wait for it.
+func (c *Client) copyMissed(ctx context.Context, policy int64) error {
+	missed, err := c.missed(ctx, policy)
+	if err != nil || !missed {
+		return err
+	}
+	body := struct {
+		Policy int64 `json:"policy_id"`
+	}{policy}
+	return c.do(ctx, call{
+		op: "replicate everything", method: http.MethodPost, path: "/replication/executions", body: body,
+		want: http.StatusCreated,
+	}, nil)
+}
+
+// CopyTo makes this Harbor replicate every push to another one, and what was missed.
 func (c *Client) CopyTo(ctx context.Context, to Remote) error {
-	if err := c.putRemote(ctx, to); err != nil {
+	if err := c.putRemote(ctx, to); hasStatus(err, http.StatusInternalServerError, http.StatusBadRequest) {
+		return fmt.Errorf("%w: this Harbor must reach %s, trust its certificate and be let in", err, to.URL)
+	} else if err != nil {
 		return err
 	}
 	registry, err := c.findRemote(ctx, to.Name)
@@ -98,8 +154,11 @@ func (c *Client) CopyTo(ctx context.Context, to Remote) error {
 		}, nil)
 	}
 	want.ID = found.ID
-	return c.do(ctx, call{op: op, method: http.MethodPut, path: "/replication/policies/" +
-		strconv.FormatInt(found.ID, 10), body: want}, nil)
+	if err := c.do(ctx, call{op: op, method: http.MethodPut, path: "/replication/policies/" +
+		strconv.FormatInt(found.ID, 10), body: want}, nil); err != nil {
+		return err
+	}
+	return c.copyMissed(ctx, found.ID)
 }
 
 // putRemote registers the other Harbor, or updates its address and login.

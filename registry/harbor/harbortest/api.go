@@ -92,16 +92,16 @@ func (who identity) may(p *Project, action string) bool {
 
 // api answers; s.mu is held.
 func (s *Server) api(w http.ResponseWriter, r *http.Request, body []byte) {
-	who, ok := s.accounts.who(r)
+	who, _ := s.accounts.who(r) // a wrong password is anonymous
 	path := strings.TrimPrefix(r.URL.Path, s.swagger.BasePath)
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch {
 	case path == "/health":
 		s.health(w)
-	case !ok || who.name == "" && path != "/systeminfo":
-		sendError(w, http.StatusUnauthorized, "UNAUTHORIZED", "unauthorized")
-	case path == "/systeminfo":
+	case path == "/systeminfo": // with a wrong password, too
 		s.systemInfo(w, who)
+	case who.name == "" && !s.isPublic(r, parts):
+		sendError(w, http.StatusUnauthorized, "UNAUTHORIZED", "unauthorized")
 	case path == "/projects" && r.Method == http.MethodPost:
 		s.createProject(w, who, body)
 	case parts[0] == "projects" && len(parts) >= 2:
@@ -125,10 +125,20 @@ func (s *Server) api(w http.ResponseWriter, r *http.Request, body []byte) {
 	}
 }
 
+// isPublic reports whether a request reads a public project, for which a login is not needed.
+func (s *Server) isPublic(r *http.Request, parts []string) bool {
+	if r.Method != http.MethodGet || parts[0] != "projects" || len(parts) < 2 {
+		return false
+	}
+	name, _ := url.PathUnescape(parts[1])
+	p := s.projects[name]
+	return p != nil && p.Public
+}
+
 func (s *Server) systemInfo(w http.ResponseWriter, who identity) {
 	info := map[string]any{"auth_mode": "db_auth", "self_registration": false}
 	if who.name != "" {
-		info["harbor_version"], info["read_only"] = "v2.13.0-stand-in", s.options.ReadOnly
+		info["harbor_version"], info["read_only"] = "v2.14.2-stand-in", s.options.ReadOnly
 	}
 	sendJSON(w, info)
 }
@@ -171,7 +181,7 @@ func (s *Server) createProject(w http.ResponseWriter, who identity, body []byte)
 func (s *Server) project(w http.ResponseWriter, r *http.Request, who identity, parts []string) {
 	name, _ := url.PathUnescape(parts[0])
 	p := s.projects[name]
-	sees := who.admin || p != nil && !p.Hidden && who.may(p, "pull") && who.robot == nil
+	sees := who.admin || p != nil && !p.Hidden && (p.Public || who.may(p, "pull") && who.robot == nil)
 	switch {
 	case r.Header.Get("X-Is-Resource-Name") != "true" && strings.Trim(name, "0123456789") == "":
 		sendError(w, http.StatusNotFound, "NOT_FOUND", "that is the number of a project")
@@ -235,20 +245,18 @@ func (a *accounts) createRobot(w http.ResponseWriter, who identity, body []byte)
 	_ = json.Unmarshal(body, &req) // already checked
 	name := req.Name
 	refuse := a.robotProblem(who, req)
-	if refuse == "" && req.Level == "project" {
+	if refuse.status == 0 && req.Level == "project" {
 		p := a.projects[req.Permissions[0].Namespace]
 		name, req.project = p.Name+"+"+req.Name, p.id
 	}
 	exists := slices.ContainsFunc(a.robots, func(r *robot) bool { return r.Name == name })
 	switch {
-	case refuse == "forbidden":
-		sendError(w, http.StatusForbidden, "FORBIDDEN", refuse)
-	case refuse != "":
-		sendError(w, http.StatusBadRequest, "BAD_REQUEST", refuse)
+	case refuse.status != 0:
+		refuse.send(w)
 	case exists: // the OpenAPI file does not list the 409 that Harbor's unique constraint gives
 		w.WriteHeader(http.StatusConflict)
-		sendJSON(w, map[string]any{"errors": []map[string]string{{"code": "CONFLICT", "message": "robot account " +
-			name + " already exists"}}})
+		sendJSON(w, map[string]any{"errors": []map[string]string{{"code": "CONFLICT", "message": fmt.Sprintf(
+			"robot account %d:%s already exists", req.project, name)}}})
 	default:
 		req.ID, req.Name, req.Editable = a.ids.next(), name, true
 		req.secret = fmt.Sprintf("Secret%dOfTheStandIn", req.ID)
@@ -258,28 +266,48 @@ func (a *accounts) createRobot(w http.ResponseWriter, who identity, body []byte)
 	}
 }
 
-func (a *accounts) robotProblem(who identity, req robot) string {
+// A refusal is an error of Harbor. The zero value is none.
+type refusal struct {
+	status     int
+	code, text string
+}
+
+func (r refusal) send(w http.ResponseWriter) { sendError(w, r.status, r.code, r.text) }
+
+func badRequest(text string) refusal {
+	return refusal{http.StatusBadRequest, "BAD_REQUEST", text}
+}
+
+// robotProblem checks in Harbor's order: the request, rights, projects. A right that the system gives is refused with
+// the user's name.
+func (a *accounts) robotProblem(who identity, req robot) refusal {
 	switch {
 	case !projectName.MatchString(req.Name):
-		return "robot name is not in lower case or contains illegal characters"
+		return badRequest("robot name is not in lower case or contains illegal characters")
 	case req.Duration == 0 || req.Duration < -1:
-		return "bad request error duration input"
-	case len(req.Permissions) == 0 ||
-		slices.ContainsFunc(req.Permissions, func(p permission) bool { return len(p.Access) == 0 }):
-		return "bad request empty permission"
-	case req.Level == "project" && len(req.Permissions) > 1, req.Level != "project" && req.Level != "system":
-		return "bad request permission"
+		return badRequest(fmt.Sprintf(
+			"bad request error duration input: %d, duration must be either -1(Never) or a positive integer", req.Duration))
+	case req.Level != "project" && req.Level != "system":
+		return badRequest("bad request error level input: " + req.Level)
+	case len(req.Permissions) == 0:
+		return badRequest("bad request empty permission")
+	case slices.ContainsFunc(req.Permissions, func(p permission) bool { return len(p.Access) == 0 }):
+		return badRequest("bad request empty access")
+	case req.Level == "project" && len(req.Permissions) > 1:
+		return badRequest("bad request permission")
+	case !who.admin && req.Level == "system":
+		return refusal{http.StatusForbidden, "FORBIDDEN", who.name}
 	}
 	for _, perm := range req.Permissions {
 		p := a.projects[perm.Namespace]
-		if p == nil {
-			return "project " + perm.Namespace + " not found"
-		}
-		if !who.admin && (req.Level == "system" || !slices.Contains(p.Members, who.name)) {
-			return "forbidden"
+		switch {
+		case !who.admin && (p == nil || !slices.Contains(p.Members, who.name)):
+			return refusal{http.StatusForbidden, "FORBIDDEN", "forbidden"}
+		case p == nil:
+			return refusal{http.StatusNotFound, "NOT_FOUND", "project " + perm.Namespace + " not found"}
 		}
 	}
-	return ""
+	return refusal{}
 }
 
 func (a *accounts) listRobots(w http.ResponseWriter, r *http.Request, who identity) {
@@ -326,12 +354,12 @@ func (a *accounts) updateRobot(w http.ResponseWriter, who identity, id string, b
 		}
 		check := req
 		check.Name = "any"
-		if problem := a.robotProblem(who, check); problem != "" {
-			sendError(w, http.StatusBadRequest, "BAD_REQUEST", problem)
+		if problem := a.robotProblem(who, check); problem.status != 0 {
+			problem.send(w)
 			return
 		}
 		rb.Permissions = req.Permissions
 		return
 	}
-	sendError(w, http.StatusNotFound, "NOT_FOUND", "robot not found")
+	sendError(w, http.StatusNotFound, "NOT_FOUND", "robot "+id+" not found")
 }

@@ -21,14 +21,14 @@ const (
 	service   = "harbor-registry"
 )
 
-// serveToken gives a token for the permitted actions in the requested repositories; a missing project permits nothing,
-// without an error.
+// serveToken gives a token for the permitted actions in the requested repositories. A missing project and a wrong
+// password permit nothing, without an error.
 func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	who, ok := s.accounts.who(r)
-	if !ok || r.URL.Query().Get("service") != service {
-		w.WriteHeader(http.StatusUnauthorized)
+	who, _ := s.accounts.who(r)
+	if asked := r.URL.Query().Get("service"); asked != service {
+		http.Error(w, "Unable to handle service: "+asked, http.StatusBadRequest)
 		return
 	}
 	who.scopes = map[string][]string{}
@@ -85,14 +85,15 @@ func (s *Server) serveRegistry(w http.ResponseWriter, r *http.Request) {
 	case action == "push" && readOnly:
 		sendError(w, http.StatusForbidden, "DENIED", "The system is in read only mode. Any modification is prohibited.")
 	case action == "push" && p.Proxy:
-		sendError(w, http.StatusMethodNotAllowed, "METHOD_NOT_ALLOWED", "can not push artifact to a proxy project: "+
-			p.Name)
+		sendError(w, http.StatusForbidden, "DENIED", "denied: can not push artifact to a proxy project: "+p.Name)
 	case kind == "blobs/uploads" && r.Method == http.MethodPut:
 		s.putBlob(w, r, p)
 	case kind == "manifests" && r.Method == http.MethodPut:
 		s.putManifest(w, r, p, repository, reference)
 	case kind == "referrers":
 		s.referrers(w, p, repository+"@"+reference)
+	case action == "pull" && kind != "blobs" && !slices.Contains(p.repositories(), repository):
+		sendError(w, http.StatusNotFound, "NOT_FOUND", "repository "+repository+" not found")
 	default:
 		s.proxy.ServeHTTP(w, r)
 	}
@@ -116,7 +117,7 @@ func (s *Server) problem(r *http.Request, repository, project, action string) st
 	defer s.mu.Unlock()
 	p := s.projects[project]
 	switch {
-	case r.Method == http.MethodHead && r.Header.Get("Authorization") == "":
+	case (r.Method == http.MethodHead || r.Method == http.MethodGet) && r.Header.Get("Authorization") == "":
 		return "authorize header needed to send HEAD to repository"
 	case p == nil:
 		return "project " + project + " not found"
@@ -128,6 +129,7 @@ func (s *Server) problem(r *http.Request, repository, project, action string) st
 	return fmt.Sprintf("unauthorized to access repository: %s, action: %s", repository, action)
 }
 
+// challenge refuses a request. Harbor tells the reason twice, and names no way to log in for a missing project.
 func (s *Server) challenge(w http.ResponseWriter, r *http.Request, scope, message string) {
 	challenge := fmt.Sprintf(`Bearer realm="http://%s%s",service="%s"`, s.Host, tokenPath, service)
 	if scope != "" {
@@ -136,8 +138,11 @@ func (s *Server) challenge(w http.ResponseWriter, r *http.Request, scope, messag
 	if r.Header.Get("Authorization") != "" {
 		challenge = `Basic realm="harbor"`
 	}
+	if strings.HasSuffix(message, " not found") {
+		challenge = ""
+	}
 	w.Header().Set("WWW-Authenticate", challenge)
-	sendError(w, http.StatusUnauthorized, "UNAUTHORIZED", message)
+	sendError(w, http.StatusUnauthorized, "UNAUTHORIZED", message+": "+message)
 }
 
 // putBlob counts the blob against the project's quota.
@@ -163,7 +168,7 @@ func (s *Server) overQuota(w http.ResponseWriter, p *Project, size int64) bool {
 		return false
 	}
 	sendError(w, http.StatusForbidden, "DENIED", fmt.Sprintf(
-		"Quota exceeded when processing the request of adding %d B of storage resource, which when updated to current usage of %d B will exceed the configured upper limit of %d B.", size, used, limit))
+		"adding %d B of storage resource, which when updated to current usage of %d B will exceed the configured upper limit of %d B.", size, used, limit))
 	return true
 }
 
@@ -177,7 +182,7 @@ func (s *Server) putManifest(w http.ResponseWriter, r *http.Request, p *Project,
 	s.mu.Lock()
 	have := p.tags[repository+":"+reference]
 	s.mu.Unlock()
-	if p.Immutable && have != "" && have != d.String() {
+	if p.Immutable && have != "" { // also with the same content
 		_, short, _ := strings.Cut(repository, "/")
 		sendError(w, http.StatusPreconditionFailed, "PRECONDITION",
 			fmt.Sprintf("Failed to process request due to '%s:%s' configured as immutable.", short, reference))

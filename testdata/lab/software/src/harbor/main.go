@@ -1,7 +1,8 @@
 // Command harbor stands in for the containers of Harbor, whose installer is published as archives of images only: it
 // has as much of Harbor's API as an installation asks for, over a real registry. `prepare` makes of harbor.yml what
 // Harbor's own makes of it, for one service and its registry; `serve` is that service. What it is told is kept below
-// /data, as Harbor's database is.
+// /data, as Harbor's database is. Its answers are those recorded from Harbor v2.14.2 (3a2df66d), but for one thing: it
+// has no tokens, and asks for a password where Harbor names its token service.
 package main
 
 import (
@@ -171,14 +172,18 @@ func (h *harbor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writes := r.Method != http.MethodGet && r.Method != http.MethodHead
 	if !ok || repository != "" && !slices.Contains(projects, project) || writes && name != "admin" {
 		w.Header().Set("WWW-Authenticate", `Basic realm="harbor"`)
-		send(w, http.StatusUnauthorized,
-			map[string]any{"errors": []any{map[string]string{
-				"code":    "UNAUTHORIZED",
-				"message": "unauthorized to access repository: " + repository,
-			}}})
+		reason := "unauthorized"
+		if repository != "" {
+			reason = "unauthorized to access repository: " + repository
+		}
+		refuse(w, http.StatusUnauthorized, "UNAUTHORIZED", reason+": "+reason) // twice, as Harbor does
 		return
 	}
 	h.proxy.ServeHTTP(w, r)
+}
+
+func refuse(w http.ResponseWriter, status int, code, message string) {
+	send(w, status, map[string]any{"errors": []any{map[string]string{"code": code, "message": message}}})
 }
 
 // who returns who asks and the projects that are there for him.
@@ -212,10 +217,9 @@ func (h *harbor) api(w http.ResponseWriter, r *http.Request, path string, admin 
 	case path == "/health":
 		send(w, http.StatusOK, map[string]any{"status": "healthy", "components": []any{}})
 	case path == "/systeminfo":
-		send(w, http.StatusOK, map[string]any{"auth_mode": "db_auth", "harbor_version": "stand-in"})
+		send(w, http.StatusOK, map[string]any{"auth_mode": "db_auth", "harbor_version": "v2.14.2-stand-in"})
 	case !admin:
-		send(w, http.StatusUnauthorized,
-			map[string]any{"errors": []any{map[string]string{"code": "UNAUTHORIZED", "message": "unauthorized"}}})
+		refuse(w, http.StatusUnauthorized, "UNAUTHORIZED", "unauthorized")
 	case path == "/users/current":
 		send(w, http.StatusOK, map[string]any{"username": "admin"})
 	case parts[0] == "projects":
@@ -241,13 +245,12 @@ func (h *harbor) projects(w http.ResponseWriter, r *http.Request, parts []string
 	_ = json.Unmarshal(data, &asked)
 	switch {
 	case r.Method == http.MethodPost && slices.Contains(h.Projects, asked.Name):
-		send(w, http.StatusConflict, map[string]any{})
+		refuse(w, http.StatusConflict, "CONFLICT", "The project named "+asked.Name+" already exists")
 	case r.Method == http.MethodPost:
 		h.Projects = append(h.Projects, asked.Name)
 		w.WriteHeader(http.StatusCreated)
 	case len(parts) == 0 || !slices.Contains(h.Projects, parts[0]):
-		send(w, http.StatusNotFound,
-			map[string]any{"errors": []any{map[string]string{"code": "NOT_FOUND", "message": "project not found"}}})
+		refuse(w, http.StatusNotFound, "NOT_FOUND", "project "+strings.Join(parts, "/")+" not found")
 	case len(parts) == 2: // the summary
 		send(w, http.StatusOK, map[string]any{"quota": map[string]any{
 			"hard": map[string]int{"storage": -1},
@@ -269,7 +272,7 @@ func (h *harbor) robots(w http.ResponseWriter, r *http.Request, parts []string, 
 	case r.Method == http.MethodGet:
 		send(w, http.StatusOK, h.Robots)
 	case r.Method == http.MethodPost && at >= 0:
-		send(w, http.StatusConflict, map[string]any{})
+		refuse(w, http.StatusConflict, "CONFLICT", "robot account 0:"+strings.TrimPrefix(name, "robot$")+" already exists")
 	case r.Method == http.MethodPost:
 		asked.ID, asked.Name, asked.Secret = 1, name, "Generated1"
 		for _, one := range h.Robots {
@@ -278,12 +281,12 @@ func (h *harbor) robots(w http.ResponseWriter, r *http.Request, parts []string, 
 		h.Robots = append(h.Robots, &asked)
 		send(w, http.StatusCreated, asked)
 	case at < 0:
-		send(w, http.StatusNotFound, map[string]any{})
+		refuse(w, http.StatusNotFound, "NOT_FOUND", "robot "+strings.Join(parts, "/")+" not found")
 	case r.Method == http.MethodDelete:
 		h.Robots = slices.Delete(h.Robots, at, at+1)
 	case r.Method == http.MethodPatch:
 		h.Robots[at].Secret = asked.Secret
-		send(w, http.StatusOK, map[string]string{"secret": asked.Secret})
+		send(w, http.StatusOK, map[string]string{}) // a secret of the client's is not repeated
 	default:
 		h.Robots[at].Permissions = asked.Permissions
 	}
@@ -292,8 +295,9 @@ func (h *harbor) robots(w http.ResponseWriter, r *http.Request, parts []string, 
 // list keeps objects that are not acted upon.
 func (h *harbor) list(w http.ResponseWriter, r *http.Request, parts []string, data []byte) {
 	of := parts[0]
-	if of == "replication" {
+	if of == "replication" { // policies, and executions, which are none
 		parts = parts[1:]
+		of += "/" + parts[0]
 	}
 	var asked map[string]any
 	_ = json.Unmarshal(data, &asked)
