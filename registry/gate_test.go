@@ -110,6 +110,9 @@ func TestPushDetectsChangedTag(t *testing.T) {
 		Effect: registrytest.Header("Docker-Content-Digest", zeros),
 	}}})
 	_, err := push(t, s, PushOptions{PlainHTTP: true})
+	if errors.Is(err, ErrUnreachable) {
+		t.Errorf("a registry that answers is called unreachable: %v", err)
+	}
 	if err == nil || !strings.Contains(err.Error(), "after the push") || !strings.Contains(err.Error(), zeros) {
 		t.Errorf("got %v", err)
 	}

@@ -139,8 +139,11 @@ func (r *repo) seen(ctx context.Context, reference string, want, before digest.D
 		case have == want:
 			return nil
 		}
-		err = answerError(fmt.Sprintf("%s/%s:%s has digest %q after the push, want %s: another client writes to it, or the registry changes content",
-			r.host, r.name, reference, have, want))
+		err = &plainError{
+			text: fmt.Sprintf("%s/%s:%s has digest %q after the push, want %s: another client writes to it, or the registry changes content",
+				r.host, r.name, reference, have, want),
+			cause: errOtherContent,
+		}
 		if have == "" || have == before {
 			return unseenError{err}
 		}
