@@ -181,8 +181,7 @@ func networkTexts(s *Subject) []string {
 func portTexts(s *Subject) []string {
 	var list []string
 	for _, p := range portsOf(s.Cluster, s.networks(), s.Host.Host) {
-		// on the loopback interface
-		if !p.local && !slices.Contains([]string{"haproxy", "controller manager", "scheduler"}, p.what) {
+		if !p.local {
 			list = append(list, fmt.Sprintf("%d/%s", p.number, p.network))
 		}
 	}

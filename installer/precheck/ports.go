@@ -32,11 +32,17 @@ type port struct {
 	address netip.Addr // invalid for all addresses
 	// listeners are the programs of a pod network that have the port.
 	listeners []string
-	// local means that no other host calls it.
+	// local means that no other host calls it, as on the loopback interface.
 	local bool
 }
 
 func tcp(number int, what string) port { return port{network: "tcp", number: number, what: what} }
+
+func local(number int, what string) port {
+	p := tcp(number, what)
+	p.local = true
+	return p
+}
 func udp(number int, what string) port { return port{network: "udp", number: number, what: what} }
 
 // String names the port and its program.
@@ -62,8 +68,8 @@ func (p port) in(f *node.Facts) (node.Port, bool) {
 func portsOf(c *manifest.Cluster, networks network.Table, h manifest.Host) []port {
 	var list []port
 	if h.Is(manifest.RoleControlPlane) {
-		list = append(list, tcp(manifest.DefaultPort, "API server"), tcp(10257, "controller manager"),
-			tcp(10259, "scheduler"))
+		list = append(list, tcp(manifest.DefaultPort, "API server"), local(10257, "controller manager"),
+			local(10259, "scheduler"))
 	}
 	if hasEtcd(c, h) {
 		list = append(list, tcp(2379, "etcd"), tcp(2380, "etcd"))
@@ -79,7 +85,7 @@ func portsOf(c *manifest.Cluster, networks network.Table, h manifest.Host) []por
 	}
 	if c.ControlPlaneEndpoint.Type == manifest.EndpointHAProxy && h.Is(manifest.RoleWorker) &&
 		!h.Is(manifest.RoleControlPlane) {
-		list = append(list, tcp(manifest.DefaultPort, "haproxy"), tcp(8081, "haproxy"))
+		list = append(list, local(manifest.DefaultPort, "haproxy"), local(8081, "haproxy"))
 	}
 	if h.Is(manifest.RoleRegistry) {
 		switch c.ImageRegistry.Type {
