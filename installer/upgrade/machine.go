@@ -120,23 +120,25 @@ func machinePhases(c *manifest.Cluster, p Patches) []task.Phase {
 // kubeletStays returns an error unless the kubelet stays up. One that ends at its start, as it does not take its
 // settings, is started again after 10 s, and its Node is called ready for some time longer.
 func kubeletStays(ctx context.Context, t *task.Host) error {
-	var was string
-	for _, pause := range []string{"0", "15"} {
-		if err := t.Run(ctx, "sleep", pause); err != nil {
-			return err
-		}
-		out, err := t.Output(ctx, "systemctl", "show", "--property=MainPID", kubeadm.KubeletUnit)
-		if err != nil {
-			return err
-		}
-		is := strings.TrimPrefix(strings.TrimSpace(string(out)), "MainPID=")
-		if is == "0" || was != "" && is != was {
-			return fmt.Errorf("the kubelet of %s ends again and again, as if it did not take its settings: journalctl -u %s on the host says why",
-				t.Name, kubeadm.KubeletUnit)
-		}
-		was = is
+	was, err := kubeletPID(ctx, t)
+	if err != nil {
+		return err
 	}
-	return nil
+	if err := t.Run(ctx, "sleep", "15"); err != nil {
+		return err
+	}
+	is, err := kubeletPID(ctx, t)
+	if err == nil && (is == "0" || is != was) {
+		err = fmt.Errorf("the kubelet of %s ends again and again, as if it did not take its settings: journalctl -u %s on the host says why",
+			t.Name, kubeadm.KubeletUnit)
+	}
+	return err
+}
+
+// kubeletPID returns the process of the kubelet, "0" for none.
+func kubeletPID(ctx context.Context, t *task.Host) (string, error) {
+	out, err := t.Output(ctx, "systemctl", "show", "--property=MainPID", kubeadm.KubeletUnit)
+	return strings.TrimPrefix(strings.TrimSpace(string(out)), "MainPID="), err
 }
 
 // mayUpgradeMachine refuses a host that is no node, that is another machine's, or that the release must not be brought
