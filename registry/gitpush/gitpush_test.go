@@ -138,9 +138,9 @@ func TestRefusedOnce(t *testing.T) {
 	}
 }
 
-// TestConnectionRemedies: a server that cannot be trusted, reached or asked in this scheme.
-func TestConnectionRemedies(t *testing.T) {
-	t.Parallel()
+// carrying returns a bundle with a Git repository.
+func carrying(t *testing.T) *bundle.Reader {
+	t.Helper()
 	b := bundletest.NewBuilder(t)
 	pack, index, document := gittest.Pack(t, gittest.Sample(t))
 	b.Git("https://git.example/ops/deploy", "deploy", pack, index, document)
@@ -148,7 +148,18 @@ func TestConnectionRemedies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer from.Close()
+	t.Cleanup(func() {
+		if err := from.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return from
+}
+
+// TestConnectionRemedies: a server that cannot be trusted, reached or asked in this scheme.
+func TestConnectionRemedies(t *testing.T) {
+	t.Parallel()
+	from := carrying(t)
 	nothing := http.NotFoundHandler()
 	tls, plain, gone := httptest.NewTLSServer(nothing), httptest.NewServer(nothing), httptest.NewServer(nothing)
 	defer tls.Close()
@@ -183,14 +194,7 @@ func hintOf(err error) string {
 // to the push of a repository that it has not (its routers/web/repo/githttp.go at 005de1782029).
 func TestRemedies(t *testing.T) {
 	t.Parallel()
-	b := bundletest.NewBuilder(t)
-	pack, index, document := gittest.Pack(t, gittest.Sample(t))
-	b.Git("https://git.example/ops/deploy", "deploy", pack, index, document)
-	from, err := bundle.Open(b.Bundle().Path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer from.Close()
+	from := carrying(t)
 	for _, c := range []struct {
 		status       int
 		says, remedy string
