@@ -59,7 +59,7 @@ func TestChartAsInstalled(t *testing.T) {
 	}
 }
 
-// searchedChart returns what is found in chart web 1.0.0 of these files.
+// searchedChart returns the finder's answer about a chart web 1.0.0 of these files.
 func searchedChart(t *testing.T, files map[string]string) findAnswer {
 	t.Helper()
 	dir := t.TempDir()

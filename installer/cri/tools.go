@@ -13,7 +13,7 @@ import (
 // CrictlConfig is crictl's configuration file.
 const CrictlConfig = "/etc/crictl.yaml"
 
-// nerdctlConfig has the networks of nerdctl elsewhere than those of pods: containerd takes what it finds there.
+// nerdctlConfig keeps the networks of nerdctl out of /etc/cni/net.d: containerd gives pods any network that lies there.
 const nerdctlConfig = hostfile.Mark + `
 namespace = "%s"
 cni_path = "/opt/cni/bin"

@@ -6,8 +6,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/network"
 )
 
-// TestModulesOfNetworks: a kernel without a list of its modules says by its configuration what is built in. A module
-// without an option would be missing there.
+// TestModulesOfNetworks: each module of a pod network has an option. A kernel without a list of its modules tells by
+// its options which modules are built in, and a module without one would count as missing.
 func TestModulesOfNetworks(t *testing.T) {
 	t.Parallel()
 	for _, n := range network.All() {

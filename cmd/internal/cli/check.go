@@ -185,7 +185,7 @@ func fileKind(path string, data []byte) checkedFile {
 	if m := kindGrammar.FindSubmatch(data); m != nil {
 		kind = string(m[1])
 	}
-	if f.api == "" { // JSON, another character set, or keys in quotes
+	if f.api == "" { // JSON, or keys in quotes
 		var head struct {
 			APIVersion string `yaml:"apiVersion"`
 			Kind       string `yaml:"kind"`

@@ -111,8 +111,8 @@ func (r *receiver) pull(ctx context.Context, p *puller, repository string, w wan
 // errSlow means that the other side is likely to be faster.
 var errSlow = errors.New("the registry takes too long")
 
-// longestPull returns how long content of a size may take: a minute, and 1 MiB in a second. Nobody reads what the other
-// side says meanwhile, so the limit also ends a helper whose connection is gone.
+// longestPull returns the longest time for content of a size: a minute, and a second for each MiB. The limit also ends
+// a helper whose connection is gone, as it reads nothing from there meanwhile.
 func longestPull(size int64) time.Duration {
 	const least = 1 << 20
 	return web.Idle + time.Duration(size/least)*time.Second

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestAddFile: a file's content is what it was, and what a template fills in is found in it.
+// TestAddFile: a document gives a file the content that the KubeadmConfig has, with the host's values in templates.
 func TestAddFile(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("some words ", 9)

@@ -9,7 +9,7 @@ import (
 	"github.com/kkbundle/kkbundle/provider/internal/jobs"
 )
 
-// TestRecordUpdate: an update is done if a run has brought what the instance has now.
+// TestRecordUpdate: an update is done if the spec that a run has brought is still that of the instance.
 func TestRecordUpdate(t *testing.T) {
 	t.Parallel()
 	spec := infrav1.KKInstanceSpec{Update: &infrav1.Update{ID: "1"}}

@@ -145,8 +145,8 @@ func inTemplate(raw runtime.RawExtension) (config runtime.RawExtension, err erro
 	return runtime.RawExtension{Raw: t.Spec.Template}, err
 }
 
-// patchFiles returns the files of a KubeadmConfig that an update brings a host to, nil if they stay the same, or differ
-// in what it does not write. ok is false if kubeadm would not find the patches that the KubeadmConfig names.
+// patchFiles returns all files of a KubeadmConfig if an update can bring a host to them, nil if they stay the same or
+// an update cannot. ok is false if the KubeadmConfig names a directory of patches that kubeadm would not find.
 func patchFiles(from, to runtime.RawExtension) (files []bootstrapv1.File, ok bool, err error) {
 	was, err := specOf(from)
 	if err != nil {
